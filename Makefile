@@ -1,0 +1,39 @@
+# Two commands do everything: `make run` and `make test`. Both set up .venv first.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+ARGS ?=
+
+.PHONY: run test quick lint types format setup clean
+
+run: $(VENV)/.installed  ## train QMIX on 8m; ARGS="--scenario 3m" passes flags
+	$(BIN)/orchestra run experiments/qmix_8m.py $(ARGS)
+
+test: lint types  ## lint, type-check, and every test
+	$(BIN)/python -m pytest $(ARGS)
+
+quick: $(VENV)/.installed  ## the tests that take milliseconds
+	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.installed
+	$(BIN)/mypy
+
+format: $(VENV)/.installed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+setup: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "orchestra needs Python 3.11 or newer, found " + sys.version.split()[0])'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache

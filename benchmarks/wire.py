@@ -1,0 +1,359 @@
+"""What a message costs: actors that tell and ask each other, against the bare means underneath, in one run.
+
+    python benchmarks/wire.py
+
+- tell, one process:   a handler tells another actor of its node. Baseline: a bounded `asyncio.Queue` between two tasks.
+- tell, TCP:           a handler tells an actor of another process. Baseline: a protocol on the same event loop that
+                       writes a frame of the same size with one `write` per frame, and reads without looking at it.
+- tell, TCP, joined:   the same against frames joined to 64 KiB before each `write`: the floor of this event loop.
+- ask, TCP:            one ask at a time, the median. Baseline: the same protocol, frame there, frame back.
+- ask, TCP, 100 at once: against the same baseline, one at a time, since it has no way to tell answers apart.
+- arrays, TCP:         messages with one float32 array. Baseline: `sendall` and `recv_into` on blocking sockets.
+
+The message has six plain fields, about 100 bytes when packed. Each pair is measured in turn, and medians are printed.
+"""
+
+import argparse
+import asyncio
+import os
+import socket
+import statistics
+import struct
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestra import Actor, Axes, Message, Node, Ref, Request, freeze, on
+from orchestra.run import run_loop
+
+SECRET = "ORCHESTRA_WIRE_SECRET"
+FRAME = 160
+"""Bytes of a frame of the baseline: what one of the messages below takes."""
+MIB = 1 << 20
+
+
+class StepMsg(Message):
+    """A small message like those of training."""
+
+    agent_id: str
+    step: int
+    reward: float
+    done: bool
+    policy: str
+    ts: float
+
+
+class ArrayMsg(Message):
+    """A large message."""
+
+    x: Annotated[NDArray[np.float32], Axes("float32", "n")]
+
+
+class EchoMsg(Request[int]):
+    """Answered with its number."""
+
+    n: int
+
+
+class TellMsg(Request[float]):
+    """Tell the sink so many messages; answered with the seconds until all were handled."""
+
+    count: int
+
+
+class TellArraysMsg(Request[float]):
+    """Tell the sink so many arrays of so many bytes; answered with the seconds until all were handled."""
+
+    count: int
+    nbytes: int
+
+
+class Sink(Actor[StepMsg | ArrayMsg | EchoMsg]):
+    """Hears everything, and answers."""
+
+    @on(StepMsg)
+    def step(self, msg: StepMsg) -> None:
+        """Being told is all."""
+
+    @on(ArrayMsg)
+    def array(self, msg: ArrayMsg) -> None:
+        """Being told is all."""
+
+    @on(EchoMsg)
+    def echo(self, msg: EchoMsg) -> int:
+        return msg.n
+
+
+class Source(Actor[TellMsg | TellArraysMsg]):
+    """Tells a sink, from within its handler."""
+
+    def __init__(self, sink: Ref[StepMsg | ArrayMsg | EchoMsg]) -> None:
+        self._sink = sink
+
+    @on(TellMsg)
+    async def tell(self, msg: TellMsg) -> float:
+        sink = self._sink
+        since = time.perf_counter()
+        for n in range(msg.count):
+            await sink.tell(StepMsg(agent_id="agent-3", step=n, reward=0.5, done=False, policy="qmix", ts=1e9 + n))
+        await sink.ask(EchoMsg(n=0))  # behind all others in the same order
+        return time.perf_counter() - since
+
+    @on(TellArraysMsg)
+    async def tell_arrays(self, msg: TellArraysMsg) -> float:
+        x = freeze(np.zeros(msg.nbytes // 4, np.float32))
+        since = time.perf_counter()
+        for _ in range(msg.count):
+            await self._sink.tell(ArrayMsg(x=x))
+        await self._sink.ask(EchoMsg(n=0))
+        return time.perf_counter() - since
+
+
+async def tells(source: Ref[TellMsg | TellArraysMsg], count: int) -> float:
+    """Return tells per second."""
+    return count / await source.ask(TellMsg(count=count))
+
+
+async def queued(count: int) -> float:
+    """Return messages per second through a queue."""
+    queue: asyncio.Queue[StepMsg | None] = asyncio.Queue(4096)
+
+    async def put() -> None:
+        for n in range(count):
+            await queue.put(StepMsg(agent_id="agent-3", step=n, reward=0.5, done=False, policy="qmix", ts=1e9 + n))
+        await queue.put(None)
+
+    since = time.perf_counter()
+    putting = asyncio.create_task(put())
+    while await queue.get() is not None:
+        pass
+    await putting
+    return count / (time.perf_counter() - since)
+
+
+async def asks(sink: Ref[EchoMsg], count: int) -> float:
+    """Return the median seconds of an ask."""
+    seconds = []
+    for n in range(count):
+        since = time.perf_counter()
+        await sink.ask(EchoMsg(n=n))
+        seconds.append(time.perf_counter() - since)
+    return statistics.median(seconds)
+
+
+async def asks_at_once(sink: Ref[EchoMsg], count: int) -> float:
+    """Return asks per second with 100 of them on their way."""
+
+    async def one_after_another() -> None:
+        for n in range(count // 100):
+            await sink.ask(EchoMsg(n=n))
+
+    since = time.perf_counter()
+    await asyncio.gather(*(one_after_another() for _ in range(100)))
+    return count / (time.perf_counter() - since)
+
+
+class Raw(asyncio.Protocol):
+    """The baseline: frames of one size. What begins with `?` is answered."""
+
+    def __init__(self) -> None:
+        self.transport: asyncio.Transport
+        self.connected = asyncio.get_running_loop().create_future()
+        self.lost = asyncio.get_running_loop().create_future()
+        self.answered: asyncio.Future[None] | None = None
+        self._seen = 0
+        self._tail = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.connected.set_result(None)
+
+    def data_received(self, data: bytes) -> None:
+        self._seen += len(data)
+        self._tail = (self._tail + data)[-FRAME:]
+        if self._seen % FRAME == 0 and self._tail[:1] == b"?":
+            self.transport.write(b"!" * FRAME)
+        elif self._seen % FRAME == 0 and self.answered is not None:
+            self.answered.set_result(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost.set_result(None)
+
+    async def ask(self) -> None:
+        """Send a frame and wait for the answer."""
+        self.answered = asyncio.get_running_loop().create_future()
+        self.transport.write(b"?" * FRAME)
+        await self.answered
+        self.answered = None
+
+    async def tells(self, count: int, joined: int) -> float:
+        """Return frames per second, so many of them joined in a write."""
+        frames = b"." * FRAME * joined
+        since = time.perf_counter()
+        for n in range(count // joined):
+            self.transport.write(frames)
+            if n * joined % 4096 < joined:  # a window as large as a link's
+                await self.ask()
+        await self.ask()
+        return count / (time.perf_counter() - since)
+
+    async def asks(self, count: int) -> float:
+        """Return the median seconds of a frame there and back."""
+        seconds = []
+        for _ in range(count):
+            since = time.perf_counter()
+            await self.ask()
+            seconds.append(time.perf_counter() - since)
+        return statistics.median(seconds)
+
+
+def blocking_arrays(count: int, nbytes: int, port: int) -> float:
+    """Return GB per second of `sendall` to the child, which receives with `recv_into`."""
+    with socket.create_connection(("127.0.0.1", port)) as sock:
+        sock.sendall(struct.pack("<QQ", count, nbytes))
+        data = np.zeros(nbytes, np.uint8).data
+        since = time.perf_counter()
+        for _ in range(count):
+            sock.sendall(data)
+        sock.recv(1)
+        return count * nbytes / (time.perf_counter() - since) / 1e9
+
+
+def receive_arrays(listener: socket.socket) -> None:
+    """Receive what `blocking_arrays` sends, each array into memory of its own."""
+    while True:
+        sock, _ = listener.accept()
+        with sock:
+            count, nbytes = struct.unpack("<QQ", sock.recv(16, socket.MSG_WAITALL))
+            for _ in range(count):
+                view = np.empty(nbytes, np.uint8).data
+                while view:
+                    view = view[sock.recv_into(view) :]
+            sock.sendall(b"!")
+
+
+async def be_child(root: str, port: int) -> None:
+    """The other process: a node with a sink, and the other end of the baselines."""
+    node = Node("child", listen="tcp://127.0.0.1:0", join=root, secret=bytes.fromhex(os.environ[SECRET]))
+    listener = socket.create_server(("127.0.0.1", 0))
+    threading.Thread(target=receive_arrays, args=(listener,), daemon=True).start()
+    async with node.running():
+        node.spawn("sink", Sink)
+        _, raw = await asyncio.get_running_loop().create_connection(Raw, "127.0.0.1", port)
+        raw.transport.write(struct.pack("<Q", listener.getsockname()[1]).ljust(FRAME))
+        await node.stop_requested
+
+
+class FromChild(Raw):
+    """The end of the baseline in this process; the first frame names the port for arrays."""
+
+    def data_received(self, data: bytes) -> None:
+        if not self._seen:
+            self.port = struct.unpack_from("<Q", data)[0]
+            self.ready.set_result(None)
+            self._seen = FRAME
+            return
+        super().data_received(data)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.ready = asyncio.get_running_loop().create_future()
+        super().connection_made(transport)
+
+
+async def measure(count: int, repeats: int) -> None:
+    """Measure all, and print a line for each pair."""
+    loop = asyncio.get_running_loop()
+    raw: asyncio.Future[FromChild] = loop.create_future()
+
+    def accept() -> FromChild:
+        protocol = FromChild()
+        raw.set_result(protocol)
+        return protocol
+
+    server = await loop.create_server(accept, "127.0.0.1", 0)
+    node = Node("root", listen="tcp://127.0.0.1:0")
+    async with node.running():
+        command = [sys.executable, __file__, "--child", node.listening, str(server.sockets[0].getsockname()[1])]
+        child = await asyncio.create_subprocess_exec(*command, env={**os.environ, SECRET: node.secret.hex()})
+        try:
+            bare = await raw
+            await bare.connected
+            await bare.ready
+            near = node.spawn("near", Source, node.spawn("sink", Sink))
+            far_sink = node.ref("child/sink")
+            far = node.spawn("far", Source, far_sink)
+            await far_sink.ask(EchoMsg(n=0))
+
+            await compare("tell, one process", "/s", repeats, lambda: tells(near, 2 * count), lambda: queued(2 * count))
+            await compare("tell, TCP", "/s", repeats, lambda: tells(far, count), lambda: bare.tells(count, 1))
+            joined = 65536 // FRAME
+            await compare(
+                "tell, TCP, joined", "/s", repeats, lambda: tells(far, count), lambda: bare.tells(8 * count, joined)
+            )
+            await compare("ask, TCP", "us", repeats, lambda: asks(far_sink, 2000), lambda: bare.asks(2000))
+
+            async def one_at_a_time() -> float:
+                return 1 / await bare.asks(2000)
+
+            await compare("ask, TCP, 100 at once", "/s", repeats, lambda: asks_at_once(far_sink, 20_000), one_at_a_time)
+            for mib in (1, 16):
+                times = 256 // mib
+
+                async def arrays(times: int = times, mib: int = mib) -> float:
+                    seconds = await far.ask(TellArraysMsg(count=times, nbytes=mib * MIB))
+                    return times * mib * MIB / seconds / 1e9
+
+                async def blocking(times: int = times, mib: int = mib) -> float:
+                    return await loop.run_in_executor(None, blocking_arrays, times, mib * MIB, bare.port)
+
+                await compare(f"arrays of {mib} MiB, TCP", "GB/s", repeats, arrays, blocking)
+        finally:
+            server.close()
+            if raw.done():
+                raw.result().transport.close()
+    await child.wait()
+
+
+async def compare(
+    what: str, unit: str, repeats: int, ours: Callable[[], Awaitable[float]], bare: Callable[[], Awaitable[float]]
+) -> None:
+    """Measure both in turn, and print the medians and how many times as good the baseline is."""
+    measured: list[tuple[float, float]] = []
+    await ours()
+    await bare()
+    for _ in range(repeats):
+        measured.append((await ours(), await bare()))  # noqa: PERF401 (they must not overlap)
+    mine, base = (statistics.median(column) for column in zip(*measured, strict=True))
+    ratio = mine / base if unit == "us" else base / mine
+    shown: list[Any] = [_shown(value, unit) for value in (mine, base)]
+    print(f"{what:24} {shown[0]:>14} {shown[1]:>14} {ratio:>8.2f}x", flush=True)
+
+
+def _shown(value: float, unit: str) -> str:
+    if unit == "us":
+        return f"{value * 1e6:,.0f} us"
+    return f"{value:,.2f} GB/s" if unit == "GB/s" else f"{value:,.0f} /s"
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--count", type=int, default=50_000, help="messages of each measurement")
+    parser.add_argument("--repeats", type=int, default=3, help="measurements of each")
+    parser.add_argument("--child", nargs=2, metavar=("ROOT", "PORT"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        run_loop(be_child(options.child[0], int(options.child[1])))
+        return
+    print(f"{'':24} {'actors':>14} {'baseline':>14} {'cost':>9}")
+    run_loop(measure(options.count, options.repeats))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""Checkpoints: what a policy needs to learn on, in a file that is loaded with weights only, never unpickled."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from components.policies.base import Policy
+from orchestra import UsageError
+
+FORMAT = 1
+
+
+def save_checkpoint(path: Path, policy: Policy, version: int, env_steps: int) -> None:
+    """Write a checkpoint; a reader sees all of it or none.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(".unfinished")
+    torch.save(
+        {"format": FORMAT, "policy": policy.state_dict(), "version": version, "env_steps": env_steps}, unfinished
+    )
+    os.replace(unfinished, path)
+
+
+def load_checkpoint(path: Path, policy: Policy) -> dict[str, Any]:
+    """Load a checkpoint into `policy`; return its `version` and `env_steps`.
+
+    Raises:
+        UsageError: the file is missing, no checkpoint, damaged, of another format, or of another policy.
+    """
+    try:
+        saved = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError as error:
+        raise UsageError(f"there is no checkpoint {str(path)!r}") from error
+    except Exception as error:
+        # torch answers damage with whatever its parser stumbled over: RuntimeError, EOFError, UnpicklingError, …
+        raise UsageError(f"{str(path)!r} is no checkpoint, or damaged ({type(error).__name__})") from error
+    if not isinstance(saved, dict) or saved.get("format") != FORMAT:
+        found = saved.get("format") if isinstance(saved, dict) else type(saved).__name__
+        raise UsageError(f"{str(path)!r} is a checkpoint of format {found!r}; this version reads format {FORMAT}")
+    for name in ("policy", "version", "env_steps"):
+        if name not in saved:
+            raise UsageError(f"{str(path)!r} is no checkpoint, or damaged (it lacks {name!r})")
+    try:
+        policy.load_state_dict(saved["policy"])
+    except (ValueError, KeyError) as error:
+        raise UsageError(f"{str(path)!r} belongs to another policy: {error}") from error
+    return {"version": saved["version"], "env_steps": saved["env_steps"]}
+
+
+def newest_checkpoint(folder: Path) -> Path:
+    """Return the checkpoint with the most environment steps.
+
+    Raises:
+        UsageError: there is none.
+    """
+    found = sorted(folder.glob("steps-*.pt"))
+    if not found:
+        raise UsageError(f"there is no checkpoint in {str(folder)!r}")
+    return found[-1]

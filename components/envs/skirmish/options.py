@@ -1,0 +1,92 @@
+"""What SMAC lets its users choose: what is seen, and what is rewarded. The defaults are SMAC's."""
+
+from dataclasses import dataclass
+
+from components.envs.skirmish.scenarios import Scenario
+
+
+def shield_bit(scenario: Scenario, *, enemies: bool) -> int:
+    """1 if that side's units have a shield column, which all units of the race have."""
+    side = scenario.enemies if enemies else scenario.allies
+    return int(side[0].race == "protoss")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Features:
+    """Which columns observations and states have."""
+
+    obs_all_health: bool = True
+    obs_own_health: bool = True
+    obs_last_action: bool = False
+    obs_pathing_grid: bool = False
+    obs_terrain_height: bool = False
+    obs_timestep_number: bool = False
+    obs_instead_of_state: bool = False
+    """The state is all observations in a row."""
+    state_last_action: bool = True
+    state_timestep_number: bool = False
+
+    def move_size(self) -> int:
+        """Columns about the ground around an agent."""
+        return 4 + 8 * self.obs_pathing_grid + 9 * self.obs_terrain_height
+
+    def enemy_shape(self, scenario: Scenario) -> tuple[int, int]:
+        """Enemies, and columns about each."""
+        health = (1 + shield_bit(scenario, enemies=True)) * self.obs_all_health
+        return len(scenario.enemies), 4 + len(scenario.enemy_types) + health
+
+    def ally_shape(self, scenario: Scenario) -> tuple[int, int]:
+        """Friends of an agent, and columns about each."""
+        health = (1 + shield_bit(scenario, enemies=False)) * self.obs_all_health
+        action = (6 + len(scenario.enemies)) * self.obs_last_action
+        return len(scenario.allies) - 1, 4 + len(scenario.ally_types) + health + action
+
+    def own_size(self, scenario: Scenario) -> int:
+        """Columns about the agent itself."""
+        health = (1 + shield_bit(scenario, enemies=False)) * (self.obs_own_health or self.obs_all_health)
+        return len(scenario.ally_types) + health + self.obs_timestep_number
+
+    def obs_size(self, scenario: Scenario) -> int:
+        """Columns of an observation, O."""
+        enemies, enemy_width = self.enemy_shape(scenario)
+        allies, ally_width = self.ally_shape(scenario)
+        return self.move_size() + enemies * enemy_width + allies * ally_width + self.own_size(scenario)
+
+    def state_size(self, scenario: Scenario) -> int:
+        """Columns of a state, S."""
+        allies, enemies = len(scenario.allies), len(scenario.enemies)
+        if self.obs_instead_of_state:
+            return allies * self.obs_size(scenario)
+        return (
+            allies * (4 + shield_bit(scenario, enemies=False) + len(scenario.ally_types))
+            + enemies * (3 + shield_bit(scenario, enemies=True) + len(scenario.enemy_types))
+            + allies * (6 + enemies) * self.state_last_action
+            + self.state_timestep_number
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewards:
+    """What a step is worth to the team."""
+
+    sparse: bool = False
+    """Only the end counts: 1, -1, or 0 for a draw."""
+    only_positive: bool = True
+    """Own losses cost nothing."""
+    death_value: float = 10.0
+    win: float = 200.0
+    defeat: float = 0.0
+    negative_scale: float = 0.5
+    """How much a loss of one's own weighs against one of the enemy's."""
+    scale: bool = True
+    scale_rate: float = 20.0
+    """What a perfect win is worth in all, when scaled."""
+
+    def maximum(self, scenario: Scenario) -> float:
+        """The unscaled sum of a win in which no enemy recovered anything."""
+        pool = sum(unit.health + unit.shield for unit in scenario.enemies)
+        return pool + self.death_value * len(scenario.enemies) + self.win
+
+    def divisor(self, scenario: Scenario) -> float:
+        """What every reward is divided by."""
+        return self.maximum(scenario) / self.scale_rate if self.scale else 1.0

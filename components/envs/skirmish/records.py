@@ -1,0 +1,143 @@
+"""The memory of a battle, as records of numbers: what the kernel reads and writes, and a snapshot holds.
+
+Everything that changes is in `UNIT` and `BATTLE`; everything that stays is in `KIND` and `RULES`. Numbers are 64 bits
+wide throughout, so that compiled and uncompiled code round alike; only what is shown to a policy is float32.
+"""
+
+import numpy as np
+
+_FLOAT, _INT, _BOOL = np.float64, np.int64, np.bool_
+
+UNIT = np.dtype(
+    [
+        ("x", _FLOAT),
+        ("y", _FLOAT),
+        ("health", _FLOAT),  # dead at zero
+        ("shield", _FLOAT),
+        ("energy", _FLOAT),  # of healers
+        ("before", _FLOAT),  # health + shield when the step began: the reward compares with it
+        ("quiet", _INT),  # ticks since it was last hurt
+        ("facing_x", _FLOAT),  # a unit vector
+        ("facing_y", _FLOAT),
+        ("heading_x", _FLOAT),  # the unit vector towards where it walks, zero while it stands
+        ("heading_y", _FLOAT),
+        ("stride", _FLOAT),  # how far it walks this tick
+        ("pace", _FLOAT),  # how far it would, of those that take time to gather speed
+        ("steer_x", _FLOAT),  # sideways, round whoever stands in its way
+        ("steer_y", _FLOAT),
+        ("push_x", _FLOAT),  # out of those it overlaps
+        ("push_y", _FLOAT),
+        ("order", _INT),  # IDLE, MOVE, ATTACK or ADVANCE of the kernel
+        ("goal_x", _FLOAT),
+        ("goal_y", _FLOAT),
+        ("stop", _INT),  # the cell to pass on the way to its target or goal, -1 for none
+        ("target", _INT),  # index of a unit, -1 for nobody
+        ("attacker", _INT),  # who hurt it or a friend that called for help, -1 for nobody
+        ("help_in", _INT),  # ticks until it may call for help again
+        ("bursting", _BOOL),  # dead, and about to take others along
+        ("healing", _BOOL),  # its target, in this tick
+        ("holding", _BOOL),  # stands and fights: gives way less
+        ("arrived", _BOOL),  # has advanced as far as it can, and found nobody to fight
+        ("aiming", _BOOL),
+        ("windup", _FLOAT),  # ticks until the shot, while aiming
+        ("cooldown", _FLOAT),  # ticks until it may aim again; below zero, the part of a tick it is late
+        ("hits_left", _INT),  # of the shot that is under way
+        ("hit_in", _FLOAT),
+        ("hit_target", _INT),
+        ("hit_x", _FLOAT),  # where a beam was last pointed
+        ("hit_y", _FLOAT),
+        ("last_action", _INT),  # -1 before the first
+        ("event", _INT),  # scratch: the events of a tick, in the order in which they happen
+    ],
+    align=True,
+)
+
+BATTLE = np.dtype(
+    [
+        ("a", _INT),  # the random generator
+        ("b", _INT),
+        ("c", _INT),
+        ("counter", _INT),
+        ("tick", _INT),
+        ("steps", _INT),
+        ("over", _BOOL),
+    ],
+    align=True,
+)
+
+KIND = np.dtype(
+    [
+        ("health", _FLOAT),
+        ("shield", _FLOAT),
+        ("armour", _FLOAT),
+        ("radius", _FLOAT),
+        ("separation", _FLOAT),
+        ("speed", _FLOAT),  # cells per tick
+        ("acceleration", _FLOAT),  # cells per tick and tick; zero for those at full speed at once
+        ("layer", _INT),  # GROUND, GIANT or AIR of the kernel: units of one layer are in each other's way
+        ("hits_air", _BOOL),
+        ("regeneration", _FLOAT),  # health per tick
+        ("healing", _FLOAT),  # what it gives others per tick; zero for all but healers
+        ("biological", _BOOL),  # can be healed
+        ("range", _FLOAT),
+        ("scan", _FLOAT),
+        ("period", _FLOAT),  # ticks, as all times here
+        ("damage_point", _FLOAT),
+        ("hits", _INT),
+        ("hit_gap", _FLOAT),
+        ("missile_speed", _FLOAT),
+        ("burst", _FLOAT),  # how far round itself it hurts when it dies, zero for all but those who do
+        ("sweep", _FLOAT),  # half the length of the line that its beam draws, zero for other weapons
+        ("full_cooldown", _FLOAT),
+        ("type_bit", _INT),
+        ("rank", _INT),  # of its type: allies of one rank are ordered by position when an episode begins
+        ("start_x", _FLOAT),
+        ("start_y", _FLOAT),
+    ],
+    align=True,
+)
+
+RULES = np.dtype(
+    [
+        ("allies", _INT),
+        ("enemies", _INT),
+        ("ticks", _INT),  # per step
+        ("limit", _INT),
+        ("move_amount", _FLOAT),
+        ("west", _FLOAT),  # walls
+        ("east", _FLOAT),
+        ("south", _FLOAT),
+        ("north", _FLOAT),
+        ("carved", _BOOL),  # there are blocked cells inside the walls, too
+        ("march_x", _FLOAT),  # where the enemies advance to
+        ("march_y", _FLOAT),
+        ("march_dx", _FLOAT),  # to the other end, where they advance to some point of a line
+        ("march_dy", _FLOAT),
+        ("regenerates", _BOOL),  # somebody recovers health without a healer
+        ("bursts", _BOOL),  # somebody does
+        ("hunts", _BOOL),  # the enemies know where the allies are
+        ("healers", _BOOL),  # a side with nobody else left has lost
+        ("crowd", _FLOAT),  # how far from there the last of them may find room
+        ("start_jitter", _FLOAT),
+        ("type_bits", _INT),
+        ("ally_shield", _BOOL),
+        ("enemy_shield", _BOOL),
+        ("obs_all_health", _BOOL),
+        ("obs_own_health", _BOOL),
+        ("obs_last_action", _BOOL),
+        ("obs_pathing_grid", _BOOL),
+        ("obs_terrain_height", _BOOL),
+        ("obs_timestep_number", _BOOL),
+        ("obs_instead_of_state", _BOOL),
+        ("state_last_action", _BOOL),
+        ("state_timestep_number", _BOOL),
+        ("reward_sparse", _BOOL),
+        ("reward_only_positive", _BOOL),
+        ("reward_death_value", _FLOAT),
+        ("reward_win", _FLOAT),
+        ("reward_defeat", _FLOAT),
+        ("reward_negative_scale", _FLOAT),
+        ("reward_divisor", _FLOAT),
+    ],
+    align=True,
+)

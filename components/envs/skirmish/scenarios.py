@@ -1,0 +1,324 @@
+"""The battlefields: who meets whom, where, and for how long. The names are those of the SMAC maps."""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from components.envs.skirmish.units import (
+    BANELING,
+    COLOSSUS,
+    HYDRALISK,
+    MARAUDER,
+    MARINE,
+    MEDIVAC,
+    SPINE_CRAWLER,
+    STALKER,
+    ZEALOT,
+    ZERGLING,
+    UnitType,
+)
+
+MAP_SIZE = 32
+"""Every map is a square of this many cells, and its centre the origin of the state's coordinates."""
+
+FLOOR_HEIGHT = 191.0
+VOID_HEIGHT = 135.0
+PLATEAU_HEIGHT = 207.0
+RAMP_HEIGHT = 199.0
+
+CLEARANCE = 0.4
+"""How far from blocked cells a straight way must stay, to both sides."""
+
+
+Point = tuple[float, float]
+
+Group = tuple[Point, int | None]
+"""Where the next so many units of a side start, next to each other; None for all the rest."""
+
+Part = tuple[int, int, int, int]
+"""A rectangle: south, north, west, east, in cells, the upper ones exclusive."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terrain:
+    """A rectangle to walk on; everything outside it is void. Bounds in cells, the upper ones exclusive."""
+
+    south: int
+    north: int
+    west: int = 0
+    east: int = MAP_SIZE
+    parts: tuple[Part, ...] = ()
+    """The rectangles inside it that can be walked on, where that is not all of it."""
+    cliffs: tuple[Part, ...] = ()
+    """Those that only giants can cross."""
+    plateau: int = MAP_SIZE
+    """The first row of the upper floor; ramps are the two before it."""
+    winding: bool = False
+    """Straight lines do: who wants to get somewhere must know the way."""
+
+    def walkable(self) -> NDArray[np.bool_]:
+        """(32, 32) indexed [x, y]: whether a cell can be walked on."""
+        cells = np.zeros((MAP_SIZE, MAP_SIZE), dtype=np.bool_)
+        for south, north, west, east in self.parts or ((self.south, self.north, self.west, self.east),):
+            cells[west:east, south:north] = True
+        return cells
+
+    def footing(self) -> NDArray[np.bool_]:
+        """(2, 32, 32) indexed [who, x, y]: where those on the ground can walk, and where giants can."""
+        cells = np.stack([self.walkable()] * 2)
+        for south, north, west, east in self.cliffs:
+            cells[1, west:east, south:north] = True
+        return cells
+
+    def ways(self) -> NDArray[np.int16]:
+        """(1024, 1024) indexed by cells [from, to], a cell being 32 x + y: the cell to head for, -1 for straight on.
+
+        Empty where straight on is right everywhere.
+        """
+        return _ways(self) if self.winding else np.zeros((0, 0), dtype=np.int16)
+
+    def height(self) -> NDArray[np.float64]:
+        """(32, 32) indexed [x, y]: the height of a cell, 0 to 255."""
+        floors = np.full((MAP_SIZE, MAP_SIZE), FLOOR_HEIGHT)
+        floors[:, self.plateau - 2 : self.plateau] = RAMP_HEIGHT if self.plateau < MAP_SIZE else FLOOR_HEIGHT
+        floors[:, self.plateau :] = PLATEAU_HEIGHT
+        return np.where(self.walkable(), floors, VOID_HEIGHT)
+
+
+@lru_cache(maxsize=8)
+def _ways(terrain: Terrain) -> NDArray[np.int16]:
+    walkable = terrain.walkable()
+    cells = np.argwhere(walkable)
+    centres = cells + 0.5
+    count = len(cells)
+    delta = centres[None] - centres[:, None]
+    far = np.hypot(delta[..., 0], delta[..., 1])
+    across = np.stack([-delta[..., 1], delta[..., 0]], axis=-1) / np.maximum(far, 1e-9)[..., None]
+
+    clear = np.ones((count, count), dtype=np.bool_)
+    for share in np.linspace(0.0, 1.0, 96):
+        for side in (-CLEARANCE, 0.0, CLEARANCE):
+            points = np.floor(centres[:, None] + share * delta + side * across).astype(np.int64)
+            clear &= walkable[points[..., 0], points[..., 1]]
+
+    # Floyd and Warshall's shortest paths over the lines that are clear, remembering the first stop of each.
+    length = np.where(clear, far, np.inf)
+    stop = np.broadcast_to(np.arange(count), (count, count)).copy()
+    for via in range(count):
+        detour = length[:, via, None] + length[None, via]
+        shorter = detour < length - 1e-9
+        length[shorter] = detour[shorter]
+        stop[shorter] = np.broadcast_to(stop[:, via, None], (count, count))[shorter]
+
+    number = cells[:, 0] * MAP_SIZE + cells[:, 1]
+    heading = np.where(clear, -1, number[stop])
+    # Who stands where one cannot walk, as a giant on a cliff, is looked for at the nearest place where one can.
+    everywhere = np.stack(np.meshgrid(np.arange(MAP_SIZE), np.arange(MAP_SIZE), indexing="ij"), axis=-1).reshape(-1, 2)
+    nearest = ((everywhere[:, None] - cells[None]) ** 2).sum(axis=2).argmin(axis=1)
+    ways = np.full((MAP_SIZE**2, MAP_SIZE**2), -1, dtype=np.int16)
+    ways[number] = heading[:, nearest]
+    return ways
+
+
+def carved(*parts: Part) -> Terrain:
+    """The terrain that these rectangles make up."""
+    south, north, west, east = zip(*parts, strict=True)
+    return Terrain(min(south), max(north), min(west), max(east), parts)
+
+
+STRIP = Terrain(south=8, north=24)
+OPEN = Terrain(south=0, north=MAP_SIZE)
+OCTAGON = carved((6, 8, 10, 22), (8, 10, 8, 24), (10, 22, 6, 26), (22, 24, 8, 24), (24, 26, 10, 22))
+DOME = carved((8, 20, 8, 20), (20, 22, 10, 18), (22, 24, 12, 16))
+# The cells of the choke touch the others only at their corners; the real wall runs diagonally, so four more are open.
+_CHOKE = ((12, 14, 12, 14), (12, 14, 10, 12), (10, 12, 12, 14), (14, 16, 12, 14), (12, 14, 14, 16))
+_HALL = ((14, 16, 14, 26), (16, 18, 14, 28), (18, 22, 12, 30), (22, 24, 14, 30), (24, 26, 16, 30), (26, 28, 18, 30))
+CORRIDOR = replace(carved((2, 12, 2, 12), *_CHOKE, *_HALL, (28, 30, 20, 30)), winding=True)
+_LOWER_VALLEY = ((2, 4, 2, 8), (4, 8, 2, 12), (8, 12, 4, 16), (12, 16, 8, 20), (16, 18, 10, 20))
+_UPPER_VALLEY = ((18, 22, 14, 26), (22, 24, 16, 30), (24, 28, 20, 30), (28, 30, 22, 30))
+VALLEY = replace(carved(*_LOWER_VALLEY, *_UPPER_VALLEY), winding=True)
+_BELOW = ((6, 8, 4, 28), (8, 10, 2, 30), (10, 12, 0, 32))
+_ABOVE = ((14, 16, 0, 32), (16, 18, 2, 30), (18, 20, 8, 24))
+TERRACES = replace(
+    carved(*_BELOW, (12, 14, 0, 4), (12, 14, 28, 32), *_ABOVE), cliffs=((12, 14, 4, 28),), plateau=14, winding=True
+)
+HOLLOW = carved((8, 10, 10, 20), (10, 18, 8, 22), (18, 20, 10, 20))
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One battle. Units stand in the order in which observations list them."""
+
+    name: str
+    allies: tuple[UnitType, ...]
+    enemies: tuple[UnitType, ...]
+    limit: int
+    """Steps after which nobody has won."""
+    map_type: str
+    """SMAC's word for the family of unit types."""
+    ally_types: tuple[UnitType, ...] = ()
+    """What each place of an ally's one-hot stands for; empty where there is one type only."""
+    enemy_types: tuple[UnitType, ...] = ()
+    terrain: Terrain = STRIP
+    ally_groups: tuple[Group, ...] = (((9.0, 16.0), None),)
+    enemy_groups: tuple[Group, ...] = (((23.0, 16.0), None),)
+    hunts: bool = False
+    """The enemies go for the nearest ally wherever it is, instead of marching."""
+    march: tuple[Point, ...] = ()
+    """Where the enemies march to: a point, or the ends of a line to a point of which; else to the allies' start."""
+
+
+def _marines(name: str, allies: int, enemies: int, limit: int) -> Scenario:
+    return Scenario(name, (MARINE,) * allies, (MARINE,) * enemies, limit, "marines")
+
+
+def _stalkers_and_zealots(name: str, allies: tuple[int, int], enemies: tuple[int, int], limit: int) -> Scenario:
+    return Scenario(
+        name,
+        (STALKER,) * allies[0] + (ZEALOT,) * allies[1],
+        (STALKER,) * enemies[0] + (ZEALOT,) * enemies[1],
+        limit,
+        "stalkers_and_zealots",
+        ally_types=(STALKER, ZEALOT),
+        # Reversed on purpose: SMAC subtracts from the game's ids, in which the zealot comes before the stalker.
+        enemy_types=(ZEALOT, STALKER),
+    )
+
+
+def _stalkers(name: str, zealots: int, limit: int) -> Scenario:
+    return Scenario(name, (STALKER,) * 3, (ZEALOT,) * zealots, limit, "stalkers", terrain=OPEN)
+
+
+def _marines_and_medivacs(name: str, enemies: tuple[int, int, int], limit: int) -> Scenario:
+    marines, marauders, medivacs = enemies
+    types = (MARAUDER, MARINE, MEDIVAC)
+    return Scenario(
+        name,
+        (MARAUDER,) * 2 + (MARINE,) * 7 + (MEDIVAC,),
+        (MARINE,) * marines + (MARAUDER,) * marauders + (MEDIVAC,) * medivacs,
+        limit,
+        "MMM",
+        ally_types=types,
+        enemy_types=types,
+    )
+
+
+SCENARIOS = {
+    scenario.name: scenario
+    for scenario in (
+        _marines("3m", 3, 3, limit=60),
+        _marines("8m", 8, 8, limit=120),
+        _marines("25m", 25, 25, limit=150),
+        _marines("5m_vs_6m", 5, 6, limit=70),
+        _marines("8m_vs_9m", 8, 9, limit=120),
+        _marines("10m_vs_11m", 10, 11, limit=150),
+        _marines("27m_vs_30m", 27, 30, limit=180),
+        _stalkers_and_zealots("2s3z", (2, 3), (2, 3), limit=120),
+        _stalkers_and_zealots("3s5z", (3, 5), (3, 5), limit=150),
+        _stalkers_and_zealots("3s5z_vs_3s6z", (3, 5), (3, 6), limit=170),
+        _stalkers("3s_vs_3z", 3, limit=150),
+        _stalkers("3s_vs_4z", 4, limit=200),
+        _stalkers("3s_vs_5z", 5, limit=250),
+        Scenario(
+            "2m_vs_1z",
+            (MARINE,) * 2,
+            (ZEALOT,),
+            150,
+            "marines",
+            terrain=OCTAGON,
+            ally_groups=(((13.0, 12.0), 1), ((19.0, 12.0), 1)),
+            enemy_groups=(((16.0, 19.0), None),),
+            march=((13.0, 12.0), (19.0, 12.0)),
+        ),
+        Scenario(
+            "6h_vs_8z",
+            (HYDRALISK,) * 6,
+            (ZEALOT,) * 8,
+            150,
+            "hydralisks",
+            terrain=HOLLOW,
+            ally_groups=(((14.6, 9.49), None),),
+            enemy_groups=(((14.41, 16.76), None),),
+        ),
+        _marines_and_medivacs("MMM", (7, 2, 1), limit=150),
+        _marines_and_medivacs("MMM2", (8, 3, 1), limit=180),
+        Scenario(
+            "1c3s5z",
+            (COLOSSUS,) + (STALKER,) * 3 + (ZEALOT,) * 5,
+            (COLOSSUS,) + (STALKER,) * 3 + (ZEALOT,) * 5,
+            180,
+            "colossi_stalkers_zealots",
+            ally_types=(COLOSSUS, STALKER, ZEALOT),
+            enemy_types=(COLOSSUS, STALKER, ZEALOT),
+        ),
+        Scenario(
+            "bane_vs_bane",
+            (BANELING,) * 4 + (ZERGLING,) * 20,
+            (ZERGLING,) * 20 + (BANELING,) * 4,
+            200,
+            "bane",
+            ally_types=(BANELING, ZERGLING),
+            enemy_types=(BANELING, ZERGLING),
+            terrain=OCTAGON,
+            ally_groups=(((16.0, 8.0), 4), ((16.0, 11.0), None)),
+            enemy_groups=(((16.0, 21.0), 20), ((16.0, 24.0), None)),
+        ),
+        Scenario(
+            "so_many_baneling",
+            (ZEALOT,) * 7,
+            (BANELING,) * 32,
+            100,
+            "zealots",
+            terrain=VALLEY,
+            ally_groups=(((11.47, 12.02), None),),
+            enemy_groups=(((27.91, 28.24), None),),
+            march=((4.47, 4.33),),
+        ),
+        Scenario(
+            "corridor",
+            (ZEALOT,) * 6,
+            (ZERGLING,) * 24,
+            400,
+            "zealots",
+            terrain=CORRIDOR,
+            ally_groups=(((19.04, 19.12), None),),
+            enemy_groups=(((27.91, 28.24), None),),
+            march=((4.47, 4.33),),
+        ),
+        Scenario(
+            "2s_vs_1sc",
+            (STALKER,) * 2,
+            (SPINE_CRAWLER,),
+            300,
+            "stalkers",
+            terrain=DOME,
+            ally_groups=(((11.12, 10.34), 1), ((16.98, 10.37), 1)),
+            enemy_groups=(((13.92, 20.04), None),),
+        ),
+        Scenario(
+            "2c_vs_64zg",
+            (COLOSSUS,) * 2,
+            (ZERGLING,) * 64,
+            400,
+            "colossus",
+            terrain=TERRACES,
+            ally_groups=(((16.0, 16.0), None),),
+            enemy_groups=(((16.0, 9.0), None),),
+            hunts=True,
+        ),
+    )
+}
+
+
+def scenario_named(name: str) -> Scenario:
+    """The scenario that SMAC calls so.
+
+    Raises:
+        ValueError: there is none of this name; the message lists those there are.
+    """
+    try:
+        return SCENARIOS[name]
+    except KeyError:
+        raise ValueError(f"scenario {name!r} is unknown; there are {', '.join(SCENARIOS)}") from None

@@ -1,0 +1,189 @@
+"""From a scenario and its options to the constant records that the kernel reads."""
+
+from math import sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from components.envs.skirmish.kernel import AIR, GIANT, GROUND, SWEEP_DELAY
+from components.envs.skirmish.options import Features, Rewards, shield_bit
+from components.envs.skirmish.records import KIND, RULES
+from components.envs.skirmish.scenarios import MAP_SIZE, Group, Scenario, Terrain
+from components.envs.skirmish.units import TICKS_PER_SECOND, Ruleset, UnitType, armed
+
+SPAWN_GAP = 0.02
+
+LAYERS = {"ground": GROUND, "giant": GIANT, "air": AIR}
+
+# The six neighbours of a place in a hexagonal grid, in units of the spacing, once round.
+_HEXAGON = [(1.0, 0.0), (0.5, sqrt(0.75)), (-0.5, sqrt(0.75)), (-1.0, 0.0), (-0.5, -sqrt(0.75)), (0.5, -sqrt(0.75))]
+
+
+def hexagonal_spiral(count: int, spacing: float) -> list[tuple[float, float]]:
+    """`count` places round the origin, the first on it, each at least `spacing` from all others.
+
+    The game pushes units that are created on one point to the next free places; which ones exactly is not known.
+    """
+    places = [(0.0, 0.0)]
+    ring = 0
+    while len(places) < count:
+        ring += 1
+        x, y = ring * _HEXAGON[4][0], ring * _HEXAGON[4][1]
+        for dx, dy in _HEXAGON:
+            for _ in range(ring):
+                places.append((x, y))
+                x, y = x + dx, y + dy
+    return [(x * spacing, y * spacing) for x, y in places[:count]]
+
+
+def kinds_table(scenario: Scenario, ruleset: Ruleset) -> NDArray[Any]:
+    """(N,) of `KIND`: what each unit is, allies first, and where it starts."""
+    units = [armed(unit, ruleset) for unit in scenario.allies + scenario.enemies]
+    kinds = np.zeros(len(units), dtype=KIND)
+    for index, unit in enumerate(units):
+        weapon = unit.weapon
+        kind = kinds[index]
+        kind["health"], kind["shield"], kind["armour"] = unit.health, unit.shield, unit.armour
+        kind["radius"], kind["separation"] = unit.radius, unit.separation
+        kind["speed"] = unit.speed / TICKS_PER_SECOND
+        kind["acceleration"] = unit.acceleration / TICKS_PER_SECOND**2
+        kind["layer"] = LAYERS[unit.layer]
+        kind["hits_air"] = weapon.hits_air
+        kind["regeneration"] = unit.regeneration / TICKS_PER_SECOND
+        kind["healing"], kind["biological"] = unit.healing / TICKS_PER_SECOND, unit.biological
+        kind["range"] = weapon.range
+        kind["scan"] = max(5.0, weapon.scan)
+        kind["period"] = weapon.period * TICKS_PER_SECOND
+        kind["damage_point"] = weapon.damage_point * TICKS_PER_SECOND
+        kind["hits"], kind["hit_gap"] = weapon.hits, weapon.hit_gap * TICKS_PER_SECOND
+        kind["missile_speed"] = weapon.missile_speed / TICKS_PER_SECOND
+        kind["sweep"], kind["burst"] = weapon.sweep, weapon.burst
+        kind["full_cooldown"] = unit.full_cooldown
+
+        under_way = (weapon.hits - 1) * kind["hit_gap"]
+        if weapon.missile_speed:
+            under_way += (weapon.range + 1.0) / kind["missile_speed"]
+        if weapon.sweep:
+            under_way += SWEEP_DELAY
+        assert under_way + 2.0 < kind["period"] - 1.0, f"a {unit.name} would shoot before its last shot has landed"
+
+    allies = len(scenario.allies)
+    _number_types(kinds[:allies], scenario.allies, scenario.ally_types)
+    _number_types(kinds[allies:], scenario.enemies, scenario.enemy_types)
+    _place(kinds[:allies], scenario.allies, scenario.ally_groups, scenario.terrain, 1.0)
+    _place(kinds[allies:], scenario.enemies, scenario.enemy_groups, scenario.terrain, -1.0)
+    return kinds
+
+
+def _number_types(kinds: NDArray[Any], units: tuple[UnitType, ...], types: tuple[UnitType, ...]) -> None:
+    names = [unit.name for unit in dict.fromkeys(units)]
+    bits = [unit.name for unit in types]
+    kinds["rank"] = [names.index(unit.name) for unit in units]
+    kinds["type_bit"] = [bits.index(unit.name) if bits else 0 for unit in units]
+
+
+def _place(
+    kinds: NDArray[Any],
+    units: tuple[UnitType, ...],
+    groups: tuple[Group, ...],
+    terrain: Terrain,
+    mirror: float,
+) -> None:
+    walkable = terrain.walkable()
+    first = 0
+    for point, size in groups:
+        last = len(units) if size is None else first + size
+        for layer in LAYERS:
+            # Those who aren't in each other's way are created on the same point.
+            members = [index for index in range(first, last) if units[index].layer == layer]
+            spacing = 2.0 * max((units[index].separation for index in members), default=0.0) + SPAWN_GAP
+            spiral = hexagonal_spiral(len(members) * (8 if terrain.parts else 1), spacing)
+            places = [(point[0] + mirror * x, point[1] + mirror * y) for x, y in spiral]
+            if terrain.parts:
+                places = [place for place in places if _fits(place, spacing / 2.0, walkable)]
+            assert len(places) >= len(members), "there is no room for a group"
+            for index, (x, y) in zip(members, places, strict=False):
+                kinds["start_x"][index], kinds["start_y"][index] = x, y
+        first = last
+    assert first == len(units), "the groups of a side must take in all its units"
+
+
+def _fits(place: tuple[float, float], margin: float, walkable: NDArray[np.bool_]) -> bool:
+    x, y = place
+    if not (margin <= x < MAP_SIZE - margin and margin <= y < MAP_SIZE - margin):
+        return False
+    return all(walkable[int(x + dx), int(y + dy)] for dx in (-margin, margin) for dy in (-margin, margin))
+
+
+def damage_table(scenario: Scenario, ruleset: Ruleset) -> NDArray[np.float64]:
+    """(N, N): what one hit of the first does to the second, before its armour."""
+    units = [armed(unit, ruleset) for unit in scenario.allies + scenario.enemies]
+    return np.array(
+        [
+            [
+                one.weapon.damage + one.weapon.armored_bonus * other.armored + one.weapon.light_bonus * other.light
+                for other in units
+            ]
+            for one in units
+        ]
+    )
+
+
+def rules_table(
+    scenario: Scenario,
+    *,
+    features: Features,
+    rewards: Rewards,
+    start_jitter: float,
+    step_mul: int,
+    move_amount: float,
+) -> NDArray[Any]:
+    """(1,) of `RULES`."""
+    rules = np.zeros(1, dtype=RULES)
+    march = scenario.march or (scenario.ally_groups[0][0],)
+    values: dict[str, float] = {
+        "allies": len(scenario.allies),
+        "enemies": len(scenario.enemies),
+        "ticks": step_mul,
+        "limit": scenario.limit,
+        "move_amount": move_amount,
+        "west": scenario.terrain.west,
+        "east": scenario.terrain.east,
+        "south": scenario.terrain.south,
+        "north": scenario.terrain.north,
+        "carved": bool(scenario.terrain.parts),
+        "march_x": march[0][0],
+        "march_y": march[0][1],
+        "march_dx": march[-1][0] - march[0][0],
+        "march_dy": march[-1][1] - march[0][1],
+        "bursts": any(unit.weapon.burst > 0.0 for unit in scenario.allies + scenario.enemies),
+        "hunts": scenario.hunts,
+        "regenerates": any(unit.regeneration > 0.0 for unit in scenario.allies + scenario.enemies),
+        "healers": any(unit.healing > 0.0 for unit in scenario.allies + scenario.enemies),
+        "crowd": sqrt(len(scenario.enemies)) * max(unit.separation for unit in scenario.enemies),
+        "start_jitter": start_jitter,
+        "type_bits": len(scenario.ally_types),
+        "ally_shield": shield_bit(scenario, enemies=False),
+        "enemy_shield": shield_bit(scenario, enemies=True),
+        "obs_all_health": features.obs_all_health,
+        "obs_own_health": features.obs_own_health or features.obs_all_health,
+        "obs_last_action": features.obs_last_action,
+        "obs_pathing_grid": features.obs_pathing_grid,
+        "obs_terrain_height": features.obs_terrain_height,
+        "obs_timestep_number": features.obs_timestep_number,
+        "obs_instead_of_state": features.obs_instead_of_state,
+        "state_last_action": features.state_last_action,
+        "state_timestep_number": features.state_timestep_number,
+        "reward_sparse": rewards.sparse,
+        "reward_only_positive": rewards.only_positive,
+        "reward_death_value": rewards.death_value,
+        "reward_win": rewards.win,
+        "reward_defeat": rewards.defeat,
+        "reward_negative_scale": rewards.negative_scale,
+        "reward_divisor": rewards.divisor(scenario),
+    }
+    assert values.keys() == set(rules.dtype.names or ())
+    for name, value in values.items():
+        rules[name] = value
+    return rules

@@ -1,0 +1,189 @@
+"""Monitor: shows progress, and keeps the run's figures, curve and summary in its directory."""
+
+import asyncio
+import sys
+from collections import deque
+from dataclasses import asdict
+from functools import partial
+from typing import TextIO
+
+from components.curve import draw_curve
+from components.display import Display
+from components.metrics_writer import MetricsWriter
+from components.progress import Progress
+from messages import EvaluatedMsg, ProgressMsg
+from orchestra import Actor, Message, NodeStatistics, OrchestraError, Ref, RunDirectory, StatisticsMsg, on
+from orchestra.run_directory import write_json
+
+TICK_S = 0.5
+RECORD_S = 5.0
+CURVE_S = 120.0
+RATE_S = 15.0
+"""Rates are those of the last so many seconds."""
+ANSWER_S = 1.0
+"""A node that does not answer within this is busy; its mailboxes are looked at the next time."""
+SOLVED = 0.9
+"""The test win rate from which a scenario counts as solved."""
+
+
+class TickMsg(Message):
+    """Look around, and show what there is to see."""
+
+
+class Monitor(Actor[ProgressMsg | EvaluatedMsg | TickMsg]):
+    """A leaf: it is told things, and nobody waits for it.
+
+    Args:
+        title: what the display shows as the run's name.
+        stream: where the display goes; the process's standard output by default.
+    """
+
+    def __init__(self, *, title: str, stream: TextIO | None = None) -> None:
+        self._display = Display(stream or sys.stdout, title=title)
+        self._title = title
+        self._run = None if self.run_directory is None else RunDirectory.open(self.run_directory)
+        self._writer = None if self._run is None else MetricsWriter(self._run.metrics, self._run.tensorboard)
+        self._since = self.clock.monotonic()
+        self._latest: ProgressMsg | None = None
+        self._test: EvaluatedMsg | None = None
+        self._tests = 0
+        self._best: float | None = None
+        self._solved: dict[str, float] | None = None
+        self._history: deque[tuple[float, int, int]] = deque()
+        self._busiest: tuple[str, int] | None = None
+        self._restarts = 0
+        self._dead_letters = 0
+        self._next_record = 0.0
+        self._next_curve = CURVE_S
+
+    async def started(self) -> None:
+        self.after(TICK_S, TickMsg())
+
+    async def stopped(self) -> None:
+        progress = None if self._latest is None else self._progress(self._latest)
+        if progress is not None:
+            self._record(progress)
+        if self._writer is not None:
+            self._writer.close()
+        if progress is None:
+            self._display.close()
+            return
+        if self._run is not None:
+            draw_curve(self._run.metrics, self._run.curve, title=self._title)
+            write_json(self._run.summary, self._summary(progress))
+        self._display.finish(progress, self._words(), curve=None if self._run is None else self._run.curve)
+
+    @on(ProgressMsg)
+    def progress(self, msg: ProgressMsg) -> None:
+        self._latest = msg
+
+    @on(EvaluatedMsg)
+    def evaluated(self, msg: EvaluatedMsg) -> None:
+        self._test = msg
+        self._tests += 1
+        self._best = msg.win_rate if self._best is None else max(self._best, msg.win_rate)
+        if self._latest is None:
+            return
+        if self._solved is None and msg.win_rate >= SOLVED:
+            self._solved = {
+                "env_steps": msg.env_steps,
+                "updates": self._latest.updates,
+                "minutes": (self.clock.monotonic() - self._since) / 60,
+            }
+        self._record(self._progress(self._latest), test_length=msg.mean_length, test_env_steps=msg.env_steps)
+
+    @on(TickMsg)
+    async def tick(self, msg: TickMsg) -> None:
+        await self._look_around()
+        if self._latest is not None:
+            progress = self._progress(self._latest)
+            self._display.show(progress)
+            if progress.elapsed_s >= self._next_record:
+                self._next_record = progress.elapsed_s + RECORD_S
+                self._record(progress)
+            if self._run is not None and progress.elapsed_s >= self._next_curve:
+                self._next_curve = progress.elapsed_s + CURVE_S
+                await self.offload(partial(draw_curve, title=self._title), self._run.metrics, self._run.curve)
+        self.after(TICK_S, TickMsg())
+
+    async def _look_around(self) -> None:
+        """Ask every node how it is doing."""
+        here = self.me.address.partition("/")[0]
+        root = await self._ask_node(here)
+        if root is None:
+            return
+        others = await asyncio.gather(*(self._ask_node(peer) for peer in root.peers))
+        nodes = [root, *(node for node in others if node is not None)]
+        depths = {cell.address: cell.mailbox.depth for node in nodes for cell in node.cells}
+        if depths:
+            busiest = max(depths, key=lambda address: depths[address])
+            self._busiest = (busiest, depths[busiest])
+        self._restarts = sum(process.restarts for process in root.processes)
+        self._dead_letters = sum(node.dead_letters for node in nodes)
+
+    async def _ask_node(self, node: str) -> NodeStatistics | None:
+        system: Ref[StatisticsMsg] = Ref(f"{node}/system")
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                return await system.ask(StatisticsMsg())
+        except (OrchestraError, TimeoutError) as error:
+            self.log.debug("a node did not answer", peer=node, reason=str(error))
+            return None
+
+    def _progress(self, msg: ProgressMsg) -> Progress:
+        now = self.clock.monotonic()
+        self._history.append((now, msg.env_steps, msg.updates))
+        while now - self._history[0][0] > RATE_S and len(self._history) > 2:
+            self._history.popleft()
+        then, steps, updates = self._history[0]
+        span = max(now - then, 1e-9)
+        test = self._test
+        return Progress(
+            state=msg.state,
+            elapsed_s=now - self._since,
+            env_steps=msg.env_steps,
+            goal_steps=msg.goal_steps,
+            episodes=msg.episodes,
+            updates=msg.updates,
+            env_steps_per_s=(msg.env_steps - steps) / span,
+            updates_per_s=(msg.updates - updates) / span,
+            train_win_rate=msg.train_win_rate,
+            train_return=msg.train_return,
+            tests=self._tests,
+            test_win_rate=None if test is None else test.win_rate,
+            test_return=None if test is None else test.mean_return,
+            best_test_win_rate=self._best,
+            loss=dict(msg.metrics).get("loss"),
+            epsilon=msg.epsilon,
+            params_lag=msg.params_lag,
+            busiest_actor=None if self._busiest is None else self._busiest[0],
+            mailbox_depth=None if self._busiest is None else self._busiest[1],
+            workers=msg.workers,
+            restarts=self._restarts,
+        )
+
+    def _record(self, progress: Progress, **more: float) -> None:
+        if self._writer is None or self._latest is None:
+            return
+        own = {f"learner/{name}": value for name, value in self._latest.metrics}
+        self._writer.write(progress, {**own, "train_length": self._latest.train_length, **more})
+
+    def _summary(self, progress: Progress) -> dict[str, object]:
+        whole = max(progress.elapsed_s, 1e-9)
+        return {
+            **asdict(progress),
+            "env_steps_per_s": progress.env_steps / whole,
+            "updates_per_s": progress.updates / whole,
+            "reached_goal": progress.env_steps >= progress.goal_steps,
+            "solved": self._solved,
+            "dead_letters": self._dead_letters,
+        }
+
+    def _words(self) -> list[str]:
+        words = []
+        if self._solved is not None:
+            words.append(
+                f"solved       a test reached {SOLVED:.0%} after {self._solved['env_steps']:,} steps, "
+                f"{self._solved['updates']:,} updates, {self._solved['minutes']:.1f} minutes"
+            )
+        return words

@@ -1,0 +1,281 @@
+"""Orchestrator: starts, stops and paces the others. It counts and routes, and holds no data."""
+
+from collections import deque
+from typing import Any, ClassVar
+
+import numpy as np
+
+from components.replay.limiter import SampleToInsertRatio
+from messages import (
+    BatchTrainingDataMsg,
+    CheckpointMsg,
+    EvaluatedMsg,
+    EvaluateMsg,
+    InsertTransitionMsg,
+    JoinMsg,
+    LoadParamsMsg,
+    MembersMsg,
+    PaceMsg,
+    ProgressMsg,
+    SampleBatchMsg,
+    TrainedMsg,
+)
+from orchestra import Actor, Escalate, Message, Ref, Supervision, TerminatedMsg, Unreachable, UsageError, on
+
+RECENT_EPISODES = 100
+LAST_TEST_S = 60.0
+"""How long the last evaluation may take before the run ends without it."""
+
+
+class FinishMsg(Message):
+    """End the run, whether or not the last test and batch have come back."""
+
+
+class TrainerLost(Unreachable):
+    """The Trainer is gone, and with it what it had learned."""
+
+
+class Orchestrator(
+    Actor[JoinMsg | MembersMsg | InsertTransitionMsg | LoadParamsMsg | TrainedMsg | EvaluatedMsg | FinishMsg]
+):
+    """Counts episodes and batches, and lets neither run too far ahead of the other.
+
+    An episode is inserted as soon as it arrives. A batch is asked for whenever `limiter` allows it and fewer than
+    `batches_in_flight` are on their way; workers are told to wait while the limiter would rather see no more
+    episodes. The limiter counts episodes as inserts and batches as samples.
+
+    Args:
+        trajectories: the TrajectoryManager.
+        monitor: who shows and keeps progress.
+        limiter: how many batches belong to an episode.
+        batch_size: episodes of a batch.
+        goal_steps: environment steps after which the run ends.
+        batches_per_load: batches from one publication of parameters to the next.
+        batches_in_flight: batches that may be on their way to the Trainer; with two, it never waits for one.
+        test_interval: environment steps between two greedy tests.
+        test_episodes: episodes of a test.
+        checkpoint_interval: environment steps between two checkpoints.
+
+    Raises:
+        UsageError: sampling would begin before there are enough episodes for a batch.
+    """
+
+    supervision: ClassVar[Supervision] = Escalate()
+
+    def __init__(
+        self,
+        *,
+        trajectories: Ref[InsertTransitionMsg | SampleBatchMsg],
+        monitor: Ref[ProgressMsg | EvaluatedMsg],
+        limiter: SampleToInsertRatio,
+        batch_size: int,
+        goal_steps: int,
+        batches_per_load: int = 1,
+        batches_in_flight: int = 2,
+        test_interval: int = 10_000,
+        test_episodes: int = 32,
+        checkpoint_interval: int = 100_000,
+    ) -> None:
+        if limiter.min_size < batch_size:
+            raise UsageError(
+                f"a batch is {batch_size} episodes, but sampling would begin at {limiter.min_size}; "
+                f"begin at {batch_size} or later"
+            )
+        self._trajectories = trajectories
+        self._monitor = monitor
+        self._limiter = limiter
+        self._batch_size = batch_size
+        self._goal_steps = goal_steps
+        self._batches_per_load = batches_per_load
+        self._batches_in_flight = batches_in_flight
+        self._test_interval = test_interval
+        self._test_episodes = test_episodes
+        self._checkpoint_interval = checkpoint_interval
+        self._trainer: Ref[BatchTrainingDataMsg | CheckpointMsg] | None = None
+        self._below: dict[str, Ref[Any]] = {}
+        self._workers: dict[str, int] = {}
+        self._params: LoadParamsMsg | None = None
+        self._running = True
+        self._finishing = False
+        self._tested = False
+        self._env_steps = 0
+        self._episodes = 0
+        self._asked = 0
+        self._updates = 0
+        self._next_test = 0
+        self._next_checkpoint = checkpoint_interval
+        self._next_to_evaluate = 0
+        self._recent: deque[tuple[bool, float, int]] = deque(maxlen=RECENT_EPISODES)
+        self._epsilon: float | None = None
+        self._lag: int | None = None
+        self._metrics: tuple[tuple[str, float], ...] = ()
+
+    async def started(self) -> None:
+        await self._report("starting")
+
+    async def stopped(self) -> None:
+        """Save what was learned; on the first Ctrl-C too."""
+        await self._pace(running=False)
+        await self._report("saving")
+        if self._trainer is not None and self.run_directory is not None:
+            await self._trainer.ask(CheckpointMsg(env_steps=self._env_steps))
+        await self._report("done")
+
+    @on(JoinMsg)
+    async def join(self, msg: JoinMsg) -> None:
+        self.watch(msg.ref)
+        if msg.role == "trainer":
+            self._trainer = msg.ref
+            return
+        self._below[msg.ref.address] = msg.ref
+        self._workers[msg.ref.address] = 1 if msg.role == "worker" else 0
+        if self._params is not None:
+            await msg.ref.tell(self._params)
+        await msg.ref.tell(PaceMsg(running=self._running))
+        await self._report()
+
+    @on(MembersMsg)
+    async def count_members(self, msg: MembersMsg) -> None:
+        self._workers[msg.proxy.address] = msg.workers
+        await self._report()
+
+    @on(TerminatedMsg)
+    async def leave(self, msg: TerminatedMsg) -> None:
+        if self._trainer is not None and msg.address == self._trainer.address:
+            raise TrainerLost(f"{msg.address}: {msg.reason}")
+        if self._below.pop(msg.address, None) is not None:
+            self._workers.pop(msg.address, None)
+            self.log.warning("lost", address=msg.address, reason=msg.reason)
+            await self._report()
+
+    @on(InsertTransitionMsg)
+    async def insert(self, msg: InsertTransitionMsg) -> None:
+        await self._trajectories.tell(msg)
+        self._limiter.insert(msg.episodes)
+        self._count(msg)
+        await self._drive()
+        if self._env_steps >= self._goal_steps:
+            await self._finish()
+        elif self._env_steps >= self._next_test:
+            self._next_test += self._test_interval * (1 + (self._env_steps - self._next_test) // self._test_interval)
+            await self._test()
+        if self._env_steps >= self._next_checkpoint and self._trainer is not None and self.run_directory is not None:
+            self._next_checkpoint += self._checkpoint_interval
+            await self._trainer.tell(CheckpointMsg(env_steps=self._env_steps))
+        await self._report()
+
+    @on(TrainedMsg)
+    async def trained(self, msg: TrainedMsg) -> None:
+        self._updates += 1
+        self._metrics = (*msg.metrics, ("learner_s", msg.seconds))
+        await self._drive()
+        await self._report()
+        self._stop_if_all_is_in()
+
+    @on(LoadParamsMsg)
+    async def load(self, msg: LoadParamsMsg) -> None:
+        self._params = msg.model_copy(update={"env_steps": self._env_steps})
+        for ref in self._below.values():
+            await ref.tell(self._params)
+
+    @on(EvaluatedMsg)
+    async def evaluated(self, msg: EvaluatedMsg) -> None:
+        await self._monitor.tell(msg)
+        if self._finishing and msg.env_steps >= self._goal_steps:  # and not an earlier test that took its time
+            self._tested = True
+        self._stop_if_all_is_in()
+
+    @on(FinishMsg)
+    def finish_anyway(self, msg: FinishMsg) -> None:
+        self.log.warning("the last test or batch did not come back in time", seconds=LAST_TEST_S)
+        self.stop()
+
+    async def _drive(self) -> None:
+        """Ask for as many batches as may be asked for now, and let the workers run or wait accordingly."""
+        if self._finishing:
+            return
+        while (
+            self._trainer is not None
+            and self._asked - self._updates < self._batches_in_flight
+            and self._limiter.may_sample()
+        ):
+            self._limiter.sample()
+            self._asked += 1
+            await self._trajectories.tell(
+                SampleBatchMsg(
+                    number=self._asked,
+                    batch_size=self._batch_size,
+                    publish=self._asked % self._batches_per_load == 0,
+                    trainer=self._trainer,
+                )
+            )
+        await self._pace(running=self._limiter.may_insert())
+
+    async def _pace(self, *, running: bool) -> None:
+        if running == self._running:
+            return
+        self._running = running
+        for ref in self._below.values():
+            await ref.tell(PaceMsg(running=running))
+
+    async def _test(self) -> bool:
+        """Have a worker below play greedily; return whether there was one."""
+        candidates = [ref for address, ref in self._below.items() if self._workers[address]]
+        if not candidates:
+            return False
+        self._next_to_evaluate += 1
+        chosen = candidates[self._next_to_evaluate % len(candidates)]
+        await chosen.tell(
+            EvaluateMsg(episodes=self._test_episodes, env_steps=self._env_steps, reply_to=Ref(self.me.address))
+        )
+        return True
+
+    async def _finish(self) -> None:
+        if self._finishing:
+            return
+        self._finishing = True
+        await self._pace(running=False)
+        self._tested = not await self._test()
+        self.after(LAST_TEST_S, FinishMsg())
+        self._stop_if_all_is_in()
+
+    def _stop_if_all_is_in(self) -> None:
+        """End once the last test and the batches on their way have come back."""
+        if self._tested and self._asked == self._updates:
+            self.stop()
+
+    def _count(self, msg: InsertTransitionMsg) -> None:
+        self._env_steps += msg.steps
+        self._episodes += msg.episodes
+        ends = np.cumsum(msg.lengths)
+        totals = np.add.reduceat(msg.reward, np.concatenate([[0], ends[:-1]]))
+        for won, total, length in zip(msg.won, totals, msg.lengths, strict=True):
+            self._recent.append((bool(won), float(total), int(length)))
+        self._epsilon = msg.epsilon
+        if self._params is not None:
+            self._lag = self._params.version - int(msg.versions.min())
+
+    async def _report(self, state: Any = None) -> None:
+        if state is None:
+            state = "training" if self._updates else "collecting" if self._episodes else "starting"
+        won, total, length = zip(*self._recent, strict=True) if self._recent else ((), (), ())
+        await self._monitor.tell(
+            ProgressMsg(
+                state=state,
+                env_steps=self._env_steps,
+                goal_steps=self._goal_steps,
+                episodes=self._episodes,
+                updates=self._updates,
+                train_win_rate=_mean(won),
+                train_return=_mean(total),
+                train_length=_mean(length),
+                epsilon=self._epsilon,
+                params_lag=self._lag,
+                workers=sum(self._workers.values()),
+                metrics=self._metrics,
+            )
+        )
+
+
+def _mean(values: tuple[float, ...]) -> float | None:
+    return sum(values) / len(values) if values else None

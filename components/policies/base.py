@@ -1,0 +1,93 @@
+"""What a policy is to the actors: something that acts, learns, and hands its parameters on.
+
+Shapes: B copies of the environment, E episodes, T steps (the longest episode of the batch), A agents, O observation
+size, S state size, U actions, H hidden size.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeBatch:
+    """Whole episodes, padded with zeros to the longest of them. Arrays may be read-only."""
+
+    obs: NDArray[np.float32]  # (E, T+1, A, O)
+    state: NDArray[np.float32]  # (E, T+1, S)
+    available: NDArray[np.bool_]  # (E, T+1, A, U)
+    actions: NDArray[np.int64]  # (E, T, A)
+    reward: NDArray[np.float32]  # (E, T)
+    lengths: NDArray[np.int32]  # (E,): steps of each episode, 1 to T; frames 0 to length are real
+    terminated: NDArray[np.bool_]  # (E,): false where the episode was cut and its last frame has a value
+    weights: NDArray[np.float32]  # (E,): importance weights of prioritised sampling; ones otherwise
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What one gradient step reports."""
+
+    metrics: Mapping[str, float]
+    """`loss`, `grad_norm`, `q_taken`, `target`, `td_error` and whatever else the algorithm has to say."""
+    priorities: NDArray[np.float32]  # (E,): each episode's new priority, non-negative
+
+
+class Policy(ABC):
+    """Acts for all agents of a team, and learns from whole episodes.
+
+    What travels to the workers is what acting needs, as one flat float32 array (`params`, `load`); what a checkpoint
+    keeps is everything learning needs (`state_dict`, `load_state_dict`).
+    """
+
+    @abstractmethod
+    def initial_hidden(self, n_envs: int) -> NDArray[np.float32]:
+        """Return the recurrent state at the start of an episode, (B, A, H) zeros, writable."""
+
+    @abstractmethod
+    def act(
+        self,
+        obs: NDArray[np.float32],  # (B, A, O)
+        available: NDArray[np.bool_],  # (B, A, U)
+        last_actions: NDArray[np.int64],  # (B, A): -1 at the start of an episode
+        hidden: NDArray[np.float32],  # (B, A, H)
+        *,
+        epsilon: float,
+        rng: np.random.Generator,
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Choose an available action for every agent; return actions (B, A) and the next hidden state (B, A, H).
+
+        With probability `epsilon`, drawn per agent, the action is uniform over the available ones; otherwise it is
+        the greedy one. All randomness comes from `rng`, and with `epsilon` 0 none is drawn.
+        """
+
+    @abstractmethod
+    def learn(self, batch: EpisodeBatch) -> Learned:
+        """Make one gradient step on `batch`."""
+
+    @abstractmethod
+    def params(self) -> NDArray[np.float32]:
+        """Return a fresh, read-only copy of what acting needs, flat and contiguous."""
+
+    @abstractmethod
+    def load(self, params: NDArray[np.float32]) -> None:
+        """Take over parameters that `params` of an equal policy returned.
+
+        Raises:
+            ValueError: the array has another size.
+        """
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that learning on needs: networks, targets, optimiser, counters. Tensors and plain values only."""
+
+    @abstractmethod
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` of an equal policy returned.
+
+        Raises:
+            ValueError: names or shapes differ; the policy is unchanged then.
+        """

@@ -1,0 +1,93 @@
+"""The recurrent agent that every algorithm here shares, and the flat memory that parameters live in."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import embedding, linear, pad
+
+from components.envs.base import EnvSpec
+from components.policies.gru import Scratch, tanh_, unroll
+
+
+class RecurrentAgent(nn.Module):
+    """One agent's action values from its history: linear → ReLU → GRU → linear, all agents with the same weights.
+
+    The network of DRQN (Hausknecht and Stone, 2015) as Rashid et al. (2018) use it: the input is the observation, the
+    last action and the agent's number, both one-hot, the last action all zeros at the start of an episode.
+    """
+
+    def __init__(self, spec: EnvSpec, hidden_size: int) -> None:
+        super().__init__()
+        self.n_agents, self.n_actions, self.obs_size = spec.n_agents, spec.n_actions, spec.obs_size
+        self.embed = nn.Linear(spec.obs_size + spec.n_actions + spec.n_agents, hidden_size)
+        self.gru = nn.GRU(hidden_size, hidden_size)
+        self.head = nn.Linear(hidden_size, spec.n_actions)
+        self._scratch = Scratch()
+
+    def embedded(self, obs: Tensor, last_actions: Tensor) -> Tensor:
+        """Return the input of the GRU, (R, H), for `obs` (R, O) and `last_actions` (R,), agents innermost in R.
+
+        A product with a one-hot vector picks a column of the weights, so columns are picked: one for each pair of last
+        action (-1 for none) and agent, with the bias already in it.
+        """
+        sizes = [self.obs_size, self.n_actions, self.n_agents]
+        of_obs, of_action, of_agent = torch.split(self.embed.weight, sizes, dim=1)
+        of_action = pad(of_action, (1, 0)).t()  # the first is "no action yet"
+        table = of_action.unsqueeze(1) + (of_agent.t() + self.embed.bias)  # (U + 1, A, H)
+        pair = (last_actions.view(-1, self.n_agents) + 1) * self.n_agents + torch.arange(
+            self.n_agents, device=obs.device
+        )
+        picked = embedding(pair.view(-1), table.flatten(0, 1))
+        return torch.addmm(picked, obs, of_obs.t()).relu_()
+
+    def unrolled(self, obs: Tensor, last_actions: Tensor, blocks: Sequence[int]) -> Tensor:
+        """Return the hidden states (F * A, H) of packed episodes, each from zeros at its start.
+
+        Args:
+            obs: (F * A, O).
+            last_actions: (F * A,), -1 in every first frame.
+            blocks: frames at time 0, 1, 2, … (`Packing.frame_blocks`).
+        """
+        rows = [block * self.n_agents for block in blocks]
+        return unroll(self.gru, self.embedded(obs, last_actions), rows, self._scratch)
+
+    def forward(self, obs: Tensor, last_actions: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Make one step: return the action values (R, U) and the next hidden state (R, H). No gradients."""
+        x = self.embedded(obs, last_actions)
+        w_x, w_h, b_x, b_h = self.gru.parameters()
+        size = self.gru.hidden_size
+        gates, inner = linear(x, w_x, b_x), linear(hidden, w_h, b_h)
+        rz = gates[:, : 2 * size].add_(inner[:, : 2 * size]).sigmoid_()
+        n = tanh_(gates[:, 2 * size :].addcmul_(rz[:, :size], inner[:, 2 * size :]))
+        hidden = torch.sub(hidden, n).mul_(rz[:, size:]).add_(n)
+        return self.head(hidden), hidden
+
+
+def flatten_parameters(modules: Sequence[nn.Module], device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Move the parameters of modules built on the meta device into one flat tensor, in order, and return that.
+
+    One tensor is what an optimiser steps, a target network copies and a worker is sent, each in one operation.
+    """
+    named = [(m, name, p) for top in modules for m in top.modules() for name, p in m.named_parameters(recurse=False)]
+    flat = torch.empty(sum(p.numel() for _, _, p in named), device=device, dtype=dtype)
+    start = 0
+    for module, name, p in named:
+        view = flat[start : start + p.numel()].view(p.shape)
+        setattr(module, name, nn.Parameter(view))
+        start += p.numel()
+    return flat
+
+
+@torch.no_grad()
+def initialise(modules: Sequence[nn.Module], generator: torch.Generator) -> None:
+    """Draw all parameters as torch does by default, U(-k, k) with k = 1/√(fan-in), but from `generator` alone."""
+    for module in (m for top in modules for m in top.modules()):
+        own = list(module.parameters(recurse=False))
+        if not own:
+            continue
+        # The weights come first; a bias has the bound of its layer's weights, and torch gives a GRU that of its size.
+        bound = 1.0 / math.sqrt(module.hidden_size if isinstance(module, nn.GRU) else own[0].shape[1])
+        for p in own:
+            p.copy_(torch.empty(p.shape, dtype=p.dtype).uniform_(-bound, bound, generator=generator))

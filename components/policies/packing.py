@@ -1,0 +1,60 @@
+"""Lays ragged episodes out without padding, longest first, one time step after the other.
+
+Frame t of all episodes that last that long is one block, so a recurrent network walks from block to block with a batch
+that shrinks, and everything else runs on rows that are all real: there is no mask anywhere behind this file. It is the
+layout of `torch.nn.utils.rnn.PackedSequence`.
+
+Sizes: E episodes, N steps of all of them together, F = N + E frames.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """Where the frames and the steps of a padded batch go.
+
+    Step k, counted in packed order, leaves frame `departs[k]` and arrives at frame k + E.
+    """
+
+    frame_blocks: tuple[int, ...]
+    """Episodes that have a frame 0, 1, 2, …; falling, and the first is E."""
+    frames: NDArray[np.int64]  # (F,): row in the padded (E * (T+1)) frames
+    steps: NDArray[np.int64]  # (N,): row in the padded (E * T) steps
+    departs: NDArray[np.int64]  # (N,): packed frame that the step leaves
+    episode: NDArray[np.int64]  # (N,): episode of the batch that the step belongs to
+    last: NDArray[np.int64]  # (E,): packed step that ends the episode, in the batch's order
+
+    @property
+    def step_blocks(self) -> tuple[int, ...]:
+        """Episodes that make a step 0, 1, 2, …"""
+        return self.frame_blocks[1:]
+
+    @classmethod
+    def of(cls, lengths: NDArray[np.int32], longest: int) -> "Packing":
+        """Plan the layout of episodes of `lengths` (E,) steps, padded to `longest` steps.
+
+        Raises:
+            ValueError: a length is not in 1 … `longest`.
+        """
+        if len(lengths) == 0 or lengths.min() < 1 or lengths.max() > longest:
+            raise ValueError(f"lengths: expected at least one episode of 1 to {longest} steps each, got {lengths}")
+        order = np.argsort(-lengths.astype(np.int64), kind="stable")
+        falling = lengths[order].astype(np.int64)
+        time_f, rank_f = np.nonzero(np.arange(falling[0] + 1)[:, None] <= falling)  # both in packed order
+        time_s, rank_s = np.nonzero(np.arange(falling[0])[:, None] < falling)
+        blocks = np.bincount(time_f)
+        starts = np.cumsum(blocks) - blocks
+        last = np.empty(len(lengths), np.int64)
+        last[order] = starts[falling] + np.arange(len(lengths)) - len(lengths)
+        return cls(
+            frame_blocks=tuple(blocks.tolist()),
+            frames=order[rank_f] * (longest + 1) + time_f,
+            steps=order[rank_s] * longest + time_s,
+            departs=starts[time_s] + rank_s,
+            episode=order[rank_s],
+            last=last,
+        )

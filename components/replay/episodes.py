@@ -1,0 +1,271 @@
+"""Whole episodes, kept as a ring of frames and drawn as padded batches.
+
+Shapes: E episodes of a batch, N steps and F = N + E frames of all of them together, T steps of the longest; A agents,
+O observation size, S state size, U actions.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from components.envs.base import EnvSpec
+from components.policies.base import EpisodeBatch
+
+FRAME_FIELDS = ("obs", "state", "available")
+STEP_FIELDS = ("actions", "reward")
+FIRST_EPISODES = 32
+"""Room for so many episodes of full length is taken at first."""
+
+
+class InvalidExperience(ValueError):
+    """What was to be inserted, or a priority, is malformed; the replay buffer is unchanged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """Episodes drawn from a replay buffer, and what `update` needs to find them again."""
+
+    batch: EpisodeBatch
+    indices: NDArray[np.int64]  # (E,)
+    generations: NDArray[np.int64]  # (E,): differs from one episode to the next that is kept under the same index
+
+
+class EpisodeReplay:
+    """The last `capacity` episodes, drawn uniformly and without repetition within a batch, as PyMARL does.
+
+    Memory follows the real lengths: frames of all episodes lie back to back in one ring, which is doubled while it is
+    too small for `capacity` episodes. So an episode costs its own frames, at most twice, never the padding.
+
+    Args:
+        spec: sizes of the environment.
+        capacity: episodes held at most; the oldest go first.
+        slabs: batches that are valid at a time. The arrays of a batch are overwritten when `slabs` more have been
+            drawn; 2 lets the next be drawn while one is learnt from.
+
+    Raises:
+        ValueError: `capacity` or `slabs` is below 1.
+    """
+
+    def __init__(self, spec: EnvSpec, capacity: int, *, slabs: int = 2) -> None:
+        if capacity < 1 or slabs < 1:
+            raise ValueError(f"capacity and slabs must be at least 1, got {capacity} and {slabs}")
+        self.spec, self.capacity = spec, capacity
+        self.inserted = 0
+        """Episodes inserted so far, those that are gone included."""
+        a, u = spec.n_agents, spec.n_actions
+        self._items: dict[str, tuple[tuple[int, ...], type]] = {
+            "obs": ((a, spec.obs_size), np.float32),
+            "state": ((spec.state_size,), np.float32),
+            "available": ((a, u), np.bool_),
+            "actions": ((a,), np.int64),
+            "reward": ((), np.float32),
+        }
+        self._n_frames = min(capacity, FIRST_EPISODES) * (spec.episode_limit + 1)
+        self._ring = self._allocate(self._n_frames)
+        self._head = 0  # where the next frame goes
+        self._used = 0  # frames of the episodes held
+        self._starts = np.zeros(capacity, np.int64)
+        self._lengths = np.zeros(capacity, np.int32)
+        self._terminated = np.zeros(capacity, np.bool_)
+        self._generations = np.full(capacity, -1, np.int64)  # how many were inserted before
+        self._slabs: list[dict[str, NDArray[Any]]] = [{} for _ in range(slabs)]
+        self._next_slab = 0
+
+    def __len__(self) -> int:
+        """Return how many episodes are held."""
+        return min(self.inserted, self.capacity)
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes that the frames held have been given, of which the system has handed out those that were written."""
+        return sum(array.nbytes for array in self._ring.values())
+
+    # Inserting ------------------------------------------------------------------------------------------------------
+
+    def insert(
+        self,
+        obs: NDArray[np.float32],  # (F, A, O)
+        state: NDArray[np.float32],  # (F, S)
+        available: NDArray[np.bool_],  # (F, A, U)
+        actions: NDArray[np.int64],  # (N, A)
+        reward: NDArray[np.float32],  # (N,)
+        terminated: NDArray[np.bool_],  # (E,)
+        lengths: NDArray[np.int32],  # (E,): steps; an episode has one frame more
+    ) -> None:
+        """Add episodes that lie back to back, and drop the oldest beyond `capacity`.
+
+        Raises:
+            InvalidExperience: a shape or a dtype is not the one above, a length is not in 1 … the episode limit, an
+                action is none, or a reward is not finite. The message names the field and what was expected.
+        """
+        fields = {"obs": obs, "state": state, "available": available, "actions": actions, "reward": reward}
+        self._check(fields, terminated, lengths)
+        held = len(self)
+        surplus = max(len(lengths) - self.capacity, 0)  # these would be dropped at once
+        if surplus:
+            skipped = int(lengths[:surplus].sum())
+            for name in fields:
+                fields[name] = fields[name][skipped + (surplus if name in FRAME_FIELDS else 0) :]
+            lengths, terminated = lengths[surplus:], terminated[surplus:]
+        leaving = (self.inserted - held + np.arange(max(held + len(lengths) - self.capacity, 0))) % self.capacity
+        self._used -= int((self._lengths[leaving] + 1).sum())
+        self._generations[leaving] = -1
+        n_frames = lengths.astype(np.int64) + 1
+        if self._used + n_frames.sum() > self._n_frames:
+            self._grow(self._used + int(n_frames.sum()))
+
+        serials = self.inserted + surplus + np.arange(len(lengths))
+        slots = serials % self.capacity
+        stops = np.cumsum(n_frames)
+        self._starts[slots] = (self._head + stops - n_frames) % self._n_frames
+        self._lengths[slots], self._terminated[slots], self._generations[slots] = lengths, terminated, serials
+        self._write(fields, stops)
+        self.inserted += surplus + len(lengths)
+        self._took(slots)
+
+    def _write(self, fields: Mapping[str, NDArray[Any]], stops: NDArray[np.int64]) -> None:
+        total = int(stops[-1])
+        until_end = min(total, self._n_frames - self._head)
+        for name in FRAME_FIELDS:
+            self._ring[name][self._head : self._head + until_end] = fields[name][:until_end]
+            self._ring[name][: total - until_end] = fields[name][until_end:]
+        rows = (self._head + np.arange(total)) % self._n_frames
+        ends = np.zeros(total, np.bool_)
+        ends[stops - 1] = True
+        for name in STEP_FIELDS:  # nothing is done in an episode's last frame
+            self._ring[name][rows[~ends]] = fields[name]
+        self._head = (self._head + total) % self._n_frames
+        self._used += total
+
+    def _grow(self, needed: int) -> None:
+        """Move to a ring with room for `needed` frames, twice as large if so many can be used."""
+        grown = max(needed, min(2 * self._n_frames, self.capacity * (self.spec.episode_limit + 1)))
+        tail = (self._head - self._used) % self._n_frames
+        until_end = min(self._used, self._n_frames - tail)
+        ring = self._allocate(grown)
+        for name, array in self._ring.items():
+            ring[name][:until_end] = array[tail : tail + until_end]
+            ring[name][until_end : self._used] = array[: self._used - until_end]
+        self._starts = (self._starts - tail) % self._n_frames
+        self._ring, self._n_frames, self._head = ring, grown, self._used
+
+    def _allocate(self, n_frames: int) -> dict[str, NDArray[Any]]:
+        ring: dict[str, NDArray[Any]] = {
+            name: np.empty((n_frames + 1, *item), dtype) for name, (item, dtype) in self._items.items()
+        }
+        for array in ring.values():
+            array[n_frames] = 0  # the padding of every batch is gathered from here
+        return ring
+
+    def _took(self, slots: NDArray[np.int64]) -> None:
+        """Episodes have just been put into `slots` (E,)."""
+
+    def _check(self, fields: Mapping[str, NDArray[Any]], terminated: NDArray[Any], lengths: NDArray[Any]) -> None:
+        limit = self.spec.episode_limit
+        _expect("lengths", lengths, (len(lengths),), np.int32)
+        _expect("terminated", terminated, (len(lengths),), np.bool_)
+        if len(lengths) == 0 or lengths.min() < 1 or lengths.max() > limit:
+            raise InvalidExperience(f"lengths: expected at least one episode of 1 to {limit} steps each, got {lengths}")
+        n_steps = int(lengths.sum())
+        for name, (item, dtype) in self._items.items():
+            rows = n_steps + len(lengths) if name in FRAME_FIELDS else n_steps
+            _expect(name, fields[name], (rows, *item), dtype)
+        if not np.isfinite(fields["reward"]).all():
+            step = int(np.flatnonzero(~np.isfinite(fields["reward"]))[0])
+            raise InvalidExperience(f"reward: expected finite numbers, got {fields['reward'][step]} at step {step}")
+        actions = fields["actions"]
+        if actions.min() < 0 or actions.max() >= self.spec.n_actions:
+            raise InvalidExperience(
+                f"actions: expected 0 to {self.spec.n_actions - 1}, got {actions.min()} to {actions.max()}"
+            )
+
+    # Sampling -------------------------------------------------------------------------------------------------------
+
+    def sample(self, batch_size: int, rng: np.random.Generator) -> Sampled:
+        """Draw `batch_size` episodes, padded with zeros to the longest of them.
+
+        The arrays of the batch are this object's memory: see `slabs`.
+
+        Raises:
+            ValueError: fewer episodes are held, or `batch_size` is below 1.
+        """
+        if not 1 <= batch_size <= len(self):
+            raise ValueError(f"batch_size: expected 1 to {len(self)}, the episodes held, got {batch_size}")
+        slots, weights = self._draw(batch_size, rng)
+        return Sampled(self._gather(slots, weights), slots, self._generations[slots])
+
+    def _draw(self, batch_size: int, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Return the slots (E,) of a batch and their importance weights (E,)."""
+        return rng.choice(len(self), batch_size, replace=False), np.ones(batch_size, np.float32)
+
+    def _gather(self, slots: NDArray[np.int64], weights: NDArray[np.float32]) -> EpisodeBatch:
+        lengths = self._lengths[slots]
+        time = np.arange(lengths.max() + 1)
+        rows = (self._starts[slots][:, None] + time) % self._n_frames
+        frames = np.where(time <= lengths[:, None], rows, self._n_frames)
+        steps = np.where(time < lengths[:, None], rows, self._n_frames)[:, :-1]
+        slab = self._slabs[self._next_slab]
+        self._next_slab = (self._next_slab + 1) % len(self._slabs)
+        gathered: dict[str, Any] = {}
+        for name, source in self._ring.items():
+            wanted = frames if name in FRAME_FIELDS else steps
+            if name not in slab or len(slab[name]) < wanted.size:
+                slab[name] = np.empty((wanted.size, *source.shape[1:]), source.dtype)
+            out = slab[name][: wanted.size]
+            # The rows are in range; without a mode numpy would gather into a buffer of its own and copy that.
+            np.take(source, wanted.reshape(-1), axis=0, out=out, mode="clip")
+            gathered[name] = out.reshape(*wanted.shape, *source.shape[1:])
+        return EpisodeBatch(lengths=lengths, terminated=self._terminated[slots], weights=weights, **gathered)
+
+    def update(
+        self,
+        indices: NDArray[np.int64],  # (E,)
+        generations: NDArray[np.int64],  # (E,)
+        priorities: NDArray[np.float32],  # (E,)
+    ) -> None:
+        """Take note of new priorities, which this uniform replay buffer checks and otherwise ignores.
+
+        Raises:
+            InvalidExperience: shapes differ, an index is none, or a priority is negative or not finite.
+        """
+        shape = np.shape(indices)
+        if len(shape) != 1 or np.shape(generations) != shape or np.shape(priorities) != shape:
+            raise InvalidExperience(
+                "indices, generations and priorities: expected three arrays of one length, got shapes "
+                f"{shape}, {np.shape(generations)} and {np.shape(priorities)}"
+            )
+        if len(indices) and not (indices.min() >= 0 and indices.max() < self.capacity):
+            raise InvalidExperience(f"indices: expected 0 to {self.capacity - 1}, got {indices}")
+        if not (np.isfinite(priorities) & (priorities >= 0)).all():
+            raise InvalidExperience(f"priorities: expected finite numbers of at least 0, got {priorities}")
+
+    def check_valid(self) -> list[str]:
+        """Return what is wrong with the books, one sentence each; nothing if all is well."""
+        wrong = []
+        serials = self.inserted - len(self) + np.arange(len(self))
+        slots = serials % self.capacity
+        if (self._generations[slots] != serials).any():
+            wrong.append(f"slots {slots} should hold episodes {serials}, they hold {self._generations[slots]}")
+        if ((self._lengths[slots] < 1) | (self._lengths[slots] > self.spec.episode_limit)).any():
+            wrong.append(f"a length is not in 1 … {self.spec.episode_limit}: {self._lengths[slots]}")
+        n_frames = self._lengths[slots].astype(np.int64) + 1
+        if n_frames.sum() != self._used or self._used > self._n_frames:
+            wrong.append(f"{n_frames.sum()} frames are held, the books say {self._used} of {self._n_frames}")
+        starts = (self._head - self._used + np.cumsum(n_frames) - n_frames) % self._n_frames
+        if (self._starts[slots] != starts).any():
+            wrong.append(f"episodes should start at frames {starts}, the books say {self._starts[slots]}")
+        wrong += [f"the row of padding of {name} is not zero" for name, array in self._ring.items() if array[-1].any()]
+        return wrong
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {len(self)}/{self.capacity} episodes of {self.spec.name}>"
+
+
+def _expect(name: str, array: NDArray[Any], shape: tuple[int, ...], dtype: type) -> None:
+    if array.shape != shape or array.dtype != dtype:
+        raise InvalidExperience(
+            f"{name}: expected {np.dtype(dtype)} of shape {shape}, got {array.dtype} of shape {array.shape}"
+        )

@@ -1,0 +1,95 @@
+"""How far sampling may run ahead of inserting, and the other way round; the rate limiter of Reverb (Cassirer 2021)."""
+
+
+class SampleToInsertRatio:
+    """Answers *may I?* so that each inserted item is sampled `samples_per_insert` times on average.
+
+    It holds counters and waits for nothing: whoever is told no asks again after the other side has moved.
+    With diff = inserted * samples_per_insert - sampled, sampling may lower it to `min_diff`, once `min_size` items are
+    there, and inserting may raise it to `max_diff`, or beyond while there are no more than `min_size`.
+
+    Args:
+        samples_per_insert: how often each item is to be sampled on average.
+        min_size: items to be there before the first is sampled.
+        error_buffer: how far diff may be from samples_per_insert * min_size, either way; or the pair
+            (min_diff, max_diff) itself.
+        insert_size: the most items that are inserted at a time.
+        sample_size: the most items that are sampled at a time.
+
+    Raises:
+        ValueError: the setting makes no sense, or could come to a standstill; the message has the arithmetic.
+    """
+
+    def __init__(
+        self,
+        samples_per_insert: float,
+        min_size: int,
+        error_buffer: float | tuple[float, float],
+        *,
+        insert_size: int = 1,
+        sample_size: int = 1,
+    ) -> None:
+        if not samples_per_insert > 0:
+            raise ValueError(f"samples_per_insert must be above 0, got {samples_per_insert}")
+        for name, value in (("min_size", min_size), ("insert_size", insert_size), ("sample_size", sample_size)):
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        centre = samples_per_insert * min_size
+        if isinstance(error_buffer, tuple):
+            low, high = error_buffer
+        else:
+            low, high = centre - error_buffer, centre + error_buffer
+        needed = 2 * max(sample_size, samples_per_insert * insert_size)
+        if not high - low >= needed:
+            raise ValueError(
+                f"error_buffer {error_buffer} leaves a range of max_diff - min_diff = {high} - {low} = {high - low}. "
+                f"Inserting moves by {samples_per_insert} * {insert_size} and sampling by {sample_size}: below "
+                f"2 * max({sample_size}, {samples_per_insert} * {insert_size}) = {needed} each can wait for the other"
+            )
+        if low > centre:
+            raise ValueError(
+                f"min_diff {low} is above samples_per_insert * min_size = {samples_per_insert} * {min_size} = "
+                f"{centre}: with min_size items there, sampling would still have to wait"
+            )
+        first = samples_per_insert * (min_size + insert_size - 1)
+        if insert_size > 1 and first > high:
+            raise ValueError(
+                f"max_diff {high} is below samples_per_insert * (min_size + insert_size - 1) = {samples_per_insert} * "
+                f"({min_size} + {insert_size} - 1) = {first}: with {min_size - 1} items there, the next {insert_size} "
+                "would have to wait for samples, and these for min_size items"
+            )
+        self.samples_per_insert, self.min_size = samples_per_insert, min_size
+        self.min_diff, self.max_diff = low, high
+        self.inserted = self.sampled = self.deleted = 0
+
+    @property
+    def diff(self) -> float:
+        """Samples that are owed to the items inserted so far."""
+        return self.inserted * self.samples_per_insert - self.sampled
+
+    def may_insert(self, n: int = 1) -> bool:
+        """Say whether `n` items may be inserted now."""
+        small = self.inserted + n - self.deleted <= self.min_size
+        return small or self.diff + n * self.samples_per_insert <= self.max_diff
+
+    def may_sample(self, n: int = 1) -> bool:
+        """Say whether `n` items may be sampled now."""
+        return self.inserted - self.deleted >= self.min_size and self.diff - n >= self.min_diff
+
+    def insert(self, n: int = 1) -> None:
+        """Count `n` inserted items, allowed or not: they are there."""
+        self.inserted += n
+
+    def sample(self, n: int = 1) -> None:
+        """Count `n` sampled items, allowed or not."""
+        self.sampled += n
+
+    def delete(self, n: int = 1) -> None:
+        """Count `n` items that are there no more; what a full buffer replaces need not be counted."""
+        self.deleted += n
+
+    def __repr__(self) -> str:
+        return (
+            f"<SampleToInsertRatio {self.inserted} in, {self.sampled} out, "
+            f"{self.min_diff} ≤ {self.diff} ≤ {self.max_diff}>"
+        )

@@ -1,0 +1,155 @@
+"""Drawing in proportion to weights: running sums in a few levels, with every operation on whole arrays."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+WIDTH = 64
+"""Leaves of a block. A draw costs the blocks once and WIDTH per item, an update WIDTH per item."""
+
+TOP = 4096
+"""Entries of a pyramid's top level at most. Running sums of all of them are made once after a change."""
+
+
+class SumTree:
+    """Non-negative weights of `size` items. Two levels, not log2 of them: numpy pays by the call, not by the item.
+
+    Sums of blocks are made anew from their leaves whenever a leaf changes, so no rounding error accumulates.
+    """
+
+    def __init__(self, size: int) -> None:
+        n_blocks = -(-size // WIDTH)
+        self.size = size
+        self._leaves = np.zeros((n_blocks, WIDTH))
+        self._blocks = np.zeros(n_blocks)
+        self._flat = self._leaves.reshape(-1)
+
+    @property
+    def total(self) -> float:
+        """The sum of all weights."""
+        return float(self._blocks.sum())
+
+    def __getitem__(self, items: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the weights of `items` (n,)."""
+        return self._flat[items]
+
+    def __setitem__(self, items: NDArray[np.int64], weights: NDArray[np.float64] | float) -> None:
+        """Set the weights of `items` (n,), finite and at least 0; of an item named twice the last one stays."""
+        self._flat[items] = weights
+        blocks = items // WIDTH
+        self._blocks[blocks] = self._leaves[blocks].sum(1)
+
+    def find(self, shares: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Return the items (n,) at which the running sum passes `shares` (n,), in [0, 1], of the total.
+
+        With uniform shares an item is drawn in proportion to its weight; one of weight 0 never is.
+        """
+        ends = np.cumsum(self._blocks)
+        # Rounding may move a position to the very end of what it falls in, or before its beginning: it is kept inside.
+        at = np.minimum(shares * ends[-1], np.nextafter(ends[-1], 0.0))
+        block = np.searchsorted(ends, at, side="right")
+        leaf_ends = np.cumsum(self._leaves[block], axis=1)
+        start = ends[block] - self._blocks[block]
+        within = np.clip(at - start, 0.0, np.nextafter(leaf_ends[:, -1], 0.0))
+        leaf = (leaf_ends <= within[:, None]).sum(1)
+        return np.asarray(block * WIDTH + leaf)
+
+    def check_valid(self) -> list[str]:
+        """Return what is wrong, one sentence each; nothing if all is well."""
+        wrong = []
+        if not (np.isfinite(self._flat) & (self._flat >= 0)).all():
+            wrong.append("a weight is negative or not finite")
+        if (self._blocks != self._leaves.sum(1)).any():
+            wrong.append("the sum of a block is not that of its leaves")
+        if self._flat[self.size :].any():
+            wrong.append("there is weight beyond the last item")
+        return wrong
+
+
+class Pyramid:
+    """What pairs of `size` numbers fold to, and pairs of these, up to a level of at most TOP.
+
+    Every entry is made anew from those below it whenever one of them changes, so no rounding error accumulates.
+
+    Args:
+        size: how many numbers.
+        fold: `np.add` or `np.minimum`.
+        empty: what every number is at first, which folding does not notice.
+    """
+
+    def __init__(self, size: int, fold: np.ufunc, empty: float) -> None:
+        self.size = size
+        self._fold, self._empty = fold, empty
+        self._pairs: list[NDArray[np.float64]] = []  # (entries of the level above, 2), from the bottom
+        while size > TOP:
+            self._pairs.append(np.full((-(-size // 2), 2), empty))
+            size = len(self._pairs[-1])
+        self._top = np.full(size, empty)
+        self._flat = [*(level.reshape(-1) for level in self._pairs), self._top]
+
+    @property
+    def folded(self) -> float:
+        """What all numbers fold to."""
+        return float(self._fold.reduce(self._top))
+
+    def __getitem__(self, items: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the numbers of `items` (n,)."""
+        return self._flat[0][items]
+
+    def __setitem__(self, items: NDArray[np.int64], numbers: NDArray[np.float64] | float) -> None:
+        """Set the numbers of `items` (n,); of an item named twice the last one stays."""
+        self._flat[0][items] = numbers
+        for level, above in zip(self._pairs, self._flat[1:], strict=True):
+            items = items >> 1
+            pairs = level.take(items, axis=0)
+            above[items] = self._fold(pairs[:, 0], pairs[:, 1])
+
+    def fill(self, start: int, stop: int, number: float) -> None:
+        """Set the numbers of items `start` to `stop`, at least one: faster than naming each."""
+        self._flat[0][start:stop] = number
+        for level, above in zip(self._pairs, self._flat[1:], strict=True):
+            start, stop = start >> 1, ((stop - 1) >> 1) + 1
+            self._fold(level[start:stop, 0], level[start:stop, 1], out=above[start:stop])
+
+    def check_valid(self) -> list[str]:
+        """Return what is wrong, one sentence each; nothing if all is well."""
+        wrong = []
+        for i, (level, above) in enumerate(zip(self._pairs, self._flat[1:], strict=True)):
+            if (above[: len(level)] != self._fold(level[:, 0], level[:, 1])).any():
+                wrong.append(f"level {i + 1} is not what level {i} folds to")
+        if (self._flat[0][self.size :] != self._empty).any():
+            wrong.append("there is a number beyond the last item")
+        return wrong
+
+
+class DeepSumTree(Pyramid):
+    """Non-negative weights of `size` items, for many more of them than a `SumTree` is quick with."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size, np.add, 0.0)
+
+    def find(self, shares: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Return the items (n,) at which the running sum passes `shares` (n,), in [0, 1], of the total, above 0.
+
+        With uniform shares an item is drawn in proportion to its weight; one of weight 0 never is.
+        """
+        ends = np.empty(len(self._top) + 1)
+        ends[0] = 0.0
+        np.cumsum(self._top, out=ends[1:])
+        # Rounding may lift a position to the very end, where nothing is found: it is kept before it.
+        at = np.minimum(shares * ends[-1], np.nextafter(ends[-1], 0.0))
+        item = ends[1:].searchsorted(at, side="right")
+        at -= ends[item]
+        for level in reversed(self._pairs):
+            pairs = level.take(item, axis=0)
+            left = pairs[:, 0]
+            # Of a pair with weight one has some. The other is never entered, however far rounding has moved a position.
+            right = (at >= left) & (pairs[:, 1] > 0.0)
+            at -= left * right
+            item = item * 2 + right
+        return np.asarray(item, np.int64)
+
+    def check_valid(self) -> list[str]:
+        wrong = super().check_valid()
+        if not (np.isfinite(self._flat[0]) & (self._flat[0] >= 0)).all():
+            wrong.append("a weight is negative or not finite")
+        return wrong

@@ -1,0 +1,163 @@
+"""Playing: a policy in B copies of an environment, each copy in an episode of its own.
+
+Shapes: B copies, T steps of an episode (the limit at most), A agents; E finished episodes, N steps of all of them.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from components.envs.base import Env, EnvSpec
+from components.policies.base import Policy
+from messages import InsertTransitionMsg
+from orchestra import freeze
+
+
+class EnvFactory(Protocol):
+    """What makes an environment where it is needed: `partial(Skirmish, "8m")`."""
+
+    def __call__(self, n_envs: int, *, seed: int) -> Env: ...
+
+
+class PolicyFactory(Protocol):
+    """What makes a policy where it is needed: `partial(Qmix, learning_rate=1e-3)`."""
+
+    def __call__(self, spec: EnvSpec, *, seed: int) -> Policy: ...
+
+
+class Rollout:
+    """Collects experience. Hidden states, last actions and episode memory are kept apart for each copy and agent."""
+
+    def __init__(self, env: Env, policy: Policy, rng: np.random.Generator) -> None:
+        spec = env.spec
+        self.version = 0
+        """The version of the parameters that act."""
+        self._env = env
+        self._policy = policy
+        self._rng = rng
+        self._rows = np.arange(env.n_envs)
+        self._t = np.zeros(env.n_envs, np.int64)  # (B,)
+        self._hidden = policy.initial_hidden(env.n_envs)
+        self._last_actions = np.full((env.n_envs, spec.n_agents), -1, np.int64)  # (B, A)
+        frames = (env.n_envs, spec.episode_limit + 1)
+        self._obs = np.zeros((*frames, spec.n_agents, spec.obs_size), np.float32)  # (B, T+1, A, O)
+        self._state = np.zeros((*frames, spec.state_size), np.float32)  # (B, T+1, S)
+        self._available = np.zeros((*frames, spec.n_agents, spec.n_actions), np.bool_)  # (B, T+1, A, U)
+        self._actions = np.zeros((env.n_envs, spec.episode_limit, spec.n_agents), np.int64)  # (B, T, A)
+        self._reward = np.zeros((env.n_envs, spec.episode_limit), np.float32)  # (B, T)
+        env.reset()
+
+    def load(self, params: NDArray[np.float32], version: int) -> None:
+        """Act with other parameters from the next step on."""
+        self._policy.load(params)
+        self.version = version
+
+    def collect(self, steps: int, epsilon: float) -> InsertTransitionMsg | None:
+        """Make `steps` steps in every copy; return the episodes that ended, if any did."""
+        finished = [episodes for _ in range(steps) if (episodes := self._step(epsilon)) is not None]
+        return concatenated(finished) if finished else None
+
+    def _step(self, epsilon: float) -> InsertTransitionMsg | None:
+        env, rows, t = self._env, self._rows, self._t
+        self._observe(rows, t)
+        actions, self._hidden = self._policy.act(
+            env.obs, env.available, self._last_actions, self._hidden, epsilon=epsilon, rng=self._rng
+        )
+        env.step(actions)
+        self._actions[rows, t] = actions
+        self._reward[rows, t] = env.reward
+        self._last_actions = actions
+        t += 1
+        done = env.terminated | env.truncated
+        if not done.any():
+            return None
+        ended = np.flatnonzero(done)
+        self._observe(ended, t[ended])
+        episodes = self._episodes(ended, epsilon)
+        env.reset(done)
+        self._hidden[done] = 0.0
+        self._last_actions[done] = -1
+        t[done] = 0
+        return episodes
+
+    def _observe(self, rows: NDArray[np.int64], t: NDArray[np.int64]) -> None:
+        env = self._env
+        self._obs[rows, t] = env.obs[rows]
+        self._state[rows, t] = env.state[rows]
+        self._available[rows, t] = env.available[rows]
+
+    def _episodes(self, rows: NDArray[np.int64], epsilon: float) -> InsertTransitionMsg:
+        lengths = self._t[rows]
+
+        def joined(memory: NDArray[Any], extra: int) -> NDArray[Any]:
+            pieces = [memory[row, : length + extra] for row, length in zip(rows, lengths, strict=True)]
+            return freeze(np.concatenate(pieces))
+
+        return InsertTransitionMsg(
+            obs=joined(self._obs, 1),
+            state=joined(self._state, 1),
+            available=joined(self._available, 1),
+            actions=joined(self._actions, 0),
+            reward=joined(self._reward, 0),
+            lengths=freeze(lengths.astype(np.int32)),
+            terminated=freeze(self._env.terminated[rows]),
+            won=freeze(self._env.won[rows]),
+            versions=freeze(np.full(len(rows), self.version, np.int64)),
+            epsilon=epsilon,
+        )
+
+
+def concatenated(parts: list[InsertTransitionMsg]) -> InsertTransitionMsg:
+    """Return all episodes of `parts` in one message."""
+    if len(parts) == 1:
+        return parts[0]
+    names = InsertTransitionMsg.wire.array_fields
+    arrays = {name: freeze(np.concatenate([getattr(part, name) for part in parts])) for name in names}
+    return InsertTransitionMsg(**arrays, epsilon=parts[-1].epsilon)
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """How a number of greedy episodes went."""
+
+    won: NDArray[np.bool_]  # (E,)
+    returns: NDArray[np.float64]  # (E,)
+    lengths: NDArray[np.int64]  # (E,)
+
+
+def play(env: Env, policy: Policy, episodes: int, rng: np.random.Generator, *, epsilon: float = 0.0) -> Played:
+    """Play `episodes` whole episodes, greedily by default, and say how they went.
+
+    The episodes counted are the first that began, not the first that ended: short ones have no advantage.
+    """
+    won: list[NDArray[np.bool_]] = []
+    returns: list[NDArray[np.float64]] = []
+    lengths: list[NDArray[np.int64]] = []
+    while (left := episodes - sum(len(round_) for round_ in won)) > 0:
+        env.reset()
+        hidden = policy.initial_hidden(env.n_envs)
+        last_actions = np.full((env.n_envs, env.spec.n_agents), -1, np.int64)
+        total = np.zeros(env.n_envs)
+        length = np.zeros(env.n_envs, np.int64)
+        victory = np.zeros(env.n_envs, np.bool_)
+        playing = np.ones(env.n_envs, np.bool_)
+        while playing.any():
+            actions, hidden = policy.act(env.obs, env.available, last_actions, hidden, epsilon=epsilon, rng=rng)
+            env.step(actions)
+            last_actions = actions
+            total[playing] += env.reward[playing]
+            length[playing] += 1
+            done = env.terminated | env.truncated
+            victory |= playing & env.won
+            playing &= ~done
+            if done.any() and playing.any():
+                env.reset(done)  # a copy that is through idles along in an episode that does not count
+                hidden[done] = 0.0
+                last_actions[done] = -1
+        count = min(left, env.n_envs)
+        won.append(victory[:count])
+        returns.append(total[:count])
+        lengths.append(length[:count])
+    return Played(np.concatenate(won), np.concatenate(returns), np.concatenate(lengths))

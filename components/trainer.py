@@ -1,0 +1,91 @@
+"""Trainer: learns from the batches that it is sent, and publishes parameters when a batch says so."""
+
+from typing import ClassVar
+
+import torch
+
+from components.checkpoint import save_checkpoint
+from components.envs.base import EnvSpec
+from components.policies.base import EpisodeBatch
+from components.rollout import PolicyFactory
+from messages import (
+    BatchTrainingDataMsg,
+    CheckpointMsg,
+    JoinMsg,
+    LoadParamsMsg,
+    TrainedMsg,
+    UpdatePriorityMsg,
+)
+from orchestra import Actor, Escalate, Ref, Supervision, UsageError, on
+
+
+class Trainer(Actor[BatchTrainingDataMsg | CheckpointMsg]):
+    """A policy behind a mailbox; it does nothing but learn.
+
+    A failure ends the run: a trainer started anew would have forgotten everything, and nobody would notice.
+
+    Args:
+        spec: sizes of the environment.
+        policy: makes the policy.
+        to: the Orchestrator.
+        priorities_to: the TrajectoryManager, if it samples by priority.
+        threads: threads that torch may use in this process.
+    """
+
+    supervision: ClassVar[Supervision] = Escalate()
+
+    def __init__(
+        self,
+        *,
+        spec: EnvSpec,
+        policy: PolicyFactory,
+        to: Ref[JoinMsg | LoadParamsMsg | TrainedMsg],
+        priorities_to: Ref[UpdatePriorityMsg] | None = None,
+        threads: int = 1,
+    ) -> None:
+        torch.set_num_threads(threads)
+        self._policy = policy(spec, seed=int(self.rng.integers(1 << 31)))
+        self._to = to
+        self._priorities_to = priorities_to
+        self._version = 0
+
+    async def started(self) -> None:
+        await self._publish()
+        await self._to.tell(JoinMsg(role="trainer", ref=self.me))
+
+    @on(BatchTrainingDataMsg)
+    async def train(self, msg: BatchTrainingDataMsg) -> None:
+        batch = EpisodeBatch(
+            obs=msg.obs,
+            state=msg.state,
+            available=msg.available,
+            actions=msg.actions,
+            reward=msg.reward,
+            lengths=msg.lengths,
+            terminated=msg.terminated,
+            weights=msg.weights,
+        )
+        since = self.clock.monotonic()
+        learned = await self.offload(self._policy.learn, batch)
+        seconds = self.clock.monotonic() - since
+        if self._priorities_to is not None:
+            await self._priorities_to.tell(
+                UpdatePriorityMsg(indices=msg.indices, generations=msg.generations, priorities=learned.priorities)
+            )
+        await self._to.tell(
+            TrainedMsg(number=msg.number, seconds=seconds, metrics=tuple(sorted(learned.metrics.items())))
+        )
+        if msg.publish:
+            self._version += 1
+            await self._publish()
+
+    @on(CheckpointMsg)
+    async def checkpoint(self, msg: CheckpointMsg) -> str:
+        if self.run_directory is None:
+            raise UsageError("this run keeps no files, so there is no place for a checkpoint")
+        path = self.run_directory / "checkpoints" / f"steps-{msg.env_steps:010d}.pt"
+        await self.offload(save_checkpoint, path, self._policy, self._version, msg.env_steps)
+        return str(path)
+
+    async def _publish(self) -> None:
+        await self._to.tell(LoadParamsMsg(version=self._version, params=self._policy.params(), env_steps=0))

@@ -1,0 +1,75 @@
+"""TrajectoryManager: holds experience, and sends batches of it to the Trainer that a sample names."""
+
+from typing import ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from components.replay.episodes import Sampled
+from messages import BatchTrainingDataMsg, InsertTransitionMsg, SampleBatchMsg, UpdatePriorityMsg
+from orchestra import Actor, Escalate, Supervision, on
+
+
+class ReplayBuffer(Protocol):
+    """What a TrajectoryManager wraps; `EpisodeReplay` and `PrioritizedEpisodeReplay` are two."""
+
+    def insert(
+        self,
+        obs: NDArray[np.float32],
+        state: NDArray[np.float32],
+        available: NDArray[np.bool_],
+        actions: NDArray[np.int64],
+        reward: NDArray[np.float32],
+        terminated: NDArray[np.bool_],
+        lengths: NDArray[np.int32],
+    ) -> None: ...
+
+    def sample(self, batch_size: int, rng: np.random.Generator) -> Sampled: ...
+
+    def update(
+        self, indices: NDArray[np.int64], generations: NDArray[np.int64], priorities: NDArray[np.float32]
+    ) -> None: ...
+
+
+class TrajectoryManager(Actor[InsertTransitionMsg | SampleBatchMsg | UpdatePriorityMsg]):
+    """A replay buffer behind a mailbox.
+
+    A failure ends the run: the Orchestrator would wait for ever for the batch that was not sent.
+
+    Args:
+        replay: the buffer, empty.
+    """
+
+    supervision: ClassVar[Supervision] = Escalate()
+
+    def __init__(self, *, replay: ReplayBuffer) -> None:
+        self._replay = replay
+
+    @on(InsertTransitionMsg)
+    def insert(self, msg: InsertTransitionMsg) -> None:
+        self._replay.insert(msg.obs, msg.state, msg.available, msg.actions, msg.reward, msg.terminated, msg.lengths)
+
+    @on(SampleBatchMsg)
+    async def sample(self, msg: SampleBatchMsg) -> None:
+        sampled = self._replay.sample(msg.batch_size, self.rng)
+        batch = sampled.batch
+        await msg.trainer.tell(
+            BatchTrainingDataMsg(
+                number=msg.number,
+                publish=msg.publish,
+                obs=batch.obs,
+                state=batch.state,
+                available=batch.available,
+                actions=batch.actions,
+                reward=batch.reward,
+                lengths=batch.lengths,
+                terminated=batch.terminated,
+                weights=batch.weights,
+                indices=sampled.indices,
+                generations=sampled.generations,
+            )
+        )
+
+    @on(UpdatePriorityMsg)
+    def update(self, msg: UpdatePriorityMsg) -> None:
+        self._replay.update(msg.indices, msg.generations, msg.priorities)

@@ -1,0 +1,130 @@
+"""Worker: steps its environments with the newest parameters at hand, and tells the episodes that ended."""
+
+import torch
+
+from components.rollout import EnvFactory, PolicyFactory, Rollout, play
+from components.schedule import LinearSchedule
+from messages import EvaluatedMsg, EvaluateMsg, InsertTransitionMsg, JoinMsg, LoadParamsMsg, PaceMsg
+from orchestra import Actor, Message, Ref, TerminatedMsg, Unreachable, on
+
+TEST_ENVS = 32
+REJOIN_S = 5.0
+"""A worker that is still there so long after its upstream stopped takes it that the run goes on."""
+
+
+class StepMsg(Message):
+    """Go on: told by a worker to itself, so that everything else gets its turn between steps."""
+
+
+class JoinAgainMsg(Message):
+    """Join whoever has taken the upstream's place: told to itself, some time after the upstream stopped."""
+
+
+class UpstreamLost(Unreachable):
+    """Whoever took this worker's experience is gone; a worker started anew finds the one that took its place."""
+
+
+class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | PaceMsg | EvaluateMsg]):
+    """Plays and reports. It collects while it was told to run, and has parameters to act with.
+
+    Args:
+        env: makes its environments.
+        policy: makes its policy.
+        to: who takes its experience; a WorkerProxy, or the Orchestrator where there is none.
+        n_envs: copies of the environment, stepped together.
+        exploration: ε by the environment steps of the whole run.
+        steps_per_turn: steps of every copy between two looks into the mailbox.
+        threads: threads that torch may use in this process.
+    """
+
+    def __init__(
+        self,
+        *,
+        env: EnvFactory,
+        policy: PolicyFactory,
+        to: Ref[JoinMsg | InsertTransitionMsg],
+        n_envs: int,
+        exploration: LinearSchedule,
+        steps_per_turn: int = 8,
+        threads: int = 1,
+    ) -> None:
+        torch.set_num_threads(threads)
+        self._env = env
+        self._to = to
+        self._exploration = exploration
+        self._steps_per_turn = steps_per_turn
+        own = env(n_envs, seed=self._seed())
+        self._policy = policy(own.spec, seed=0)
+        self._rollout = Rollout(own, self._policy, self.rng)
+        self._env_steps = 0
+        self._loaded = False
+        self._running = False
+        self._stepping = False
+
+    async def started(self) -> None:
+        await self._join()
+
+    @on(LoadParamsMsg)
+    async def load(self, msg: LoadParamsMsg) -> None:
+        self._rollout.load(msg.params, msg.version)
+        self._env_steps = msg.env_steps
+        self._loaded = True
+        await self._go_on()
+
+    @on(PaceMsg)
+    async def pace(self, msg: PaceMsg) -> None:
+        self._running = msg.running
+        await self._go_on()
+
+    @on(StepMsg)
+    async def step(self, msg: StepMsg) -> None:
+        self._stepping = False
+        if not (self._running and self._loaded):  # it may be a step that an incarnation before this one meant to make
+            return
+        epsilon = self._exploration(self._env_steps)
+        episodes = await self.offload(self._rollout.collect, self._steps_per_turn, epsilon)
+        if episodes is not None:
+            await self._to.tell(episodes)
+        await self._go_on()
+
+    @on(EvaluateMsg)
+    async def evaluate(self, msg: EvaluateMsg) -> None:
+        if not self._loaded:
+            return
+        env = self._env(min(TEST_ENVS, msg.episodes), seed=self._seed())
+        played = await self.offload(play, env, self._policy, msg.episodes, self.rng)
+        env.close()
+        await msg.reply_to.tell(
+            EvaluatedMsg(
+                version=self._rollout.version,
+                env_steps=msg.env_steps,
+                episodes=msg.episodes,
+                win_rate=float(played.won.mean()),
+                mean_return=float(played.returns.mean()),
+                mean_length=float(played.lengths.mean()),
+            )
+        )
+
+    @on(TerminatedMsg)
+    def upstream_lost(self, msg: TerminatedMsg) -> None:
+        if msg.graceful:  # as a rule the run ends, and this process with it
+            self._running = False
+            self.after(REJOIN_S, JoinAgainMsg())
+            return
+        raise UpstreamLost(f"{msg.address}: {msg.reason}")
+
+    @on(JoinAgainMsg)
+    async def join_again(self, msg: JoinAgainMsg) -> None:
+        await self._join()
+
+    async def _join(self) -> None:
+        self.watch(self._to)
+        await self._to.tell(JoinMsg(role="worker", ref=self.me))
+
+    async def _go_on(self) -> None:
+        if self._running and self._loaded and not self._stepping:
+            self._stepping = True
+            await self.me.tell(StepMsg())
+
+    def _seed(self) -> int:
+        return int(self.rng.integers(1 << 62))

@@ -1,0 +1,105 @@
+"""QMIX (Rashid et al. 2018) on 8m, or any other scenario: eight marines against eight."""
+
+from functools import partial
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from components import LinearSchedule, Monitor, Orchestrator, Trainer, TrajectoryManager, Worker, WorkerProxy
+from components.envs import SCENARIOS, Skirmish
+from components.policies import Qmix
+from components.replay import EpisodeReplay, PrioritizedEpisodeReplay, SampleToInsertRatio
+from orchestra import Topology, UsageError
+
+
+def experiment(
+    *,
+    scenario: Annotated[str, Field(description=f"one of {', '.join(SCENARIOS)}")] = "8m",
+    steps: Annotated[int, Field(ge=1, description="environment steps after which the run ends")] = 2_000_000,
+    hosts: Annotated[int, Field(ge=1, description="hosts, each with a proxy and its workers")] = 1,
+    workers: Annotated[int, Field(ge=1, description="worker processes per host")] = 1,
+    envs_per_worker: Annotated[int, Field(ge=1, description="environments that a worker steps together")] = 64,
+    proxy: Annotated[bool, Field(description="gather a host's workers behind a WorkerProxy")] = True,
+    learner_threads: Annotated[int, Field(ge=1, description="threads of the learner")] = 1,
+    batch_size: Annotated[int, Field(ge=1, description="episodes of a batch")] = 32,
+    replay_capacity: Annotated[int, Field(ge=1, description="episodes that the replay buffer holds")] = 5_000,
+    warmup: Annotated[int, Field(ge=1, description="episodes before the first batch")] = 64,
+    updates_per_episode: Annotated[float, Field(gt=0, description="gradient steps for each episode played")] = 0.1,
+    prioritized: Annotated[bool, Field(description="sample episodes by their TD errors")] = False,
+    learning_rate: Annotated[float, Field(gt=0, description="of the optimiser")] = 1e-3,
+    optimizer: Annotated[Literal["adam", "rmsprop"], Field(description="Adam, or the RMSProp of PyMARL")] = "adam",
+    gamma: Annotated[float, Field(ge=0, le=1, description="discount")] = 0.99,
+    td_lambda: Annotated[float, Field(ge=0, le=1, description="mixture of TD(λ) targets; 0 for one step")] = 0.8,
+    hidden_size: Annotated[int, Field(ge=1, description="units of the agents' GRU")] = 64,
+    target_update_interval: Annotated[int, Field(ge=1, description="updates from one target to the next")] = 50,
+    epsilon_start: Annotated[float, Field(ge=0, le=1, description="exploration at the first step")] = 1.0,
+    epsilon_end: Annotated[float, Field(ge=0, le=1, description="exploration in the end")] = 0.05,
+    epsilon_steps: Annotated[int, Field(ge=1, description="environment steps from the one to the other")] = 150_000,
+    updates_per_load: Annotated[int, Field(ge=1, description="updates from one publication to the next")] = 1,
+    test_interval: Annotated[int, Field(ge=1, description="environment steps between greedy tests")] = 20_000,
+    test_episodes: Annotated[int, Field(ge=1, description="episodes of a greedy test")] = 32,
+    checkpoint_interval: Annotated[int, Field(ge=1, description="environment steps between checkpoints")] = 200_000,
+) -> Topology:
+    """Lay out the run; every argument is also a flag of `orchestra run`."""
+    if replay_capacity < batch_size:
+        raise UsageError(f"a replay buffer of {replay_capacity} episodes never holds a batch of {batch_size}")
+    env = partial(Skirmish, scenario)
+    spec = env(1, seed=0).spec
+    policy = partial(
+        Qmix,
+        learning_rate=learning_rate,
+        optimizer=optimizer,
+        gamma=gamma,
+        td_lambda=td_lambda,
+        hidden_size=hidden_size,
+        target_update_interval=target_update_interval,
+    )
+    at_once = hosts * workers * envs_per_worker
+    limiter = SampleToInsertRatio(
+        updates_per_episode,
+        min_size=max(warmup, batch_size),
+        # Room for what all environments may deliver at once, twice, so that neither side waits for the other in steps.
+        error_buffer=max(2.0 * updates_per_episode * at_once, 4.0),
+    )
+    replay = (PrioritizedEpisodeReplay if prioritized else EpisodeReplay)(spec, replay_capacity)
+
+    topology = Topology(f"qmix_{scenario}")
+    learner = topology.node("learner")
+    monitor = learner.spawn("monitor", Monitor, title=f"qmix {scenario}")
+    trajectories = learner.spawn("trajectories", TrajectoryManager, replay=replay)
+    orchestrator = learner.spawn(
+        "orchestrator",
+        Orchestrator,
+        trajectories=trajectories,
+        monitor=monitor,
+        limiter=limiter,
+        batch_size=batch_size,
+        goal_steps=steps,
+        batches_per_load=updates_per_load,
+        test_interval=test_interval,
+        test_episodes=test_episodes,
+        checkpoint_interval=checkpoint_interval,
+    )
+    learner.spawn(
+        "trainer",
+        Trainer,
+        spec=spec,
+        policy=policy,
+        to=orchestrator,
+        priorities_to=trajectories if prioritized else None,
+        threads=learner_threads,
+    )
+    for host in range(hosts):
+        to = topology.node(f"host-{host}").spawn("proxy", WorkerProxy, to=orchestrator) if proxy else orchestrator
+        for index in range(workers):
+            topology.node(f"worker-{host}-{index}").spawn(
+                "worker",
+                Worker,
+                env=env,
+                policy=policy,
+                to=to,
+                n_envs=envs_per_worker,
+                exploration=LinearSchedule(epsilon_start, epsilon_end, over=epsilon_steps),
+            )
+    topology.until(orchestrator)
+    return topology

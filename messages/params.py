@@ -1,0 +1,20 @@
+"""Down: the parameters that act."""
+
+from typing import Annotated, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestra import Axes, Lane, Message
+
+
+class LoadParamsMsg(Message):
+    """A version of the policy's acting parameters. An unread older one gives way: a slow worker skips versions."""
+
+    lane: ClassVar[Lane] = Lane.LATEST
+
+    version: int
+    """Counts publications, from 0 for the initial parameters."""
+    params: Annotated[NDArray[np.float32], Axes("float32", "parameters")]
+    env_steps: int
+    """Environment steps of the whole run when the Orchestrator passed this on: what exploration is scheduled by."""

@@ -1,0 +1,60 @@
+"""Across: a batch is asked for, arrives at the Trainer, and its priorities go back."""
+
+from typing import Annotated, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import model_validator
+
+from orchestra import Axes, Message, Ref
+
+
+class BatchTrainingDataMsg(Message):
+    """A batch of whole episodes, padded with zeros to the longest: `frames` is its steps + 1."""
+
+    number: int
+    """Which batch of the run this is, from 1."""
+    publish: bool
+    """Whether the Trainer shall publish its parameters after learning from it."""
+    obs: Annotated[NDArray[np.float32], Axes("float32", "episodes", "frames", "agents", "features")]
+    state: Annotated[NDArray[np.float32], Axes("float32", "episodes", "frames", "state")]
+    available: Annotated[NDArray[np.bool_], Axes("bool", "episodes", "frames", "agents", "actions")]
+    actions: Annotated[NDArray[np.int64], Axes("int64", "episodes", "steps", "agents")]
+    reward: Annotated[NDArray[np.float32], Axes("float32", "episodes", "steps")]
+    lengths: Annotated[NDArray[np.int32], Axes("int32", "episodes")]
+    terminated: Annotated[NDArray[np.bool_], Axes("bool", "episodes")]
+    weights: Annotated[NDArray[np.float32], Axes("float32", "episodes")]
+    """Importance weights of prioritised sampling; ones otherwise."""
+    indices: Annotated[NDArray[np.int64], Axes("int64", "episodes")]
+    generations: Annotated[NDArray[np.int64], Axes("int64", "episodes")]
+    """Which episode it was that lay at each index, so that priorities for one overwritten since are ignored."""
+
+    @model_validator(mode="after")
+    def _lengths_agree(self) -> Self:
+        frames, steps = self.obs.shape[1], self.reward.shape[1]
+        if frames != steps + 1:
+            raise ValueError(f"{steps} steps need {steps + 1} frames, got {frames}")
+        if len(self.lengths) == 0 or self.lengths.min() < 1 or self.lengths.max() > steps:
+            raise ValueError(f"lengths: expected one episode or more, of 1 to {steps} steps each, got {self.lengths}")
+        return self
+
+
+class SampleBatchMsg(Message):
+    """Sample a batch and send it to the Trainer."""
+
+    number: int
+    """Which batch of the run this is, from 1."""
+    batch_size: int
+    """Episodes."""
+    publish: bool
+    """Whether the Trainer shall publish its parameters after this batch."""
+    trainer: Ref[BatchTrainingDataMsg]
+    """Where the batch goes."""
+
+
+class UpdatePriorityMsg(Message):
+    """New priorities of episodes that were learned from."""
+
+    indices: Annotated[NDArray[np.int64], Axes("int64", "episodes")]
+    generations: Annotated[NDArray[np.int64], Axes("int64", "episodes")]
+    priorities: Annotated[NDArray[np.float32], Axes("float32", "episodes")]

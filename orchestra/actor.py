@@ -1,0 +1,207 @@
+"""Actor: state, and the handlers that alone touch it. No I/O in this file."""
+
+import types
+import typing
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Generic, ParamSpec, Protocol, Self, TypeVar, Union, get_args, get_origin
+
+import numpy as np
+from structlog.typing import FilteringBoundLogger
+
+from orchestra.clock import Clock, Handle
+from orchestra.errors import HandlerError
+from orchestra.mailbox import CAPACITY
+from orchestra.message import Lane, Message
+from orchestra.ref import Ref
+from orchestra.supervision import Restart, Supervision
+
+M = TypeVar("M", bound=Message)
+X = TypeVar("X", bound=Message)
+A = TypeVar("A")
+R = TypeVar("R")
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+def on(message: type[X]) -> Callable[[Callable[[A, X], R]], Callable[[A, X], R]]:
+    """Mark a method as the handler of `message`. A plain `def` where nothing blocks, `async def` where something does.
+
+    The handler of a `Request` returns its answer; or an `asyncio.Future` of it, to answer later without holding up
+    its mailbox.
+    """
+    if not (isinstance(message, type) and issubclass(message, Message)):
+        raise HandlerError(f"@on takes a message class, got {message!r}")
+
+    def mark(handler: Callable[[A, X], R]) -> Callable[[A, X], R]:
+        handler.__orchestra_on__ = message  # type: ignore[attr-defined]  # a function may carry attributes
+        return handler
+
+    return mark
+
+
+class Context(Protocol):
+    """What the runtime gives an actor: its only ways into the world besides messages."""
+
+    address: str
+    clock: Clock
+    rng: np.random.Generator
+    log: FilteringBoundLogger
+    run_directory: Path | None
+
+    def request_stop(self, *, graceful: bool = True) -> None: ...
+    def watch(self, ref: Ref[Any]) -> None: ...
+    def after(self, delay: float, message: Message) -> Handle: ...
+    async def offload(self, function: Callable[..., T], *args: Any) -> T: ...
+    def spawn_child(self, name: str, kind: type["Actor[Any]"], recipe: Callable[[], "Actor[Any]"]) -> Ref[Any]: ...
+
+
+making: ContextVar[Context | None] = ContextVar("making", default=None)
+"""The context of the actor that is being constructed, so that `self.me` and `self.rng` work in its constructor."""
+
+
+class Actor(Generic[M]):
+    """State, and handlers that alone touch it.
+
+    1. Name the messages it understands: `class Counter(Actor[AddMsg | TotalMsg])`.
+    2. Take collaborators through the constructor, refs among them.
+    3. Mark one handler per message with `@on(Type)`. A class whose handlers and contract disagree does not import.
+
+    The runtime calls `started`, then handlers one at a time, then `stopped`; between two of these calls nothing else
+    runs in this actor. An exception in any of them is a failure, and `supervision` decides what follows.
+
+    An actor reaches the world through `self.clock`, `self.rng` and messages; only then can it be replayed.
+    """
+
+    supervision: ClassVar[Supervision] = Restart()
+    mailbox_capacity: ClassVar[int] = CAPACITY
+    handlers: ClassVar[Mapping[type[Message], str]] = {}
+    """The handler's name, by message type."""
+
+    _context: Context
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        made = super().__new__(cls)
+        context = making.get()
+        if context is not None:
+            made._context = context
+        return made
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        handlers: dict[type[Message], str] = {}
+        for base in reversed(cls.__mro__):
+            for name, member in vars(base).items():
+                message = getattr(member, "__orchestra_on__", None)
+                if message is None:
+                    continue
+                other = handlers.setdefault(message, name)
+                if other != name:
+                    raise HandlerError(f"{cls.__qualname__} handles {message.__name__} twice: in {other} and in {name}")
+        contract = _contract(cls)
+        if contract is not None:
+            promised, handled = set(contract), {m for m in handlers if m.lane is not Lane.SYSTEM}
+            if missing := promised - set(handlers):
+                raise HandlerError(f"{cls.__qualname__} promises to handle {_names(missing)}, but has no @on for it")
+            if extra := handled - promised:
+                raise HandlerError(
+                    f"{cls.__qualname__} has an @on for {_names(extra)}, which its contract does not list"
+                )
+        cls.handlers = handlers
+
+    async def started(self) -> None:
+        """Run once, before the first message. Does nothing by default."""
+
+    async def stopped(self) -> None:
+        """Run once, after the last message of a graceful stop. Does nothing by default."""
+
+    @property
+    def me(self) -> Ref[M]:
+        """This actor's own ref, to tell itself something or to be named in a message."""
+        return Ref(self._context.address)
+
+    @property
+    def clock(self) -> Clock:
+        """Time, as this actor may know it."""
+        return self._context.clock
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """This actor's own random numbers: from the run's seed, its address and how often it was restarted."""
+        return self._context.rng
+
+    @property
+    def log(self) -> FilteringBoundLogger:
+        """A logger that names this actor on every line."""
+        return self._context.log
+
+    @property
+    def run_directory(self) -> Path | None:
+        """Where this run keeps its files, if it keeps any."""
+        return self._context.run_directory
+
+    def stop(self) -> None:
+        """Stop gracefully: take no new messages, handle what is queued, then call `stopped`."""
+        self._context.request_stop()
+
+    def watch(self, ref: Ref[Any]) -> None:
+        """Ask for a `TerminatedMsg` (handled by `@on(TerminatedMsg)`) when that actor terminates, or if it has."""
+        self._context.watch(ref)
+
+    def after(self, delay: float, message: M) -> Handle:
+        """Tell itself `message` after `delay` seconds; `cancel` on the result takes it back."""
+        return self._context.after(delay, message)
+
+    async def offload(self, function: Callable[..., T], *args: Any) -> T:
+        """Run a long computation off the event loop and return its result. This actor's mailbox waits meanwhile.
+
+        `function` must not touch refs; whatever it is given belongs to it until it returns.
+        """
+        return await self._context.offload(function, *args)
+
+    def spawn(self, name: str, kind: Callable[P, "Actor[X]"], *args: P.args, **kwargs: P.kwargs) -> Ref[X]:
+        """Start `kind(*args, **kwargs)` as `<this actor>:<name>` on this node; it stops with this one."""
+        return self._context.spawn_child(name, actor_class(kind), partial(kind, *args, **kwargs))
+
+    def __repr__(self) -> str:
+        context = getattr(self, "_context", None)
+        return f"<{type(self).__name__} {context.address if context else 'not running'}>"
+
+
+def actor_class(kind: Any) -> type[Actor[Any]]:
+    """Return `kind` if it is an actor class.
+
+    Raises:
+        HandlerError: it is something else.
+    """
+    if isinstance(kind, type) and issubclass(kind, Actor):
+        return kind
+    raise HandlerError(f"spawn takes an actor class and then what its constructor takes, got {kind!r}")
+
+
+def _contract(cls: type) -> list[type[Message]] | None:
+    """The messages in `Actor[...]`, or None where the class does not say (it is generic, or inherits them)."""
+    for base in cls.__mro__:
+        for parent in getattr(base, "__orig_bases__", ()) if "__orig_bases__" in vars(base) else ():
+            origin = get_origin(parent)
+            if isinstance(origin, type) and issubclass(origin, Actor):
+                (listed,) = get_args(parent)[:1]
+                if isinstance(listed, TypeVar):
+                    return None
+                arms = get_args(listed) if get_origin(listed) in (Union, types.UnionType) else (listed,)
+                return [_message_class(cls, arm) for arm in arms]
+    return None
+
+
+def _message_class(cls: type, arm: Any) -> type[Message]:
+    if isinstance(arm, type) and issubclass(arm, Message):
+        return arm
+    if isinstance(arm, str | typing.ForwardRef):
+        raise HandlerError(f"{cls.__qualname__} names the message {arm!r} as a string; name the class itself")
+    raise HandlerError(f"{cls.__qualname__} lists {arm!r} among its messages, which is no message class")
+
+
+def _names(messages: set[type[Message]]) -> str:
+    return ", ".join(sorted(message.__name__ for message in messages))

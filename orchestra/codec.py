@@ -1,0 +1,199 @@
+"""Messages to bytes and back: a msgpack header, and arrays beside it as raw buffers. No I/O.
+
+A header may hold what msgpack holds, and two extensions: an array (its dtype and shape; the numbers follow the header
+in the order of the markers, each padded to 16 bytes) and a ref (its address). Nothing is ever unpickled.
+"""
+
+import enum
+import math
+import struct
+from collections.abc import Sequence
+from pathlib import PurePath
+from typing import Any
+
+import msgpack
+import numpy as np
+from pydantic import ValidationError
+
+from orchestra.errors import DecodeError
+from orchestra.message import AnyArray, Message, frozen_copy, is_frozen
+from orchestra.ref import Ref
+
+ARRAY = 1
+REF = 2
+ALIGNMENT = 16
+MAX_ARRAYS = 1024
+MAX_RANK = 8
+DTYPES = tuple(
+    np.dtype(name) for name in ("bool", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16")
+)
+_NUMBER = {dtype: number for number, dtype in enumerate(DTYPES)}
+_PADDING = bytes(ALIGNMENT)
+
+Buffer = bytes | memoryview
+
+
+class Encoder:
+    """Packs values; the arrays it meets are set aside, as they are if frozen, else as copies."""
+
+    def __init__(self) -> None:
+        self._arrays: list[AnyArray] = []
+        self._packer = msgpack.Packer(default=self._default, autoreset=True, use_bin_type=True)
+
+    def encode(self, value: Any) -> tuple[bytes, list[AnyArray]]:
+        """Return the header of `value`, and the arrays that belong behind it.
+
+        Raises:
+            TypeError: something in it cannot travel.
+        """
+        try:
+            header: bytes = self._packer.pack(value)
+        except Exception:
+            self._packer.reset()
+            raise
+        finally:
+            arrays, self._arrays = self._arrays, []
+        return header, arrays
+
+    def _default(self, value: Any) -> Any:
+        match value:
+            case np.ndarray():
+                return self._set_aside(value)
+            case Message():
+                return fields_of(value)
+            case Ref():
+                return msgpack.ExtType(REF, value.address.encode())
+            case np.generic():
+                return value.item()
+            case enum.Enum():
+                return value.value
+            case PurePath():
+                return str(value)
+            case set() | frozenset():
+                return sorted(value)
+        raise TypeError(f"a {type(value).__name__} cannot travel in a message: {value!r:.80}")
+
+    def _set_aside(self, array: AnyArray) -> msgpack.ExtType:
+        number = _NUMBER.get(array.dtype)
+        if number is None:
+            raise TypeError(f"an array of dtype {array.dtype} cannot travel in a message")
+        if not (array.flags.c_contiguous and is_frozen(array)):
+            array = frozen_copy(array)
+        self._arrays.append(array)
+        return msgpack.ExtType(ARRAY, struct.pack(f"<B{array.ndim}Q", number, *array.shape))
+
+
+def fields_of(message: Message) -> dict[str, Any]:
+    """Return a message's fields by name, unconverted."""
+    return dict(zip(message.wire.fields, values_of(message), strict=True))
+
+
+def values_of(message: Message) -> list[Any]:
+    """Return the values of a message's fields, in their order: names need not travel where both sides know the type."""
+    fields = message.wire.fields
+    values = message.__dict__
+    return list(values.values()) if len(values) == len(fields) else [values[name] for name in fields]
+
+
+def payload_size(arrays: Sequence[AnyArray]) -> int:
+    """Return the bytes that `arrays` take behind a header, padding included."""
+    return sum(_padded(array.nbytes) for array in arrays)
+
+
+def payload_buffers(arrays: Sequence[AnyArray]) -> list[Buffer]:
+    """Return the bytes of `arrays`, with their padding, without copying them."""
+    buffers: list[Buffer] = []
+    for array in arrays:
+        if array.nbytes:
+            buffers.append(array.reshape(-1).view(np.uint8).data)
+        if gap := _padded(array.nbytes) - array.nbytes:
+            buffers.append(_PADDING[:gap])
+    return buffers
+
+
+def decode(header: bytes, payload: AnyArray | None, home: Any = None) -> Any:
+    """Return the value of a header, its arrays being read-only views of `payload` (uint8).
+
+    Raises:
+        DecodeError: the header is no msgpack, an array does not fit the payload, or bytes are left over.
+    """
+    offset = 0
+    count = 0
+
+    def extension(code: int, data: bytes) -> Any:
+        nonlocal offset, count
+        if code == REF:
+            return Ref(data.decode(), home)
+        if code != ARRAY:
+            raise DecodeError(f"unknown msgpack extension {code}")
+        count += 1
+        if count > MAX_ARRAYS:
+            raise DecodeError(f"more than {MAX_ARRAYS} arrays in one message")
+        dtype, shape = _array_marker(data)
+        nbytes = math.prod(shape) * dtype.itemsize
+        end = offset + nbytes
+        if end > (0 if payload is None else payload.nbytes):
+            raise DecodeError(f"an array {dtype}{list(shape)} reaches beyond the {offset}+ bytes that came with it")
+        if payload is None:
+            array: AnyArray = np.empty(shape, dtype)
+            array.flags.writeable = False
+        else:
+            array = payload[offset:end].view(dtype).reshape(shape)
+        offset += _padded(nbytes)
+        return array
+
+    try:
+        value = msgpack.unpackb(header, ext_hook=extension, raw=False, strict_map_key=False)
+    except DecodeError:
+        raise
+    except (ValueError, TypeError, UnicodeDecodeError, msgpack.UnpackException) as error:
+        raise DecodeError(f"the header is no valid msgpack: {error}") from error
+    if payload is not None and offset != payload.nbytes:
+        raise DecodeError(f"{payload.nbytes} bytes came with the message, its arrays account for {offset}")
+    return value
+
+
+def build(kind: type[Message], fields: Any) -> Message:
+    """Return the message that `fields` describe, validated: all values in order, or a dict by name.
+
+    Raises:
+        DecodeError: a field is missing, unknown or of the wrong type; the text names it.
+    """
+    if type(fields) is list:
+        names = kind.wire.fields
+        if len(fields) != len(names):
+            raise DecodeError(f"{kind.__name__}: {len(fields)} values came for its {len(names)} fields")
+        fields = dict(zip(names, fields, strict=True))
+    try:
+        return kind.__pydantic_validator__.validate_python(fields)  # type: ignore[no-any-return]  # pydantic says Any; it is a `kind`
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"])) or "the message"
+        raise DecodeError(f"{kind.__name__}: {where}: {first['msg']}") from error
+
+
+def copied(message: Message) -> Message:
+    """Return what a peer would receive: the same message, sharing nothing that can change."""
+    return weighed_copy(message)[0]
+
+
+def weighed_copy(message: Message) -> tuple[Message, int]:
+    """Return `copied(message)`, and how many bytes it would take on the wire."""
+    header, arrays = Encoder().encode(values_of(message))
+    return build(type(message), decode(header, payload_array(arrays))), len(header) + payload_size(arrays)
+
+
+def payload_array(arrays: Sequence[AnyArray]) -> AnyArray | None:
+    """Return the payload that a peer would receive, in memory of its own."""
+    return np.frombuffer(b"".join(payload_buffers(arrays)), np.uint8) if arrays else None
+
+
+def _array_marker(data: bytes) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    rank, odd = divmod(len(data) - 1, 8)
+    if odd or rank < 0 or rank > MAX_RANK or data[0] >= len(DTYPES):
+        raise DecodeError(f"a malformed array marker of {len(data)} bytes")
+    return DTYPES[data[0]], struct.unpack_from(f"<{rank}Q", data, 1)
+
+
+def _padded(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT

@@ -1,0 +1,73 @@
+"""Every exception, by whose doing it was.
+
+OrchestraError
+├── UsageError                 you asked for something that cannot be: a flag, a file, a setting
+├── HandlerError               you wrote an actor or a message wrongly; raised when its class is defined
+├── DeliveryError              a message could not be delivered
+│   ├── MailboxFull            the recipient has no room now
+│   ├── NotUnderstood          the recipient does not handle this type
+│   └── Unreachable            nobody is, or is any longer, at that address
+│       └── ActorStopped       the actor stopped, perhaps before it answered
+├── AskFailed                  the handler of a request raised
+├── AskCycle                   an ask went round in a circle and would have waited for itself
+└── WireError                  the other side broke the protocol
+    ├── FrameError             bytes that are no frame, or one over a limit
+    ├── DecodeError            a frame that is no valid message
+    └── HandshakeError         a peer that did not prove that it belongs to the run, or speaks another version
+"""
+
+
+class OrchestraError(Exception):
+    """Anything that orchestra raises on purpose."""
+
+
+class UsageError(OrchestraError):
+    """A user's slip: shown as one line, with exit code 2."""
+
+
+class HandlerError(OrchestraError, TypeError):
+    """An actor or message class that contradicts itself."""
+
+
+class DeliveryError(OrchestraError):
+    """A message was not delivered."""
+
+
+class MailboxFull(DeliveryError):
+    """`tell_nowait` found no room. `tell` would have waited."""
+
+
+class NotUnderstood(DeliveryError, TypeError):
+    """The recipient's contract does not list this message."""
+
+
+class Unreachable(DeliveryError):
+    """No actor lives at the address, or its node is gone."""
+
+
+class ActorStopped(Unreachable):
+    """The actor stopped before the message was handled."""
+
+
+class AskFailed(OrchestraError):
+    """The handler of a request raised; the text is the remote exception's."""
+
+
+class AskCycle(OrchestraError):
+    """An actor asked, directly or through others, itself while it was still handling the first request."""
+
+
+class WireError(OrchestraError):
+    """The connection is closed when this is raised; nothing of the offending frame was delivered."""
+
+
+class FrameError(WireError):
+    """Not a frame of this protocol, or larger than allowed."""
+
+
+class DecodeError(WireError):
+    """The frame's contents are not what its type says."""
+
+
+class HandshakeError(WireError):
+    """The peer did not prove itself."""

@@ -1,0 +1,111 @@
+"""An experiment: a Python file whose function `experiment` lays out a run, and whose signature is its configuration.
+
+The file is imported by its path, by every process of a run. What goes wrong in it is the user's to mend, so it is told
+as one `UsageError` that names the file and the line.
+"""
+
+import importlib.util
+import inspect
+import re
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from orchestra.errors import UsageError
+from orchestra.flags import Flags
+from orchestra.topology import Topology
+
+NAME = "experiment"
+
+
+def load_experiment(path: Path) -> Callable[..., Topology]:
+    """Import the file at `path` and return its function `experiment`, which no one has called yet.
+
+    A file is imported once in a process: its messages would otherwise be defined twice. Its folder is not put on the
+    import path.
+
+    Raises:
+        UsageError: no such file, no Python file, one that cannot be imported, one without the function, or a function
+            whose parameters cannot be flags.
+    """
+    if not path.exists():
+        raise UsageError(f"there is no file {str(path)!r}")
+    if path.is_dir():
+        raise UsageError(f"{str(path)!r} is a directory; name the experiment's file")
+    if path.suffix != ".py":
+        raise UsageError(f"{str(path)!r} is not a Python file (.py)")
+    module = _imported(path)
+    function = getattr(module, NAME, None)
+    if not inspect.isfunction(function):
+        others = [
+            name for name, value in vars(module).items() if inspect.isfunction(value) and not name.startswith("_")
+        ]
+        found = f"; the functions in it are {', '.join(others)}" if others else ""
+        raise UsageError(f"{path}: no function {NAME!r}{found}")
+    if inspect.iscoroutinefunction(function):
+        raise UsageError(f"{path}: {NAME}() is async; laying out a run waits for nothing, so write a plain def")
+    try:
+        Flags.of(function)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from error
+    return function
+
+
+def build(function: Callable[..., Topology], values: Mapping[str, Any]) -> Topology:
+    """Call an experiment with the values of its flags, and return the run that it lays out.
+
+    Raises:
+        UsageError: it raised, or returned something else; the text names the line of its file.
+    """
+    file = inspect.getfile(function)
+    try:
+        topology = function(**values)
+    except (Exception, SystemExit) as error:
+        raise UsageError(_told(error, Path(file))) from error
+    if not isinstance(topology, Topology):
+        returned = "nothing" if topology is None else f"a value of type {type(topology).__name__}"
+        raise UsageError(f"{_shown(Path(file))}: {NAME}() returned {returned}; it must return a Topology")
+    return topology
+
+
+def _imported(path: Path) -> ModuleType:
+    # Of the file's name alone, so that a process that finds the file in another folder names its messages the same.
+    name = f"{NAME}_{re.sub(r'[^0-9A-Za-z_]', '_', path.stem)}"
+    file = path.absolute()
+    known = sys.modules.get(name)
+    if known is not None and known.__file__ == str(file):
+        return known
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{str(path)!r} cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # before it runs: dataclasses and type hints look their module up by name
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise UsageError(_told(error, file)) from error
+    return module
+
+
+def _told(error: BaseException, file: Path) -> str:
+    """One line: where in `file` it happened, as deep as the file goes, and what."""
+    if isinstance(error, SyntaxError) and error.filename is not None and error.lineno is not None:
+        return f"{_shown(Path(error.filename))}:{error.lineno}: syntax error: {error.msg}"
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+    where = f"{_shown(file)}:{lines[-1]}" if lines else _shown(file)
+    said = " ".join(str(error).split())
+    if isinstance(error, UsageError):
+        return f"{where}: {said}"  # meant for the user as it is
+    return f"{where}: {type(error).__name__}: {said}" if said else f"{where}: {type(error).__name__}"
+
+
+def _shown(file: Path) -> str:
+    """The file as a user would type it here."""
+    try:
+        return str(file.relative_to(Path.cwd()))
+    except ValueError:
+        return str(file)

@@ -1,0 +1,373 @@
+"""The signature of an experiment as flags of the command line: read, parsed, explained, and written back.
+
+An experiment is a plain function whose parameters are keyword-only, annotated and defaulted:
+
+    def experiment(*, workers: Annotated[int, Field(ge=1, description="worker processes")] = 2, double_q: bool = True)
+
+`Flags.of(experiment)` makes `--workers INT` and `--double-q/--no-double-q` of it. A parameter of type `X | None` has
+`--no-name` for None. `to_argv` is the inverse of `parse`: a launched process is told its flags on its command line.
+"""
+
+import argparse
+import difflib
+import inspect
+import re
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, NoReturn, Self, Union
+
+from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+
+from orchestra.errors import UsageError
+
+_KINDS = {bool: "bool", int: "int", float: "float", str: "str", Path: "path"}
+_WANTED = {int: "a whole number", float: "a finite number", str: "text", Path: "a path", bool: "true or false"}
+_BOUNDS = (("ge", ">="), ("gt", ">"), ("le", "<="), ("lt", "<"), ("multiple_of", "a multiple of"))
+# A value that was left out, as in `--steps --seed 1`: argparse's own sentence names neither the type nor the way out.
+_MISSING = object()
+# A flag that was not typed; None can be typed.
+_UNSET = object()
+
+
+class FlagParser(argparse.ArgumentParser):
+    """An argument parser that raises `UsageError` where argparse would print to stderr and exit."""
+
+    def __init__(self, **options: Any) -> None:
+        options.setdefault("allow_abbrev", False)  # a flag added tomorrow must not make today's command ambiguous
+        options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        super().__init__(exit_on_error=False, **options)
+
+    def error(self, message: str) -> NoReturn:
+        """Raise what argparse found as a `UsageError`."""
+        raise UsageError(message)
+
+    def parse_strictly(self, argv: Sequence[str]) -> argparse.Namespace:
+        """Parse all of `argv`.
+
+        Raises:
+            UsageError: a flag that is not known (the closest known one is suggested), or a misused one.
+        """
+        try:
+            namespace, rest = self.parse_known_args(argv)
+        except argparse.ArgumentError as error:
+            raise UsageError(_reworded(error)) from error
+        if rest:
+            # private, but the one place where argparse keeps what a parser and its groups know
+            raise UsageError(_unknown(rest, self._option_string_actions))
+        return namespace
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One parameter of an experiment, as a flag."""
+
+    name: str
+    """The parameter's, in snake_case."""
+    base: type
+    """The type of a value that is not None: bool, int, float, str or Path; str for a Literal."""
+    choices: tuple[str | int, ...]
+    """What a Literal allows; empty for any other type."""
+    optional: bool
+    """Whether None is allowed."""
+    default: Any
+    kind: str
+    """The type in words, with its bounds: `int >= 1`, or `3m|8m`."""
+    description: str
+    adapter: TypeAdapter[Any]
+
+    @property
+    def option(self) -> str:
+        """The flag as it is typed: `--learning-rate`."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def negation(self) -> str | None:
+        """`--no-name`, which says False to a bool and None to an optional value; None for other flags."""
+        return f"--no-{self.option[2:]}" if self.base is bool or self.optional else None
+
+    def value_of(self, text: str) -> Any:
+        """The value that `text` spells.
+
+        Raises:
+            UsageError: it spells none that the flag allows.
+        """
+        if not self.choices:
+            return self.validated(text)
+        for choice in self.choices:
+            if str(choice) == text:
+                return choice
+        known = ", ".join(map(str, self.choices))
+        raise UsageError(
+            f"{self.option}: unknown choice {text!r}{_hint(text, map(str, self.choices))}; the known ones are {known}"
+        )
+
+    def validated(self, value: object) -> Any:
+        """`value` as the flag's type, within its bounds.
+
+        Raises:
+            UsageError: it is neither.
+        """
+        try:
+            return self.adapter.validate_python(value)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            if first["type"].endswith(("_parsing", "_type", "_from_float", "finite_number")):
+                said = f"not {_WANTED[self.base]}"
+            else:
+                said = "not allowed: " + first["msg"].replace("Input should be", "it must be")
+            raise UsageError(f"{self.option}: {value!r} is {said} (it takes {self.kind})") from error
+
+    def word(self, value: Any) -> str:
+        """What says `value` on a command line; one word, since a value in a word of its own may not begin with a dash.
+
+        Raises:
+            ValueError: None, where the flag does not allow it.
+        """
+        if value is True:
+            return self.option
+        if value is None or value is False:
+            if self.negation is None:
+                raise ValueError(f"{self.option} cannot be {value}")
+            return self.negation
+        return f"{self.option}={value}"
+
+    def columns(self) -> tuple[str, str, str]:
+        """How the flag is typed, its default, its description: the three columns of its line of help."""
+        if self.base is bool:
+            typed = f"{self.option}, {self.negation}"
+        else:
+            typed = f"{self.option} {self.kind}" + (f", {self.negation}" if self.optional else "")
+        if self.base is bool:
+            default = "on" if self.default else "off"
+        else:
+            default = "none" if self.default is None else str(self.default) or "''"
+        return typed, default, self.description
+
+
+class Flags:
+    """The flags of one experiment, in the order of its parameters."""
+
+    def __init__(self, flags: Iterable[Flag]) -> None:
+        self._flags = {flag.name: flag for flag in flags}
+        taken: dict[str, str] = {"--help": "help"}
+        for flag in self._flags.values():
+            for option in filter(None, (flag.option, flag.negation)):
+                if option in taken:
+                    raise UsageError(f"parameter {flag.name!r} makes the flag {option}, and so does {taken[option]!r}")
+                taken[option] = flag.name
+
+    @classmethod
+    def of(cls, function: Callable[..., object]) -> Self:
+        """The flags that the signature of `function` describes.
+
+        Raises:
+            UsageError: a parameter that is not keyword-only, or lacks an annotation or a default, a type that no flag
+                can say, a default that its own type refuses, or two parameters that would make the same flag.
+        """
+        name = getattr(function, "__name__", "experiment")
+        try:
+            hints = typing.get_type_hints(function, include_extras=True)
+            return cls(_flag(parameter, hints) for parameter in inspect.signature(function).parameters.values())
+        except UsageError as error:
+            raise UsageError(f"{name}(): {error}") from error
+        except (NameError, TypeError, PydanticUserError) as error:
+            raise UsageError(f"{name}(): cannot read its annotations: {_first_line(error)}") from error
+
+    def __iter__(self) -> typing.Iterator[Flag]:
+        return iter(self._flags.values())
+
+    def __repr__(self) -> str:
+        return f"<Flags {' '.join(flag.option for flag in self)}>"
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Every parameter's default, by name."""
+        return {flag.name: flag.default for flag in self}
+
+    def add_to(self, parser: argparse.ArgumentParser) -> None:
+        """Add the flags to `parser`, with one line of help each; `collect` takes their values from what it parses.
+
+        Raises:
+            UsageError: the parser has a flag of that name already.
+        """
+        group = parser.add_argument_group("flags of the experiment", description=self.describe() or "it has none")
+        for flag in self:
+            dest = _dest(flag)
+            try:
+                if flag.base is bool:
+                    group.add_argument(flag.option, dest=dest, action="store_const", const=True, help=argparse.SUPPRESS)
+                else:
+                    group.add_argument(flag.option, dest=dest, nargs="?", const=_MISSING, help=argparse.SUPPRESS)
+                if flag.negation is not None:
+                    off = False if flag.base is bool else None
+                    group.add_argument(
+                        flag.negation, dest=dest, action="store_const", const=off, help=argparse.SUPPRESS
+                    )
+            except argparse.ArgumentError as error:
+                raise UsageError(
+                    f"parameter {flag.name!r} makes the flag {flag.option}, which the command has of its own"
+                ) from error
+            # After both: each add_argument sets a default for its dest, and what was typed must be told from it.
+            parser.set_defaults(**{dest: _UNSET})
+
+    def collect(self, namespace: argparse.Namespace) -> dict[str, Any]:
+        """Every parameter's value, from what a parser that `add_to` was told of has parsed.
+
+        Raises:
+            UsageError: a value that is missing, of another type, out of bounds, or not among the choices.
+        """
+        values = {}
+        for flag in self:
+            given = getattr(namespace, _dest(flag), _UNSET)
+            if given is _MISSING:
+                raise UsageError(
+                    f"{flag.option}: its value is missing (it takes {flag.kind}; "
+                    f"one that begins with a dash is written {flag.option}=VALUE)"
+                )
+            if given is _UNSET:
+                given = flag.default
+            elif isinstance(given, str):
+                given = flag.value_of(given)
+            values[flag.name] = given
+        return values
+
+    def parse(self, argv: Sequence[str]) -> dict[str, Any]:
+        """Every parameter's value, given or by default; of a flag given twice the last counts.
+
+        Raises:
+            UsageError: a flag that is not known, or a value that its flag does not allow.
+        """
+        parser = FlagParser(add_help=False)
+        self.add_to(parser)
+        return self.collect(parser.parse_strictly(argv))
+
+    def to_argv(self, values: Mapping[str, Any]) -> list[str]:
+        """The command line that `parse` reads as `values`, one word for each.
+
+        Raises:
+            ValueError: a name that is no parameter, or a None where none is allowed.
+        """
+        strangers = [name for name in values if name not in self._flags]
+        if strangers:
+            raise ValueError(f"no such flags: {', '.join(strangers)}")
+        return [self._flags[name].word(value) for name, value in values.items()]
+
+    def describe(self) -> str:
+        """One line for each flag: how it is typed, its default, what it is for."""
+        rows = [flag.columns() for flag in self]
+        typed = max((len(row[0]) for row in rows), default=0)
+        default = max((len(row[1]) for row in rows), default=0)
+        return "\n".join(f"{row[0]:<{typed}}  = {row[1]:<{default}}  {row[2]}".rstrip() for row in rows)
+
+
+def _dest(flag: Flag) -> str:
+    # Not the bare name: `file` of an experiment and `file` of the command would meet in one namespace.
+    return f"experiment.{flag.name}"
+
+
+def _flag(parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Flag:
+    where = f"parameter {parameter.name!r}"
+    if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
+        raise UsageError(f"{where} takes any number of values; a flag is one keyword-only parameter")
+    if parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
+        raise UsageError(f"{where} is positional; put a bare * before it, so that it is keyword-only")
+    if parameter.name not in hints:
+        raise UsageError(f"{where} has no annotation")
+    if parameter.default is inspect.Parameter.empty:
+        raise UsageError(f"{where} has no default")
+    hint = hints[parameter.name]
+    base, choices, optional, metadata = _taken_apart(hint, where)
+    # Neither infinity nor NaN is a setting, and JSON, in which settings are kept, can write neither.
+    adapter = TypeAdapter[Any](hint, config=ConfigDict(allow_inf_nan=False))
+    try:
+        default = adapter.validate_python(parameter.default)
+    except ValidationError as error:
+        refusal = error.errors(include_url=False)[0]["msg"]
+        raise UsageError(f"{where} has the default {parameter.default!r}, but: {refusal}") from error
+    return Flag(
+        name=parameter.name,
+        base=base,
+        choices=choices,
+        optional=optional,
+        default=default,
+        kind=_kind(base, choices, metadata),
+        description=_description(metadata),
+        adapter=adapter,
+    )
+
+
+def _taken_apart(hint: Any, where: str) -> tuple[type, tuple[str | int, ...], bool, tuple[Any, ...]]:
+    """The base type, the choices, whether None is allowed, and every annotation, outermost first."""
+    origin = typing.get_origin(hint)
+    if origin is Annotated:
+        inner, *metadata = typing.get_args(hint)
+        base, choices, optional, further = _taken_apart(inner, where)
+        return base, choices, optional, (*metadata, *further)
+    if origin in (Union, types.UnionType):
+        members = [member for member in typing.get_args(hint) if member is not types.NoneType]
+        if len(members) == 1:
+            base, choices, _, annotations = _taken_apart(members[0], where)
+            if base is bool:
+                raise UsageError(f"{where} is bool | None; a switch has two positions, use a Literal for three")
+            return base, choices, True, annotations
+    if origin is Literal:
+        members = [member for member in typing.get_args(hint) if member is not None]
+        texts = {str(member) for member in members}
+        if members and all(type(member) in (str, int) for member in members) and len(texts) == len(members):
+            return str, tuple(members), None in typing.get_args(hint), ()
+        raise UsageError(f"{where} is {_spelled(hint)}; choices must be distinct texts or whole numbers")
+    if hint in _KINDS:
+        return hint, (), False, ()
+    raise UsageError(
+        f"{where} is of type {_spelled(hint)}; a flag is a bool, int, float, str, Path or Literal, or one | None"
+    )
+
+
+def _spelled(hint: Any) -> str:
+    return hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else str(hint).replace("typing.", "")
+
+
+def _kind(base: type, choices: tuple[str | int, ...], metadata: tuple[Any, ...]) -> str:
+    if choices:
+        return "|".join(map(str, choices))
+    bounds = []
+    for item in metadata:
+        for constraint in item.metadata if isinstance(item, FieldInfo) else (item,):
+            # annotated_types names the attribute after the bound: Ge(ge=1)
+            bounds += [f"{sign} {getattr(constraint, name)}" for name, sign in _BOUNDS if hasattr(constraint, name)]
+    return f"{_KINDS[base]} {', '.join(bounds)}".rstrip()
+
+
+def _description(metadata: tuple[Any, ...]) -> str:
+    texts = (item.description for item in metadata if isinstance(item, FieldInfo) and item.description)
+    return " ".join(next(texts, "").split())
+
+
+def _hint(given: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(given, list(known), n=1)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def _unknown(rest: Sequence[str], known: Iterable[str]) -> str:
+    flags = [word for word in rest if word.startswith("-")]
+    if not flags:
+        return f"unexpected argument {rest[0]!r}"
+    if re.match(r"-[\d.]", flags[0]):  # -1e-4, which argparse takes for a flag, as it does not -0.0001
+        return f"unexpected argument {flags[0]!r}; a value that begins with a dash is written --flag={flags[0]}"
+    given = flags[0].partition("=")[0]
+    return f"unknown flag {given}{_hint(given, known)}"
+
+
+def _reworded(error: argparse.ArgumentError) -> str:
+    said = error.message
+    if explicit := re.fullmatch(r"ignored explicit argument (.*)", said):
+        said = f"takes no value, got {explicit[1]}"
+    return f"{error.argument_name}: {said}" if error.argument_name else said
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,1 @@
+"""How a topology gets its processes."""

@@ -1,0 +1,197 @@
+"""Logs: every line of a node as JSON in a file, and warnings in short on stderr.
+
+Importing this does nothing, and neither does getting a logger; `configure` sets the process up, once for its node:
+
+    log.configure(run.logs, node="learner", level="info")
+    log.get(actor="learner/trainer").warning("slow update", seconds=3.2)
+
+writes `logs/learner.jsonl` and, for people, `12:30:05 WARNING learner/trainer  slow update  seconds=3.2`.
+Times are UTC. What other libraries log through `logging` (asyncio's forgotten exceptions, say) goes the same way.
+"""
+
+import contextlib
+import json
+import logging
+import sys
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NoReturn, TextIO
+
+import structlog
+from structlog.typing import EventDict, FilteringBoundLogger, WrappedLogger
+
+_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
+# What a short line has in other places, or leaves to the file.
+_NOT_IN_SHORT = {"timestamp", "level", "node", "actor", "event", "exception", "error", "library"}
+_LONGEST = 80
+
+
+class _Output:
+    """Where lines go in this process: a file, and a stream for people. Always structlog's last processor.
+
+    Any thread may write.
+    """
+
+    def __init__(self, file: TextIO | None, node: str) -> None:
+        self._file = file
+        self._node = node
+        self._lock = threading.Lock()
+        self._heard = True
+        self.stream: TextIO | None = None
+
+    def __call__(self, logger: WrappedLogger, method: str, given: EventDict) -> NoReturn:
+        line = {"timestamp": given.pop("timestamp"), "level": given.pop("level"), "node": self._node, **given}
+        with self._lock:
+            self._to_file(line)
+            if self._heard and _LEVELS.get(str(line["level"]), 0) >= logging.WARNING:
+                # Looked up each time: a live display puts a stream of its own in the place of sys.stderr.
+                stream = self.stream if self.stream is not None else sys.stderr
+                try:
+                    stream.write(_short(line, with_file=self._file is not None))
+                    stream.flush()
+                except OSError as error:
+                    # The terminal was closed. A run of hours does not end for that; the file has every line.
+                    self._heard = False
+                    self._to_file({**line, "event": "nobody reads stderr any longer", "error": repr(error)})
+        raise structlog.DropEvent  # written: nothing is left for structlog's own logger to print
+
+    def _to_file(self, line: EventDict) -> None:
+        if self._file is None:
+            return
+        try:
+            text = json.dumps(line, default=repr, ensure_ascii=False, allow_nan=False)
+        except (TypeError, ValueError):
+            # NaN, a tuple as a key, a list in itself: what JSON cannot say must not cost the line.
+            text = json.dumps({key: value if isinstance(value, str) else repr(value) for key, value in line.items()})
+        self._file.write(text + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+class _FromLogging(logging.Handler):
+    """Hands what is logged through `logging` to structlog."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        level = min(max(record.levelno // 10, 1), 5) * 10  # structlog knows the five, `logging` any number
+        get(library=record.name).log(level, record.getMessage(), exc_info=record.exc_info)
+
+
+def configure(folder: Path | None, *, node: str, level: str | int = "info") -> None:
+    """Send this process's logs to `<folder>/<node>.jsonl`, appended, and warnings to stderr as well.
+
+    A second call takes the place of the first. Without a folder nothing is written to a file, and the lines on stderr
+    carry tracebacks, which otherwise stand in the file alone.
+
+    Raises:
+        ValueError: a level that is none.
+        OSError: the file cannot be written to.
+    """
+    threshold = _LEVELS.get(level.lower()) if isinstance(level, str) else level
+    if threshold is None:
+        raise ValueError(f"no such log level: {level!r}; the known ones are {', '.join(_LEVELS)}")
+    file = None if folder is None else (folder / f"{node}.jsonl").open("a", encoding="utf-8", errors="backslashreplace")
+    close()
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            _name_the_error,
+            structlog.processors.format_exc_info,
+            _Output(file, node),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(threshold),
+        cache_logger_on_first_use=False,  # a module's logger is made before `configure` is called
+    )
+    logging.getLogger().addHandler(_FromLogging(max(threshold, logging.WARNING)))
+
+
+@contextlib.contextmanager
+def at_least_warnings(node: str) -> Iterator[None]:
+    """While the block runs, print warnings to stderr, unless whoever runs this process has set logging up already."""
+    if structlog.is_configured():
+        yield
+        return
+    configure(None, node=node, level="warning")
+    try:
+        yield
+    finally:
+        close()
+
+
+def close() -> None:
+    """Close the file and forget the set-up. Lines logged later go where structlog sends them by default."""
+    root = logging.getLogger()
+    for handler in list(root.handlers):
+        if isinstance(handler, _FromLogging):
+            root.removeHandler(handler)
+    output = _current_output()
+    if output is not None:
+        structlog.reset_defaults()
+        output.close()
+
+
+def get(**bound: object) -> FilteringBoundLogger:
+    """A logger that writes `bound` into every line, as in `get(actor="learner/trainer")`."""
+    logger: FilteringBoundLogger = structlog.get_logger(**bound)
+    return logger
+
+
+@contextlib.contextmanager
+def diverted(stream: TextIO) -> Iterator[None]:
+    """While the block runs, write the short lines to `stream` instead of stderr: a display's own, for example.
+
+    Raises:
+        RuntimeError: `configure` has not been called.
+    """
+    output = _current_output()
+    if output is None:
+        raise RuntimeError("configure the logs before diverting them")
+    before, output.stream = output.stream, stream
+    try:
+        yield
+    finally:
+        output.stream = before
+
+
+def _current_output() -> _Output | None:
+    # structlog is asked, so that there is one place, not two, that knows how this process logs
+    last = structlog.get_config()["processors"][-1]
+    return last if isinstance(last, _Output) else None
+
+
+def _name_the_error(logger: WrappedLogger, method: str, line: EventDict) -> EventDict:
+    """Put `ValueError: no such map` beside the traceback: the part that is read, and searched for."""
+    exc_info: Any = line.get("exc_info")
+    if exc_info is True:
+        exc_info = sys.exc_info()
+    error = exc_info[1] if isinstance(exc_info, tuple) else exc_info
+    if isinstance(error, BaseException):
+        line.setdefault("error", f"{type(error).__name__}: {error}")
+    return line
+
+
+def _short(line: EventDict, *, with_file: bool) -> str:
+    time = f"{datetime.fromisoformat(line['timestamp']).astimezone(UTC):%H:%M:%S}"
+    parts = [f"{time} {str(line['level']).upper()} {line.get('actor') or line.get('library') or line['node']}"]
+    parts.append(_one_line(line["event"]))
+    for key, value in line.items():
+        text = f"{key}={value}"
+        # A story of fifty lines is for the file.
+        if key not in _NOT_IN_SHORT and len(text) <= _LONGEST and "\n" not in text:
+            parts.append(text)
+    if "error" in line:
+        parts.append(_one_line(line["error"]))
+    text = "  ".join(parts) + "\n"
+    if not with_file and "exception" in line:
+        text += f"{line['exception']}\n"
+    return text
+
+
+def _one_line(value: object) -> str:
+    return " ".join(str(value).split())

@@ -1,0 +1,198 @@
+"""A mailbox: bounded by count and bytes, system messages first, newest wins where a message says so."""
+
+import asyncio
+from collections import deque
+
+from orchestra.envelope import Envelope
+from orchestra.errors import ActorStopped
+from orchestra.message import Lane
+from orchestra.system import MailboxStatistics
+
+CAPACITY = 4096
+CAPACITY_BYTES = 256 << 20
+
+
+class _Slot:
+    """Where a latest-wins message waits, so that a newer one can take its place."""
+
+    __slots__ = ("envelope",)
+
+    def __init__(self, envelope: Envelope) -> None:
+        self.envelope = envelope
+
+
+class Mailbox:
+    """What waits for one actor. One reader; any number of writers, all on the node's loop.
+
+    Writers that found no room are let in in the order they came. An envelope that came over a connection is always
+    let in, because its sender holds credit for it; so is a message larger than the whole mailbox, once it is empty.
+    """
+
+    __slots__ = (
+        "_capacity",
+        "_capacity_bytes",
+        "_closed",
+        "_latest",
+        "_nbytes",
+        "_ordered",
+        "_reader",
+        "_system",
+        "_writers",
+    )
+
+    def __init__(self, capacity: int = CAPACITY, capacity_bytes: int = CAPACITY_BYTES) -> None:
+        if capacity < 1 or capacity_bytes < 1:
+            raise ValueError(f"a mailbox holds at least one message, got capacity {capacity}, {capacity_bytes} bytes")
+        self._capacity = capacity
+        self._capacity_bytes = capacity_bytes
+        self._system: deque[Envelope] = deque()
+        self._ordered: deque[Envelope | _Slot] = deque()
+        self._latest: dict[tuple[type, str], _Slot] = {}
+        self._nbytes = 0
+        self._writers: deque[tuple[asyncio.Future[None], Envelope]] = deque()
+        self._reader: asyncio.Future[None] | None = None
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._system) + len(self._ordered)
+
+    def statistics(self) -> MailboxStatistics:
+        """Return how full it is."""
+        return MailboxStatistics(
+            depth=len(self), nbytes=self._nbytes, capacity=self._capacity, waiting=len(self._writers)
+        )
+
+    def put_nowait(self, envelope: Envelope) -> bool:
+        """Queue `envelope` and return true, or return false if there is no room.
+
+        Raises:
+            ActorStopped: the mailbox is closed.
+        """
+        lane = envelope.message.lane
+        if lane is Lane.ORDERED:
+            if self._closed:
+                raise ActorStopped(f"{envelope.recipient} has stopped")
+            if envelope.origin is None and (self._writers or not self._has_room(envelope)):
+                return False
+            self._ordered.append(envelope)
+            self._nbytes += envelope.nbytes
+        elif lane is Lane.SYSTEM:
+            self._system.append(envelope)
+        else:
+            if self._closed:
+                raise ActorStopped(f"{envelope.recipient} has stopped")
+            if not self._replace(envelope):
+                if envelope.origin is None and (self._writers or not self._has_room(envelope)):
+                    return False
+                self._append_latest(envelope)
+        reader = self._reader
+        if reader is not None:
+            self._reader = None
+            if not reader.done():
+                reader.set_result(None)
+        return True
+
+    async def put(self, envelope: Envelope) -> None:
+        """Queue `envelope`, waiting for room.
+
+        Raises:
+            ActorStopped: the mailbox was closed before there was room.
+        """
+        if self.put_nowait(envelope):
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._writers.append((turn, envelope))
+        await turn  # whoever frees the room queues the envelope, so that nobody overtakes; see _admit
+
+    def get_nowait(self) -> Envelope | None:
+        """Take the next envelope, or None."""
+        if self._system:
+            return self._system.popleft()
+        return self._take_ordered()
+
+    async def wait_not_empty(self) -> None:
+        """Wait until there is something to take."""
+        if self._system or self._ordered:
+            return
+        self._reader = asyncio.get_running_loop().create_future()
+        await self._reader
+
+    @property
+    def idle(self) -> bool:
+        """Whether its reader waits and there is nothing to take."""
+        return not len(self) and self._reader is not None and not self._reader.done()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it lets nothing more in."""
+        return self._closed
+
+    def close(self) -> None:
+        """Let nothing more in but system messages; writers that wait get `ActorStopped`. What is queued stays."""
+        self._closed = True
+        writers, self._writers = self._writers, deque()
+        for turn, envelope in writers:
+            if not turn.done():
+                turn.set_exception(ActorStopped(f"{envelope.recipient} stopped while its mailbox was full"))
+
+    def drain(self) -> list[Envelope]:
+        """Take everything that is left, system messages first."""
+        left = list(self._system)
+        self._system.clear()
+        while (envelope := self._take_ordered()) is not None:
+            left.append(envelope)
+        return left
+
+    def _take_ordered(self) -> Envelope | None:
+        if not self._ordered:
+            return None
+        item = self._ordered.popleft()
+        if isinstance(item, _Slot):
+            envelope = item.envelope
+            del self._latest[type(envelope.message), envelope.sender]
+        else:
+            envelope = item
+        self._nbytes -= envelope.nbytes
+        if self._writers:
+            self._admit()
+        if envelope.origin is not None:
+            envelope.origin.consumed(envelope.recipient, envelope.nbytes)
+        return envelope
+
+    def _has_room(self, envelope: Envelope) -> bool:
+        if len(self._ordered) >= self._capacity:
+            return False
+        return self._nbytes + envelope.nbytes <= self._capacity_bytes or not self._ordered
+
+    def _admit(self) -> None:
+        while self._writers:
+            turn, envelope = self._writers[0]
+            if turn.done():  # its sender gave up
+                self._writers.popleft()
+                continue
+            if not self._has_room(envelope):
+                return
+            self._writers.popleft()
+            if envelope.message.lane is Lane.LATEST:
+                if not self._replace(envelope):
+                    self._append_latest(envelope)
+            else:
+                self._ordered.append(envelope)
+                self._nbytes += envelope.nbytes
+            turn.set_result(None)
+
+    def _append_latest(self, envelope: Envelope) -> None:
+        slot = _Slot(envelope)
+        self._latest[type(envelope.message), envelope.sender] = slot
+        self._ordered.append(slot)
+        self._nbytes += envelope.nbytes
+
+    def _replace(self, envelope: Envelope) -> bool:
+        slot = self._latest.get((type(envelope.message), envelope.sender))
+        if slot is None:
+            return False
+        old, slot.envelope = slot.envelope, envelope
+        self._nbytes += envelope.nbytes - old.nbytes
+        if old.origin is not None:
+            old.origin.consumed(old.recipient, old.nbytes)
+        return True

@@ -1,0 +1,642 @@
+"""A node: one process with one loop and one address, that hosts cells, routes envelopes and dials peers."""
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+from pydantic import ValidationError
+
+from orchestra import codec, log
+from orchestra.actor import Actor, actor_class, on
+from orchestra.cell import STOPPED, Cell, refusal
+from orchestra.clock import Clock, RealClock
+from orchestra.directory import Directory
+from orchestra.envelope import Envelope, check_name, node_of
+from orchestra.errors import (
+    AskCycle,
+    AskFailed,
+    HandshakeError,
+    MailboxFull,
+    NotUnderstood,
+    OrchestraError,
+    Unreachable,
+    UsageError,
+)
+from orchestra.link import Link
+from orchestra.message import Lane, Message, Request, isolated, size_of
+from orchestra.ref import Ref
+from orchestra.system import (
+    Flow,
+    LookupMsg,
+    NodeStatistics,
+    ProcessStatistics,
+    StatisticsMsg,
+    StopNodeMsg,
+    TerminatedMsg,
+    WatchMsg,
+    WindUpMsg,
+)
+from orchestra.transport.base import Connection, Listener
+from orchestra.transport.frames import Limits
+from orchestra.transport.registry import transport_for
+
+P = ParamSpec("P")
+M = TypeVar("M", bound=Message)
+T = TypeVar("T")
+
+DIRECTORY = "directory"
+"""The name of the actor that says where nodes listen. It does nothing else, so that nothing else decides its order."""
+SYSTEM = "system"
+"""The name of the actor that every node has, and that speaks for the node itself."""
+HEARTBEAT_S = 2.0
+SILENT_BEATS = 10
+"""A peer that was not heard for so many heartbeats is taken for dead. Counted in beats, not in seconds: a node that was
+itself busy for a minute has heard nobody meanwhile, and that is no fault of theirs."""
+MAX_UNPROVEN = 64
+"""Connections that have not proved themselves yet; one more is turned away."""
+STOP_S = 10.0
+"""How long a graceful stop may take before it becomes an abort."""
+LOGGED_DEAD_LETTERS = 10
+
+
+class Node:
+    """A process of a run: `async with Node("here").running() as node:`.
+
+    Args:
+        name: its part of every address, `name/actor`.
+        listen: where other nodes reach it: `tcp://HOST:PORT`, `unix:///PATH` or `memory://NAME`; None for a node
+            that is alone.
+        join: where the run's root listens; None for the root itself.
+        secret: what every node of the run knows; proved to each other before anything else is said.
+        seed: the run's; every actor's random numbers come from it and the actor's address.
+        run_directory: where the run keeps its files.
+        inline: run what actors offload at once, on the loop. Slower, but the order of all deliveries then depends on
+            nothing but the messages: a single-process run repeats bit for bit. Such a node sets its peers no
+            deadlines, since long work in this very process holds them up.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        listen: str | None = None,
+        join: str | None = None,
+        secret: bytes | None = None,
+        seed: int = 0,
+        run_directory: Path | None = None,
+        clock: Clock | None = None,
+        inline: bool = False,
+        limits: Limits | None = None,
+    ) -> None:
+        self.name = check_name(name, "a node")
+        self.secret = secret if secret is not None else os.urandom(32)
+        self.seed = seed
+        self.run_directory = run_directory
+        self.clock: Clock = clock or RealClock()
+        self.limits = limits or Limits()
+        self.incarnation = os.urandom(8)
+        self.listening = ""
+        self.stopping = False
+        self.directory = Directory()
+        self.root = name if join is None else ""
+        self.processes: Callable[[], tuple[ProcessStatistics, ...]] = tuple
+        """Tells of the processes that this node launched."""
+        self.loop: asyncio.AbstractEventLoop
+        self.stop_requested: asyncio.Future[str]
+        """Done, with the reason, once somebody asked this node to stop or its root was lost."""
+        self.log = log.get(actor=f"{name}/{SYSTEM}")
+        self._listen = listen
+        self._join = join
+        self.inline = inline
+        self._cells: dict[str, Cell] = {}
+        self._links: dict[str, Link] = {}
+        self._other_links: set[Link] = set()
+        self._connecting: dict[str, asyncio.Task[Link]] = {}
+        self._listener: Listener | None = None
+        self._pending: dict[int, tuple[asyncio.Future[Any], type[Request[Any]] | None, str]] = {}
+        self._correlation = 0
+        self._watched: dict[str, set[tuple[str, str]]] = {}
+        self._heart: asyncio.Task[None] | None = None
+        self._errands: set[asyncio.Task[None]] = set()
+        self._body: asyncio.Task[Any] | None = None
+        self._failures: list[Exception] = []
+        self._executor: ThreadPoolExecutor | None = None
+        self._dead_letters: Counter[tuple[str, str]] = Counter()
+        self._past_flows: Counter[tuple[str, str, str]] = Counter()
+        self._outside = _Outside(self)
+
+    # Its life
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator["Node"]:
+        """Open the node, and stop it when the block ends.
+
+        Raises:
+            UsageError: its address is malformed or taken.
+            Unreachable, HandshakeError: the root does not answer, or does not know the secret.
+            ExceptionGroup: an actor failed for good; holds an `ActorFailed` with the actor's last deliveries.
+        """
+        self.loop = asyncio.get_running_loop()
+        self.stop_requested = self.loop.create_future()
+        with log.at_least_warnings(self.name):
+            try:
+                await self._open()
+            except BaseException:
+                await self.stop()
+                raise
+            self._body = asyncio.current_task()
+            try:
+                yield self
+            except asyncio.CancelledError:
+                # Ours, as `asyncio.timeout` does it, if an actor failed; else somebody else's, and not to be touched.
+                if not self._failures or self._body is None or self._body.uncancel() > 0:
+                    raise
+            finally:
+                self._body = None
+                await self.stop()
+            if self._failures:
+                raise ExceptionGroup(f"node {self.name} failed", self._failures)
+
+    async def stop(self) -> None:
+        """Stop all actors, the youngest first, then the links. A deadline of 10 s turns it into an abort."""
+        self.stopping = True
+        for cell in reversed(list(self._cells.values())):
+            await self.stop_cell(cell)
+        leftover = [*self._errands, *self._connecting.values(), *([self._heart] if self._heart is not None else [])]
+        for task in leftover:
+            task.cancel()
+        await asyncio.gather(*leftover, return_exceptions=True)
+        for link in [*self._links.values(), *self._other_links]:
+            link.close()
+        if self._listener is not None:
+            await self._listener.close()
+            self._listener = None
+        if self._executor is not None:
+            self._executor.shutdown(wait=False, cancel_futures=True)
+
+    async def stop_cell(self, cell: Cell, deadline: float = STOP_S) -> None:
+        """Stop one actor gracefully; abort it after `deadline` seconds."""
+        cell.request_stop()
+        done, _ = await asyncio.wait({cell.terminated}, timeout=deadline)
+        if not done:
+            self.log.warning("actor did not stop in time and is aborted", address=cell.address, seconds=deadline)
+            cell.request_stop(graceful=False)
+            await asyncio.wait({cell.terminated}, timeout=deadline)
+
+    def escalate(self, error: Exception) -> None:
+        """Fail the node: the block of `running()` is cancelled, and `running()` raises `error` in a group."""
+        self._failures.append(error)
+        if self._body is not None and len(self._failures) == 1:
+            self._body.cancel()
+
+    def request_stop(self, reason: str) -> None:
+        """Ask whoever runs this node to stop it."""
+        if not self.stop_requested.done():
+            self.stop_requested.set_result(reason)
+
+    # Its actors
+
+    def spawn(self, name: str, kind: Callable[P, Actor[M]], *args: P.args, **kwargs: P.kwargs) -> Ref[M]:
+        """Start the actor `kind(*args, **kwargs)` as `<node>/<name>` and return its ref."""
+        cell = self.start_cell(name, actor_class(kind), partial(kind, *args, **kwargs))
+        return Ref(cell.address, self._outside)
+
+    def start_cell(self, name: str, kind: type[Actor[Any]], recipe: Callable[[], Actor[Any]]) -> Cell:
+        """Start an actor under `name`.
+
+        Raises:
+            UsageError: the name is taken, or no name.
+        """
+        address = f"{self.name}/{check_name(name, 'an actor')}"
+        if address in self._cells:
+            raise UsageError(f"there is an actor at {address} already")
+        cell = self._cells[address] = Cell(self, address, kind, recipe)
+        cell.start()
+        return cell
+
+    def ref(self, address: str) -> Ref[Any]:
+        """Return a ref to any actor of the run, to use from outside of actors."""
+        return Ref(address, self._outside)
+
+    def cell(self, address: str) -> Cell:
+        """Return the running actor at `address` of this node.
+
+        Raises:
+            Unreachable: there is none.
+        """
+        cell = self._cells.get(address)
+        if cell is None:
+            known = ", ".join(sorted(self._cells)) or "none"
+            raise Unreachable(f"there is no actor at {address}; the actors of {self.name} are {known}")
+        return cell
+
+    def forget_cell(self, cell: Cell, reason: str, watchers: set[str]) -> None:
+        """Take note that `cell` is gone."""
+        self._cells.pop(cell.address, None)
+        for (sender, kind), count in cell.flows.items():
+            self._past_flows[sender, kind.__name__, cell.address] += count
+        for watcher in watchers:
+            self._tell_terminated(watcher, cell.address, reason)
+
+    @property
+    def idle(self) -> bool:
+        """Whether all its actors wait for messages, there is none, and nothing is on its way out."""
+        return not self._errands and all(cell.idle for cell in self._cells.values())
+
+    async def offload(self, function: Callable[..., T], *args: Any) -> T:
+        """Run `function` in one of this node's threads; inline if the node is to be reproducible."""
+        if self.inline:
+            result = function(*args)
+            await asyncio.sleep(0)  # as with a thread, the others get their turn meanwhile
+            return result
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(max_workers=64, thread_name_prefix=f"{self.name}-offload")
+        return await self.loop.run_in_executor(self._executor, function, *args)
+
+    def statistics(self) -> NodeStatistics:
+        """Return how this node is doing."""
+        flows = Counter(self._past_flows)
+        for cell in self._cells.values():
+            for (sender, kind), count in cell.flows.items():
+                flows[sender, kind.__name__, cell.address] += count
+        return NodeStatistics(
+            node=self.name,
+            cells=tuple(cell.statistics() for cell in self._cells.values()),
+            flows=tuple(Flow(sender=s, type=t, recipient=r, count=n) for (s, t, r), n in sorted(flows.items())),
+            dead_letters=self._dead_letters.total(),
+            peers=tuple(sorted(self._links)),
+            processes=self.processes(),
+        )
+
+    # Sending
+
+    def post(self, sender: str, recipient: str, message: Message) -> Awaitable[None] | None:
+        """Deliver `message` here or to another node; return what to await if there is no room yet."""
+        cell = self._cells.get(recipient)
+        if cell is not None:
+            envelope = self._local(cell, sender, message)
+            if cell.stopping and message.lane is not Lane.SYSTEM:
+                # As it would be if it came from another node. Who must know that an actor ends watches it.
+                self.dead_letter(envelope, "the actor is stopping")
+                return None
+            return None if cell.mailbox.put_nowait(envelope) else cell.mailbox.put(envelope)
+        link = self._links.get(self._peer_of(recipient))
+        if link is not None:
+            return link.post(sender, recipient, message)
+        return self._post_far(sender, recipient, message)
+
+    def post_nowait(self, sender: str, recipient: str, message: Message) -> None:
+        """Deliver `message` at once, or raise `MailboxFull`, or `ActorStopped` if the recipient is stopping."""
+        cell = self._cells.get(recipient)
+        if cell is not None:
+            if not cell.mailbox.put_nowait(self._local(cell, sender, message)):
+                raise MailboxFull(f"{recipient} has {len(cell.mailbox)} messages waiting")
+            return
+        peer = self._peer_of(recipient)
+        link = self._links.get(peer)
+        if link is None:
+            raise Unreachable(f"{self.name} has no connection to {peer} yet; `tell` makes one")
+        link.post_nowait(sender, recipient, message)
+
+    async def ask(self, sender: str, recipient: str, request: Request[Any], chain: tuple[str, ...]) -> Any:
+        """Deliver `request` and wait for the answer; `chain` names who is waiting, the asker last."""
+        if recipient in chain:
+            raise AskCycle(f"{' → '.join([*chain, recipient])}: this ask would wait for itself")
+        self._correlation += 1
+        correlation = self._correlation
+        future: asyncio.Future[Any] = self.loop.create_future()
+        cell = self._cells.get(recipient)
+        self._pending[correlation] = (future, None if cell else type(request), node_of(recipient))
+        try:
+            if cell is not None:
+                envelope = self._local(cell, sender, request)
+                envelope.correlation, envelope.chain = correlation, chain
+                await cell.mailbox.put(envelope)
+            else:
+                link = await self._link_to(self._peer_of(recipient))
+                waiting = link.post(sender, recipient, request, correlation, chain)
+                if waiting is not None:
+                    await waiting
+            return await future
+        finally:
+            del self._pending[correlation]
+            if future.done() and not future.cancelled():
+                future.exception()  # seen, also where the link that broke failed the sending first
+
+    def answer(self, envelope: Envelope, value: Any) -> None:
+        """Send the answer to a request."""
+        if envelope.origin is not None:
+            envelope.origin.answer(envelope.correlation, value)
+            return
+        pending = self._pending.get(envelope.correlation)
+        if pending is not None and not pending[0].done():
+            pending[0].set_result(_isolated_answer(value, type(envelope.message)))
+
+    def fail(self, envelope: Envelope, error: Exception) -> None:
+        """Say that a request has no answer."""
+        if envelope.origin is not None:
+            envelope.origin.fail(envelope.correlation, error)
+        else:
+            self.reject(envelope.correlation, error)
+
+    def watch(self, watcher: str, target: str) -> None:
+        """Have `watcher`, an actor of this node, told when `target` terminates."""
+        if node_of(target) == self.name:
+            cell = self._cells.get(target)
+            if cell is None:
+                self._tell_terminated(watcher, target, "it had stopped before")
+            else:
+                cell.mailbox.put_nowait(Envelope(target, watcher, WatchMsg(watcher=Ref(watcher))))
+            return
+        self._send_on_errand(self._watch_far(watcher, target))
+
+    def dead_letter(self, envelope: Envelope, reason: str) -> None:
+        """Count a message that nobody will handle, and log the first few of its kind."""
+        key = (envelope.recipient, type(envelope.message).__name__)
+        self._dead_letters[key] += 1
+        if self._dead_letters[key] <= LOGGED_DEAD_LETTERS:
+            cell = self._cells.get(envelope.recipient)
+            expected = self.stopping or (cell is not None and cell.stopping)
+            (self.log.info if expected else self.log.warning)(
+                "dead letter", recipient=key[0], type=key[1], sender=envelope.sender, reason=reason
+            )
+
+    # What links call
+
+    def deliver(self, envelope: Envelope) -> None:
+        """Put what came from another node into its mailbox."""
+        if isinstance(envelope.message, TerminatedMsg):
+            self._watched.get(node_of(envelope.message.address), set()).discard(
+                (envelope.recipient, envelope.message.address)
+            )
+        cell = self._cells.get(envelope.recipient)
+        if cell is None:
+            reason = f"there is no actor at {envelope.recipient}"
+            if isinstance(envelope.message, WatchMsg):
+                self._tell_terminated(envelope.message.watcher.address, envelope.recipient, reason)
+            else:
+                self._undelivered(envelope, Unreachable(reason), reason)
+        elif type(envelope.message) not in cell.understands:
+            reason = refusal(cell.kind, type(envelope.message))
+            self._undelivered(envelope, NotUnderstood(reason), reason)
+        else:
+            try:
+                cell.mailbox.put_nowait(envelope)
+            except Unreachable as error:
+                self._undelivered(envelope, error, str(error))
+
+    def resolve(self, correlation: int, value: Any) -> None:
+        """Take an answer that came from another node."""
+        pending = self._pending.get(correlation)
+        if pending is None or pending[0].done():
+            return  # whoever asked was cancelled
+        future, kind, _ = pending
+        try:
+            future.set_result(value if kind is None else kind.answer_adapter().validate_python(value))
+        except ValidationError as error:
+            future.set_exception(AskFailed(f"the answer is not what was asked for: {error}"))
+
+    def reject(self, correlation: int, error: Exception) -> None:
+        """Take a failure instead of an answer."""
+        pending = self._pending.get(correlation)
+        if pending is not None and not pending[0].done():
+            pending[0].set_exception(error)
+
+    def link_opened(self, link: Link) -> None:
+        """Take note of a peer that said hello."""
+        self._other_links.discard(link)
+        older = self._links.get(link.peer)
+        if older is not None and older.peer_incarnation == link.peer_incarnation:
+            self._other_links.add(link)  # both dialled at once; each goes on sending by the link it has
+            return
+        if older is not None:
+            replaced = HandshakeError(f"another process took the place of {link.peer}")
+            self.link_lost(older, replaced)  # at once: what is sent from here on concerns the new process
+            older.abort(replaced)
+        self._links[link.peer] = link
+        if self._join is None and link.peer_listening:
+            self.directory.register(link.peer, link.peer_listening)
+        self.log.info("connected", peer=link.peer)
+
+    def link_lost(self, link: Link, error: Exception | None) -> None:
+        """Fail all that depended on a peer."""
+        self._other_links.discard(link)
+        if self._links.get(link.peer) is not link:
+            if isinstance(error, HandshakeError):
+                self.log.warning("connection refused", reason=str(error))
+            return
+        del self._links[link.peer]
+        reason = f"node {link.peer} is gone: {error or 'closed by this side'}"
+        if not self.stopping:
+            level = self.log.info if link.said_goodbye or error is None else self.log.warning
+            level("peer gone", peer=link.peer, reason="it said goodbye" if link.said_goodbye else str(error))
+        if self._join is None:
+            self.directory.unregister(link.peer)
+        for future, _, peer in self._pending.values():
+            if peer == link.peer and not future.done():
+                future.set_exception(Unreachable(reason))
+        for watcher, target in self._watched.pop(link.peer, set()):
+            self._tell_terminated(watcher, target, reason)
+        if link.peer == self.root:
+            self.request_stop(f"the root is gone: {error or 'it said goodbye'}")
+
+    # Inside
+
+    async def _open(self) -> None:
+        self.start_cell(SYSTEM, _System, partial(_System, self))
+        self.start_cell(DIRECTORY, _Directory, partial(_Directory, self))
+        if self._listen is not None:
+            self._listener = await transport_for(self._listen).listen(self._listen, self._accept)
+            self.listening = self._listener.address
+        if self._join is not None:
+            self.root = (await self._connect(self._join)).peer
+        if (self._join is not None or self._listen is not None) and not self.inline:
+            self._heart = self.loop.create_task(self._beat(), name=f"{self.name}: heartbeat")
+
+    def _accept(self, connection: Connection) -> None:
+        if sum(not link.peer for link in self._other_links) >= MAX_UNPROVEN:
+            self.log.warning("too many connections that have not proved themselves", peer=connection.peer)
+            connection.abort(HandshakeError("too many unproven connections"))
+            return
+        self._other_links.add(Link(self, connection, dialing=False))
+
+    def _peer_of(self, recipient: str) -> str:
+        peer = node_of(recipient)
+        if peer == self.name:
+            raise Unreachable(f"there is no actor at {recipient} (any longer)")
+        return peer
+
+    async def _post_far(self, sender: str, recipient: str, message: Message) -> None:
+        link = await self._link_to(node_of(recipient))
+        waiting = link.post(sender, recipient, message)
+        if waiting is not None:
+            await waiting
+
+    async def _link_to(self, peer: str) -> Link:
+        """Return the link to `peer`, dialling it if there is none."""
+        link = self._links.get(peer)
+        if link is not None:
+            return link
+        connecting = self._connecting.get(peer)
+        if connecting is None:
+            connecting = self._connecting[peer] = self.loop.create_task(self._dial(peer))
+
+            def connected(task: asyncio.Task[Link]) -> None:
+                self._connecting.pop(peer, None)
+                if not task.cancelled():
+                    task.exception()  # seen, also if whoever wanted the link has given up
+
+            connecting.add_done_callback(connected)
+        return await asyncio.shield(connecting)
+
+    async def _dial(self, peer: str) -> Link:
+        if self._listener is None and self._join is None:
+            raise Unreachable(f"there is no node {peer!r}: {self.name} is alone")
+        if self._join is None:
+            address = await self.directory.lookup(peer)
+        else:
+            address = await self._outside.ask(f"{self.root}/{DIRECTORY}", LookupMsg(node=peer))
+        if peer in self._links:  # it dialled us meanwhile
+            return self._links[peer]
+        link = await self._connect(address)
+        if link.peer != peer:
+            error = HandshakeError(f"expected {peer} at {address}, found {link.peer}")
+            link.abort(error)
+            raise error
+        return self._links[peer]
+
+    async def _connect(self, address: str) -> Link:
+        link = Link(self, await transport_for(address).dial(address), dialing=True)
+        try:
+            await link.opened
+        except asyncio.CancelledError:
+            link.abort(Unreachable("given up before it was open"))
+            raise
+        if link.lost:
+            raise Unreachable(f"{link.peer} at {address} was lost as soon as it was found")
+        return link
+
+    async def _watch_far(self, watcher: str, target: str) -> None:
+        peer = node_of(target)
+        try:
+            link = await self._link_to(peer)
+            link.post(watcher, target, WatchMsg(watcher=Ref(watcher)))
+            self._watched.setdefault(peer, set()).add((watcher, target))
+        except OrchestraError as error:
+            self._tell_terminated(watcher, target, str(error))
+
+    def _tell_terminated(self, watcher: str, address: str, reason: str) -> None:
+        message = TerminatedMsg(address=address, reason=reason, graceful=reason == STOPPED)
+        cell = self._cells.get(watcher)
+        if cell is not None:
+            cell.mailbox.put_nowait(Envelope(watcher, address, message))
+        elif node_of(watcher) != self.name and (link := self._links.get(node_of(watcher))) is not None:
+            link.post(address, watcher, message)
+
+    def _local(self, cell: Cell, sender: str, message: Message) -> Envelope:
+        kind = type(message)
+        if kind not in cell.understands:
+            raise NotUnderstood(refusal(cell.kind, kind))
+        if not kind.wire.immutable:
+            message, nbytes = codec.weighed_copy(message)
+            return Envelope(cell.address, sender, message, nbytes)
+        if kind.wire.array_fields or kind.wire.bytes_fields:
+            message = isolated(message)
+            return Envelope(cell.address, sender, message, size_of(message))
+        return Envelope(cell.address, sender, message)
+
+    def _undelivered(self, envelope: Envelope, error: Exception, reason: str) -> None:
+        if envelope.origin is not None and envelope.message.lane is not Lane.SYSTEM:  # which needs no credit
+            envelope.origin.consumed(envelope.recipient, envelope.nbytes)
+        if envelope.correlation:
+            self.fail(envelope, error)
+        else:
+            self.dead_letter(envelope, reason)
+
+    def _send_on_errand(self, work: Any) -> None:
+        task: asyncio.Task[None] = self.loop.create_task(work)
+        self._errands.add(task)
+        task.add_done_callback(self._task_done)
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._errands.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.escalate(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+
+    async def _beat(self) -> None:
+        """Ping the peers, and take a silent one for dead."""
+        while True:
+            await asyncio.sleep(HEARTBEAT_S)
+            for link in [*self._links.values(), *self._other_links]:
+                if not link.peer:
+                    continue  # it has to prove itself first, and in time
+                link.silent_beats += 1
+                if link.silent_beats > SILENT_BEATS:
+                    link.abort(Unreachable(f"not heard for {SILENT_BEATS * HEARTBEAT_S:g} s"))
+                else:
+                    link.ping()
+
+
+class _Outside:
+    """Speaks for the code around a node: what is told from here has no actor as its sender."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._address = f"{node.name}/outside"
+
+    def post(self, recipient: str, message: Message) -> Awaitable[None] | None:
+        return self._node.post(self._address, recipient, message)
+
+    def post_nowait(self, recipient: str, message: Message) -> None:
+        self._node.post_nowait(self._address, recipient, message)
+
+    async def ask(self, recipient: str, request: Request[Any]) -> Any:
+        return await self._node.ask(self._address, recipient, request, ())
+
+
+class _Directory(Actor[LookupMsg]):
+    """Says where other nodes listen."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    @on(LookupMsg)
+    def lookup(self, msg: LookupMsg) -> asyncio.Future[str]:
+        return self._node.directory.lookup(msg.node)
+
+
+class _System(Actor[StatisticsMsg | WindUpMsg | StopNodeMsg]):
+    """Speaks for the node itself: how it is doing, that it shall stop."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    @on(StatisticsMsg)
+    def statistics(self, msg: StatisticsMsg) -> NodeStatistics:
+        return self._node.statistics()
+
+    @on(WindUpMsg)
+    def wind_up(self, msg: WindUpMsg) -> NodeStatistics:
+        self._node.stopping = True
+        return self._node.statistics()
+
+    @on(StopNodeMsg)
+    def stop_node(self, msg: StopNodeMsg) -> None:
+        self._node.request_stop("asked to stop")
+
+
+def _isolated_answer(value: Any, kind: type[Message]) -> Any:
+    if value is None or isinstance(value, bool | int | float | str | bytes | Ref):
+        return value
+    if isinstance(value, Message) and value.wire.immutable:
+        return isolated(value)
+    assert issubclass(kind, Request)
+    header, arrays = codec.Encoder().encode(value)
+    payload = codec.payload_array(arrays)
+    return kind.answer_adapter().validate_python(codec.decode(header, payload))

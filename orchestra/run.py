@@ -1,0 +1,208 @@
+"""A run, from its topology to its end: in one process, or with a process for each node."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from orchestra import log
+from orchestra.cell import STOPPED, Cell
+from orchestra.errors import OrchestraError, UsageError
+from orchestra.launch.local import Launch, LocalLauncher
+from orchestra.node import SYSTEM, Node
+from orchestra.run_directory import RunDirectory, write_json
+from orchestra.system import NodeStatistics, StopNodeMsg, WindUpMsg
+from orchestra.topology import Topology
+from orchestra.transport.registry import transport_for
+
+T = TypeVar("T")
+
+ANSWER_S = 5.0
+"""How long a node may take to say what it did before it is left out of `flows.json`."""
+TIDY_UP_TRIES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended."""
+
+    completed: bool
+    """Whether its main actor stopped by itself, or on the first Ctrl-C."""
+    reason: str
+
+
+def run_loop(main: Coroutine[Any, Any, T]) -> T:
+    """Run `main` on the fastest event loop at hand."""
+    factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
+    if sys.platform != "win32":
+        from uvloop import new_event_loop as factory
+    with asyncio.Runner(loop_factory=factory) as runner:
+        return runner.run(main)
+
+
+async def run_in_one_process(topology: Topology, run: RunDirectory, seed: int) -> Outcome:
+    """Run every node of `topology` in this process, over the in-memory transport.
+
+    What actors offload runs inline, so that two runs with one seed do exactly the same.
+    """
+    main_actor = topology.main_actor()
+    scope = f"memory://{os.getpid()}-{id(topology)}"
+    secret = os.urandom(32)
+    root_address = f"{scope}-{topology.root.name}"
+    async with AsyncExitStack() as stack:
+        nodes: list[Node] = []
+        main: Cell | None = None
+        for planned in topology.nodes.values():
+            node = Node(
+                planned.name,
+                listen=f"{scope}-{planned.name}",
+                join=root_address if nodes else None,
+                secret=secret,
+                seed=seed,
+                run_directory=run.path,
+                inline=True,
+            )
+            if not nodes:
+                node.directory.expect(topology.nodes)
+            nodes.append(await stack.enter_async_context(node.running()))
+            _spawn_all(topology, node)
+            if main is None:
+                main = node.cell(main_actor)  # now: it may have ended before the last node is open
+        assert main is not None
+        outcome = await _until_stopped(nodes[0], main)
+        _write_flows(run, [node.statistics() for node in nodes])
+        for node in nodes:
+            node.stopping = True
+    return outcome
+
+
+async def run_in_processes(topology: Topology, run: RunDirectory, launch: Launch, listen: str) -> Outcome:
+    """Run the root of `topology` in this process, and each other node in one of its own on this host."""
+    main_actor = topology.main_actor()
+    root = topology.root.name
+    others = [name for name in topology.nodes if name != root]
+    node = Node(root, listen=listen, seed=launch.seed, run_directory=run.path)
+    node.directory.expect(topology.nodes)
+    async with node.running():
+        launcher = LocalLauncher(node, launch, others)
+        node.processes = launcher.statistics
+        _spawn_all(topology, node)
+        keeping = asyncio.create_task(launcher.run())
+        try:
+            outcome = await _until_stopped(node, node.cell(main_actor))
+            node.stopping = True
+            _write_flows(run, await _wind_up(node))
+        finally:
+            node.stopping = True
+            node.directory.close()
+            told = node.statistics().peers
+            for peer in told:
+                with contextlib.suppress(OrchestraError):  # it is gone, which was the point
+                    node.ref(f"{peer}/{SYSTEM}").tell_nowait(StopNodeMsg())
+            await launcher.stop(told)
+            keeping.cancel()
+            await asyncio.wait({keeping})
+    return outcome
+
+
+async def run_node(topology: Topology, node: Node, join: str) -> str:
+    """Be a launched process until the root, at `join`, says to stop or is gone. Return the reason."""
+    terminated: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def terminate(reason: str) -> None:
+        if not terminated.done():
+            terminated.set_result(reason)
+
+    root_lives = False
+    try:
+        # Heard from before there is a socket file that a sudden end would leave behind.
+        with _on_signals(terminate, signal.SIGTERM):
+            async with node.running():
+                _spawn_all(topology, node)
+                done, _ = await asyncio.wait({terminated, node.stop_requested}, return_when=asyncio.FIRST_COMPLETED)
+                root_lives = node.root in node.statistics().peers
+                return done.pop().result()
+    finally:
+        if not root_lives:
+            await _tidy_up_after(join)
+
+
+async def _tidy_up_after(root: str) -> None:
+    """Remove what a root that was killed left at its address; whoever of its processes comes first does it."""
+    for _ in range(TIDY_UP_TRIES):
+        try:
+            await transport_for(root).clear(root)
+            return
+        except UsageError:
+            # Its connections are gone, but its door is not yet: the system closes one after the other.
+            await asyncio.sleep(0.1)
+
+
+def _spawn_all(topology: Topology, node: Node) -> None:
+    for actor in topology.nodes[node.name].actors:
+        node.start_cell(actor.name, actor.kind, actor.recipe)
+
+
+async def _until_stopped(root: Node, cell: Cell) -> Outcome:
+    asked = 0
+
+    def interrupt(reason: str) -> None:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            log.get(actor=f"{root.name}/{SYSTEM}").warning(
+                "stopping: what is queued is handled and saved; again aborts"
+            )
+            cell.request_stop()
+        else:
+            cell.request_stop(graceful=False)
+
+    # From here on nobody shall be alarmed when a message finds its recipient gone.
+    cell.terminated.add_done_callback(lambda _: setattr(root, "stopping", True))
+    with _on_signals(interrupt, signal.SIGINT, signal.SIGTERM):
+        try:
+            reason = await asyncio.shield(cell.terminated)
+        except asyncio.CancelledError:
+            # Something else failed. The main actor goes first, while those that it may need to save are still there.
+            await root.stop_cell(cell)
+            raise
+    return Outcome(completed=reason == STOPPED, reason="interrupted" if asked and reason == STOPPED else reason)
+
+
+@contextlib.contextmanager
+def _on_signals(call: Callable[[str], None], *signals: signal.Signals) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+    for number in signals:
+        loop.add_signal_handler(number, call, f"signal {number.name}")
+    try:
+        yield
+    finally:
+        for number in signals:
+            loop.remove_signal_handler(number)
+
+
+async def _wind_up(root: Node) -> list[NodeStatistics]:
+    statistics = [root.statistics()]
+    for peer in statistics[0].peers:
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                statistics.append(await root.ref(f"{peer}/{SYSTEM}").ask(WindUpMsg()))
+        except (OrchestraError, TimeoutError) as error:
+            root.log.warning("a node did not say what it did", peer=peer, reason=str(error))
+    return statistics
+
+
+def _write_flows(run: RunDirectory, statistics: list[NodeStatistics]) -> None:
+    """Write who told whom what, how often, over the whole run."""
+    flows: Counter[tuple[str, str, str]] = Counter()
+    for node in statistics:
+        for flow in node.flows:
+            flows[flow.sender, flow.type, flow.recipient] += flow.count
+    rows = [{"sender": s, "type": t, "recipient": r, "count": n} for (s, t, r), n in sorted(flows.items())]
+    write_json(run.flows, rows)

@@ -1,0 +1,261 @@
+"""Where a run keeps what it leaves behind: `runs/<experiment>/<YYYYmmdd-HHMMSS>-seed<k>/`, times in UTC.
+
+What is in it, by the property that gives its path:
+
+    config.json      config_path    what was started: file, flags, seed, command line, versions of the code
+    metrics.jsonl    metrics        one record a line while the run goes on
+    tensorboard/     tensorboard    the same figures as TensorBoard events
+    logs/            logs           one file of JSON lines for each node
+    checkpoints/     checkpoints
+    traces/          traces
+    flows.json       flows          which message went from whom to whom, how often
+    curve.png        curve
+    summary.json     summary        how it ended
+
+No secret is ever in it: the environment is not recorded, and of a flag that is named after one only the name is.
+"""
+
+import hashlib
+import itertools
+import json
+import math
+import os
+import platform
+import re
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from orchestra.clock import Clock
+from orchestra.errors import UsageError
+
+_FOLDERS = ("checkpoints", "logs", "tensorboard", "traces")
+_SECRET = re.compile(r"(^|[-_])(secret|token|password|passphrase|api[-_]key)$", re.IGNORECASE)
+_HIDDEN = "(not recorded)"
+
+
+class RunDirectory:
+    """One run's folder. It is made by `create` and found again by `open`; the constructor touches nothing."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, runs_dir: Path, experiment_name: str, seed: int, *, clock: Clock) -> Self:
+        """Make a folder of its own for a run that starts now, also if another started in the same second.
+
+        Raises:
+            UsageError: `runs_dir` cannot be written to, or the name cannot be a folder's.
+        """
+        if not re.fullmatch(r"\w[\w.-]*", experiment_name):
+            raise UsageError(f"an experiment's name becomes a folder, and {experiment_name!r} cannot be one")
+        parent = runs_dir / experiment_name
+        stem = f"{clock.now():%Y%m%d-%H%M%S}-seed{seed}"
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            for count in itertools.count(1):
+                path = parent / (stem if count == 1 else f"{stem}-{count}")
+                try:
+                    path.mkdir()  # of two runs that try, one succeeds: the file system decides
+                except FileExistsError:
+                    continue
+                break
+            for name in _FOLDERS:
+                (path / name).mkdir()
+        except OSError as error:
+            raise UsageError(f"cannot make a run directory in {str(runs_dir)!r}: {error.strerror}") from error
+        return cls(path)
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Find the folder of a run that was started before.
+
+        Raises:
+            UsageError: it is none, and why.
+        """
+        run = cls(path)
+        if not path.exists():
+            raise UsageError(f"there is no run directory {str(path)!r}")
+        if not path.is_dir():
+            raise UsageError(f"{str(path)!r} is a file, not a run directory")
+        run.config()
+        return run
+
+    def __repr__(self) -> str:
+        return f"<RunDirectory {self.path}>"
+
+    @property
+    def config_path(self) -> Path:
+        return self.path / "config.json"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def tensorboard(self) -> Path:
+        return self.path / "tensorboard"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def traces(self) -> Path:
+        return self.path / "traces"
+
+    @property
+    def flows(self) -> Path:
+        return self.path / "flows.json"
+
+    @property
+    def curve(self) -> Path:
+        return self.path / "curve.png"
+
+    @property
+    def summary(self) -> Path:
+        return self.path / "summary.json"
+
+    def config(self) -> dict[str, Any]:
+        """What `write_config` wrote.
+
+        Raises:
+            UsageError: the folder holds no config, or one that cannot be read.
+        """
+        try:
+            config = json.loads(self.config_path.read_bytes())
+        except FileNotFoundError as error:
+            raise UsageError(f"{str(self.path)!r} is not a run directory: it has no config.json") from error
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{str(self.path)!r}: cannot read its config.json: {error}") from error
+        if not isinstance(config, dict):
+            raise UsageError(f"{str(self.path)!r}: its config.json is no JSON object")
+        return config
+
+    def write_config(
+        self, *, experiment: Path, flags: Mapping[str, Any], seed: int, argv: Sequence[str], clock: Clock
+    ) -> None:
+        """Write down what was started: enough to start it again, and to know which code it was.
+
+        Args:
+            experiment: the experiment's file, as it was given.
+            flags: the value of every parameter of the experiment.
+            seed: the seed of the whole run.
+            argv: the command line, the program's name included.
+            clock: tells the start time.
+        """
+        write_json(
+            self.config_path,
+            {
+                "experiment": {
+                    "file": str(experiment),
+                    "absolute": str(experiment.absolute()),
+                    "sha256": hashlib.sha256(experiment.read_bytes()).hexdigest(),
+                },
+                "flags": {name: _HIDDEN if _SECRET.search(name) else value for name, value in flags.items()},
+                "seed": seed,
+                "command": _without_secrets(argv),
+                "started": clock.now().isoformat(),
+                "git": git_state(experiment.absolute().parent),
+                # From the installed packages' metadata: asking torch itself would import it into every process.
+                "versions": {
+                    "orchestra": _version("orchestra-rl"),
+                    "python": platform.python_version(),
+                    "numpy": _version("numpy"),
+                    "torch": _version("torch"),
+                },
+                "platform": platform.platform(),
+                "machine": platform.machine(),
+                "cpus": os.cpu_count(),
+            },
+        )
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write `value` so that a reader, and the disk after a power cut, has the old file or the new one, never half.
+
+    Floats that JSON cannot write (infinities, NaN) become null, paths become text, numpy scalars become numbers.
+
+    Raises:
+        TypeError: something in `value` has no place in JSON.
+        OSError: the folder cannot be written to.
+    """
+    text = json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    # In the same folder: only within a file system is a rename one step.
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            os.fchmod(file.fileno(), 0o644)  # mkstemp's files are for their owner alone
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # the rename itself is in the folder
+    finally:
+        os.close(folder)
+
+
+def git_state(folder: Path) -> dict[str, Any] | None:
+    """The commit that `folder` is a checkout of, and whether tracked files differ from it; None outside a checkout."""
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(  # noqa: S603 (a fixed program, no shell)
+            ["git", "-C", str(folder), *arguments],  # noqa: S607 (whichever git the user has)
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            env=os.environ | {"GIT_OPTIONAL_LOCKS": "0"},  # looking must not get in the way of a commit going on
+        ).stdout.strip()
+
+    try:
+        commit = git("rev-parse", "HEAD")
+        return {"commit": commit, "dirty": bool(git("status", "--porcelain", "--untracked-files=no"))}
+    except (OSError, subprocess.SubprocessError):
+        return None  # no git here, no checkout, or one without a commit: there is nothing to record
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, np.generic):
+        return _plain(value.item())
+    return value
+
+
+def _without_secrets(argv: Sequence[str]) -> list[str]:
+    shown: list[str] = []
+    hide_next = False
+    for word in argv:
+        flag, equals, _ = word.partition("=")
+        secret = flag.startswith("--") and _SECRET.search(flag) is not None
+        shown.append(_HIDDEN if hide_next else f"{flag}={_HIDDEN}" if secret and equals else word)
+        hide_next = secret and not equals
+    return shown
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None  # run from a source tree, or without that library

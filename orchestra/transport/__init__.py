@@ -1,0 +1,1 @@
+"""How bytes get from node to node: one contract, three transports."""

@@ -1,0 +1,218 @@
+"""Bytes to frames and back, no I/O.
+
+A frame is a prefix of 16 bytes, a header, and a payload:
+
+    2  magic b"OR"
+    1  protocol version
+    1  kind
+    4  header length, little-endian
+    8  payload length, little-endian
+
+Lengths are checked against the limits before anything is allocated, and a payload is received straight into the memory
+that its arrays will be views of.
+"""
+
+import enum
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from orchestra.codec import Buffer
+from orchestra.errors import FrameError
+from orchestra.message import AnyArray
+
+MAGIC = b"OR"
+VERSION = 1
+PREFIX = struct.Struct("<2sBBIQ")
+CHUNK = 256 << 10
+
+
+class Kind(enum.IntEnum):
+    """What a frame is."""
+
+    HANDSHAKE = 1
+    HELLO = 2
+    MESSAGE = 3
+    ANSWER = 4
+    FAILURE = 5
+    CREDIT = 6
+    PING = 7
+    PONG = 8
+    GOODBYE = 9
+
+
+_BEGIN = struct.Struct("<4sIQ")
+_KINDS = {PREFIX.pack(MAGIC, VERSION, kind, 0, 0)[:4]: kind for kind in Kind}
+"""The kinds by the first four bytes of a frame, so that one look-up checks them all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a peer may send."""
+
+    header: int = 1 << 20
+    """Bytes of a header."""
+    payload: int = 1 << 30
+    """Bytes of a payload."""
+
+
+UNPROVEN = Limits(header=256, payload=0)
+"""What a peer may send before it has proved that it belongs to the run."""
+
+
+class Frame(NamedTuple):
+    """One frame as it arrived. The payload, if any, is a read-only array of uint8."""
+
+    kind: Kind
+    header: bytes
+    payload: AnyArray | None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the wire, prefix included."""
+        return PREFIX.size + len(self.header) + (0 if self.payload is None else self.payload.nbytes)
+
+
+def frame_prefix(kind: Kind, header_length: int, payload_length: int) -> bytes:
+    """Return the 16 bytes that come before a header."""
+    return PREFIX.pack(MAGIC, VERSION, kind, header_length, payload_length)
+
+
+def frame_bytes(kind: Kind, header: bytes) -> bytes:
+    """Return a whole frame without payload."""
+    return frame_prefix(kind, len(header), 0) + header
+
+
+class FrameReader:
+    """Cuts a byte stream into frames. Ask for a buffer, fill some of it, say how much: frames come out.
+
+    After a `FrameError` the reader is of no more use: the stream has no place to go on from.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self._memory = bytearray(CHUNK)
+        self._view = memoryview(self._memory)
+        self._start = 0
+        self._end = 0
+        self._payload: AnyArray | None = None
+        self._payload_filled = 0
+        self._head: tuple[Kind, bytes] | None = None
+
+    def get_buffer(self) -> memoryview:
+        """Return where the next bytes go; never empty."""
+        if self._payload is not None:
+            return self._payload.data[self._payload_filled :]
+        if self._start == self._end:
+            self._start = self._end = 0
+        elif self._end == len(self._memory):
+            self._make_room()
+        return self._view[self._end :]
+
+    def received(self, count: int) -> Iterator[Frame]:
+        """Take note that `count` bytes were written to the buffer; yield the frames that are complete now.
+
+        The limits are read anew for every frame, so whoever handles one may change them for the next.
+
+        Raises:
+            FrameError: wrong magic, version or kind, or a length over the limits.
+        """
+        if self._payload is not None:
+            self._payload_filled += count
+            yield from self._finished_payload()
+            return
+        self._end += count
+        while self._payload is None and self._end - self._start >= PREFIX.size:
+            begins, header_length, payload_length = _BEGIN.unpack_from(self._memory, self._start)
+            kind = _KINDS.get(begins)
+            if kind is None or header_length > self.limits.header or payload_length > self.limits.payload:
+                raise self._refusal(*PREFIX.unpack_from(self._memory, self._start))
+            begin = self._start + PREFIX.size
+            if self._end - begin < header_length:
+                break
+            header = bytes(self._view[begin : begin + header_length])
+            self._start = begin + header_length
+            if not payload_length:
+                yield Frame(kind, header, None)
+                continue
+            self._head = (kind, header)
+            self._payload = np.empty(payload_length, np.uint8)
+            here = min(payload_length, self._end - self._start)
+            self._payload[:here] = np.frombuffer(self._memory, np.uint8, here, self._start)
+            self._start += here
+            self._payload_filled = here
+            yield from self._finished_payload()
+
+    def _finished_payload(self) -> Iterator[Frame]:
+        assert self._payload is not None
+        assert self._head is not None
+        if self._payload_filled == self._payload.nbytes:
+            frame = Frame(*self._head, self._payload)
+            self._payload.flags.writeable = False
+            self._payload = self._head = None
+            yield frame
+
+    def _refusal(self, magic: bytes, version: int, number: int, header_length: int, payload_length: int) -> FrameError:
+        if magic != MAGIC:
+            return FrameError(f"expected a frame to begin with {MAGIC!r}, got {magic!r}")
+        if version != VERSION:
+            return FrameError(f"the peer speaks protocol version {version}, this node speaks {VERSION}")
+        if number not in _KINDS.values():
+            return FrameError(f"unknown kind of frame {number}")
+        if header_length > self.limits.header:
+            return FrameError(f"a header of {header_length:,} bytes; at most {self.limits.header:,} are allowed")
+        return FrameError(f"a payload of {payload_length:,} bytes; at most {self.limits.payload:,} are allowed")
+
+    def _make_room(self) -> None:
+        """Move what is unread to the front; grow if a single header fills it all. Old views stay valid."""
+        unread = bytes(self._view[self._start : self._end])
+        if len(unread) * 2 > len(self._memory):
+            self._memory = bytearray(2 * len(self._memory))
+            self._view = memoryview(self._memory)
+        self._view[: len(unread)] = unread
+        self._start, self._end = 0, len(unread)
+
+
+class Outbox:
+    """What is to be written: everything queued in one turn of the loop leaves in one write, or in a few large ones."""
+
+    JOIN = 64 << 10
+    """Bytes of a piece that is large, and of a write that is worth its system call."""
+
+    def __init__(self) -> None:
+        self._pieces: list[Buffer] = []
+        self._nbytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._pieces)
+
+    def extend(self, pieces: list[Buffer]) -> None:
+        """Queue `pieces`, in order."""
+        self._pieces.extend(pieces)
+        self._nbytes += sum(map(len, pieces))
+
+    @property
+    def due(self) -> bool:
+        """Whether there is so much that the peer should have it now, to work on it while the rest is made."""
+        return self._nbytes >= self.JOIN
+
+    def take(self) -> list[Buffer]:
+        """Return all that is queued: small pieces joined, large ones (arrays) as they are, uncopied."""
+        pieces, self._pieces = self._pieces, []
+        self._nbytes = 0
+        out: list[Buffer] = []
+        small: list[Buffer] = []
+        for piece in pieces:
+            if len(piece) < self.JOIN:
+                small.append(piece)
+                continue
+            if small:
+                out.append(b"".join(small))
+                small = []
+            out.append(piece)
+        if small:
+            out.append(b"".join(small))
+        return out

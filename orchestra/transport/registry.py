@@ -1,0 +1,21 @@
+"""Which transport an address means, by its scheme."""
+
+from orchestra.errors import UsageError
+from orchestra.transport.base import Transport
+from orchestra.transport.memory import MemoryTransport
+from orchestra.transport.stream import TcpTransport, UnixTransport
+
+SCHEMES: dict[str, type[Transport]] = {"memory": MemoryTransport, "tcp": TcpTransport, "unix": UnixTransport}
+
+
+def transport_for(address: str) -> Transport:
+    """Return the transport of an address's scheme.
+
+    Raises:
+        UsageError: nobody knows the scheme; the text lists the known.
+    """
+    scheme, separator, _ = address.partition("://")
+    if not separator or scheme not in SCHEMES:
+        known = ", ".join(f"{name}://" for name in SCHEMES)
+        raise UsageError(f"cannot use the address {address!r}: it must begin with one of {known}")
+    return SCHEMES[scheme]()

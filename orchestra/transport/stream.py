@@ -1,0 +1,234 @@
+"""tcp:// and unix:// on asyncio's transports. Payloads are received straight into their final memory."""
+
+import asyncio
+import contextlib
+import os
+import socket
+import stat
+from collections import deque
+from typing import Any, cast
+
+from orchestra.codec import Buffer
+from orchestra.errors import Unreachable, UsageError, WireError
+from orchestra.transport.base import Accept, Listener, Receiver
+from orchestra.transport.frames import UNPROVEN, Frame, FrameReader, Limits, Outbox
+
+
+class StreamConnection(asyncio.BufferedProtocol):
+    """A socket as a connection of frames."""
+
+    def __init__(self, accept: Accept | None = None) -> None:
+        self.peer = "a peer that has not connected"
+        self._accept = accept
+        self._reader = FrameReader(UNPROVEN)
+        self._outbox = Outbox()
+        self._receiver: Receiver | None = None
+        self._waiting: deque[Frame] = deque()
+        self._transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
+        self._scheduled = False
+        self._closing = False
+        self._lost = False
+        self._cause: Exception | None = None
+        self._loss: list[Exception | None] = []
+
+    @property
+    def limits(self) -> Limits:
+        return self._reader.limits
+
+    @limits.setter
+    def limits(self, limits: Limits) -> None:
+        self._reader.limits = limits
+
+    def attach(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+        try:
+            while self._waiting and not self._lost:
+                receiver.frame_received(self._waiting.popleft())
+        except WireError as error:
+            self.abort(error)
+        if self._loss:
+            receiver.connection_lost(self._loss.pop())
+
+    def send(self, pieces: list[Buffer]) -> None:
+        if self._lost or self._closing:
+            return
+        self._outbox.extend(pieces)
+        if self._outbox.due:
+            self._flush()
+        elif not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._flush_in_turn)
+
+    def close(self) -> None:
+        if self._transport is not None and not self._closing:
+            self._flush()
+            self._closing = True
+            self._transport.close()
+
+    def abort(self, error: Exception | None = None) -> None:
+        if self._cause is None:
+            self._cause = error
+        self._closing = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    # asyncio.BufferedProtocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        name: Any = transport.get_extra_info("peername")
+        self.peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "a local process"
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._accept is not None:
+            self._accept(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._reader.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            for frame in self._reader.received(nbytes):
+                if self._closing and self._cause is not None:
+                    return
+                if self._receiver is None:
+                    self._waiting.append(frame)
+                else:
+                    self._receiver.frame_received(frame)
+        except WireError as error:
+            self.abort(error)
+
+    def eof_received(self) -> None:
+        if self._cause is None and not self._closing:
+            self._cause = ConnectionResetError("closed by the other side")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lost = True
+        error = self._cause or exc
+        if self._receiver is None:
+            self._loss.append(error)
+        else:
+            self._receiver.connection_lost(error)
+
+    def _flush_in_turn(self) -> None:
+        self._scheduled = False
+        self._flush()
+
+    def _flush(self) -> None:
+        if self._lost or self._closing or self._transport is None or not self._outbox:
+            return
+        pieces = self._outbox.take()
+        if len(pieces) == 1:
+            self._transport.write(pieces[0])
+        else:
+            self._transport.writelines(pieces)
+
+
+class _StreamListener:
+    def __init__(self, server: asyncio.Server, address: str, path: str | None = None) -> None:
+        self.address = address
+        self._server = server
+        self._path = path
+
+    async def close(self) -> None:
+        self._server.close()
+        if self._path is not None:
+            with contextlib.suppress(FileNotFoundError):  # whoever noticed our death may have been quicker
+                os.unlink(self._path)
+
+
+class TcpTransport:
+    """`tcp://host:port`; port 0 takes a free one."""
+
+    async def listen(self, address: str, accept: Accept) -> Listener:
+        host, port = _host_port(address)
+        loop = asyncio.get_running_loop()
+        try:
+            server = await loop.create_server(lambda: StreamConnection(accept), host, port)
+        except OSError as error:
+            raise UsageError(f"cannot listen at {address}: {error.strerror or error}") from error
+        bound = server.sockets[0].getsockname()[1]
+        return _StreamListener(server, f"tcp://[{host}]:{bound}" if ":" in host else f"tcp://{host}:{bound}")
+
+    async def clear(self, address: str) -> None:
+        """A dead process leaves nothing behind."""
+
+    async def dial(self, address: str) -> StreamConnection:
+        host, port = _host_port(address)
+        try:
+            _, connection = await asyncio.get_running_loop().create_connection(StreamConnection, host, port)
+        except OSError as error:
+            raise Unreachable(f"nobody answers at {address}: {error.strerror or error}") from error
+        return connection
+
+
+class UnixTransport:
+    """`unix:///path/to/socket`. A socket file that a dead process left behind is replaced; a live one is not."""
+
+    async def listen(self, address: str, accept: Accept) -> Listener:
+        path = _socket_path(address)
+        loop = asyncio.get_running_loop()
+        await self.clear(address)
+        try:
+            server = await loop.create_unix_server(lambda: StreamConnection(accept), path)
+        except OSError as error:
+            raise UsageError(f"cannot listen at {address}: {error.strerror or error}") from error
+        os.chmod(path, 0o600)
+        return _StreamListener(server, address, path)
+
+    async def clear(self, address: str) -> None:
+        path = _socket_path(address)
+        try:
+            if not stat.S_ISSOCK(os.stat(path).st_mode):
+                raise UsageError(f"cannot listen at {address}: there is a file that is no socket")
+            (await self.dial(address)).abort()
+        except FileNotFoundError:
+            return
+        except Unreachable as unreachable:
+            # Refused is what the dead do. One that is too busy to answer, or that is not ours to ask, may be alive.
+            if not isinstance(unreachable.__cause__, ConnectionRefusedError | FileNotFoundError):
+                raise UsageError(f"cannot listen at {address}: another process seems to; {unreachable}") from None
+        except OSError as error:
+            raise UsageError(f"cannot listen at {address}: {error.strerror}") from error
+        else:
+            raise UsageError(f"cannot listen at {address}: another process does")
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            return  # another that noticed the death was quicker
+        except OSError as error:
+            raise UsageError(f"cannot listen at {address}: {error.strerror}") from error
+
+    async def dial(self, address: str) -> StreamConnection:
+        path = _socket_path(address)
+        try:
+            _, connection = await asyncio.get_running_loop().create_unix_connection(StreamConnection, path)
+        except OSError as error:
+            raise Unreachable(f"nobody answers at {address}: {error.strerror or error}") from error
+        return connection
+
+
+def _host_port(address: str) -> tuple[str, int]:
+    host, separator, port = address.removeprefix("tcp://").rpartition(":")
+    host = host.strip("[]")
+    if not separator or not _is_host(host) or not port.isdecimal() or int(port) > 65535:
+        raise UsageError(f"cannot use the address {address!r}: write tcp://HOST:PORT, PORT from 0 to 65535")
+    return host, int(port)
+
+
+def _is_host(name: str) -> bool:
+    try:
+        name.encode("idna")  # as the resolver will
+    except UnicodeError:
+        return False
+    return bool(name) and name.isprintable()
+
+
+def _socket_path(address: str) -> str:
+    path = address.removeprefix("unix://")
+    # What cannot be printed is what the system cannot take either: zeros, and halves of characters.
+    if not path.startswith("/") or not path.isprintable() or len(path.encode()) > 100:
+        raise UsageError(f"cannot use the address {address!r}: write unix:///PATH, absolute and at most 100 bytes long")
+    return path

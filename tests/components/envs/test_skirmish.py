@@ -1,0 +1,342 @@
+"""What `Env` promises, kept by `Skirmish`: refusals, resets, and battles that know nothing of each other."""
+
+import hashlib
+import os
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from components.envs import Env, Skirmish
+from components.envs.skirmish import kernel, records
+
+ARRAYS = ("obs", "state", "available", "reward", "terminated", "truncated", "won", "units", "battles")
+
+
+def digest(env):
+    """Of every bit that the environment shows or remembers."""
+    return hashlib.sha256(b"".join(getattr(env, name).tobytes() for name in ARRAYS)).hexdigest()
+
+
+def actions_of(env, seed, step):
+    """Random available actions that depend, in each battle, on its own number and state only."""
+    chosen = np.zeros(env.available.shape[:2], dtype=np.int64)
+    for b in range(env.n_envs):
+        noise = np.random.default_rng([seed, b, step]).random(env.available.shape[1:])
+        chosen[b] = np.argmax(noise * env.available[b], axis=1)
+    return chosen
+
+
+def test_it_is_an_env_that_says_what_it_is():
+    env = Skirmish("8m", 64)
+    assert isinstance(env, Env)
+    assert repr(env) == "<Skirmish 8m x 64>"
+    assert env.n_envs == 64
+
+
+def test_a_battle_must_be_reset_before_its_first_step():
+    with pytest.raises(ValueError, match="battle 0 is over: reset it before stepping on"):
+        Skirmish("3m", 2).step(np.ones((2, 3), dtype=np.int64))
+
+
+@pytest.mark.parametrize("action", [0, 6, 9, -1])
+def test_an_unavailable_action_is_refused_and_nothing_is_stepped(action):
+    env = Skirmish("3m", 2)
+    env.reset()
+    before = digest(env)
+    actions = np.ones((2, 3), dtype=np.int64)
+    actions[1, 2] = action
+    expected = f"battle 1, agent 2: action {action} is not available, of these one is: [1, 2, 3, 4, 5]"
+    with pytest.raises(ValueError, match=re.escape(expected)):
+        env.step(actions)
+    assert digest(env) == before
+
+
+@pytest.mark.parametrize(
+    "actions", [np.ones((2, 2), dtype=np.int64), np.ones(6, dtype=np.int64), np.ones((2, 3)), [["stop"] * 3] * 2]
+)
+def test_actions_of_another_shape_or_type_are_refused(actions):
+    env = Skirmish("3m", 2)
+    env.reset()
+    with pytest.raises(ValueError, match=re.escape("must be integers (2, 3)")):
+        env.step(actions)
+
+
+def test_a_battle_that_is_over_is_not_stepped_on(stage, harmless):
+    env = Skirmish("3m", 2)
+    env.reset()
+    env.battles["steps"][1] = 59
+    env.step(np.ones((2, 3), dtype=np.int64))
+    assert env.truncated.tolist() == [False, True]
+    before = digest(env)
+    with pytest.raises(ValueError, match="battle 1 is over"):
+        env.step(np.ones((2, 3), dtype=np.int64))
+    assert digest(env) == before
+
+
+def test_reset_touches_only_the_battles_it_names():
+    env = Skirmish("3m", 3)
+    env.reset()
+    fresh = env.obs[1].copy()
+    for step in range(10):
+        env.step(actions_of(env, 0, step))
+    before = {name: getattr(env, name).copy() for name in ARRAYS}
+    env.terminated[1] = env.won[1] = env.truncated[1] = True
+    env.reset(np.array([False, True, False]))
+    for name in ARRAYS:
+        assert (getattr(env, name)[[0, 2]] == before[name][[0, 2]]).all(), name
+    assert (env.obs[1] == fresh).all()
+    assert env.battles["steps"].tolist() == [10, 0, 10]
+    assert not any(flags[1] for flags in (env.terminated, env.truncated, env.won, env.reward))
+
+
+@pytest.mark.parametrize("which", [np.ones(2, dtype=np.bool_), np.ones(3, dtype=np.int64)])
+def test_a_mask_of_another_shape_or_type_is_refused(which):
+    with pytest.raises(ValueError, match=re.escape("must be bool (3,)")):
+        Skirmish("3m", 3).reset(which)
+
+
+def test_arrays_are_allocated_once():
+    env = Skirmish("3m", 2)
+    held = {name: getattr(env, name) for name in ARRAYS}
+    env.reset()
+    env.step(np.ones((2, 3), dtype=np.int64))
+    assert all(getattr(env, name) is array for name, array in held.items())
+
+
+@pytest.mark.parametrize("name", ["3m", "2s3z"])
+def test_a_battle_among_many_is_the_battle_alone(name):
+    many = Skirmish(name, 5, seed=3, start_jitter=0.3)
+    many.reset()
+    alone = [Skirmish(name, 1, seed=3, first=b, start_jitter=0.3) for b in range(5)]
+    for env in alone:
+        env.reset()
+    for step in range(60):
+        actions = actions_of(many, 11, step)
+        many.step(actions)
+        for b, env in enumerate(alone):
+            env.step(actions[b : b + 1])
+            for array in ARRAYS:
+                assert getattr(env, array)[0].tobytes() == getattr(many, array)[b].tobytes(), (array, b, step)
+        over = many.terminated | many.truncated
+        many.reset(over)
+        for b in np.flatnonzero(over):
+            alone[b].reset()
+
+
+def test_the_same_seed_and_actions_give_the_same_battle():
+    def history(seed):
+        env = Skirmish("8m", 2, seed=seed)
+        env.reset()
+        for _ in range(14):
+            env.step(
+                np.where(
+                    env.available[:, :, 6:].any(axis=2),
+                    6 + env.available[:, :, 6:].argmax(axis=2),
+                    env.available[:, :, 1],
+                )
+            )
+            yield env.obs.copy()
+
+    first, again, other = list(history(1)), list(history(1)), list(history(2))
+    assert all((one == two).all() for one, two in zip(first, again, strict=True))
+    assert (first[3] == other[3]).all()  # nothing is random before the first shot
+    assert (first[-1] != other[-1]).any()
+
+
+def test_random_numbers_are_those_of_sfc32():
+    battle = Skirmish("3m", 1, seed=4).battles[0]
+    a, b, c, counter = (int(battle[name]) for name in ("a", "b", "c", "counter"))
+    for _ in range(100):
+        # Doty-Humphrey's PractRand, in 32-bit words.
+        mixed = (a + b + counter) % 2**32
+        counter = (counter + 1) % 2**32
+        a, b, c = b ^ (b >> 9), (c + (c << 3)) % 2**32, ((c << 21 | c >> 11) % 2**32 + mixed) % 2**32
+        assert kernel.draw(battle) == mixed / 2**32
+
+
+def test_battles_of_one_environment_differ():
+    env = Skirmish("3m", 2, start_jitter=0.1)
+    env.reset()
+    assert (env.units["x"][0] != env.units["x"][1]).any()
+
+
+def test_a_restored_snapshot_goes_on_as_the_original_did():
+    env = Skirmish("2s3z", 3, seed=5, start_jitter=0.1)
+    env.reset()
+    for step in range(20):
+        env.step(actions_of(env, 1, step))
+    kept = env.snapshot()
+    for step in range(20, 40):
+        env.step(actions_of(env, 1, step))
+    expected = digest(env)
+    other = Skirmish("2s3z", 3, seed=99)
+    for target in (env, other):
+        target.restore(kept)
+        for step in range(20, 40):
+            target.step(actions_of(target, 1, step))
+        assert digest(target) == expected
+
+
+def test_a_snapshot_of_something_else_is_refused():
+    env = Skirmish("3m", 2)
+    env.reset()
+    before = digest(env)
+    for kept in (Skirmish("3m", 3).snapshot(), Skirmish("8m", 2).snapshot(), {}):
+        with pytest.raises(ValueError, match=re.escape("snapshot does not fit <Skirmish 3m x 2>")):
+            env.restore(kept)
+    assert digest(env) == before
+
+
+def test_another_thread_runs_while_battles_are_stepped():
+    env = Skirmish("25m", 64, step_mul=800)
+    env.reset()
+    done = threading.Event()
+
+    def step():
+        env.step(np.ones((64, 25), dtype=np.int64))
+        done.set()
+
+    thread = threading.Thread(target=step)
+    started = turn = perf_counter()
+    longest = 0.0
+    thread.start()
+    while not done.is_set():
+        now = perf_counter()
+        longest = max(longest, now - turn)
+        turn = now
+    thread.join()
+    # Had the step kept the interpreter's lock, this thread would have waited for all of it.
+    assert longest < 0.5 * (perf_counter() - started)
+
+
+@pytest.mark.parametrize("layout", [records.UNIT, records.BATTLE, records.KIND, records.RULES])
+def test_no_field_of_a_record_is_hidden_by_an_attribute_of_numpy(layout):
+    # Uncompiled, `kind.sort` would be a method; compiled, it would be the field.
+    assert not [name for name in layout.names if hasattr(np.record, name)]
+
+
+REFERENCE = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from test_skirmish import TRIALS, trial
+from components.envs.skirmish import kernel
+assert not kernel.COMPILED
+print(*(trial(name) for name in TRIALS))
+"""
+
+TRIALS = ("3m", "2s3z", "MMM", "6h_vs_8z", "1c3s5z", "so_many_baneling")
+
+
+def trial(name):
+    """Play with every option on and return what came of it."""
+    from components.envs import Features
+
+    features = Features(
+        obs_last_action=True,
+        obs_pathing_grid=True,
+        obs_terrain_height=True,
+        obs_timestep_number=True,
+        state_timestep_number=True,
+    )
+    env = Skirmish(name, 2, seed=7, start_jitter=0.2, features=features)
+    env.reset()
+    seen = []
+    for step in range(45):
+        env.step(actions_of(env, 2, step))
+        seen.append(digest(env))
+        over = env.terminated | env.truncated
+        env.reset(over)
+    return hashlib.sha256("".join(seen).encode()).hexdigest()
+
+
+@pytest.mark.skipif(not kernel.COMPILED, reason="this run is the uncompiled one")
+def test_compiled_and_uncompiled_battles_are_bit_identical():
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-c", REFERENCE, str(Path(__file__).parent)],
+        env=os.environ | {"NUMBA_DISABLE_JIT": "1"},
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.split() == [trial(name) for name in TRIALS]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    name=st.sampled_from(
+        [
+            "3m",
+            "5m_vs_6m",
+            "2s3z",
+            "3s5z",
+            "3s_vs_5z",
+            "2m_vs_1z",
+            "6h_vs_8z",
+            "MMM2",
+            "1c3s5z",
+            "bane_vs_bane",
+            "corridor",
+            "2s_vs_1sc",
+            "2c_vs_64zg",
+        ]
+    ),
+    seed=st.integers(0, 2**40),
+    jitter=st.sampled_from([0.0, 0.25, 8.0]),
+    ruleset=st.sampled_from(["liberty", "lotv"]),
+    step_mul=st.sampled_from([1, 8]),
+    steps=st.integers(1, 80),
+)
+@example(name="6h_vs_8z", seed=0, jitter=0.0, ruleset="liberty", step_mul=1, steps=1)  # the spiral crossed the edge
+def test_whatever_agents_do_a_battle_stays_sane(name, seed, jitter, ruleset, step_mul, steps):
+    env = Skirmish(name, 2, seed=seed, start_jitter=jitter, ruleset=ruleset, step_mul=step_mul)
+    env.reset()
+    agents = env.spec.n_agents
+    terrain = env.scenario.terrain
+    everybody = env.scenario.allies + env.scenario.enemies
+    radius = np.array([unit.radius for unit in everybody])
+    walks = np.array([unit.layer != "air" for unit in everybody])
+    giant = np.array([unit.layer == "giant" for unit in everybody])
+    health = np.array([unit.health for unit in everybody])
+    shield = np.array([unit.shield for unit in everybody])
+    total = np.zeros(2)
+    for step in range(steps):
+        dead = env.units["health"] == 0
+        env.step(actions_of(env, seed, step))
+        units = env.units
+        x, y = units["x"][:, walks], units["y"][:, walks]
+        assert (x >= terrain.west + radius[walks]).all()
+        assert (x <= terrain.east - radius[walks]).all()
+        assert (y >= terrain.south + radius[walks]).all()
+        assert (y <= terrain.north - radius[walks]).all()
+        assert (terrain.footing()[giant[walks].astype(int), x.astype(int), y.astype(int)]).all()
+        assert not units["bursting"].any()
+        assert ((units["x"] >= radius) & (units["x"] <= 32 - radius)).all()
+        assert ((units["y"] >= radius) & (units["y"] <= 32 - radius)).all()
+        assert ((units["energy"] >= 0) & (units["energy"] <= 200)).all()
+        assert ((units["health"] >= 0) & (units["health"] <= health)).all()
+        assert ((units["shield"] >= 0) & (units["shield"] <= shield)).all()
+        assert (units["health"][dead] == 0).all()
+        assert np.allclose(np.hypot(units["facing_x"], units["facing_y"]), 1.0)
+        assert np.isfinite(env.obs).all()
+        assert np.isfinite(env.state).all()
+        assert env.available.any(axis=2).all()
+        assert (env.available[:, :, 0] == (units["health"][:, :agents] == 0)).all()
+        assert (env.reward >= 0).all()
+        assert not (env.terminated & env.truncated).any()
+        assert not (env.won & ~env.terminated).any()
+        total += env.reward
+        over = env.terminated | env.truncated
+        assert (over == env.battles["over"]).all()
+        total[over] = 0
+        env.reset(over)
+        assert total.max() < 30

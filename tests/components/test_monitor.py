@@ -1,0 +1,212 @@
+"""The monitor shows a run while it goes on, and leaves its figures, its curve and its summary behind."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from components.metrics_writer import read_metrics
+from components.monitor import CURVE_S, RECORD_S, TICK_S, Monitor
+from messages import EvaluatedMsg, ProgressMsg
+from orchestra import RunDirectory
+from orchestra.system import ProcessStatistics
+
+
+class Clock:
+    def now(self) -> Any:
+        from datetime import UTC, datetime
+
+        return datetime(2026, 3, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> RunDirectory:
+    file = tmp_path / "qmix.py"
+    file.write_text("")
+    run = RunDirectory.create(tmp_path / "runs", "qmix", 0, clock=Clock())  # type: ignore[arg-type]
+    run.write_config(experiment=file, flags={}, seed=0, argv=["orchestra"], clock=Clock())  # type: ignore[arg-type]
+    return run
+
+
+def progress(env_steps: int = 0, **changed: Any) -> ProgressMsg:
+    fields: dict[str, Any] = {
+        "state": "training",
+        "env_steps": env_steps,
+        "goal_steps": 1000,
+        "episodes": env_steps // 10,
+        "updates": env_steps // 20,
+        "train_win_rate": 0.25,
+        "train_return": 5.0,
+        "train_length": 12.0,
+        "epsilon": 0.5,
+        "params_lag": 1,
+        "workers": 2,
+        "metrics": (("loss", 0.125), ("learner_s", 0.5)),
+    }
+    return ProgressMsg(**fields | changed)
+
+
+def result(env_steps: int, win_rate: float) -> EvaluatedMsg:
+    return EvaluatedMsg(
+        version=1, env_steps=env_steps, episodes=32, win_rate=win_rate, mean_return=9.0, mean_length=20.0
+    )
+
+
+async def passes(scene, seconds: float) -> None:
+    """Let time pass, a tick at a time."""
+    for _ in range(round(seconds / TICK_S)):
+        scene.clock.advance(TICK_S)
+        await scene.settle()
+
+
+def test_a_run_leaves_figures_a_curve_and_a_summary(run, stage, kept: RunDirectory) -> None:
+    shown = io.StringIO()
+
+    async def main() -> None:
+        async with stage(run_directory=kept.path) as scene:
+            monitor = scene.node.spawn("monitor", Monitor, title="qmix 3m", stream=shown)
+            await scene.settle()
+            await monitor.tell(progress(0, state="starting", train_win_rate=None, metrics=()))
+            await passes(scene, 30)
+            await monitor.tell(progress(600))
+            await monitor.tell(result(500, 0.5))
+            await passes(scene, 30)
+            await monitor.tell(progress(900))
+            await monitor.tell(result(800, 0.9375))
+            await monitor.tell(result(900, 0.90625))
+            await scene.settle()
+            await monitor.tell(progress(1200, state="done"))
+            await scene.stop(monitor)
+
+    run(main())
+    summary = json.loads(kept.summary.read_text())
+    assert summary["solved"] == {"env_steps": 800, "updates": 45, "minutes": 1.0}
+    assert (summary["reached_goal"], summary["state"], summary["elapsed_s"]) == (True, "done", 60.0)
+    assert (summary["env_steps"], summary["env_steps_per_s"], summary["updates_per_s"]) == (1200, 20.0, 1.0)
+    assert (summary["test_win_rate"], summary["best_test_win_rate"]) == (0.90625, 0.9375)
+    assert (summary["restarts"], summary["dead_letters"], summary["workers"]) == (0, 0, 2)
+
+    records = read_metrics(kept.metrics)
+    times = [record["elapsed_s"] for record in records]
+    assert times == sorted(times)
+    regular = [record["elapsed_s"] for record in records if "test_length" not in record][:-1]
+    assert regular == pytest.approx([TICK_S + RECORD_S * n for n in range(12)])
+    tests = [(record["test_env_steps"], record["test_win_rate"]) for record in records if "test_length" in record]
+    assert tests == [(500, 0.5), (800, 0.9375), (900, 0.90625)]
+    assert records[-1]["learner/learner_s"] == 0.5
+    assert records[-1]["loss"] == 0.125
+    assert kept.curve.read_bytes().startswith(b"\x89PNG")
+    assert list(kept.tensorboard.iterdir())
+
+    said = shown.getvalue()
+    assert "600/1,000 steps" in said
+    assert "qmix 3m: done after 01:00" in said
+    assert "solved       a test reached 90% after 800 steps, 45 updates, 1.0 minutes" in said
+    assert str(kept.curve) in said
+
+
+def test_a_run_that_never_wins_is_not_solved_and_one_cut_short_did_not_reach_its_goal(run, stage, kept) -> None:
+    async def main() -> None:
+        async with stage(run_directory=kept.path) as scene:
+            monitor = scene.node.spawn("monitor", Monitor, title="qmix", stream=io.StringIO())
+            await scene.settle()
+            await monitor.tell(progress(999))
+            await monitor.tell(result(999, 0.875))
+            await scene.stop(monitor)
+
+    run(main())
+    summary = json.loads(kept.summary.read_text())
+    assert (summary["solved"], summary["reached_goal"]) == (None, False)
+
+
+def test_rates_are_those_of_the_last_seconds(run, stage, kept) -> None:
+    async def main() -> None:
+        async with stage(run_directory=kept.path) as scene:
+            monitor = scene.node.spawn("monitor", Monitor, title="qmix", stream=io.StringIO())
+            await scene.settle()
+            await monitor.tell(progress(0))
+            await passes(scene, 60)
+            for steps in range(10, 601, 10):  # 20 steps a second, from a standstill
+                await monitor.tell(progress(steps))
+                await passes(scene, TICK_S)
+
+    run(main())
+    rates = [record["env_steps_per_s"] for record in read_metrics(kept.metrics)]
+    assert rates[10] == 0.0
+    assert rates[-2] == pytest.approx(20.0, rel=0.1)
+
+
+def test_the_curve_is_drawn_now_and_then(run, stage, kept) -> None:
+    async def main() -> None:
+        async with stage(run_directory=kept.path) as scene:
+            monitor = scene.node.spawn("monitor", Monitor, title="qmix", stream=io.StringIO())
+            await scene.settle()
+            await monitor.tell(progress(10))
+            await monitor.tell(result(10, 0.5))
+            await passes(scene, CURVE_S - TICK_S)
+            assert not kept.curve.exists()
+            await passes(scene, TICK_S)
+            assert kept.curve.exists()
+
+    run(main())
+
+
+def test_restarts_and_the_fullest_mailbox_are_looked_up(run, stage, kept) -> None:
+    async def main() -> None:
+        async with stage(run_directory=kept.path) as scene:
+            scene.node.processes = lambda: tuple(
+                ProcessStatistics(node=node, pid=1, running=True, restarts=n, given_up=False)
+                for node, n in (("a", 1), ("b", 2))
+            )
+            crowded = scene.probe("crowded", EvaluatedMsg)
+            crowded.hold()  # busy with the first, seven wait
+            for _ in range(8):
+                crowded.ref.tell_nowait(result(0, 0.0))
+            monitor = scene.node.spawn("monitor", Monitor, title="qmix", stream=io.StringIO())
+            await monitor.tell(progress(10))
+            while scene.node.cell(monitor.address).actor is None:
+                await scene.turn()
+            scene.clock.advance(TICK_S)
+            while not scene.node.cell(monitor.address).actor._restarts:
+                await scene.turn()
+            crowded.release()
+            await scene.stop(monitor)
+
+    run(main())
+    summary = json.loads(kept.summary.read_text())
+    assert summary["restarts"] == 3
+    assert (summary["busiest_actor"], summary["mailbox_depth"]) == ("here/crowded", 7)
+
+
+def test_a_run_without_a_directory_is_shown_all_the_same(run, stage) -> None:
+    shown = io.StringIO()
+
+    async def main() -> None:
+        async with stage() as scene:
+            monitor = scene.node.spawn("monitor", Monitor, title="qmix", stream=shown)
+            await scene.settle()
+            await monitor.tell(progress(10))
+            await monitor.tell(result(10, 1.0))
+            await passes(scene, 1)
+            await scene.stop(monitor)
+
+    run(main())
+    assert "10/1,000 steps" in shown.getvalue()
+    assert "curve" not in shown.getvalue()
+
+
+def test_a_monitor_that_heard_nothing_leaves_nothing(run, stage, kept) -> None:
+    shown = io.StringIO()
+
+    async def main() -> None:
+        async with stage(run_directory=kept.path) as scene:
+            monitor = scene.node.spawn("monitor", Monitor, title="qmix", stream=shown)
+            await scene.settle()
+            await passes(scene, 2)
+            await scene.stop(monitor)
+
+    run(main())
+    assert not kept.summary.exists()
+    assert shown.getvalue() == ""

@@ -1,0 +1,515 @@
+"""The orchestrator counts and routes: it lets neither side run ahead, tests now and then, and ends the run."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from structlog.testing import capture_logs
+
+from components.orchestrator import LAST_TEST_S, Orchestrator, TrainerLost
+from components.replay import SampleToInsertRatio
+from messages import (
+    BatchTrainingDataMsg,
+    CheckpointMsg,
+    EvaluatedMsg,
+    EvaluateMsg,
+    InsertTransitionMsg,
+    JoinMsg,
+    LoadParamsMsg,
+    MembersMsg,
+    PaceMsg,
+    ProgressMsg,
+    SampleBatchMsg,
+    TrainedMsg,
+)
+from orchestra import UsageError
+from orchestra.cell import STOPPED, ActorFailed
+
+DOWN = (LoadParamsMsg, PaceMsg, EvaluateMsg)
+NEVER = 10**9
+
+
+class Run:
+    """An orchestrator among probes."""
+
+    def __init__(
+        self, scene: Any, *, ratio: float = 1.0, min_size: int = 4, buffer: float = 100.0, **changed: Any
+    ) -> None:
+        self.scene = scene
+        self.trajectories = scene.probe("trajectories", InsertTransitionMsg, SampleBatchMsg)
+        self.monitor = scene.probe("monitor", ProgressMsg, EvaluatedMsg)
+        self.trainer = scene.probe("trainer", BatchTrainingDataMsg, CheckpointMsg, answers={CheckpointMsg: "a.pt"})
+        self.limiter = SampleToInsertRatio(ratio, min_size=min_size, error_buffer=buffer)
+        recipe: dict[str, Any] = {
+            "trajectories": self.trajectories.ref,
+            "monitor": self.monitor.ref,
+            "limiter": self.limiter,
+            "batch_size": 2,
+            "goal_steps": NEVER,
+            "test_interval": NEVER,
+            "checkpoint_interval": NEVER,
+        }
+        self.ref = scene.node.spawn("orchestrator", Orchestrator, **recipe | changed)
+        self.cell = scene.node.cell(self.ref.address)
+
+    async def tell(self, *messages: Any) -> None:
+        for message in messages:
+            await self.ref.tell(message)
+            await self.scene.settle()
+
+    async def join_trainer(self) -> None:
+        await self.tell(JoinMsg(role="trainer", ref=self.trainer.ref))
+
+    async def join_worker(self, name: str) -> Any:
+        worker = self.scene.probe(name, *DOWN)
+        await self.tell(JoinMsg(role="worker", ref=worker.ref))
+        return worker
+
+    async def train(self, n: int = 1) -> None:
+        for _ in range(n):
+            await self.tell(TrainedMsg(number=0, seconds=0.25, metrics=(("loss", 0.5),)))
+
+    @property
+    def asked(self) -> list[int]:
+        return [message.number for message in self.trajectories.of(SampleBatchMsg)]
+
+    @property
+    def progress(self) -> Any:
+        return self.monitor.of(ProgressMsg)[-1]
+
+
+def params(version: int) -> LoadParamsMsg:
+    return LoadParamsMsg(version=version, params=np.full(2, version, np.float32), env_steps=0)
+
+
+def result_at(env_steps: int, win_rate: float = 0.5) -> EvaluatedMsg:
+    return EvaluatedMsg(
+        version=1, env_steps=env_steps, episodes=32, win_rate=win_rate, mean_return=1.0, mean_length=2.0
+    )
+
+
+# What may begin -------------------------------------------------------------------------------------------------------
+
+
+def test_sampling_before_there_are_enough_episodes_for_a_batch_is_refused(run, stage) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            with pytest.raises(UsageError) as caught:
+                Orchestrator(
+                    trajectories=scene.node.ref("here/a"),
+                    monitor=scene.node.ref("here/b"),
+                    limiter=SampleToInsertRatio(1.0, min_size=31, error_buffer=10.0),
+                    batch_size=32,
+                    goal_steps=1,
+                )
+            assert str(caught.value) == ("a batch is 32 episodes, but sampling would begin at 31; begin at 32 or later")
+
+    run(main())
+
+
+# Flows ----------------------------------------------------------------------------------------------------------------
+
+
+def test_what_comes_in_goes_on_untouched(run, stage, episodes) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            play = Run(scene)
+            message = episodes(2, 3)
+            await play.tell(message)
+            (passed,) = play.trajectories.of(InsertTransitionMsg)
+            assert passed is message
+
+    run(main())
+
+
+def test_parameters_go_to_all_below_with_the_steps_of_the_run(run, stage, episodes) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            play = Run(scene)
+            one, other = await play.join_worker("one"), await play.join_worker("other")
+            await play.tell(episodes(2, 3), params(1), episodes(4), params(2))
+            for worker in (one, other):
+                loads = [(load.version, load.env_steps, load.params[0]) for load in worker.of(LoadParamsMsg)]
+                assert loads == [(1, 5, 1.0), (2, 9, 2.0)]
+
+    run(main())
+
+
+def test_who_joins_late_gets_the_newest_parameters_and_the_pace(run, stage) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            play = Run(scene)
+            early = await play.join_worker("early")
+            assert early.told == [PaceMsg(running=True)]
+            await play.tell(params(0), params(1))
+            late = await play.join_worker("late")
+            assert [load.version for load in late.of(LoadParamsMsg)] == [1]
+            assert late.of(PaceMsg) == [PaceMsg(running=True)]
+
+    run(main())
+
+
+def test_workers_behind_proxies_are_counted(run, stage) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            play = Run(scene)
+            proxy = scene.probe("proxy", *DOWN)
+            await play.tell(JoinMsg(role="proxy", ref=proxy.ref))
+            assert play.progress.workers == 0
+            await play.tell(MembersMsg(proxy=proxy.ref, workers=3))
+            await play.join_worker("lone")
+            assert play.progress.workers == 4
+            with capture_logs() as lines:
+                await scene.kill(proxy)
+                await scene.settle()
+            assert [line["address"] for line in lines if line["event"] == "lost"] == ["here/proxy"]
+            assert play.progress.workers == 1
+            await play.tell(params(1))  # and nobody is told who is not there
+            assert not play.cell.stopping
+
+    run(main())
+
+
+# The limiter ----------------------------------------------------------------------------------------------------------
+
+
+def test_no_batch_is_asked_for_before_the_minimum_is_there(run, stage, episodes) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            play = Run(scene, min_size=4)
+            await play.join_trainer()
+            await play.tell(episodes(1), episodes(1, 1))
+            assert play.asked == []
+            await play.tell(episodes(1))
+            assert play.asked == [1, 2]
+
+    run(main())
+
+
+def test_no_batch_is_asked_for_before_there_is_a_trainer(run, stage, episodes) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            play = Run(scene)
+            await play.tell(episodes(*[1] * 8))
+            assert play.asked == []
+            await play.join_trainer()
+            await play.tell(episodes(1))
+            assert play.asked == [1, 2]
+
+    run(main())
+
+
+@pytest.mark.parametrize("in_flight", [1, 2, 5])
+def test_so_many_batches_are_on_their_way_and_no_more(run, stage, episodes, in_flight: int) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            play = Run(scene, batches_in_flight=in_flight)
+            await play.join_trainer()
+            await play.tell(episodes(*[1] * 50))
+            for done in range(10):
+                assert play.asked == list(range(1, in_flight + done + 1))
+                await play.train()
+
+    run(main())
+
+
+@pytest.mark.parametrize("ratio", [0.1, 0.5, 1.0, 2.5])
+def test_batches_and_episodes_keep_their_ratio_exactly(run, stage, episodes, ratio: float) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            buffer = max(2.0, 2.0 * ratio)
+            play = Run(scene, ratio=ratio, buffer=buffer, batches_in_flight=1)
+            await play.join_trainer()
+            worker = await play.join_worker("worker")
+            for inserted in range(1, 60):
+                await play.tell(episodes(1))
+                while len(play.asked) > play.progress.updates:
+                    await play.train()
+                # As many as the limiter ever allows: diff may fall to ratio * min_size - buffer, and no further.
+                lowest = ratio * 4 - buffer
+                allowed = 0 if inserted < 4 else math.floor(inserted * ratio - lowest + 1e-9)
+                assert len(play.asked) == max(allowed, 0)
+            assert worker.of(PaceMsg) == [PaceMsg(running=True)]  # a trainer that keeps up never makes them wait
+
+    run(main())
+
+
+def test_workers_wait_while_the_trainer_is_behind_and_go_on_after(run, stage, episodes) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            play = Run(scene, ratio=1.0, min_size=2, buffer=3.0, batches_in_flight=1)
+            await play.join_trainer()
+            worker = await play.join_worker("worker")
+            paces = []
+            for _ in range(8):  # one sample is taken at the second; diff may be up to 5
+                await play.tell(episodes(1))
+                paces.append([message.running for message in worker.of(PaceMsg)])
+            assert paces == [[True]] * 5 + [[True, False]] * 3
+            late = await play.join_worker("late")
+            assert late.of(PaceMsg) == [PaceMsg(running=False)]
+            await play.train(3)
+            assert worker.of(PaceMsg)[-1] == PaceMsg(running=True)
+            assert late.of(PaceMsg)[-1] == PaceMsg(running=True)
+            assert len(worker.of(PaceMsg)) == 3  # told once each time
+
+    run(main())
+
+
+@pytest.mark.parametrize("per_load", [1, 3])
+def test_every_so_many_batches_parameters_are_published(run, stage, episodes, per_load: int) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            play = Run(scene, batches_per_load=per_load)
+            await play.join_trainer()
+            await play.tell(episodes(*[1] * 20))
+            await play.train(7)
+            publish = [message.publish for message in play.trajectories.of(SampleBatchMsg)]
+            assert publish == [number % per_load == 0 for number in range(1, 10)]
+
+    run(main())
+
+
+def test_a_sample_names_the_batch_size_and_the_trainer(run, stage, episodes) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            play = Run(scene, batch_size=3)
+            await play.join_trainer()
+            await play.tell(episodes(*[1] * 4))
+            sample = play.trajectories.of(SampleBatchMsg)[0]
+            assert (sample.batch_size, sample.trainer) == (3, play.trainer.ref)
+
+    run(main())
+
+
+# Tests and checkpoints ------------------------------------------------------------------------------------------------
+
+
+def test_tests_are_asked_for_at_their_interval_in_turn(run, stage, episodes) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            play = Run(scene, test_interval=10, test_episodes=7)
+            one, other = await play.join_worker("one"), await play.join_worker("other")
+            at = []
+            for length in (3, 3, 3, 3, 3, 25, 1, 1, 2, 6):  # 3 6 9 12 15 40 41 42 44 50
+                await play.tell(episodes(length))
+                at.append(len(one.of(EvaluateMsg)) + len(other.of(EvaluateMsg)))
+            assert at == [1, 1, 1, 2, 2, 3, 3, 3, 3, 4]
+            assert [len(worker.of(EvaluateMsg)) for worker in (one, other)] == [2, 2]
+            asked = sorted(
+                (message.env_steps, message.episodes) for message in one.of(EvaluateMsg) + other.of(EvaluateMsg)
+            )
+            assert asked == [(3, 7), (12, 7), (40, 7), (50, 7)]
+            await play.tell(result_at(12))
+            assert play.monitor.of(EvaluatedMsg) == [result_at(12)]
+            assert one.of(EvaluateMsg)[0].reply_to == play.ref
+
+    run(main())
+
+
+def test_a_proxy_without_workers_is_not_asked_for_a_test(run, stage, episodes) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            play = Run(scene, test_interval=1)
+            empty, full = (scene.probe(name, *DOWN) for name in ("empty", "full"))
+            for proxy, workers in ((empty, 0), (full, 2)):
+                await play.tell(JoinMsg(role="proxy", ref=proxy.ref), MembersMsg(proxy=proxy.ref, workers=workers))
+            await play.tell(*[episodes(1)] * 4)
+            assert (len(empty.of(EvaluateMsg)), len(full.of(EvaluateMsg))) == (0, 4)
+
+    run(main())
+
+
+def test_checkpoints_are_asked_for_at_their_interval(run, stage, episodes, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with stage(run_directory=tmp_path) as scene:
+            play = Run(scene, checkpoint_interval=10)
+            await play.join_trainer()
+            await play.tell(*[episodes(4)] * 6)
+            assert [message.env_steps for message in play.trainer.of(CheckpointMsg)] == [12, 20]
+
+    run(main())
+
+
+# Progress -------------------------------------------------------------------------------------------------------------
+
+
+def test_progress_is_told_as_it_is(run, stage, episodes) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            play = Run(scene, goal_steps=1000)
+            await scene.settle()
+            assert (play.progress.state, play.progress.train_win_rate, play.progress.epsilon) == (
+                "starting",
+                None,
+                None,
+            )
+            await play.tell(params(5))
+            await play.tell(episodes(2, 4, reward=0.5, version=3, epsilon=0.25))
+            await play.tell(episodes(6, won=True, version=4, epsilon=0.125))
+            seen = play.progress
+            assert (seen.state, seen.env_steps, seen.goal_steps, seen.episodes) == ("collecting", 12, 1000, 3)
+            assert (seen.train_win_rate, seen.train_return, seen.train_length) == (1 / 3, (1 + 2 + 6) / 3, 4.0)
+            assert (seen.epsilon, seen.params_lag) == (0.125, 1)
+            await play.train()
+            seen = play.progress
+            assert (seen.state, seen.updates, dict(seen.metrics)) == ("training", 1, {"loss": 0.5, "learner_s": 0.25})
+
+    run(main())
+
+
+def test_only_the_last_hundred_episodes_are_recent(run, stage, episodes) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            play = Run(scene)
+            await play.tell(episodes(*[1] * 150, won=False), episodes(*[1] * 25, won=True))
+            assert (play.progress.train_win_rate, play.progress.episodes) == (0.25, 175)
+
+    run(main())
+
+
+# The end --------------------------------------------------------------------------------------------------------------
+
+
+async def ended(play: Run) -> str:
+    reason: str = await play.cell.terminated
+    return reason
+
+
+def test_a_run_ends_with_a_last_test_a_checkpoint_and_a_stop(run, stage, episodes, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with stage(run_directory=tmp_path) as scene:
+            play = Run(scene, goal_steps=10)
+            await play.join_trainer()
+            worker = await play.join_worker("worker")
+            await play.tell(episodes(*[1] * 9))
+            assert play.asked == [1, 2]
+            await play.tell(result_at(1), episodes(1))
+            assert worker.of(PaceMsg)[-1] == PaceMsg(running=False)
+            assert [message.env_steps for message in worker.of(EvaluateMsg)] == [9, 10]
+            await play.train(2)
+            assert play.asked == [1, 2]  # nothing new is begun
+            assert not play.cell.stopping
+            await play.ref.tell(result_at(10))
+            assert await ended(play) == STOPPED
+            assert [message.env_steps for message in play.trainer.of(CheckpointMsg)] == [10]
+            await scene.settle()
+            assert [message.env_steps for message in play.monitor.of(EvaluatedMsg)] == [1, 10]
+            assert play.progress.state == "done"
+
+    run(main())
+
+
+def test_the_end_waits_for_the_batches_on_their_way(run, stage, episodes) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            play = Run(scene, goal_steps=4)
+            await play.join_trainer()
+            await play.join_worker("worker")
+            await play.tell(episodes(*[1] * 3), episodes(1), result_at(4))
+            in_flight = len(play.asked)
+            assert in_flight == 2
+            await play.train(1)
+            assert not play.cell.stopping
+            await play.ref.tell(TrainedMsg(number=2, seconds=0.0, metrics=()))
+            assert await ended(play) == STOPPED
+
+    run(main())
+
+
+def test_an_older_test_that_took_its_time_does_not_undo_the_last_one(run, stage, episodes) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            play = Run(scene, goal_steps=10, test_interval=1)
+            await play.join_trainer()
+            await play.join_worker("one")
+            await play.join_worker("other")
+            await play.tell(episodes(*[1] * 9), episodes(1))
+            await play.tell(result_at(10), result_at(9))
+            await play.train(1)
+            await play.ref.tell(TrainedMsg(number=2, seconds=0.0, metrics=()))
+            assert await ended(play) == STOPPED
+
+    run(main())
+
+
+def test_an_older_test_does_not_pass_for_the_last(run, stage, episodes) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            play = Run(scene, goal_steps=10, test_interval=1)
+            await play.join_worker("one")
+            await play.tell(episodes(9), episodes(1), result_at(9))
+            assert not play.cell.stopping
+            await play.ref.tell(result_at(10))
+            assert await ended(play) == STOPPED
+
+    run(main())
+
+
+def test_without_anybody_to_test_a_run_ends_at_its_goal(run, stage, episodes) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            play = Run(scene, goal_steps=3)
+            await play.ref.tell(episodes(3))
+            assert await ended(play) == STOPPED
+
+    run(main())
+
+
+@pytest.mark.parametrize("lost", ["test", "batch"])
+def test_a_run_does_not_wait_for_ever_for_what_was_lost(run, stage, episodes, lost: str) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            play = Run(scene, goal_steps=8)
+            await play.join_trainer()
+            if lost == "test":
+                await play.join_worker("worker")
+            await play.tell(episodes(*[1] * 4))
+            if lost == "test":
+                await play.train(2)
+            await play.tell(episodes(4))
+            scene.clock.advance(LAST_TEST_S - 1)
+            await scene.settle()
+            assert not play.cell.stopping
+            with capture_logs() as lines:
+                scene.clock.advance(1)
+                assert await ended(play) == STOPPED
+            assert "the last test or batch did not come back in time" in [line["event"] for line in lines]
+
+    run(main())
+
+
+def test_an_early_stop_saves_too(run, stage, episodes, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with stage(run_directory=tmp_path) as scene:
+            play = Run(scene)
+            await play.join_trainer()
+            worker = await play.join_worker("worker")
+            await play.tell(episodes(5))
+            await scene.stop(play.ref)
+            await scene.settle()
+            assert [message.env_steps for message in play.trainer.of(CheckpointMsg)] == [5]
+            assert worker.of(PaceMsg)[-1] == PaceMsg(running=False)
+            assert [message.state for message in play.monitor.of(ProgressMsg)][-2:] == ["saving", "done"]
+
+    run(main())
+
+
+@pytest.mark.parametrize("how", ["dies", "stops"])
+def test_a_lost_trainer_fails_the_run(run, stage, how: str) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            play = Run(scene)
+            await play.join_trainer()
+            if how == "dies":
+                await scene.kill(play.trainer)
+            else:
+                await scene.stop(play.trainer.ref)
+            await play.monitor.hear(EvaluatedMsg)
+
+    with pytest.RaisesGroup(pytest.RaisesExc(ActorFailed, match="here/orchestrator")) as caught:
+        run(main())
+    cause = caught.value.exceptions[0].__cause__
+    assert isinstance(cause, TrainerLost)
+    assert str(cause).startswith("here/trainer: ")

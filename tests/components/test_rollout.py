@@ -1,0 +1,222 @@
+"""Copies stepped together give the very episodes that each would have given alone."""
+
+from collections import defaultdict
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from components.rollout import Rollout, concatenated, play
+from messages import InsertTransitionMsg
+from orchestra.message import is_frozen
+
+RNG = np.random.default_rng(0)
+
+
+class Reference:
+    """One copy, played alone, one step at a time, with lists."""
+
+    def __init__(self, env: Any, policy: Any) -> None:
+        self.env, self.policy = env, policy
+        env.reset()
+        self.begin()
+
+    def begin(self) -> None:
+        self.hidden = self.policy.initial_hidden(1)
+        self.last = np.full((1, self.env.spec.n_agents), -1, np.int64)
+        self.episode: dict[str, list[Any]] = defaultdict(list)
+        self.look()
+
+    def look(self) -> None:
+        for name in ("obs", "state", "available"):
+            self.episode[name].append(getattr(self.env, name)[0].copy())
+
+    def step(self, version: int) -> dict[str, Any] | None:
+        env = self.env
+        actions, self.hidden = self.policy.act(env.obs, env.available, self.last, self.hidden, epsilon=0.0, rng=RNG)
+        env.step(actions)
+        self.last = actions.copy()
+        self.episode["actions"].append(actions[0])
+        self.episode["reward"].append(env.reward[0])
+        self.look()
+        if not (env.terminated[0] or env.truncated[0]):
+            return None
+        ended = {name: np.stack(values) for name, values in self.episode.items()}
+        ended |= {"terminated": env.terminated[0], "won": env.won[0], "versions": version}
+        env.reset()
+        self.begin()
+        return ended
+
+
+def taken_apart(message: InsertTransitionMsg) -> list[dict[str, Any]]:
+    episodes = []
+    steps = 0
+    for e, length in enumerate(message.lengths):
+        frames = slice(steps + e, steps + e + length + 1)
+        episode = {name: getattr(message, name)[frames] for name in ("obs", "state", "available")}
+        episode |= {name: getattr(message, name)[steps : steps + length] for name in ("actions", "reward")}
+        episode |= {name: getattr(message, name)[e] for name in ("terminated", "won", "versions")}
+        episodes.append(episode)
+        steps += length
+    return episodes
+
+
+@pytest.mark.parametrize("turn", [1, 3, 40])
+@pytest.mark.parametrize("n_envs", [1, 4])
+def test_copies_stepped_together_play_what_each_plays_alone(corridor, scripted, n_envs: int, turn: int) -> None:
+    policy = scripted(corridor(1, seed=0).spec, seed=0)
+    rollout = Rollout(corridor(n_envs, seed=0), policy, RNG)
+    alone = [Reference(corridor(1, seed=0, first=i), scripted(policy.spec, seed=0)) for i in range(n_envs)]
+
+    collected: list[dict[str, Any]] = []
+    expected: list[dict[str, Any]] = []
+    for version in range(120 // turn):
+        params = np.full(2, version % 3, np.float32)
+        rollout.load(params, version)
+        for reference in alone:
+            reference.policy.load(params)
+        message = rollout.collect(turn, 0.0)
+        collected += [] if message is None else taken_apart(message)
+        for _ in range(turn):
+            expected += [ended for reference in alone if (ended := reference.step(version)) is not None]
+
+    assert len(collected) == len(expected) > 25
+    for ours, theirs in zip(collected, expected, strict=True):
+        for name, value in theirs.items():
+            np.testing.assert_array_equal(ours[name], value, err_msg=name)
+
+
+def test_episodes_are_cut_exactly_at_their_ends(corridor, scripted) -> None:
+    env = corridor(2, seed=0, plan=((3, 9), (2,)))
+    message = Rollout(env, scripted(env.spec, seed=0), RNG).collect(9, 0.0)
+    assert message is not None
+    assert message.lengths.tolist() == [2, 3, 2, 2, 2, 6]
+    assert message.terminated.tolist() == [True, True, True, True, True, False]
+    assert (message.episodes, message.steps, len(message.obs)) == (6, 17, 23)
+    for episode in taken_apart(message):
+        assert episode["state"][:, 2].tolist() == list(range(len(episode["reward"]) + 1))  # frames 0 … T
+        weights = np.array([0.25, 0.5])
+        assert (episode["reward"] == 1 + np.arange(len(episode["reward"])) + episode["actions"] @ weights).all()
+
+
+def test_nothing_is_told_until_an_episode_ends(corridor, scripted) -> None:
+    env = corridor(1, seed=0, plan=((4,),))
+    rollout = Rollout(env, scripted(env.spec, seed=0), RNG)
+    assert rollout.collect(3, 0.0) is None
+    message = rollout.collect(1, 0.0)
+    assert message is not None
+    assert message.lengths.tolist() == [4]
+
+
+def test_an_episode_names_the_version_that_chose_its_last_action(corridor, scripted) -> None:
+    env = corridor(1, seed=0, plan=((3,),))
+    rollout = Rollout(env, scripted(env.spec, seed=0), RNG)
+    assert rollout.version == 0
+    rollout.collect(1, 0.0)
+    rollout.load(np.zeros(2, np.float32), 5)
+    rollout.collect(1, 0.0)
+    rollout.load(np.zeros(2, np.float32), 6)
+    message = rollout.collect(1, 0.0)
+    assert message is not None
+    assert message.versions.tolist() == [6]
+
+
+def test_the_exploration_rate_is_the_policy_s_and_is_told(corridor, scripted) -> None:
+    env = corridor(1, seed=0, plan=((2,),))
+    policy = scripted(env.spec, seed=0)
+    message = Rollout(env, policy, RNG).collect(2, 0.75)
+    assert message is not None
+    assert (policy.epsilons, message.epsilon) == ([0.75, 0.75], 0.75)
+
+
+def test_what_is_told_never_changes_again(corridor, scripted) -> None:
+    env = corridor(2, seed=0, plan=((2,), (3,)))
+    rollout = Rollout(env, scripted(env.spec, seed=0), RNG)
+    for turn in (2, 6):  # one episode alone, and several joined
+        message = rollout.collect(turn, 0.0)
+        assert message is not None
+        arrays = {name: getattr(message, name) for name in message.wire.array_fields}
+        before = {name: array.copy() for name, array in arrays.items()}
+        rollout.collect(12, 0.0)
+        for name, array in arrays.items():
+            assert is_frozen(array), name
+            np.testing.assert_array_equal(array, before[name])
+
+
+def test_messages_are_joined_in_their_order(episodes) -> None:
+    parts = [episodes(2, 1, mark=1.0, epsilon=0.9), episodes(3, mark=2.0, epsilon=0.8)]
+    joined = concatenated(parts)
+    assert joined.lengths.tolist() == [2, 1, 3]
+    assert joined.obs[:, 0, 0].tolist() == [1.0] * 5 + [2.0] * 4
+    assert joined.epsilon == 0.8
+    assert all(is_frozen(getattr(joined, name)) for name in joined.wire.array_fields)
+    assert concatenated(parts[:1]) is parts[0]
+
+
+# Greedy play ----------------------------------------------------------------------------------------------------------
+
+FIXED = ((1,), (4,), (9,))  # copy 0 always plays 1 step, copy 1 four, copy 2 is cut at the limit of 6
+
+
+@pytest.mark.parametrize(("n", "lengths"), [(1, [1]), (2, [1, 4]), (3, [1, 4, 6]), (7, [1, 4, 6, 1, 4, 6, 1])])
+def test_the_episodes_that_count_are_those_that_began_first(corridor, scripted, n: int, lengths: list[int]) -> None:
+    env = corridor(3, seed=0, plan=FIXED)
+    played = play(env, scripted(env.spec, seed=0), n, RNG)
+    assert played.lengths.tolist() == lengths
+    assert len(played.won) == len(played.returns) == n
+
+
+def test_copies_that_play_side_by_side_do_as_well_as_alone(corridor, scripted) -> None:
+    make = partial(corridor, seed=0, plan=((5,), (1,), (3,), (8,), (2,)))
+    env = make(5)
+    together = play(env, scripted(env.spec, seed=3), 5, RNG)
+    for i in range(5):
+        alone = make(1, first=i)
+        reference = Reference(alone, scripted(env.spec, seed=3))
+        while (ended := reference.step(0)) is None:
+            pass
+        assert together.lengths[i] == len(ended["reward"])
+        assert together.returns[i] == ended["reward"].sum()
+        assert together.won[i] == ended["won"]
+    assert together.won.any()
+    assert not together.won.all()
+
+
+def test_a_second_round_starts_afresh(corridor, scripted) -> None:
+    # Observations hold the number of the episode, so blind them to it: what remains must be the same in each round.
+    class Blind(corridor):
+        def _look(self, which: np.ndarray) -> None:
+            super()._look(which)
+            self.obs[..., 1] = 0.0
+
+    env = Blind(3, seed=0, plan=FIXED)
+    played = play(env, scripted(env.spec, seed=0), 9, RNG)
+    assert played.returns.reshape(3, 3).tolist() == [played.returns[:3].tolist()] * 3
+    assert played.won.reshape(3, 3).tolist() == [played.won[:3].tolist()] * 3
+    shorter = play(Blind(3, seed=0, plan=FIXED), scripted(env.spec, seed=0), 5, RNG)
+    assert shorter.returns.tolist() == played.returns[:5].tolist()
+    assert len(set(shorter.returns[:3])) == 3
+    assert shorter.won.tolist() == played.won[:5].tolist()
+    assert played.won[:3].tolist() == [False, True, False]
+
+
+def test_a_win_counts_only_in_the_episode_that_it_ended(corridor, scripted) -> None:
+    class Rigged(corridor):
+        """Copy 0 loses its first episode and wins all others, while copy 1 is still in its first."""
+
+        def step(self, actions: np.ndarray) -> None:
+            super().step(actions)
+            self.won[:] = self.terminated & (self._episode > 0)
+
+    env = Rigged(2, seed=0, plan=((2,), (5,)))
+    played = play(env, scripted(env.spec, seed=0), 2, RNG)
+    assert played.won.tolist() == [False, False]
+
+
+def test_play_is_greedy_unless_told_otherwise(corridor, scripted) -> None:
+    env = corridor(1, seed=0, plan=((2,),))
+    policy = scripted(env.spec, seed=0)
+    play(env, policy, 1, RNG)
+    play(env, policy, 1, RNG, epsilon=0.5)
+    assert policy.epsilons == [0.0, 0.0, 0.5, 0.5]

@@ -1,0 +1,195 @@
+"""A trainer learns from what it is sent, publishes when it is told to, and can be saved."""
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from components.checkpoint import load_checkpoint
+from components.envs.base import EnvSpec
+from components.trainer import Trainer
+from messages import BatchTrainingDataMsg, CheckpointMsg, JoinMsg, LoadParamsMsg, TrainedMsg, UpdatePriorityMsg
+from orchestra import AskFailed
+from orchestra.cell import ActorFailed
+
+SPEC = EnvSpec("corridor", n_agents=2, n_actions=3, obs_size=4, state_size=3, episode_limit=6)
+UP = (JoinMsg, LoadParamsMsg, TrainedMsg)
+
+
+def batch(number: int, *, publish: bool, n: int = 2) -> BatchTrainingDataMsg:
+    return BatchTrainingDataMsg(
+        number=number,
+        publish=publish,
+        obs=np.full((n, 4, 2, 4), number, np.float32),
+        state=np.zeros((n, 4, 3), np.float32),
+        available=np.ones((n, 4, 2, 3), np.bool_),
+        actions=np.zeros((n, 3, 2), np.int64),
+        reward=np.zeros((n, 3), np.float32),
+        lengths=np.full(n, 3, np.int32),
+        terminated=np.ones(n, np.bool_),
+        weights=np.full(n, 0.5, np.float32),
+        indices=np.arange(n) + 10,
+        generations=np.arange(n) + 100,
+    )
+
+
+def test_a_trainer_publishes_its_first_parameters_at_once_and_joins(run, stage, scripted) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            up = scene.probe("up", *UP)
+            trainer = scene.node.spawn("trainer", Trainer, spec=SPEC, policy=scripted, to=up.ref)
+            await scene.settle()
+            load, join = up.told
+            assert (load.version, load.env_steps) == (0, 0)
+            assert load.params.shape == (2,)
+            assert join == JoinMsg(role="trainer", ref=trainer)
+
+    run(main())
+
+
+def test_it_publishes_exactly_when_a_batch_says_so(run, stage, scripted) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            up = scene.probe("up", *UP)
+            trainer = scene.node.spawn("trainer", Trainer, spec=SPEC, policy=scripted, to=up.ref)
+            first = await up.hear(LoadParamsMsg)
+            told = []
+            for number, publish in enumerate([False, True, False, False, True, True], start=1):
+                await trainer.tell(batch(number, publish=publish))
+                await scene.settle()
+                told.append(len(up.of(LoadParamsMsg)) - 1)
+            assert told == [0, 1, 1, 1, 2, 3]
+            assert [message.version for message in up.of(LoadParamsMsg)] == [0, 1, 2, 3]
+            # what it published is what it had learned by then, and stays so
+            base = first.params[0]
+            assert [message.params[0] - base for message in up.of(LoadParamsMsg)] == [0.0, 2.0, 5.0, 6.0]
+
+    run(main())
+
+
+def test_every_batch_is_reported_by_its_number_with_what_the_algorithm_says(run, stage, scripted) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            up = scene.probe("up", *UP)
+            trainer = scene.node.spawn("trainer", Trainer, spec=SPEC, policy=scripted, to=up.ref)
+            for number in (1, 2):
+                await trainer.tell(batch(number, publish=False))
+            await up.hear(TrainedMsg, 2)
+            assert up.of(TrainedMsg) == [
+                TrainedMsg(number=1, seconds=0.0, metrics=(("grad_norm", 1.0), ("loss", 0.5))),
+                TrainedMsg(number=2, seconds=0.0, metrics=(("grad_norm", 1.0), ("loss", 1.0))),
+            ]
+
+    run(main())
+
+
+def test_it_learns_from_the_very_batch_that_it_was_sent(run, stage, scripted) -> None:
+    made = []
+
+    def policy(spec, *, seed):
+        made.append(scripted(spec, seed=seed))
+        return made[-1]
+
+    async def main() -> None:
+        async with stage() as scene:
+            up = scene.probe("up", *UP)
+            trainer = scene.node.spawn("trainer", Trainer, spec=SPEC, policy=policy, to=up.ref)
+            message = batch(3, publish=False)
+            await trainer.tell(message)
+            await up.hear(TrainedMsg)
+            (learned,) = made[0].batches
+            for name in ("obs", "state", "available", "actions", "reward", "lengths", "terminated", "weights"):
+                np.testing.assert_array_equal(getattr(learned, name), getattr(message, name))
+
+    run(main())
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_priorities_go_back_only_when_asked_for(run, stage, scripted, asked: bool) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            up = scene.probe("up", *UP)
+            trajectories = scene.probe("trajectories", UpdatePriorityMsg)
+            recipe = {"spec": SPEC, "policy": scripted, "to": up.ref}
+            trainer = scene.node.spawn("trainer", Trainer, **recipe, priorities_to=trajectories.ref if asked else None)
+            await trainer.tell(batch(1, publish=False, n=3))
+            await up.hear(TrainedMsg)
+            await scene.settle()
+            assert len(trajectories.told) == asked
+            for message in trajectories.told:
+                assert message.indices.tolist() == [10, 11, 12]
+                assert message.generations.tolist() == [100, 101, 102]
+                assert message.priorities.tolist() == [1.0, 2.0, 3.0]
+
+    run(main())
+
+
+def test_its_policy_is_drawn_from_the_run_s_seed(run, stage, scripted) -> None:
+    async def seed_of(seed: int) -> int:
+        made = []
+
+        def policy(spec, *, seed):
+            made.append(seed)
+            return scripted(spec, seed=seed)
+
+        async with stage(seed=seed) as scene:
+            up = scene.probe("up", *UP)
+            scene.node.spawn("trainer", Trainer, spec=SPEC, policy=policy, to=up.ref)
+            await up.hear(JoinMsg)
+        return made[0]
+
+    async def main() -> None:
+        assert await seed_of(1) == await seed_of(1) != await seed_of(2)
+
+    run(main())
+
+
+def test_what_it_saves_can_be_loaded_and_learned_on(run, stage, scripted, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with stage(run_directory=tmp_path) as scene:
+            up = scene.probe("up", *UP)
+            trainer = scene.node.spawn("trainer", Trainer, spec=SPEC, policy=scripted, to=up.ref)
+            for number in (1, 2, 3):
+                await trainer.tell(batch(number, publish=number == 2))
+            path = await trainer.ask(CheckpointMsg(env_steps=4321))
+            assert path == str(tmp_path / "checkpoints" / "steps-0000004321.pt")
+            policy = scripted(SPEC, seed=0)
+            assert load_checkpoint(Path(path), policy) == {"version": 1, "env_steps": 4321}
+            assert policy.updates == 3
+            await trainer.tell(batch(4, publish=True))
+            newest = await up.hear(LoadParamsMsg, 3)
+            policy.learn(batch(4, publish=True))  # what the saved one would have learned next
+            np.testing.assert_array_equal(policy.params(), newest.params)
+
+    run(main())
+
+
+def test_where_a_run_keeps_no_files_there_is_no_checkpoint(run, stage, scripted) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            up = scene.probe("up", *UP)
+            trainer = scene.node.spawn("trainer", Trainer, spec=SPEC, policy=scripted, to=up.ref)
+            with pytest.raises(AskFailed, match="this run keeps no files, so there is no place for a checkpoint"):
+                await trainer.ask(CheckpointMsg(env_steps=1))
+
+    with pytest.RaisesGroup(ActorFailed):
+        run(main())
+
+
+def test_a_trainer_that_fails_fails_the_run(run, stage, scripted) -> None:
+    class Broken(scripted):
+        def learn(self, batch):
+            raise FloatingPointError("the gradient is not finite")
+
+    async def main() -> None:
+        async with stage() as scene:
+            up = scene.probe("up", *UP)
+            recipe = {"spec": SPEC, "policy": partial(Broken), "to": up.ref}
+            trainer = scene.node.spawn("trainer", Trainer, **recipe)
+            await trainer.tell(batch(1, publish=False))
+            await up.hear(TrainedMsg)
+
+    with pytest.RaisesGroup(pytest.RaisesExc(ActorFailed, match="here/trainer")) as caught:
+        run(main())
+    assert isinstance(caught.value.exceptions[0].__cause__, FloatingPointError)

@@ -1,0 +1,113 @@
+"""A trajectory manager keeps what it is told, and sends a batch to whom a sample names."""
+
+import numpy as np
+import pytest
+
+from components.envs.base import EnvSpec
+from components.replay import EpisodeReplay, PrioritizedEpisodeReplay
+from components.trajectory_manager import TrajectoryManager
+from messages import BatchTrainingDataMsg, SampleBatchMsg, UpdatePriorityMsg
+from orchestra.cell import ActorFailed
+from orchestra.message import is_frozen
+
+SPEC = EnvSpec("corridor", n_agents=2, n_actions=3, obs_size=4, state_size=3, episode_limit=6)
+
+
+def sample(trainer, number: int, batch_size: int, *, publish: bool = False) -> SampleBatchMsg:
+    return SampleBatchMsg(number=number, batch_size=batch_size, publish=publish, trainer=trainer.ref)
+
+
+def test_a_batch_goes_to_the_trainer_that_the_sample_names(run, stage, episodes) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            one, other = (scene.probe(name, BatchTrainingDataMsg) for name in ("one", "other"))
+            manager = scene.node.spawn("trajectories", TrajectoryManager, replay=EpisodeReplay(SPEC, 10))
+            await manager.tell(episodes(2, 5, mark=3.0, reward=0.5))
+            await manager.tell(sample(one, 7, 2, publish=True))
+            await manager.tell(sample(other, 8, 1))
+            batch = await one.hear(BatchTrainingDataMsg)
+            assert (batch.number, batch.publish) == (7, True)
+            assert sorted(batch.lengths.tolist()) == [2, 5]
+            assert batch.obs.shape == (2, 6, 2, 4)
+            assert batch.weights.tolist() == [1.0, 1.0]
+            for e, length in enumerate(batch.lengths):
+                assert (batch.reward[e, :length] == 0.5).all()
+                assert not batch.reward[e, length:].any()
+                assert (batch.obs[e, : length + 1] == 3.0).all()
+            batch = await other.hear(BatchTrainingDataMsg)
+            assert (batch.number, batch.publish, len(batch.lengths)) == (8, False, 1)
+
+    run(main())
+
+
+def test_a_batch_stays_as_it_was_sent_though_the_buffer_uses_its_memory_again(run, stage, episodes) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            trainer = scene.probe("trainer", BatchTrainingDataMsg)
+            replay = EpisodeReplay(SPEC, 1, slabs=1)
+            manager = scene.node.spawn("trajectories", TrajectoryManager, replay=replay)
+            for mark in range(4):
+                await manager.tell(episodes(4, mark=float(mark)))
+                await manager.tell(sample(trainer, mark, 1))
+            await trainer.hear(BatchTrainingDataMsg, 4)
+            for mark, batch in enumerate(trainer.told):
+                assert (batch.obs == mark).all()
+                assert all(is_frozen(getattr(batch, name)) for name in batch.wire.array_fields)
+
+    run(main())
+
+
+def test_priorities_decide_what_is_sampled_next(run, stage, episodes) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            trainer = scene.probe("trainer", BatchTrainingDataMsg)
+            replay = PrioritizedEpisodeReplay(SPEC, 16)
+            manager = scene.node.spawn("trajectories", TrajectoryManager, replay=replay)
+            for mark in range(16):
+                await manager.tell(episodes(1, mark=float(mark)))
+            await manager.tell(sample(trainer, 1, 16))
+            batch = await trainer.hear(BatchTrainingDataMsg)
+            wanted = batch.indices == 5
+            update = UpdatePriorityMsg(
+                indices=batch.indices,
+                generations=batch.generations,
+                priorities=np.where(wanted, 1e6, 1e-6).astype(np.float32),
+            )
+            await manager.tell(update)
+            for number in range(20):
+                await manager.tell(sample(trainer, number, 1))
+            await trainer.hear(BatchTrainingDataMsg, 21)
+            drawn = [message.indices[0] for message in trainer.told[1:]]
+            assert drawn.count(5) >= 15
+
+    run(main())
+
+
+def test_two_runs_of_one_seed_draw_the_same_batches(run, stage, episodes) -> None:
+    async def drawn(seed: int) -> list[list[int]]:
+        async with stage(seed=seed) as scene:
+            trainer = scene.probe("trainer", BatchTrainingDataMsg)
+            manager = scene.node.spawn("trajectories", TrajectoryManager, replay=EpisodeReplay(SPEC, 64))
+            await manager.tell(episodes(*[1] * 64))
+            for number in range(5):
+                await manager.tell(sample(trainer, number, 8))
+            await trainer.hear(BatchTrainingDataMsg, 5)
+            return [message.indices.tolist() for message in trainer.told]
+
+    async def main() -> None:
+        assert await drawn(1) == await drawn(1) != await drawn(2)
+
+    run(main())
+
+
+def test_a_batch_that_cannot_be_drawn_fails_the_run_instead_of_never_coming(run, stage, episodes) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            trainer = scene.probe("trainer", BatchTrainingDataMsg)
+            manager = scene.node.spawn("trajectories", TrajectoryManager, replay=EpisodeReplay(SPEC, 4))
+            await manager.tell(episodes(1, 1, 1, 1, 1))
+            await manager.tell(sample(trainer, 1, 5))
+            await trainer.hear(BatchTrainingDataMsg)
+
+    with pytest.RaisesGroup(pytest.RaisesExc(ActorFailed, match="trajectories.* failed; .*SampleBatchMsg")):
+        run(main())

@@ -1,0 +1,314 @@
+"""A worker plays when it may and knows how to, tells what ended, and finds its way back to whoever takes it."""
+
+import asyncio
+from functools import partial
+
+import numpy as np
+import pytest
+from structlog.testing import capture_logs
+
+from components.schedule import LinearSchedule
+from components.worker import REJOIN_S, TEST_ENVS, StepMsg, Worker
+from messages import EvaluatedMsg, EvaluateMsg, InsertTransitionMsg, JoinMsg, LoadParamsMsg, PaceMsg
+
+UP = (JoinMsg, InsertTransitionMsg, EvaluatedMsg)
+PLAN = ((2,), (3,))
+
+
+def params(version: int, env_steps: int = 0, value: float = 0.0) -> LoadParamsMsg:
+    return LoadParamsMsg(version=version, params=np.full(2, value, np.float32), env_steps=env_steps)
+
+
+@pytest.fixture
+def spawn(corridor, scripted):
+    def start(scene, up, **changed):
+        recipe = {
+            "env": partial(corridor, plan=PLAN),
+            "policy": scripted,
+            "to": up.ref,
+            "n_envs": 2,
+            "exploration": LinearSchedule(1.0, 0.0, over=100),
+            "steps_per_turn": 6,
+        }
+        return scene.node.spawn("worker", Worker, **recipe | changed)
+
+    return start
+
+
+def test_a_worker_says_that_it_is_there(run, stage, spawn) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            up = scene.probe("up", *UP)
+            worker = spawn(scene, up)
+            joined = await up.hear(JoinMsg)
+            assert (joined.role, joined.ref) == ("worker", worker)
+
+    run(main())
+
+
+@pytest.mark.parametrize("first", ["parameters", "pace"])
+def test_a_worker_waits_until_it_has_parameters_and_is_told_to_run(run, stage, spawn, first: str) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            up = scene.probe("up", *UP)
+            worker = spawn(scene, up)
+            told = [params(4), PaceMsg(running=True)]
+            for message in told if first == "parameters" else reversed(told):
+                await scene.settle()
+                assert up.of(InsertTransitionMsg) == []
+                await worker.tell(message)
+            message = await up.hear(InsertTransitionMsg, 3)
+            assert message.versions.tolist() == [4] * message.episodes
+
+    run(main())
+
+
+def test_each_turn_is_told_in_one_message(run, stage, spawn) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            up = scene.probe("up", *UP)
+            worker = spawn(scene, up)
+            await worker.tell(params(0))
+            await worker.tell(PaceMsg(running=True))
+            await up.hear(InsertTransitionMsg, 4)
+            assert [message.lengths.tolist() for message in up.of(InsertTransitionMsg)] == [[2, 3, 2, 2, 3]] * 4
+
+    run(main())
+
+
+def test_a_paused_worker_waits_and_goes_on_where_it_was(run, stage, spawn) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            up = scene.probe("up", *UP)
+            worker = spawn(scene, up, steps_per_turn=4)
+            await worker.tell(params(0))
+            for _ in range(3):
+                await worker.tell(PaceMsg(running=True))
+                await up.next(InsertTransitionMsg)
+                await worker.tell(PaceMsg(running=False))
+                await scene.settle()  # it does not come to rest before it has stopped stepping
+            lengths = [length for message in up.of(InsertTransitionMsg) for length in message.lengths]
+            assert set(lengths) == {2, 3}
+            assert abs(lengths.count(2) * 2 - lengths.count(3) * 3) <= 3  # both copies have made as many steps
+
+    run(main())
+
+
+def test_told_twice_to_run_it_steps_no_faster(run, stage, spawn) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            up = scene.probe("up", *UP)
+            worker = spawn(scene, up)
+            await worker.tell(params(0))
+            for message in (PaceMsg(running=True), params(1), PaceMsg(running=True), params(2)):
+                await worker.tell(message)
+                await up.next(InsertTransitionMsg)  # by now it has read this, and an unread one does not replace it
+            await worker.tell(PaceMsg(running=False))
+            await scene.settle()
+            flows = {(flow.sender, flow.type): flow.count for flow in scene.node.statistics().flows}
+            # One step is on its way at a time: each but the last found the worker running and told a message.
+            assert flows["here/worker", "StepMsg"] - len(up.of(InsertTransitionMsg)) in (0, 1)
+
+    run(main())
+
+
+def test_exploration_follows_the_steps_of_the_whole_run(run, stage, spawn) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            up = scene.probe("up", *UP)
+            worker = spawn(scene, up)
+            await worker.tell(PaceMsg(running=True))
+            for version, (env_steps, epsilon) in enumerate([(0, 1.0), (25, 0.75), (100, 0.0), (900, 0.0)]):
+                await worker.tell(params(version, env_steps))
+                while (message := await up.next(InsertTransitionMsg)).versions.max() < version:
+                    pass
+                assert message.epsilon == epsilon
+
+    run(main())
+
+
+def test_a_test_is_greedy_and_plays_the_number_asked_for_with_the_newest_parameters(
+    run, stage, spawn, corridor, scripted
+) -> None:
+    async def main() -> None:
+        made = []
+
+        def policy(spec, *, seed):
+            made.append(scripted(spec, seed=seed))
+            return made[-1]
+
+        envs = []
+
+        def env(n_envs, *, seed):
+            envs.append(corridor(n_envs, seed=seed, plan=PLAN))
+            return envs[-1]
+
+        async with stage() as scene:
+            up = scene.probe("up", *UP)
+            worker = spawn(scene, up, policy=policy, env=env)
+            await worker.tell(params(3))
+            await worker.tell(EvaluateMsg(episodes=50, env_steps=1234, reply_to=up.ref))
+            played = await up.hear(EvaluatedMsg)
+            assert (played.version, played.env_steps, played.episodes) == (3, 1234, 50)
+            assert played.mean_length == 2.5
+            assert 0.0 <= played.win_rate <= 1.0
+            assert set(made[0].epsilons) == {0.0}
+            assert (envs[1].n_envs, envs[1].closed) == (TEST_ENVS, True)
+            assert envs[1].seed != envs[0].seed
+            await worker.tell(EvaluateMsg(episodes=1, env_steps=0, reply_to=up.ref))
+            played = await up.hear(EvaluatedMsg, 2)
+            assert (played.mean_length, played.episodes, envs[2].n_envs) == (2.0, 1, 1)
+
+    run(main())
+
+
+def test_a_test_leaves_the_training_episodes_alone(run, stage, spawn) -> None:
+    async def rest(*, tests: bool) -> list[list[int]]:
+        async with stage() as scene:
+            up = scene.probe("up", *UP)
+            worker = spawn(scene, up, steps_per_turn=1)
+            await worker.tell(params(0))
+            await worker.tell(PaceMsg(running=True))
+            for _ in range(3):
+                await up.next(InsertTransitionMsg)
+                if tests:
+                    await worker.tell(EvaluateMsg(episodes=3, env_steps=0, reply_to=up.ref))
+            await up.hear(InsertTransitionMsg, 12)
+            return [message.actions.tolist() for message in up.of(InsertTransitionMsg)[:12]]
+
+    async def main() -> None:
+        assert await rest(tests=True) == await rest(tests=False)
+
+    run(main())
+
+
+def test_a_worker_without_parameters_does_not_play_a_test(run, stage, spawn) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            up = scene.probe("up", *UP)
+            worker = spawn(scene, up)
+            await worker.tell(EvaluateMsg(episodes=2, env_steps=0, reply_to=up.ref))
+            await scene.settle()
+            assert up.of(EvaluatedMsg) == []
+
+    run(main())
+
+
+def test_a_worker_whose_upstream_died_fails_and_joins_the_next(run, stage, spawn) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            up = scene.probe("up", *UP)
+            worker = spawn(scene, up)
+            await worker.tell(params(1))
+            await worker.tell(PaceMsg(running=True))
+            await up.hear(InsertTransitionMsg)
+            await worker.tell(PaceMsg(running=False))
+            await scene.settle()
+            with capture_logs() as lines:
+                await scene.kill(up)
+                up = scene.probe("up", *UP)
+                await scene.settle()
+            failed = [
+                line["error"] for line in lines if line["event"] == "actor failed" and line["log_level"] == "error"
+            ]
+            assert "UpstreamLost: here/up: RuntimeError: broken on purpose" in failed
+            assert up.of(JoinMsg) == []
+            scene.clock.advance(0.1)
+            assert (await up.hear(JoinMsg)).ref == worker
+            await scene.settle()
+            assert up.of(InsertTransitionMsg) == []  # it waits for parameters and a word again
+            await worker.tell(params(2))
+            await worker.tell(PaceMsg(running=True))
+            assert (await up.hear(InsertTransitionMsg)).versions.max() == 2
+
+    run(main())
+
+
+def test_a_step_meant_by_an_incarnation_before_is_not_made_without_parameters(run, stage, spawn) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            up = scene.probe("up", *UP)
+            worker = spawn(scene, up)
+            await worker.tell(PaceMsg(running=True))
+            await worker.tell(StepMsg())
+            await scene.settle()
+            assert up.of(InsertTransitionMsg) == []
+
+    run(main())
+
+
+def test_a_worker_whose_upstream_stopped_gracefully_waits_for_its_own_end(run, stage, spawn) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            up = scene.probe("up", *UP)
+            worker = spawn(scene, up)
+            await up.hear(JoinMsg)
+            with capture_logs() as lines:
+                await scene.stop(up.ref)
+                await scene.settle()
+                scene.clock.advance(REJOIN_S / 2)
+                await scene.settle()
+            assert [line for line in lines if line["event"] == "actor failed"] == []
+            assert not scene.node.cell(worker.address).stopping
+
+    run(main())
+
+
+def test_if_the_run_goes_on_without_that_upstream_the_worker_joins_its_successor(run, stage, spawn) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            up = scene.probe("up", *UP)
+            worker = spawn(scene, up)
+            await up.hear(JoinMsg)
+            await scene.stop(up.ref)
+            up = scene.probe("up", *UP)
+            await scene.settle()
+            assert up.told == []
+            scene.clock.advance(REJOIN_S)
+            assert (await up.hear(JoinMsg)).ref == worker
+            await scene.kill(up)  # and it watches the successor too
+            scene.probe("up", *UP)
+            await scene.settle()
+            assert scene.node.cell(worker.address).statistics().restarts == 1
+
+    run(main())
+
+
+def test_two_workers_of_a_run_play_different_episodes_and_each_the_same_ones_again(
+    run, stage, corridor, scripted
+) -> None:
+    async def seeds(seed: int) -> list[int]:
+        made = []
+
+        def env(n_envs, *, seed):
+            made.append(seed)
+            return corridor(n_envs, seed=seed)
+
+        async with stage(seed=seed) as scene:
+            up = scene.probe("up", *UP)
+            for name in ("one", "other"):
+                recipe = {"env": env, "policy": scripted, "to": up.ref, "n_envs": 1}
+                scene.node.spawn(name, Worker, **recipe, exploration=LinearSchedule(1.0, 0.0, over=1))
+            await up.hear(JoinMsg, 2)
+        return made
+
+    async def main() -> None:
+        first, again, other = await seeds(1), await seeds(1), await seeds(2)
+        assert first == again
+        assert len({*first, *other}) == 4
+
+    run(main())
+
+
+def test_messages_get_their_turn_between_steps(run, stage, spawn) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            up = scene.probe("up", *UP)
+            worker = spawn(scene, up)
+            await worker.tell(params(0))
+            await worker.tell(PaceMsg(running=True))
+            await up.hear(InsertTransitionMsg)
+            async with asyncio.timeout(5):
+                await scene.stop(worker)  # a graceful stop, in the midst of it
+
+    run(main())

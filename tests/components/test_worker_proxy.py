@@ -1,0 +1,178 @@
+"""A proxy makes few messages of many, and many of few; and it knows who is there."""
+
+import asyncio
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from components.worker_proxy import WorkerProxy
+from messages import EvaluateMsg, InsertTransitionMsg, JoinMsg, LoadParamsMsg, MembersMsg, PaceMsg
+from orchestra.cell import ActorFailed
+
+UP = (JoinMsg, InsertTransitionMsg, MembersMsg)
+DOWN = (LoadParamsMsg, PaceMsg, EvaluateMsg)
+
+
+def params(version: int) -> LoadParamsMsg:
+    return LoadParamsMsg(version=version, params=np.full(3, version, np.float32), env_steps=version)
+
+
+async def joined(scene, proxy, *names):
+    workers = [scene.probe(name, *DOWN) for name in names]
+    for worker in workers:
+        await proxy.tell(JoinMsg(role="worker", ref=worker.ref))
+    await scene.settle()
+    return workers
+
+
+def test_a_proxy_joins_as_one_and_counts_its_workers(run, stage) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            up = scene.probe("up", *UP)
+            proxy = scene.node.spawn("proxy", WorkerProxy, to=up.ref)
+            one, _ = await joined(scene, proxy, "one", "other")
+            await proxy.tell(JoinMsg(role="worker", ref=one.ref))  # started anew, it says so again
+            await scene.settle()
+            assert up.told == [
+                JoinMsg(role="proxy", ref=proxy),
+                *(MembersMsg(proxy=proxy, workers=n) for n in (1, 2, 2)),
+            ]
+
+    run(main())
+
+
+def test_a_dead_worker_leaves(run, stage) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            up = scene.probe("up", *UP)
+            proxy = scene.node.spawn("proxy", WorkerProxy, to=up.ref)
+            one, other = await joined(scene, proxy, "one", "other")
+            await scene.kill(one)
+            await scene.settle()
+            await scene.stop(other.ref)
+            await scene.settle()
+            assert [message.workers for message in up.of(MembersMsg)] == [1, 2, 1, 0]
+            await proxy.tell(params(1))
+            await proxy.tell(EvaluateMsg(episodes=1, env_steps=0, reply_to=up.ref))
+            await scene.settle()
+            assert not scene.node.cell(proxy.address).stopping
+
+    run(main())
+
+
+def test_what_waits_is_gathered_into_one_message_in_its_order(run, stage, episodes) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            up = scene.probe("up", *UP)
+            proxy = scene.node.spawn("proxy", WorkerProxy, to=up.ref)
+            await scene.settle()
+            for mark, lengths in enumerate([(2,), (1, 3), (4,)]):
+                proxy.tell_nowait(episodes(*lengths, mark=float(mark)))
+            await scene.settle()
+            (message,) = up.of(InsertTransitionMsg)
+            assert message.lengths.tolist() == [2, 1, 3, 4]
+            assert message.state[:, 0].tolist() == [0.0] * 3 + [1.0] * 6 + [2.0] * 5
+            proxy.tell_nowait(episodes(5))
+            await scene.settle()
+            assert up.of(InsertTransitionMsg)[1].lengths.tolist() == [5]  # nothing twice
+
+    run(main())
+
+
+def test_a_proxy_whose_mailbox_is_full_does_not_wait_for_itself(run, stage, episodes) -> None:
+    class Small(WorkerProxy):
+        mailbox_capacity: ClassVar[int] = 2
+
+    async def main() -> None:
+        async with stage() as scene:
+            up = scene.probe("up", *UP)
+            proxy = scene.node.spawn("proxy", Small, to=up.ref)
+            await scene.settle()
+            async with asyncio.TaskGroup() as senders:
+                for _ in range(9):  # two find room, the others wait for it
+                    senders.create_task(proxy.tell(episodes(1)))
+            await scene.settle()
+            assert sum(message.episodes for message in up.of(InsertTransitionMsg)) == 9
+
+    run(main())
+
+
+def test_what_was_gathered_is_sent_on_before_a_graceful_stop(run, stage, episodes) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            up = scene.probe("up", *UP)
+            proxy = scene.node.spawn("proxy", WorkerProxy, to=up.ref)
+            await scene.settle()
+            for _ in range(3):
+                proxy.tell_nowait(episodes(1))
+            await scene.stop(proxy)
+            await scene.settle()
+            assert sum(message.episodes for message in up.of(InsertTransitionMsg)) == 3
+            assert scene.node.statistics().dead_letters == 0
+
+    run(main())
+
+
+def test_one_load_reaches_every_worker(run, stage) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            up = scene.probe("up", *UP)
+            proxy = scene.node.spawn("proxy", WorkerProxy, to=up.ref)
+            workers = await joined(scene, proxy, "a", "b", "c")
+            await proxy.tell(params(7))
+            await proxy.tell(PaceMsg(running=True))
+            await scene.settle()
+            for worker in workers:
+                (load,) = worker.of(LoadParamsMsg)
+                assert (load.version, load.env_steps, load.params.tolist()) == (7, 7, [7.0] * 3)
+                assert worker.of(PaceMsg) == [PaceMsg(running=True)]
+
+    run(main())
+
+
+def test_a_worker_that_joins_late_gets_the_newest_parameters_and_the_pace(run, stage) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            up = scene.probe("up", *UP)
+            proxy = scene.node.spawn("proxy", WorkerProxy, to=up.ref)
+            (early,) = await joined(scene, proxy, "early")
+            assert early.told == []  # there was nothing to tell yet
+            for message in (params(1), PaceMsg(running=True), params(2), PaceMsg(running=False)):
+                await proxy.tell(message)
+                await scene.settle()
+            (late,) = await joined(scene, proxy, "late")
+            assert [message.version for message in late.of(LoadParamsMsg)] == [2]
+            assert late.of(PaceMsg) == [PaceMsg(running=False)]
+            assert isinstance(late.told[0], LoadParamsMsg)
+
+    run(main())
+
+
+def test_tests_go_round_the_workers(run, stage) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            up = scene.probe("up", *UP)
+            proxy = scene.node.spawn("proxy", WorkerProxy, to=up.ref)
+            workers = await joined(scene, proxy, "a", "b", "c")
+            for number in range(6):
+                await proxy.tell(EvaluateMsg(episodes=4, env_steps=number, reply_to=up.ref))
+            await scene.settle()
+            assert [len(worker.told) for worker in workers] == [2, 2, 2]
+            assert workers[0].told[0].reply_to == up.ref
+
+    run(main())
+
+
+def test_a_proxy_that_fails_takes_its_process_with_it(run, stage) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            up = scene.probe("up", *UP)
+            scene.node.spawn("proxy", WorkerProxy, to=up.ref)
+            await scene.settle()
+            await scene.stop(up.ref)
+            scene.node.ref("here/proxy").tell_nowait(JoinMsg(role="worker", ref=up.ref))
+            await asyncio.Event().wait()
+
+    with pytest.RaisesGroup(ActorFailed):
+        run(main())

@@ -1,0 +1,72 @@
+"""What every test may use."""
+
+import asyncio
+import gc
+import itertools
+import os
+import tempfile
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+from orchestra.run import run_loop
+
+# On one's own machine each run tries something new; CI tries the same each time, so that it fails for what changed.
+settings.register_profile("ci", derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+PATIENCE_S = 30.0
+"""A coroutine that takes longer hangs, and fails."""
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _garbage_is_found_quickly() -> None:
+    gc.freeze()  # what was imported stays: a collection after each coroutine need not look at it
+
+
+@pytest.fixture
+def run() -> Callable[[Coroutine[Any, Any, Any]], Any]:
+    """Run a coroutine on the event loop that orchestra itself runs on, and see that it leaves nothing behind."""
+    return lambda main: run_loop(_tidily(main))
+
+
+async def _tidily(main: Coroutine[Any, Any, Any]) -> Any:
+    unheard: list[dict[str, Any]] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: unheard.append(context))
+    async with asyncio.timeout(PATIENCE_S):
+        result = await main
+    for _ in range(3):  # what was cancelled or closed ends in the next turns of the loop
+        await asyncio.sleep(0)
+    left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    assert not left, f"tasks were left behind: {left}"
+    gc.collect()  # an exception that nobody looked at is reported when its future goes
+    assert not unheard, f"nobody handled: {unheard}"
+    return result
+
+
+@pytest.fixture
+def sockets() -> Iterator[Path]:
+    """A folder whose path is short enough for the sockets in it, and that they are gone from when the test ends."""
+    with tempfile.TemporaryDirectory(prefix="o") as folder:
+        yield Path(folder)
+        left = [path.name for path in Path(folder).iterdir() if path.is_socket()]
+        assert not left, f"socket files were left behind: {left}"
+
+
+@pytest.fixture
+def address_of(sockets: Path) -> Callable[[str], str]:
+    """Return a function from a scheme to an address to listen at that nobody else has."""
+
+    def free(scheme: str) -> str:
+        number = next(_numbers)
+        return {"memory": f"memory://{number}", "tcp": "tcp://127.0.0.1:0", "unix": f"unix://{sockets}/{number}"}[
+            scheme
+        ]
+
+    return free

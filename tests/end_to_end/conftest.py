@@ -1,0 +1,200 @@
+"""Real processes: started in a folder of their own, awaited by what they write, and gone when the test ends."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+EXPERIMENT = ROOT / "experiments" / "qmix_8m.py"
+PATIENCE_S = 90.0
+QUICK: list[str] = [
+    *("--scenario", "3m", "--steps", "600", "--envs-per-worker", "4", "--warmup", "8", "--batch-size", "4"),
+    *("--updates-per-episode", "0.5", "--hidden-size", "8", "--test-interval", "300", "--test-episodes", "2"),
+    *("--epsilon-steps", "1000", "--target-update-interval", "10"),
+]
+
+
+class Launched:
+    """An `orchestra` process, and those that it launched."""
+
+    def __init__(self, folder: Path, program: list[str], words: list[str], environment: dict[str, str]) -> None:
+        self.folder = folder
+        self._out, self._err = (tempfile.TemporaryFile("w+") for _ in range(2))  # noqa: SIM115 (closed by `close`)
+        self._since = time.monotonic()
+        self.process = psutil.Popen(
+            [sys.executable, *program, *words],
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=self._out,
+            stderr=self._err,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120", **environment},
+            start_new_session=True,
+        )
+        self._launched: set[psutil.Process] = set()
+
+    @property
+    def out(self) -> str:
+        return self._read(self._out)
+
+    @property
+    def err(self) -> str:
+        return self._read(self._err)
+
+    @staticmethod
+    def _read(file: Any) -> str:
+        file.seek(0)
+        return str(file.read())
+
+    @property
+    def run(self) -> Path:
+        (path,) = self.folder.glob("runs/*/*")
+        return path
+
+    def log(self, node: str = "learner") -> list[dict[str, Any]]:
+        """What `node` has logged so far, a line that is being written left out."""
+        files = list(self.folder.glob(f"runs/*/*/logs/{node}.jsonl"))
+        return [json.loads(line) for file in files for line in file.read_text().split("\n")[:-1]]
+
+    def records(self) -> list[dict[str, Any]]:
+        files = list(self.folder.glob("runs/*/*/metrics.jsonl"))
+        return [json.loads(line) for file in files for line in file.read_text().split("\n")[:-1]]
+
+    def json(self, name: str) -> Any:
+        return json.loads((self.run / name).read_text())
+
+    def pid(self, node: str) -> int:
+        """The process of `node` that was started last."""
+        lines = self.log()
+        return int([line for line in lines if line.get("process") == node and "pid" in line][-1]["pid"])
+
+    def until(self, condition: Callable[[], Any]) -> None:
+        """Wait until `condition` holds; fail if the process ends, or takes too long, before it does."""
+        while not condition():
+            self.look_for_children()
+            try:
+                self.process.wait(0.05)
+            except psutil.TimeoutExpired:
+                assert time.monotonic() - self._since < PATIENCE_S, self.story("took too long")
+            else:
+                assert condition(), self.story("ended before what was waited for")
+                return
+
+    def until_connected(self, *nodes: str) -> None:
+        self.until(lambda: {line.get("peer") for line in self.log() if line["event"] == "connected"} >= set(nodes))
+
+    def until_playing(self) -> None:
+        self.until(lambda: any(record["env_steps"] for record in self.records()))
+
+    def ends(self) -> int:
+        """Wait for its end, and return the exit code."""
+        self.look_for_children()
+        try:
+            code = self.process.wait(PATIENCE_S)
+        except psutil.TimeoutExpired:
+            pytest.fail(self.story("did not end"))
+        assert not self.left_over(5), self.story("left processes behind")
+        return int(code)
+
+    def look_for_children(self) -> set[psutil.Process]:
+        try:
+            self._launched |= set(self.process.children(recursive=True))
+        except psutil.NoSuchProcess:
+            return self._launched
+        return self._launched
+
+    def left_over(self, seconds: float) -> list[psutil.Process]:
+        """What it launched and what still lives after so many seconds."""
+        _, alive = psutil.wait_procs(self._launched, timeout=seconds)
+        return [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+
+    def close(self) -> None:
+        for process in [self.process, *self.look_for_children()]:
+            try:
+                process.kill()
+            except psutil.NoSuchProcess:
+                continue
+        self.process.wait(10)
+        self._out.close()
+        self._err.close()
+
+    def story(self, what: str) -> str:
+        logs = "".join(
+            f"\n--- {path.name}\n{path.read_text()[-3000:]}" for path in self.folder.glob("runs/*/*/logs/*.jsonl")
+        )
+        return f"{self.process.args} {what}\n--- stdout\n{self.out}\n--- stderr\n{self.err}{logs}"
+
+
+class Launcher:
+    """Starts processes in one folder, and sees to their end."""
+
+    experiment = EXPERIMENT
+    quick = QUICK
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._started: list[Launched] = []
+
+    def __call__(self, *flags: str, experiment: Path = EXPERIMENT) -> Launched:
+        """Run a quick experiment; later flags win."""
+        return self.command("run", experiment, *QUICK, *flags)
+
+    def command(self, *words: str | Path, **environment: str) -> Launched:
+        """Carry out `orchestra ...`."""
+        return self._start(["-m", "orchestra"], words, environment)
+
+    def python(self, code: str, *words: str | Path, **environment: str) -> Launched:
+        """Carry out a script."""
+        return self._start(["-c", code], words, environment)
+
+    def _start(self, program: list[str], words: tuple[str | Path, ...], environment: dict[str, str]) -> Launched:
+        self._started.append(Launched(self.folder, program, [str(word) for word in words], environment))
+        return self._started[-1]
+
+    def close(self) -> None:
+        for launched in self._started:
+            launched.close()
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Iterator[Launcher]:
+    launcher = Launcher(tmp_path)
+    yield launcher
+    launcher.close()
+
+
+@pytest.fixture(scope="session")
+def networked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launched]:
+    """A whole run over TCP: a learner, a proxy and two workers, sampling by priority."""
+    launcher = Launcher(tmp_path_factory.mktemp("networked"))
+    try:
+        launched = launcher(
+            *("--workers", "2", "--steps", "3000", "--prioritized", "--seed", "3", "--checkpoint-interval", "1000")
+        )
+        code = launched.ends()
+        assert code == 0, launched.story("failed")
+        yield launched
+    finally:
+        launcher.close()
+
+
+@pytest.fixture
+def roles() -> Callable[[Launched], set[tuple[str, str, str]]]:
+    """Every (from-role, type, to-role) of a run: of an address, the actor without its node."""
+
+    def of(launched: Launched) -> set[tuple[str, str, str]]:
+        return {
+            (row["sender"].partition("/")[2], row["type"], row["recipient"].partition("/")[2])
+            for row in launched.json("flows.json")
+            if row["count"] > 0
+        }
+
+    return of

@@ -1,0 +1,265 @@
+"""A message takes what it should and nothing else, says which field was wrong, and means the same after a journey."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+import messages
+from messages import (
+    BatchTrainingDataMsg,
+    CheckpointMsg,
+    EvaluatedMsg,
+    EvaluateMsg,
+    InsertTransitionMsg,
+    JoinMsg,
+    LoadParamsMsg,
+    MembersMsg,
+    PaceMsg,
+    ProgressMsg,
+    SampleBatchMsg,
+    TrainedMsg,
+    UpdatePriorityMsg,
+)
+from orchestra import Lane, Message, Ref, Request, codec
+from orchestra.envelope import Envelope
+from orchestra.mailbox import Mailbox
+
+HERE: Ref[Any] = Ref("learner/trainer")
+
+
+def insert(*lengths: int, **changed: Any) -> dict[str, Any]:
+    steps, episodes = sum(lengths), len(lengths)
+    rng = np.random.default_rng(steps)
+    fields = {
+        "obs": rng.random((steps + episodes, 3, 4), dtype=np.float32),
+        "state": rng.random((steps + episodes, 5), dtype=np.float32),
+        "available": rng.random((steps + episodes, 3, 6)) < 0.5,
+        "actions": rng.integers(0, 6, (steps, 3)),
+        "reward": rng.random(steps, dtype=np.float32),
+        "lengths": np.array(lengths, np.int32),
+        "terminated": np.ones(episodes, np.bool_),
+        "won": np.zeros(episodes, np.bool_),
+        "versions": np.arange(episodes),
+        "epsilon": 0.25,
+    }
+    return fields | changed
+
+
+def batch(*lengths: int, **changed: Any) -> dict[str, Any]:
+    e, t = len(lengths), max(lengths)
+    fields = {
+        "number": 3,
+        "publish": True,
+        "obs": np.ones((e, t + 1, 3, 4), np.float32),
+        "state": np.ones((e, t + 1, 5), np.float32),
+        "available": np.ones((e, t + 1, 3, 6), np.bool_),
+        "actions": np.ones((e, t, 3), np.int64),
+        "reward": np.ones((e, t), np.float32),
+        "lengths": np.array(lengths, np.int32),
+        "terminated": np.ones(e, np.bool_),
+        "weights": np.ones(e, np.float32),
+        "indices": np.arange(e),
+        "generations": np.arange(e),
+    }
+    return fields | changed
+
+
+def priorities(**changed: Any) -> dict[str, Any]:
+    fields = {
+        "indices": np.arange(3),
+        "generations": np.arange(3),
+        "priorities": np.ones(3, np.float32),
+    }
+    return fields | changed
+
+
+def progress(**changed: Any) -> dict[str, Any]:
+    fields = {
+        "state": "training",
+        "env_steps": 10,
+        "goal_steps": 100,
+        "episodes": 2,
+        "updates": 1,
+        "train_win_rate": 0.5,
+        "train_return": None,
+        "train_length": None,
+        "epsilon": None,
+        "params_lag": None,
+        "workers": 2,
+        "metrics": (("loss", 0.25), ("grad_norm", 1.5)),
+    }
+    return fields | changed
+
+
+EXAMPLES: list[Message] = [
+    BatchTrainingDataMsg(**batch(2, 5)),
+    CheckpointMsg(env_steps=12),
+    EvaluateMsg(episodes=8, env_steps=100, reply_to=HERE),
+    EvaluatedMsg(version=3, env_steps=100, episodes=8, win_rate=0.5, mean_return=1.5, mean_length=20.0),
+    InsertTransitionMsg(**insert(2, 5, 1)),
+    JoinMsg(role="worker", ref=HERE),
+    LoadParamsMsg(version=7, params=np.arange(5, dtype=np.float32), env_steps=300),
+    MembersMsg(proxy=HERE, workers=3),
+    PaceMsg(running=False),
+    ProgressMsg(**progress()),
+    SampleBatchMsg(number=1, batch_size=32, publish=False, trainer=HERE),
+    TrainedMsg(number=1, seconds=0.5, metrics=(("loss", float("inf")),)),
+    UpdatePriorityMsg(**priorities()),
+]
+NAMED = pytest.mark.parametrize("message", EXAMPLES, ids=lambda message: type(message).__name__)
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and np.array_equal(one, other)
+    return type(one) is type(other) and bool(one == other)
+
+
+def test_there_is_an_example_of_every_message() -> None:
+    assert sorted(type(example).__name__ for example in EXAMPLES) == messages.__all__
+
+
+@NAMED
+def test_a_message_travels_unchanged(message: Message) -> None:
+    arrived = codec.copied(message)
+    assert type(arrived) is type(message)
+    for name in type(message).model_fields:
+        assert same(getattr(message, name), getattr(arrived, name)), name
+
+
+@NAMED
+def test_what_arrives_is_read_only_and_nobody_elses(message: Message) -> None:
+    arrived = codec.copied(message)
+    for name in message.wire.array_fields:
+        assert not getattr(arrived, name).flags.writeable
+        assert not np.shares_memory(getattr(message, name), getattr(arrived, name))
+
+
+@NAMED
+def test_no_field_may_be_missing_and_none_be_added(message: Message) -> None:
+    fields = dict(message)
+    with pytest.raises(ValidationError, match="surplus"):
+        type(message)(**fields, surplus=1)
+    for name in fields:
+        with pytest.raises(ValidationError, match=name):
+            type(message)(**{key: value for key, value in fields.items() if key != name})
+
+
+@NAMED
+def test_an_array_of_another_dtype_or_rank_is_refused_by_its_field_s_name(message: Message) -> None:
+    fields = dict(message)
+    for name in message.wire.array_fields:
+        array = fields[name]
+        for wrong in (array.astype(np.float64), array[None], list(array)):
+            with pytest.raises(ValidationError) as caught:
+                type(message)(**{**fields, name: wrong})
+            (error,) = caught.value.errors()
+            assert error["loc"] == (name,)
+            assert "expected an array" in error["msg"]
+
+
+@NAMED
+def test_arrays_that_disagree_about_an_axis_are_refused_by_their_fields_names(message: Message) -> None:
+    names = message.wire.array_fields
+    for name in names if len(names) > 1 else ():
+        shorter = getattr(message, name)[:-1]
+        with pytest.raises(ValidationError) as caught:
+            type(message)(**{**dict(message), name: shorter})
+        assert name in str(caught.value) or "frames" in str(caught.value)
+
+
+def refusal(make: Callable[[], object]) -> str:
+    with pytest.raises(ValidationError) as caught:
+        make()
+    return str(caught.value.errors()[0]["msg"])
+
+
+def test_refusals_say_what_was_expected_and_what_came() -> None:
+    assert refusal(lambda: InsertTransitionMsg(**insert(2, obs=np.ones((3, 3, 4))))) == (
+        "expected an array float32[frames, agents, features], got dtype float64"
+    )
+    assert refusal(lambda: InsertTransitionMsg(**insert(2, state=np.ones(3, np.float32)))) == (
+        "expected an array float32[frames, state], got shape (3,)"
+    )
+    assert refusal(lambda: LoadParamsMsg(version=0, params=[1.0], env_steps=0)) == (  # type: ignore[arg-type]
+        "expected an array float32[parameters], got list"
+    )
+    assert refusal(lambda: InsertTransitionMsg(**insert(2, won=np.ones(2, np.bool_)))) == (
+        "axis 'episodes' has length 1 in lengths but 2 in won"
+    )
+    assert refusal(lambda: JoinMsg(role="learner", ref=HERE)).startswith("Input should be 'worker', 'proxy' or ")
+    assert refusal(lambda: JoinMsg(role="worker", ref="learner/trainer")) == (  # type: ignore[arg-type]
+        "expected a Ref, got str"
+    )
+
+
+def test_an_insert_has_a_frame_more_than_steps_for_each_episode() -> None:
+    message = InsertTransitionMsg(**insert(2, 5, 1))
+    assert (message.episodes, message.steps, len(message.obs)) == (3, 8, 11)
+
+    fields = insert(2, 5, 1)
+    for lengths in ([2, 5], [2, 6, 1]):
+        n = len(lengths)
+        changed = {"lengths": np.array(lengths, np.int32)}
+        changed |= {name: fields[name][:n] for name in ("terminated", "won", "versions")}
+        said = refusal(lambda changed=changed: InsertTransitionMsg(**fields | changed))
+        steps = sum(lengths)
+        assert said == (
+            f"Value error, {n} episodes of {steps} steps in all need {steps} steps and {steps + n} frames, got 8 and 11"
+        )
+
+
+def test_an_insert_whose_frames_do_not_fit_its_steps_is_refused() -> None:
+    fields = insert(2, 5, 1)
+    frames = {name: fields[name][:-1] for name in ("obs", "state", "available")}
+    assert refusal(lambda: InsertTransitionMsg(**fields | frames)) == (
+        "Value error, 3 episodes of 8 steps in all need 8 steps and 11 frames, got 8 and 10"
+    )
+
+
+def test_an_insert_holds_an_episode_at_least_and_none_without_a_step() -> None:
+    expected = "Value error, lengths: expected one episode or more, of one step or more each, got "
+    assert refusal(lambda: InsertTransitionMsg(**insert())) == f"{expected}[]"
+    assert refusal(lambda: InsertTransitionMsg(**insert(3, 0))) == f"{expected}[3 0]"
+    changed = {"lengths": np.array([4, -1], np.int32)}
+    assert refusal(lambda: InsertTransitionMsg(**insert(2, 1) | changed)) == f"{expected}[ 4 -1]"
+
+
+def test_a_batch_is_padded_to_its_longest_and_holds_a_frame_more_than_steps() -> None:
+    assert BatchTrainingDataMsg(**batch(2, 5)).obs.shape == (2, 6, 3, 4)
+    fields = batch(2, 5)
+    frames = {name: fields[name][:, :-1] for name in ("obs", "state", "available")}
+    assert refusal(lambda: BatchTrainingDataMsg(**fields | frames)) == "Value error, 5 steps need 6 frames, got 5"
+    for lengths, shown in (([2, 6], "[2 6]"), ([0, 5], "[0 5]")):
+        said = refusal(lambda lengths=lengths: BatchTrainingDataMsg(**fields | {"lengths": np.array(lengths, "i4")}))
+        assert said == f"Value error, lengths: expected one episode or more, of 1 to 5 steps each, got {shown}"
+
+
+def test_of_params_pace_and_progress_only_the_newest_unread_counts() -> None:
+    latest = {type(example).__name__ for example in EXAMPLES if example.lane is Lane.LATEST}
+    assert latest == {"LoadParamsMsg", "PaceMsg", "ProgressMsg"}
+    assert not any(example.lane is Lane.SYSTEM for example in EXAMPLES)
+
+    mailbox = Mailbox()
+    for running in (True, False, True):
+        mailbox.put_nowait(Envelope("host/worker", "learner/orchestrator", PaceMsg(running=running)))
+        mailbox.put_nowait(Envelope("host/worker", "learner/orchestrator", MembersMsg(proxy=HERE, workers=running)))
+    left = []
+    while (envelope := mailbox.get_nowait()) is not None:
+        left.append(envelope.message)
+    assert left == [PaceMsg(running=True), *(MembersMsg(proxy=HERE, workers=n) for n in (1, 0, 1))]
+
+
+def test_a_checkpoint_is_the_one_message_that_is_answered() -> None:
+    assert [type(example).__name__ for example in EXAMPLES if isinstance(example, Request)] == ["CheckpointMsg"]
+    assert CheckpointMsg.answer_adapter().validate_python("a/path.pt") == "a/path.pt"
+
+
+@NAMED
+def test_a_message_cannot_be_changed(message: Message) -> None:
+    name = next(iter(type(message).model_fields))
+    with pytest.raises(ValidationError, match="frozen"):
+        setattr(message, name, getattr(message, name))

@@ -1,0 +1,282 @@
+"""The command line: every exit code, and every refusal in one line."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from orchestra.cli import main
+
+EXPERIMENT = '''
+from typing import Annotated
+
+from pydantic import Field
+
+from orchestra import Actor, Message, Stop, Topology, on
+
+
+class GoMsg(Message):
+    """Begin."""
+
+
+class Boss(Actor[GoMsg]):
+    supervision = Stop()
+
+    def __init__(self, fail: bool) -> None:
+        self.fail = fail
+
+    async def started(self) -> None:
+        await self.me.tell(GoMsg())
+
+    @on(GoMsg)
+    def go(self, msg: GoMsg) -> None:
+        if self.fail:
+            raise ValueError("had enough")
+        self.stop()
+
+
+class Helper(Actor[GoMsg]):
+    def __init__(self, boss: object) -> None: ...
+
+    @on(GoMsg)
+    def go(self, msg: GoMsg) -> None: ...
+
+
+def experiment(*, helpers: Annotated[int, Field(ge=0, description="how many")] = 2, fail: bool = False) -> Topology:
+    topology = Topology("errand")
+    boss = topology.node("root").spawn("boss", Boss, fail)
+    topology.until(boss)
+    for number in range(helpers):
+        topology.node(f"h{number}").spawn("helper", Helper, boss)
+    return topology
+'''
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to work in, with an experiment."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "errand.py").write_text(EXPERIMENT)
+    return tmp_path
+
+
+@pytest.fixture
+def nothing_is_made(here: Path) -> Iterator[None]:
+    yield
+    assert {path.name for path in here.iterdir()} <= {"errand.py", "occupied", "__pycache__"}
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """Do what is a misuse, and return what it says, which is one line."""
+    assert main(words) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("orchestra: error: ")
+    assert printed.err.count("\n") == 1
+    return printed.err.removeprefix("orchestra: error: ").rstrip("\n")
+
+
+def test_the_overview_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    for word in ("--help", "-h", "help"):
+        assert main([word]) == 0
+        printed = capsys.readouterr()
+        assert printed.err == ""
+        assert printed.out.startswith("usage: orchestra COMMAND ...\n")
+        assert "\n  run FILE [flags]  run an experiment\n" in printed.out
+        assert "\n  evaluate " in printed.out
+        assert " node " not in printed.out  # not for people
+
+
+def test_no_command_at_all_is_a_misuse_that_gets_the_overview(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert capsys.readouterr().out.startswith("usage: orchestra COMMAND ...\n")
+
+
+def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr() == (f"orchestra {version('orchestra-rl')}\n", "")
+
+
+def test_the_package_can_be_run_as_a_module() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "orchestra", "fly"], capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert done.returncode == 2
+    assert (done.stdout, done.stderr) == (
+        "",
+        "orchestra: error: there is no command 'fly'; the commands are run, evaluate\n",
+    )
+
+
+@pytest.mark.usefixtures("nothing_is_made")
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["fly"], "there is no command 'fly'; the commands are run, evaluate"),
+        (["--seed", "1"], "there is no command '--seed'; the commands are run, evaluate"),
+        (
+            ["run"],
+            "orchestra run needs the file of an experiment, as in: orchestra run experiments/qmix_8m.py",
+        ),
+        (
+            ["run", "--seed", "3"],
+            "orchestra run needs the file of an experiment, as in: orchestra run experiments/qmix_8m.py",
+        ),
+        (["run", "--sed", "errand.py"], "unknown flag --sed (did you mean --seed?)"),
+        (["run", "nowhere.py"], "there is no file 'nowhere.py'"),
+        (["run", "."], "'.' is a directory; name the experiment's file"),
+        (["run", "errand.py", "--seed", "-1"], "--seed: -1 is not allowed: it must be 0 or more"),
+        (["run", "errand.py", "--seed=-1"], "--seed: -1 is not allowed: it must be 0 or more"),
+        (["run", "errand.py", "--seed", "1.5"], None),
+        (["run", "errand.py", "--seed"], None),
+        (["run", "errand.py", "--log-level", "loud"], None),
+        (["run", "errand.py", "--helpers", "-1"], None),
+        (["run", "errand.py", "--helpers", "many"], None),
+        (["run", "errand.py", "--helper", "1"], "unknown flag --helper (did you mean --helpers?)"),
+        (["run", "errand.py", "twice.py"], None),
+        (
+            ["run", "errand.py", "--listen", "udp://x"],
+            "cannot use the address 'udp://x': it must begin with one of memory://, tcp://, unix://",
+        ),
+        (
+            ["run", "errand.py", "--listen", "memory://x"],
+            "--listen: no other process reaches memory://x; write tcp://HOST:PORT or unix:///PATH",
+        ),
+    ],
+    ids=lambda it: " ".join(it) if isinstance(it, list) else "",
+)
+def test_a_misuse_is_told_in_one_line_and_leaves_nothing(
+    here: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str | None
+) -> None:
+    got = refusal(capsys, *words)
+    if said is None:  # the wording is the flags' own, and tested there; it names the flag at least
+        assert words[2] in got
+    else:
+        assert got == said
+
+
+@pytest.mark.parametrize("address", ["tcp://nowhere", "unix://relative", "tcp://127.0.0.1:99999"])
+def test_an_address_that_is_malformed_is_told_in_one_line(
+    here: Path, capsys: pytest.CaptureFixture[str], address: str
+) -> None:
+    assert refusal(capsys, "run", "errand.py", "--listen", address).startswith(f"cannot use the address '{address}': ")
+
+
+@pytest.mark.usefixtures("nothing_is_made")
+def test_a_runs_folder_that_cannot_be_is_told_in_one_line(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "occupied").write_text("")
+
+    assert refusal(capsys, "run", "errand.py", "--runs-dir", "occupied") == (
+        "cannot make a run directory in 'occupied': Not a directory"
+    )
+
+
+@pytest.mark.usefixtures("nothing_is_made")
+def test_a_dry_run_prints_the_topology_and_makes_nothing(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "errand.py", "--dry-run", "--helpers", "1"]) == 0
+    assert capsys.readouterr() == (
+        "topology 'errand'\n  root\n    boss: Boss   (the run ends with it)\n  h0\n    helper: Helper -> root/boss\n",
+        "",
+    )
+
+
+@pytest.mark.usefixtures("nothing_is_made")
+@pytest.mark.parametrize("words", [["run", "--help"], ["run", "errand.py", "--help"]], ids=" ".join)
+def test_the_help_of_a_run_lists_its_flags_and_those_of_the_experiment(
+    here: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    printed = capsys.readouterr()
+
+    assert ended.value.code == 0
+    assert printed.err == ""
+    for flag in ("--seed", "--runs-dir", "--dry-run", "--single-process", "--listen", "--log-level"):
+        assert flag in printed.out
+    assert ("--helpers" in printed.out) is (len(words) == 3)
+
+
+def test_a_run_that_went_well_ends_with_0_and_is_silent(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "errand.py", "--single-process"]) == 0
+    assert capsys.readouterr() == ("", "")
+    assert len(list(here.glob("runs/errand/*-seed0/config.json"))) == 1
+
+
+def test_a_run_of_one_node_needs_no_address_that_others_reach(here: Path) -> None:
+    assert main(["run", "errand.py", "--helpers", "0", "--listen", "memory://x"]) == 0
+
+
+def test_a_run_that_fails_ends_with_1_and_says_why_in_one_line(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "errand.py", "--single-process", "--fail"]) == 1
+    printed = capsys.readouterr()
+    (line,) = [line for line in printed.err.splitlines() if line.startswith("orchestra: ")]
+
+    assert printed.out == ""
+    assert line.startswith("orchestra: the run failed: ")
+    assert "had enough" in line
+    assert "Traceback" not in printed.err
+
+
+# A launched process, which no person starts
+
+NODE = ["--node", "h0", "--join", "tcp://127.0.0.1:1", "--listen", "tcp://127.0.0.1:0", "--seed", "0"]
+NODE += ["--log-level", "info", "--run-directory", "."]
+
+
+@pytest.mark.usefixtures("nothing_is_made")
+@pytest.mark.parametrize(
+    ("secret", "said"),
+    [
+        (None, "a launched process finds the run's secret in ORCHESTRA_SECRET, which is not set"),
+        ("", "a launched process finds the run's secret in ORCHESTRA_SECRET, which is not set"),
+        ("no digits", "ORCHESTRA_SECRET does not hold hexadecimal digits"),
+    ],
+)
+@pytest.mark.parametrize("end", [[], ["--"]], ids=["no flags", "flags"])
+def test_a_launched_process_without_a_secret_is_a_misuse(
+    here: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    secret: str | None,
+    said: str,
+    end: list[str],
+) -> None:
+    monkeypatch.delenv("ORCHESTRA_SECRET", raising=False)
+    if secret is not None:
+        monkeypatch.setenv("ORCHESTRA_SECRET", secret)
+
+    assert refusal(capsys, "node", "errand.py", *NODE, *end) == said
+
+
+@pytest.mark.usefixtures("nothing_is_made")
+def test_a_launched_process_that_is_started_wrongly_says_so_in_one_line(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def said(*words: str) -> str:
+        monkeypatch.setenv("ORCHESTRA_SECRET", "00" * 32)
+        return refusal(capsys, "node", *words)
+
+    assert "file" in said()
+    assert "--node" in said("errand.py")
+    assert said("errand.py", *NODE, "--node", "h9") == "errand.py has no node 'h9'; its nodes are root, h0, h1"
+    assert said("errand.py", *NODE, "--", "--helpers", "none").startswith("--helpers")
+    assert said("errand.py", *NODE) == "'.' is not a run directory: it has no config.json"
+
+
+def test_a_launched_process_whose_root_is_gone_fails_in_one_line(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORCHESTRA_SECRET", "00" * 32)
+    assert main(["run", "errand.py", "--single-process"]) == 0
+    (run,) = here.glob("runs/errand/*")
+
+    assert main(["node", "errand.py", *NODE, "--run-directory", str(run)]) == 1
+    printed = capsys.readouterr().err
+    (line,) = [line for line in printed.splitlines() if line.startswith("orchestra: ")]
+    assert line.startswith("orchestra: the run failed: nobody answers at tcp://127.0.0.1:1: Connection refused")
+    assert line.endswith(f"; see {run}/logs")
+    assert "Traceback" not in printed

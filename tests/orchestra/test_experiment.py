@@ -1,0 +1,159 @@
+"""An experiment's file is imported and called, and whatever is wrong with it is said in one line."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestra.errors import UsageError
+from orchestra.experiment import build, load_experiment
+from orchestra.flags import Flags
+
+HEAD = "from orchestra.topology import Topology\n"
+
+
+@pytest.fixture(autouse=True)
+def modules_forgotten() -> Iterator[None]:
+    before = set(sys.modules)
+    yield
+    for name in [name for name in set(sys.modules) - before if name.startswith("experiment_")]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def written(text: str, name: str = "qmix.py") -> Path:
+    path = Path(name)
+    path.write_text(text)
+    return path
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(UsageError) as caught:
+        load_experiment(path)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def failure(text: str, **values: object) -> str:
+    function = load_experiment(written(text))
+    with pytest.raises(UsageError) as caught:
+        build(function, values)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_an_experiment_is_read_from_its_file_and_lays_out_a_run(here: Path) -> None:
+    path = written(HEAD + "def experiment(*, name: str = 'x') -> Topology:\n    return Topology(name)\n")
+
+    function = load_experiment(path)
+    topology = build(function, Flags.of(function).parse(["--name", "qmix"]))
+
+    assert topology.name == "qmix"
+
+
+def test_a_module_s_name_comes_from_the_file_s_name_alone(here: Path) -> None:
+    (here / "other").mkdir()
+    names = []
+    for name in ("qmix-8m.v2.py", "other/qmix-8m.v2.py"):
+        function = load_experiment(written(HEAD + "def experiment() -> Topology: ...\n", name))
+        names.append(function.__module__)
+        assert sys.modules[function.__module__].__file__ == str(here / name)
+    assert names == ["experiment_qmix_8m_v2"] * 2
+
+
+def test_a_file_is_imported_once_in_a_process(here: Path) -> None:
+    path = written(HEAD + "class Mine: ...\ndef experiment() -> Topology: ...\n")
+    assert load_experiment(path) is load_experiment(path.absolute())
+
+
+def test_a_file_may_define_dataclasses_and_write_its_annotations_as_strings(here: Path) -> None:
+    path = written(
+        "from __future__ import annotations\n"
+        + HEAD
+        + "from dataclasses import dataclass\n"
+        + "@dataclass\nclass Size:\n    width: int = 1\n"
+        + "def experiment(*, width: int | None = 1) -> Topology: ...\n"
+    )
+    assert Flags.of(load_experiment(path)).defaults == {"width": 1}
+
+
+def test_a_path_that_is_no_python_file_is_refused(here: Path) -> None:
+    (here / "experiments").mkdir()
+    assert refusal(Path("gone.py")) == "there is no file 'gone.py'"
+    assert refusal(Path("experiments")) == "'experiments' is a directory; name the experiment's file"
+    assert refusal(written("", "qmix.yaml")) == "'qmix.yaml' is not a Python file (.py)"
+
+
+def test_a_file_without_an_experiment_says_which_functions_it_has(here: Path) -> None:
+    assert refusal(written("", "empty.py")) == "empty.py: no function 'experiment'"
+    assert refusal(written("experiment = 3\n", "number.py")) == "number.py: no function 'experiment'"
+    text = "def main(): ...\ndef plan(): ...\ndef _helper(): ...\n"
+    assert refusal(written(text)) == "qmix.py: no function 'experiment'; the functions in it are main, plan"
+
+
+def test_an_experiment_that_cannot_have_flags_is_refused(here: Path) -> None:
+    assert refusal(written("def experiment(*, workers=1): ...\n", "a.py")) == (
+        "a.py: experiment(): parameter 'workers' has no annotation"
+    )
+    assert refusal(written("def experiment(*, workers: int): ...\n", "b.py")) == (
+        "b.py: experiment(): parameter 'workers' has no default"
+    )
+    assert refusal(written("async def experiment(): ...\n", "c.py")) == (
+        "c.py: experiment() is async; laying out a run waits for nothing, so write a plain def"
+    )
+
+
+def test_a_syntax_error_is_told_with_its_line(here: Path) -> None:
+    assert refusal(written("x = 1\ndef experiment(:\n")) == "qmix.py:2: syntax error: invalid syntax"
+
+
+def test_an_error_on_import_is_told_with_its_line_in_that_file(here: Path) -> None:
+    assert refusal(written("\nimport nowhere_at_all\n", "a.py")) == (
+        "a.py:2: ModuleNotFoundError: No module named 'nowhere_at_all'"
+    )
+    # the error is raised in json, but line 2 is where the user can do something about it
+    assert refusal(written("import json\njson.loads('{')\n", "b.py")).startswith("b.py:2: JSONDecodeError: Expecting")
+    assert refusal(written("raise ValueError('two\\nlines')\n", "c.py")) == "c.py:1: ValueError: two lines"
+    assert refusal(written("raise SystemExit(3)\n", "d.py")) == "d.py:1: SystemExit: 3"
+    assert refusal(written("assert False\n", "e.py")) == "e.py:1: AssertionError"
+
+
+def test_a_file_that_failed_can_be_mended_and_read_again(here: Path) -> None:
+    refusal(written("raise ValueError\n"))
+    load_experiment(written(HEAD + "def experiment() -> Topology: ...\n#" + "-" * 80))
+
+
+def test_an_error_in_the_experiment_is_told_with_its_line(here: Path) -> None:
+    text = (
+        HEAD
+        + "def experiment(*, n: int = 0) -> Topology:\n    return check(n)\ndef check(n):\n    raise ValueError(n)\n"
+    )
+    assert failure(text, n=3) == "qmix.py:5: ValueError: 3"
+
+
+def test_an_error_that_was_meant_for_the_user_keeps_its_words(here: Path) -> None:
+    text = HEAD + "def experiment() -> Topology:\n    return Topology('a/b')\n"
+    told = failure(text)
+    assert told.startswith("qmix.py:3: ")
+    assert "UsageError" not in told
+    assert "a/b" in told
+
+
+@pytest.mark.parametrize(
+    ("value", "said"), [("None", "nothing"), ("3", "a value of type int"), ("'x'", "a value of type str")]
+)
+def test_an_experiment_must_return_a_topology(here: Path, value: str, said: str) -> None:
+    text = HEAD + f"def experiment() -> Topology:\n    return {value}\n"
+    assert failure(text) == f"qmix.py: experiment() returned {said}; it must return a Topology"
+
+
+def test_a_file_elsewhere_is_named_in_full(here: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "qmix.py"
+    elsewhere.write_text("1 / 0\n")
+    assert refusal(elsewhere) == f"{elsewhere}:1: ZeroDivisionError: division by zero"

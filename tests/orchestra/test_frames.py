@@ -1,0 +1,241 @@
+"""A byte stream to frames, wherever it is cut; and what is queued to writes."""
+
+import struct
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestra.errors import FrameError
+from orchestra.transport.frames import (
+    CHUNK,
+    PREFIX,
+    Frame,
+    FrameReader,
+    Kind,
+    Limits,
+    Outbox,
+    frame_bytes,
+    frame_prefix,
+)
+
+LIMITS = Limits(header=4 << 20, payload=64 << 20)
+
+Sketch = tuple[Kind, bytes, bytes]
+"""A frame as kind, header and payload."""
+
+
+def stream_of(sketches: Sequence[Sketch]) -> bytes:
+    return b"".join(frame_prefix(kind, len(head), len(body)) + head + body for kind, head, body in sketches)
+
+
+def fed(reader: FrameReader, stream: bytes, cuts: Sequence[int] = ()) -> list[Frame]:
+    """Hand `stream` over in pieces that end at `cuts`, never more at once than the reader has room for."""
+    frames = []
+    ends = [*sorted(cut for cut in cuts if cut < len(stream)), len(stream)]
+    at = 0
+    for end in ends:
+        while at < end:
+            buffer = reader.get_buffer()
+            count = min(len(buffer), end - at)
+            buffer[:count] = stream[at : at + count]
+            at += count
+            frames += reader.received(count)
+    return frames
+
+
+def sketched(frames: Sequence[Frame]) -> list[Sketch]:
+    return [(f.kind, f.header, b"" if f.payload is None else f.payload.tobytes()) for f in frames]
+
+
+def refusal(stream: bytes, limits: Limits = LIMITS) -> str:
+    with pytest.raises(FrameError) as caught:
+        fed(FrameReader(limits), stream)
+    return str(caught.value)
+
+
+sketches = st.lists(
+    st.tuples(st.sampled_from(Kind), st.binary(max_size=40), st.binary(max_size=60)), min_size=1, max_size=6
+)
+
+
+@given(sketches, st.lists(st.integers(0, 700), max_size=30))
+def test_wherever_a_stream_is_cut_the_same_frames_come_out(expected: list[Sketch], cuts: list[int]) -> None:
+    assert sketched(fed(FrameReader(LIMITS), stream_of(expected), cuts)) == expected
+
+
+@given(sketches)
+def test_a_stream_that_comes_byte_by_byte_gives_the_same_frames(expected: list[Sketch]) -> None:
+    stream = stream_of(expected)
+
+    assert sketched(fed(FrameReader(LIMITS), stream, range(len(stream)))) == expected
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.data())
+def test_headers_and_payloads_around_the_size_of_a_chunk_come_out_whole(data: st.DataObject) -> None:
+    near = st.one_of(st.integers(0, 50), st.integers(CHUNK - 60, CHUNK + 60), st.integers(2 * CHUNK, 3 * CHUNK))
+    sizes = data.draw(st.lists(st.tuples(near, near), min_size=1, max_size=4))
+    expected = [(Kind.MESSAGE, bytes([i]) * head, bytes([100 + i]) * body) for i, (head, body) in enumerate(sizes)]
+    stream = stream_of(expected)
+    cuts = data.draw(st.lists(st.integers(0, len(stream)), max_size=8))
+
+    assert sketched(fed(FrameReader(LIMITS), stream, cuts)) == expected
+
+
+def test_a_header_larger_than_the_readers_chunk_comes_out_whole_and_so_does_what_follows() -> None:
+    expected = [
+        (Kind.PING, b"before", b""),
+        (Kind.MESSAGE, bytes(range(256)) * (5 * CHUNK // 256), b"payload"),
+        (Kind.PONG, b"after", b""),
+    ]
+
+    assert sketched(fed(FrameReader(LIMITS), stream_of(expected), [3, CHUNK, CHUNK + 1])) == expected
+
+
+def test_frames_that_came_earlier_stay_as_they_were_when_the_readers_memory_is_used_again() -> None:
+    reader = FrameReader(LIMITS)
+    first = fed(reader, stream_of([(Kind.MESSAGE, b"head", b"body" * 5)]))
+    fed(reader, stream_of([(Kind.MESSAGE, b"x" * CHUNK, b"y" * CHUNK)] * 4))
+
+    assert sketched(first) == [(Kind.MESSAGE, b"head", b"body" * 5)]
+
+
+def test_a_payload_is_received_into_its_final_memory() -> None:
+    reader = FrameReader(LIMITS)
+    body = np.random.default_rng(1).integers(0, 256, 1 << 20, np.uint8)
+    fed(reader, frame_prefix(Kind.MESSAGE, 2, body.nbytes) + b"hd")
+    buffer = reader.get_buffer()
+    buffer[:] = body.data
+    (frame,) = reader.received(len(buffer))
+
+    assert len(buffer) == body.nbytes
+    assert np.shares_memory(np.frombuffer(buffer, np.uint8), frame.payload)
+    assert np.array_equal(frame.payload, body)
+
+
+def test_a_payload_is_read_only_once_it_is_complete() -> None:
+    for size in (5, CHUNK * 2):
+        (frame,) = fed(FrameReader(LIMITS), stream_of([(Kind.MESSAGE, b"", bytes(size))]))
+
+        assert not frame.payload.flags.writeable
+
+
+def test_a_frame_knows_its_size_on_the_wire() -> None:
+    expected = [(Kind.MESSAGE, b"abc", b"de"), (Kind.PING, b"", b"")]
+
+    assert [frame.nbytes for frame in fed(FrameReader(LIMITS), stream_of(expected))] == [PREFIX.size + 5, PREFIX.size]
+
+
+def test_a_frame_without_payload_is_made_in_one_piece() -> None:
+    assert sketched(fed(FrameReader(LIMITS), frame_bytes(Kind.CREDIT, b"xyz"))) == [(Kind.CREDIT, b"xyz", b"")]
+
+
+# What somebody else may send
+
+
+@pytest.mark.parametrize(
+    ("prefix", "text"),
+    [
+        (b"HTTP/1.1 200 OK\r\n", "expected a frame to begin with b'OR', got b'HT'"),
+        (struct.pack("<2sBBIQ", b"OR", 2, 3, 0, 0), "the peer speaks protocol version 2, this node speaks 1"),
+        (struct.pack("<2sBBIQ", b"OR", 1, 0, 0, 0), "unknown kind of frame 0"),
+        (struct.pack("<2sBBIQ", b"OR", 1, 200, 0, 0), "unknown kind of frame 200"),
+        (
+            struct.pack("<2sBBIQ", b"OR", 1, 3, 2**32 - 1, 0),
+            "a header of 4,294,967,295 bytes; at most 4,194,304 are allowed",
+        ),
+        (
+            struct.pack("<2sBBIQ", b"OR", 1, 3, 8, 2**40),
+            "a payload of 1,099,511,627,776 bytes; at most 67,108,864 are allowed",
+        ),
+    ],
+    ids=["magic", "version", "kind 0", "kind 200", "header", "payload"],
+)
+def test_a_prefix_that_breaks_the_protocol_is_refused_at_once(prefix: bytes, text: str) -> None:
+    assert refusal(prefix) == text
+
+
+def test_nothing_is_allocated_for_what_a_peer_only_claims_beyond_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    def allocate(*_: object) -> None:
+        raise AssertionError("allocated before the limit was checked")
+
+    monkeypatch.setattr("orchestra.transport.frames.np.empty", allocate)
+
+    assert "1,099,511,627,776 bytes" in refusal(struct.pack("<2sBBIQ", b"OR", 1, 3, 0, 1 << 40))
+    assert "bytes; at most 256 are allowed" in refusal(frame_prefix(Kind.MESSAGE, 257, 0), Limits(256, 0))
+
+
+def test_what_is_just_within_the_limits_is_let_through() -> None:
+    expected = [(Kind.MESSAGE, b"h" * 10, b"p" * 20)]
+
+    assert sketched(fed(FrameReader(Limits(10, 20)), stream_of(expected))) == expected
+    assert refusal(stream_of([(Kind.MESSAGE, b"h" * 11, b"")]), Limits(10, 20))
+    assert refusal(stream_of([(Kind.MESSAGE, b"", b"p" * 21)]), Limits(10, 20))
+
+
+def test_limits_raised_by_whoever_handles_a_frame_hold_for_the_next_one_of_the_same_bytes() -> None:
+    reader = FrameReader(Limits(4, 0))
+    stream = stream_of([(Kind.HANDSHAKE, b"1234", b""), (Kind.MESSAGE, b"12345678", b"payload")])
+    reader.get_buffer()[: len(stream)] = stream
+    frames = reader.received(len(stream))
+    first = next(frames)
+    reader.limits = LIMITS
+
+    assert sketched([first, *frames]) == [(Kind.HANDSHAKE, b"1234", b""), (Kind.MESSAGE, b"12345678", b"payload")]
+
+
+@given(st.binary(min_size=16, max_size=80), st.lists(st.integers(0, 80), max_size=10))
+def test_bytes_of_any_kind_give_frames_or_are_refused_and_nothing_else_happens(stream: bytes, cuts: list[int]) -> None:
+    for prefix in (b"", b"OR", b"OR\x01\x03"):
+        try:
+            fed(FrameReader(Limits(64, 64)), prefix + stream, cuts)
+        except FrameError:
+            continue
+
+
+# What is to be written
+
+
+def test_small_pieces_leave_as_one_and_large_ones_as_they_are() -> None:
+    outbox = Outbox()
+    large = memoryview(bytes(Outbox.JOIN))
+    outbox.extend([b"a", b"b"])
+    outbox.extend([large, b"c"])
+    outbox.extend([b"d", large, large])
+    taken = outbox.take()
+
+    assert taken == [b"ab", large, b"cd", large, large]
+    assert all(piece is large for piece in taken if len(piece) == Outbox.JOIN)
+
+
+def test_an_outbox_is_due_once_a_write_is_worth_its_system_call() -> None:
+    outbox = Outbox()
+    outbox.extend([b"x" * (Outbox.JOIN - 1)])
+    assert not outbox.due
+    outbox.extend([b"x"])
+    assert outbox.due
+    outbox.take()
+    assert not outbox.due
+
+
+def test_an_outbox_is_empty_once_all_was_taken() -> None:
+    outbox = Outbox()
+
+    assert not outbox
+    assert outbox.take() == []
+    outbox.extend([b"a"])
+    assert outbox
+    assert outbox.take() == [b"a"]
+    assert not outbox
+
+
+@given(st.lists(st.binary(max_size=20)), st.integers(1, 20))
+def test_what_is_queued_leaves_whole_and_in_order(pieces: list[bytes], join: int) -> None:
+    outbox = Outbox()
+    outbox.JOIN = join
+    outbox.extend(list(pieces))
+
+    assert b"".join(outbox.take()) == b"".join(pieces)

@@ -1,0 +1,320 @@
+"""Real processes: launched, killed, given up, interrupted; and whoever is left behind ends by itself."""
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+PATIENCE_S = 30.0
+EXPERIMENT = '''
+"""A boss, and workers that greet it."""
+
+import asyncio
+import os
+import sys
+
+from orchestra import Actor, Message, Ref, Stop, Topology, on
+
+
+class HelloMsg(Message):
+    node: str
+    pid: int
+    secret: str | None
+
+
+class Boss(Actor[HelloMsg]):
+    supervision = Stop()
+
+    def __init__(self, greetings: int, at_end: str) -> None:
+        self.left = greetings
+        self.at_end = at_end
+
+    async def started(self) -> None:
+        self.say("up")
+
+    @on(HelloMsg)
+    def hello(self, msg: HelloMsg) -> None:
+        self.say(f"{msg.node} {msg.pid} {msg.secret}")
+        self.left -= 1
+        if not self.left:
+            if self.at_end == "fail":
+                raise ValueError("had enough")
+            self.stop()
+
+    async def stopped(self) -> None:
+        self.say("draining")
+        if self.at_end == "hang":
+            await asyncio.get_running_loop().create_future()
+        (self.run_directory / "saved").touch()
+
+    def say(self, text: str) -> None:
+        print(text, flush=True)
+
+
+class Worker(Actor[HelloMsg]):
+    def __init__(self, node: str, boss: Ref[HelloMsg], exit_code: int) -> None:
+        self.node, self.boss, self.exit_code = node, boss, exit_code
+
+    async def started(self) -> None:
+        print(f"{self.node} is here\\nand says so", file=sys.stderr)
+        if self.exit_code:
+            os._exit(self.exit_code)
+        secret = os.environ.get("ORCHESTRA_SECRET")
+        await self.boss.tell(HelloMsg(node=self.node, pid=os.getpid(), secret=secret))
+
+    @on(HelloMsg)
+    def hello(self, msg: HelloMsg) -> None: ...
+
+
+def experiment(*, workers: int = 2, greetings: int = 0, at_end: str = "", exit_code: int = 0) -> Topology:
+    topology = Topology("greetings")
+    boss = topology.node("root").spawn("boss", Boss, greetings, at_end)
+    topology.until(boss)
+    for number in range(workers):
+        topology.node(f"w{number}").spawn("worker", Worker, f"w{number}", boss, exit_code)
+    return topology
+'''
+
+
+class Launched:
+    """An `orchestra run`, and the processes that it launched."""
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        self.folder = folder
+        (folder / "greet.py").write_text(EXPERIMENT)
+        self._err = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed by `close`)
+        self.root = psutil.Popen(
+            [sys.executable, "-m", "orchestra", "run", str(folder / "greet.py"), "--runs-dir", str(folder), *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=self._err,
+            text=True,
+            start_new_session=True,
+        )
+        self._lines: queue.Queue[str] = queue.Queue()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        for line in self.root.stdout:
+            self._lines.put(line.rstrip("\n"))
+        self._lines.put("the end")
+
+    def says(self) -> str:
+        """Wait for the boss's next line."""
+        try:
+            return self._lines.get(timeout=PATIENCE_S)
+        except queue.Empty:
+            pytest.fail(f"silent for {PATIENCE_S} s; stderr: {self.err}")
+
+    def greetings(self, count: int) -> dict[str, tuple[psutil.Process, str]]:
+        """Wait for `count` workers, and return the process of each and the secret in its environment."""
+        found = {}
+        for _ in range(count):
+            node, pid, secret = self.says().split()
+            found[node] = (psutil.Process(int(pid)), secret)
+        return found
+
+    def ends(self) -> int:
+        """Wait for the end and return the exit code."""
+        return int(self.root.wait(PATIENCE_S))
+
+    @property
+    def err(self) -> str:
+        self._err.seek(0)
+        return self._err.read()
+
+    @property
+    def run(self) -> Path:
+        (path,) = self.folder.glob("greetings/*")
+        return path
+
+    def all_processes(self) -> list[psutil.Process]:
+        """All that run with this test's folder on their command line: nobody else's do."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if any(str(self.folder) in word for word in process.cmdline()):
+                    found.append(process)
+            except psutil.Error:
+                continue  # it ended meanwhile, or is somebody else's
+        return found
+
+    def close(self) -> None:
+        left = self.all_processes()
+        for process in left:
+            process.kill()
+        psutil.wait_procs(left, PATIENCE_S)
+        self.root.wait(PATIENCE_S)
+        self._reader.join(PATIENCE_S)
+        self.root.stdout.close()
+        self._err.close()
+
+
+Launch = Callable[..., Launched]
+
+
+@pytest.fixture
+def launch() -> Iterator[Launch]:
+    with tempfile.TemporaryDirectory(prefix="o") as name:
+        folder = Path(name)
+        launched: list[Launched] = []
+
+        def start(*words: str) -> Launched:
+            launched.append(Launched(folder, *words))
+            return launched[-1]
+
+        try:
+            yield start
+            assert not [path for path in folder.rglob("*") if path.is_socket()]
+            assert not [process for it in launched for process in it.all_processes()]
+        finally:
+            for it in launched:
+                it.close()
+
+
+@pytest.fixture(params=["tcp", "unix"])
+def listen(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Where the root listens; no socket file is left there when the test ends."""
+    with tempfile.TemporaryDirectory(prefix="o") as name:
+        yield "tcp://127.0.0.1:0" if request.param == "tcp" else f"unix://{name}/root"
+        assert not list(Path(name).iterdir())
+
+
+def test_a_run_in_processes_ends_in_order_and_tells_its_secret_to_nobody(launch: Launch, listen: str) -> None:
+    run = launch("--listen", listen, "--greetings", "3")
+    assert run.says() == "up"
+    workers = run.greetings(2)
+    (secret,) = {process.environ()["ORCHESTRA_SECRET"] for process, _ in workers.values()}
+    assert len(bytes.fromhex(secret)) == 32
+    assert {hidden for _, hidden in workers.values()} == {"None"}  # taken out of what a child would inherit
+    processes = [run.root, *(process for process, _ in workers.values())]
+    assert all(secret not in " ".join(process.cmdline()) for process in processes)
+
+    workers["w0"][0].kill()  # whoever is started in its place greets for the third time
+    run.greetings(1)
+    assert run.says() == "draining"
+    assert run.ends() == 0
+    files = [path for path in run.run.rglob("*") if path.is_file()]
+    assert run.run / "config.json" in files
+    assert all(secret.encode() not in path.read_bytes() for path in files)
+    assert secret not in run.err
+    flows = json.loads((run.run / "flows.json").read_text())
+    assert {"sender": "w1/worker", "type": "HelloMsg", "recipient": "root/boss", "count": 1} in flows
+
+
+def test_what_a_worker_prints_is_passed_on(launch: Launch) -> None:
+    run = launch("--greetings", "1", "--workers", "1")
+    assert run.ends() == 0
+    assert "w0 is here\nand says so\n" in run.err
+
+
+def test_a_worker_that_was_killed_is_reported_and_started_again(launch: Launch) -> None:
+    run = launch("--greetings", "3")
+    assert run.says() == "up"
+    first = run.greetings(2)["w1"][0]
+    first.kill()
+    second = run.greetings(1)["w1"][0]
+    assert second.pid != first.pid
+    assert run.ends() == 0
+    (line,) = [line for line in run.err.splitlines() if "process died" in line]
+    assert "process died and is started again" in line
+    assert "process=w1" in line
+    assert f"pid={first.pid}" in line
+    assert "how=killed by signal 9" in line.replace("'", "").replace('"', "")
+
+
+def test_a_run_whose_workers_all_die_too_often_fails_in_one_line(launch: Launch) -> None:
+    run = launch("--workers", "1", "--exit-code", "3")
+    assert run.ends() == 1
+    assert run.err.count("process died and is started again") == 3
+    assert run.err.count("process died too often and is given up") == 1
+    assert "Traceback" not in run.err
+    assert run.err.splitlines()[-1] == (
+        f"orchestra: the run failed: every node died too often; the last, w0, exited with code 3; see {run.run}/logs"
+    )
+    assert (run.run / "saved").exists()  # the main actor was stopped in order all the same
+
+
+def test_a_main_actor_that_fails_for_good_fails_the_run_in_one_line(launch: Launch) -> None:
+    run = launch("--greetings", "2", "--at-end", "fail")
+    assert run.ends() == 1
+    (line,) = [line for line in run.err.splitlines() if line.startswith("orchestra: ")]
+    assert line.startswith("orchestra: the run failed: ")
+    assert "ValueError: had enough" in line
+    assert "Traceback" not in run.err
+
+
+def test_when_the_root_is_killed_all_others_end_by_themselves(launch: Launch, listen: str) -> None:
+    run = launch("--listen", listen)
+    assert run.says() == "up"
+    workers = [process for process, _ in run.greetings(2).values()]
+    run.root.kill()
+    _, alive = psutil.wait_procs(workers, 10.0)
+    assert not alive
+    assert "Traceback" not in run.err
+
+
+def test_when_the_root_is_killed_while_others_start_they_end_too(launch: Launch, listen: str) -> None:
+    run = launch("--listen", listen)
+    assert run.says() == "up"
+    deadline = time.monotonic() + PATIENCE_S
+    while not (started := run.root.children()) and time.monotonic() < deadline:
+        continue  # being launched in this moment
+    run.root.kill()
+    _, alive = psutil.wait_procs(started, 10.0)
+    assert not alive
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_one_signal_lets_the_main_actor_drain_and_save(launch: Launch, number: signal.Signals) -> None:
+    run = launch()
+    assert run.says() == "up"
+    run.greetings(2)
+    os.killpg(run.root.pid, number)  # as a terminal does: to the root and all that share its session
+    assert run.says() == "draining"
+    assert run.ends() == 0
+    assert (run.run / "saved").exists()
+    assert "did not say what it did" not in run.err  # the workers were still there to be asked
+    assert "Traceback" not in run.err
+    assert "stopping: what is queued is handled and saved; again aborts" in run.err
+
+
+def test_a_second_signal_aborts(launch: Launch) -> None:
+    run = launch("--at-end", "hang")
+    assert run.says() == "up"
+    run.greetings(2)
+    run.root.send_signal(signal.SIGINT)
+    assert run.says() == "draining"
+    run.root.send_signal(signal.SIGINT)
+    assert run.ends() == 130
+    assert not (run.run / "saved").exists()
+    assert "Traceback" not in run.err
+
+
+def test_a_run_that_is_interrupted_while_its_workers_start_does_not_wait_for_them(launch: Launch) -> None:
+    run = launch()
+    assert run.says() == "up"
+    run.root.send_signal(signal.SIGINT)
+    assert run.ends() == 0
+    assert (run.run / "saved").exists()
+    assert "did not end in time" not in run.err
+
+
+def test_a_run_in_one_process_can_be_interrupted_too(launch: Launch) -> None:
+    run = launch("--single-process")
+    assert run.says() == "up"
+    assert {run.says().split()[1] for _ in range(2)} == {str(run.root.pid)}
+    run.root.send_signal(signal.SIGINT)
+    assert run.ends() == 0
+    assert (run.run / "saved").exists()

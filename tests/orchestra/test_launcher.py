@@ -1,0 +1,108 @@
+"""A launcher and processes that are no nodes at all: they die, leave files behind, or cannot be started."""
+
+import asyncio
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestra import Node, Restart
+from orchestra.launch.local import AllNodesLost, Launch, LocalLauncher
+
+Run = Callable[..., Any]
+
+DIES = """
+import os, signal, socket, sys
+socket.socket(socket.AF_UNIX).bind(sys.argv[1].removeprefix("unix://"))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+LIVES = """
+import signal, socket, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+socket.socket(socket.AF_UNIX).bind(sys.argv[1].removeprefix("unix://"))
+signal.pause()
+"""
+
+
+class Scripted(Launch):
+    """Starts a short program instead of a node."""
+
+    program = ""
+
+    def command(self, node: str, join: str, listen: str) -> list[str]:
+        return [sys.executable, "-S", "-c", self.program, listen]
+
+
+class Dying(Scripted):
+    program = DIES
+
+
+class Stubborn(Scripted):
+    program = LIVES
+
+
+class Absent(Launch):
+    def command(self, node: str, join: str, listen: str) -> list[str]:
+        return ["/no/such/program"]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the loop turn until `condition` holds."""
+    for _ in range(1_000_000):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it never came to that")
+
+
+def files(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def launched(kind: type[Launch], address: str, folder: Path) -> tuple[Node, Callable[[], LocalLauncher]]:
+    node = Node("root", listen=address)
+    launch = kind(Path("experiment.py"), [], 0, folder)
+    return node, lambda: LocalLauncher(node, launch, ["one", "two"], Restart(limit=1, within=60, backoff=0))
+
+
+@pytest.mark.parametrize(
+    ("kind", "how"),
+    [(Dying, "killed by signal 9"), (Absent, "could not be started: No such file or directory")],
+)
+def test_a_process_that_dies_too_often_is_given_up_and_leaves_no_file(
+    run: Run, sockets: Path, kind: type[Launch], how: str
+) -> None:
+    async def main() -> None:
+        node, make = launched(kind, f"unix://{sockets}/root", sockets)
+        with pytest.raises(ExceptionGroup) as caught:
+            async with node.running():
+                launcher = make()
+                await launcher.run()
+                assert [(one.running, one.restarts, one.given_up) for one in launcher.statistics()] == [
+                    (False, 1, True)
+                ] * 2
+                assert files(sockets) == {"root"}
+                await asyncio.Event().wait()
+        (error,) = caught.value.exceptions
+        assert isinstance(error, AllNodesLost)
+        assert str(error).startswith("every node died too often; the last, ")
+        assert str(error).endswith(how)
+
+    run(main())
+
+
+def test_a_process_that_ignores_all_requests_is_killed_and_leaves_no_file(run: Run, sockets: Path) -> None:
+    async def main() -> None:
+        node, make = launched(Stubborn, f"unix://{sockets}/root", sockets)
+        async with node.running():
+            launcher = make()
+            keeping = asyncio.create_task(launcher.run())
+            await until(lambda: files(sockets) == {"root", "root.one", "root.two"})
+            await launcher.stop(["one", "two"], deadline=0.05)
+            assert [one.running for one in launcher.statistics()] == [False, False]
+            assert files(sockets) == {"root"}
+            await keeping
+
+    run(main())

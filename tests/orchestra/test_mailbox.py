@@ -1,0 +1,252 @@
+"""Mailboxes: their bounds, their lanes, and who is let in when."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from orchestra import ActorStopped, Lane, Message
+from orchestra.envelope import Envelope
+from orchestra.mailbox import Mailbox
+
+
+class NumberMsg(Message):
+    n: int
+
+
+class NewestMsg(Message):
+    lane: ClassVar[Lane] = Lane.LATEST
+    n: int
+
+
+class UrgentMsg(Message):
+    lane: ClassVar[Lane] = Lane.SYSTEM
+    n: int
+
+
+class Credit:
+    """An origin that counts what was given back."""
+
+    def __init__(self) -> None:
+        self.back: list[int] = []
+
+    def consumed(self, recipient: str, nbytes: int) -> None:
+        self.back.append(nbytes)
+
+    def answer(self, correlation: int, value: Any) -> None:
+        raise AssertionError
+
+    def fail(self, correlation: int, error: Exception) -> None:
+        raise AssertionError
+
+
+def envelope(message: Message, sender: str = "a/x", nbytes: int = 1, origin: Any = None) -> Envelope:
+    return Envelope("here/me", sender, message, nbytes, origin=origin)
+
+
+def taken(mailbox: Mailbox) -> list[int]:
+    found = []
+    while (one := mailbox.get_nowait()) is not None:
+        found.append(one.message.n)  # type: ignore[attr-defined]  # every message here has one
+    return found
+
+
+def test_a_full_mailbox_lets_nothing_more_in() -> None:
+    mailbox = Mailbox(capacity=2)
+    assert [mailbox.put_nowait(envelope(NumberMsg(n=n))) for n in range(3)] == [True, True, False]
+    assert taken(mailbox) == [0, 1]
+
+
+def test_bytes_bound_a_mailbox_too() -> None:
+    mailbox = Mailbox(capacity=100, capacity_bytes=10)
+    assert mailbox.put_nowait(envelope(NumberMsg(n=0), nbytes=6))
+    assert not mailbox.put_nowait(envelope(NumberMsg(n=1), nbytes=5))
+    assert mailbox.put_nowait(envelope(NumberMsg(n=2), nbytes=4))
+
+
+def test_a_message_larger_than_the_mailbox_is_let_in_once_it_is_empty() -> None:
+    mailbox = Mailbox(capacity_bytes=10)
+    assert mailbox.put_nowait(envelope(NumberMsg(n=0), nbytes=50))
+    assert not mailbox.put_nowait(envelope(NumberMsg(n=1), nbytes=50))
+
+
+def test_system_messages_come_first_and_always_get_in() -> None:
+    mailbox = Mailbox(capacity=1)
+    mailbox.put_nowait(envelope(NumberMsg(n=1)))
+    mailbox.close()
+    assert mailbox.put_nowait(envelope(UrgentMsg(n=2)))
+    assert taken(mailbox) == [2, 1]
+
+
+def test_a_newer_message_takes_the_place_of_an_unread_one_of_its_sender() -> None:
+    mailbox = Mailbox()
+    for message, sender in [
+        (NewestMsg(n=1), "a/x"),
+        (NumberMsg(n=2), "a/x"),
+        (NewestMsg(n=3), "a/y"),
+        (NewestMsg(n=4), "a/x"),
+    ]:
+        mailbox.put_nowait(envelope(message, sender))
+    assert taken(mailbox) == [4, 2, 3]
+
+
+def test_a_newer_message_after_the_older_was_read_queues_anew() -> None:
+    mailbox = Mailbox()
+    mailbox.put_nowait(envelope(NewestMsg(n=1)))
+    assert taken(mailbox) == [1]
+    mailbox.put_nowait(envelope(NewestMsg(n=2)))
+    assert taken(mailbox) == [2]
+
+
+def test_replacing_a_message_needs_no_room() -> None:
+    mailbox = Mailbox(capacity=1)
+    mailbox.put_nowait(envelope(NewestMsg(n=1)))
+    assert mailbox.put_nowait(envelope(NewestMsg(n=2)))
+    assert taken(mailbox) == [2]
+
+
+def test_what_holds_credit_is_let_in_and_credited_when_it_leaves() -> None:
+    mailbox, credit = Mailbox(capacity=1), Credit()
+    mailbox.put_nowait(envelope(NumberMsg(n=0)))
+    assert mailbox.put_nowait(envelope(NumberMsg(n=1), nbytes=7, origin=credit))
+    assert credit.back == []
+    assert taken(mailbox) == [0, 1]
+    assert credit.back == [7]
+
+
+def test_a_replaced_message_is_credited_too() -> None:
+    mailbox, credit = Mailbox(), Credit()
+    mailbox.put_nowait(envelope(NewestMsg(n=1), nbytes=3, origin=credit))
+    mailbox.put_nowait(envelope(NewestMsg(n=2), nbytes=4, origin=credit))
+    assert credit.back == [3]
+
+
+def test_writers_are_let_in_in_the_order_they_came(run: Callable[..., Any]) -> None:
+    async def main() -> None:
+        mailbox = Mailbox(capacity=1)
+        mailbox.put_nowait(envelope(NumberMsg(n=0)))
+        writers = [asyncio.create_task(mailbox.put(envelope(NumberMsg(n=n)))) for n in (1, 2, 3)]
+        await asyncio.sleep(0)
+        assert mailbox.statistics().waiting == 3
+        order = []
+        while (one := mailbox.get_nowait()) is not None:
+            order.append(one.message.n)  # type: ignore[attr-defined]  # it is a NumberMsg
+            assert not mailbox.put_nowait(envelope(NumberMsg(n=99))) or not mailbox.statistics().waiting
+            if one.message.n == 3:  # type: ignore[attr-defined]  # it is a NumberMsg
+                break
+        await asyncio.gather(*writers)
+        assert order == [0, 1, 2, 3]
+
+    run(main())
+
+
+def test_a_writer_that_gave_up_is_passed_over(run: Callable[..., Any]) -> None:
+    async def main() -> None:
+        mailbox = Mailbox(capacity=1)
+        mailbox.put_nowait(envelope(NumberMsg(n=0)))
+        first, second = (asyncio.create_task(mailbox.put(envelope(NumberMsg(n=n)))) for n in (1, 2))
+        await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.sleep(0)
+        assert taken(mailbox) == [0, 2]
+        await second
+
+    run(main())
+
+
+def test_closing_turns_waiting_writers_away_and_keeps_what_is_queued(run: Callable[..., Any]) -> None:
+    async def main() -> None:
+        mailbox = Mailbox(capacity=1)
+        mailbox.put_nowait(envelope(NumberMsg(n=0)))
+        writer = asyncio.create_task(mailbox.put(envelope(NumberMsg(n=1))))
+        await asyncio.sleep(0)
+        mailbox.close()
+        with pytest.raises(ActorStopped, match="here/me stopped while its mailbox was full"):
+            await writer
+        with pytest.raises(ActorStopped, match="here/me has stopped"):
+            mailbox.put_nowait(envelope(NumberMsg(n=2)))
+        assert taken(mailbox) == [0]
+
+    run(main())
+
+
+def test_a_reader_wakes_when_something_comes(run: Callable[..., Any]) -> None:
+    async def main() -> None:
+        mailbox = Mailbox()
+        reader = asyncio.create_task(mailbox.wait_not_empty())
+        await asyncio.sleep(0)
+        assert mailbox.idle
+        mailbox.put_nowait(envelope(NumberMsg(n=1)))
+        assert not mailbox.idle
+        await reader
+        assert taken(mailbox) == [1]
+
+    run(main())
+
+
+@pytest.mark.parametrize(("capacity", "capacity_bytes"), [(0, 1), (1, 0)])
+def test_a_mailbox_without_room_is_refused(capacity: int, capacity_bytes: int) -> None:
+    with pytest.raises(ValueError, match="a mailbox holds at least one message"):
+        Mailbox(capacity, capacity_bytes)
+
+
+class Model(RuleBasedStateMachine):
+    """A mailbox against two lists."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mailbox = Mailbox(capacity=4, capacity_bytes=20)
+        self.system: list[int] = []
+        self.ordered: list[tuple[str, int, int]] = []  # the sender if newest wins, the number, the bytes
+        self.n = 0
+
+    def fits(self, nbytes: int) -> bool:
+        held = sum(size for _, _, size in self.ordered)
+        return len(self.ordered) < 4 and (not self.ordered or held + nbytes <= 20)
+
+    @rule(nbytes=st.integers(1, 30))
+    def put(self, nbytes: int) -> None:
+        self.n += 1
+        fits = self.fits(nbytes)
+        assert self.mailbox.put_nowait(envelope(NumberMsg(n=self.n), nbytes=nbytes)) is fits
+        if fits:
+            self.ordered.append(("", self.n, nbytes))
+
+    @rule(sender=st.sampled_from(["a/x", "a/y"]), nbytes=st.integers(1, 30))
+    def put_newest(self, sender: str, nbytes: int) -> None:
+        self.n += 1
+        at = next((i for i, (who, _, _) in enumerate(self.ordered) if who == sender), None)
+        fits = at is not None or self.fits(nbytes)
+        assert self.mailbox.put_nowait(envelope(NewestMsg(n=self.n), sender, nbytes)) is fits
+        if at is not None:
+            self.ordered[at] = (sender, self.n, nbytes)
+        elif fits:
+            self.ordered.append((sender, self.n, nbytes))
+
+    @rule()
+    def put_urgent(self) -> None:
+        self.n += 1
+        assert self.mailbox.put_nowait(envelope(UrgentMsg(n=self.n)))
+        self.system.append(self.n)
+
+    @precondition(lambda self: self.system or self.ordered)
+    @rule()
+    def get(self) -> None:
+        expected = self.system.pop(0) if self.system else self.ordered.pop(0)[1]
+        one = self.mailbox.get_nowait()
+        assert one is not None
+        assert one.message.n == expected  # type: ignore[attr-defined]  # every message here has one
+
+    @invariant()
+    def account(self) -> None:
+        statistics = self.mailbox.statistics()
+        assert statistics.depth == len(self.system) + len(self.ordered)
+        assert statistics.nbytes == sum(size for _, _, size in self.ordered)
+
+
+TestModel = Model.TestCase
+TestModel.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)

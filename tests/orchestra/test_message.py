@@ -1,0 +1,185 @@
+"""Messages: what they accept, and that they share nothing that can change."""
+
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from orchestra import Axes, HandlerError, Lane, Message, Ref, Request, freeze
+from orchestra.codec import copied
+from orchestra.message import REGISTRY, is_frozen, isolated, size_of
+
+
+class WalkMsg(Message):
+    place: Annotated[NDArray[np.float32], Axes("float32", "steps", "axes")]
+    reward: Annotated[NDArray[np.float64], Axes("float64", "steps")]
+    maybe: Annotated[NDArray[np.int64] | None, Axes("int64", "axes")] = None
+
+
+class PlainMsg(Message):
+    name: str
+    scores: tuple[float, ...] = ()
+    to: Ref[Any] | None = None
+
+
+class LooseMsg(Message):
+    figures: dict[str, float]
+
+
+def walk(steps: int = 3) -> WalkMsg:
+    return WalkMsg(place=np.ones((steps, 2), np.float32), reward=np.zeros(steps))
+
+
+def complaint(error: ValidationError) -> str:
+    (only,) = error.errors()
+    return f"{'.'.join(map(str, only['loc']))}: {only['msg']}"
+
+
+def test_an_array_of_another_dtype_is_refused_by_name() -> None:
+    with pytest.raises(ValidationError) as caught:
+        WalkMsg(place=np.ones((3, 2)), reward=np.zeros(3))
+    assert complaint(caught.value) == "place: expected an array float32[steps, axes], got dtype float64"
+
+
+def test_an_array_of_another_rank_is_refused_by_name() -> None:
+    with pytest.raises(ValidationError) as caught:
+        WalkMsg(place=np.ones(3, np.float32), reward=np.zeros(3))
+    assert complaint(caught.value) == "place: expected an array float32[steps, axes], got shape (3,)"
+
+
+def test_a_list_is_no_array() -> None:
+    with pytest.raises(ValidationError) as caught:
+        WalkMsg(place=[[1.0, 2.0]], reward=np.zeros(1))  # type: ignore[arg-type]  # the point of the test
+    assert complaint(caught.value) == "place: expected an array float32[steps, axes], got list"
+
+
+def test_an_axis_has_one_length_in_all_fields() -> None:
+    with pytest.raises(ValidationError) as caught:
+        WalkMsg(place=np.ones((3, 2), np.float32), reward=np.zeros(4))
+    assert complaint(caught.value) == ": axis 'steps' has length 3 in place but 4 in reward"
+
+
+def test_a_message_cannot_be_changed() -> None:
+    with pytest.raises(ValidationError):
+        PlainMsg(name="a").name = "b"  # type: ignore[misc]  # the point of the test
+
+
+def test_an_unknown_field_is_refused() -> None:
+    with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
+        PlainMsg(name="a", nam="b")  # type: ignore[call-arg]  # the point of the test
+
+
+def test_a_writable_array_is_copied_and_a_frozen_one_is_shared() -> None:
+    frozen, writable = freeze(np.ones((3, 2), np.float32)), np.zeros(3)
+    message = isolated(WalkMsg(place=frozen, reward=writable))
+    assert message.place is frozen
+    writable[:] = 7
+    assert message.reward.tolist() == [0, 0, 0]
+    assert not message.reward.flags.writeable
+
+
+def test_a_message_whose_arrays_are_all_frozen_is_handed_over_as_it_is() -> None:
+    message = isolated(walk())
+    assert isolated(message) is message
+
+
+def test_freezing_a_view_of_writable_memory_copies_it() -> None:
+    owner = np.zeros(4)
+    view = freeze(owner[:2])
+    owner[:] = 5
+    assert view.tolist() == [0, 0]
+    assert is_frozen(view)
+
+
+def test_freezing_an_array_that_owns_its_memory_does_not_copy_it() -> None:
+    owner = np.zeros(4)
+    assert freeze(owner) is owner
+
+
+@pytest.mark.parametrize(
+    ("kind", "immutable"), [(WalkMsg, True), (PlainMsg, True), (LooseMsg, False)], ids=lambda value: str(value)
+)
+def test_the_runtime_knows_which_messages_can_change(kind: type[Message], immutable: bool) -> None:
+    assert kind.wire.immutable is immutable
+
+
+def test_a_copy_through_the_codec_shares_nothing() -> None:
+    figures = {"loss": 1.0}
+    message = LooseMsg(figures=figures)
+    twin = copied(message)
+    message.figures["loss"] = 2.0
+    assert isinstance(twin, LooseMsg)
+    assert twin.figures == {"loss": 1.0}
+
+
+def test_the_size_of_a_message_counts_its_arrays() -> None:
+    assert size_of(walk(100)) - size_of(walk(0)) == 100 * (2 * 4 + 8)
+
+
+def test_the_size_of_a_message_counts_its_bytes() -> None:
+    class BlobMsg(Message):
+        blob: bytes
+
+    assert size_of(BlobMsg(blob=b"x" * 1000)) - size_of(BlobMsg(blob=b"")) == 1000
+
+
+def test_the_fingerprint_of_a_request_changes_with_what_it_is_answered_with() -> None:
+    kinds = [type("SameMsg", (Request[answer],), {"__module__": __name__}) for answer in (int, int, str)]
+    one, same, other = (kind.wire.fingerprint for kind in kinds)
+    assert one == same != other
+
+
+def test_a_request_must_say_what_it_is_answered_with() -> None:
+    with pytest.raises(HandlerError, match=r"VagueMsg does not say what it is answered with; write Request\[X\]$"):
+
+        class VagueMsg(Request):  # type: ignore[type-arg]  # the point of the test
+            pass
+
+
+def test_what_cannot_travel_is_refused_within_a_node_too() -> None:
+    class ComplexMsg(Message):
+        z: complex
+
+    assert not ComplexMsg.wire.immutable
+    with pytest.raises(TypeError, match="a complex cannot travel in a message"):
+        copied(ComplexMsg(z=1j))
+
+
+def test_the_fingerprint_changes_with_the_schema() -> None:
+    def define(kind: Any) -> type[Message]:
+        return type("SameMsg", (Message,), {"__annotations__": {"x": kind}, "__module__": __name__})
+
+    assert define(int).wire.fingerprint == define(int).wire.fingerprint
+    assert define(int).wire.fingerprint != define(float).wire.fingerprint
+    float32 = Annotated[NDArray[np.float32], Axes("float32", "n")]
+    other_axis = Annotated[NDArray[np.float32], Axes("float32", "m")]
+    assert define(float32).wire.fingerprint != define(other_axis).wire.fingerprint
+
+
+def test_a_class_defined_again_takes_the_place_of_the_older_one() -> None:
+    made = [type("AgainMsg", (Message,), {"__module__": __name__}) for _ in range(2)]
+    assert REGISTRY[f"{__name__}.AgainMsg"] is made[1]
+
+
+def test_a_request_knows_what_it_is_answered_with() -> None:
+    class CountMsg(Request[tuple[int, ...]]):
+        """How many?"""
+
+    assert CountMsg.answer_adapter().validate_python([1, 2]) == (1, 2)
+    with pytest.raises(ValidationError):
+        CountMsg.answer_adapter().validate_python(["many"])
+
+
+def test_a_request_cannot_give_way_to_a_newer_one() -> None:
+    with pytest.raises(HandlerError, match="somebody waits for it"):
+
+        class NewestMsg(Request[int]):
+            lane: ClassVar[Lane] = Lane.LATEST
+
+
+def test_a_ref_travels_only_as_a_ref() -> None:
+    assert PlainMsg(name="a", to=Ref("here/there")).to == Ref("here/there")
+    with pytest.raises(ValidationError, match="expected a Ref, got str"):
+        PlainMsg(name="a", to="here/there")  # type: ignore[arg-type]  # the point of the test

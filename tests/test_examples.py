@@ -1,0 +1,67 @@
+"""Every experiment of this checkout is laid out, and runs."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from components.envs import SCENARIOS
+from orchestra import Topology
+from orchestra.cli import main
+from orchestra.experiment import build, load_experiment
+from orchestra.flags import Flags
+
+ROOT = Path(__file__).resolve().parent.parent
+EXPERIMENTS = sorted((ROOT / "experiments").glob("*.py"))
+EACH = pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
+
+
+def laid_out(path: Path, **values: Any) -> Topology:
+    function = load_experiment(path)
+    return build(function, Flags.of(function).defaults | values)
+
+
+@EACH
+def test_an_experiment_is_documented_and_so_is_each_of_its_flags(path: Path) -> None:
+    function = load_experiment(path)
+    assert function.__doc__
+    assert [flag.name for flag in Flags.of(function) if not flag.description] == []
+
+
+@EACH
+def test_an_experiment_s_defaults_can_be_laid_out(path: Path) -> None:
+    topology = laid_out(path)
+    root = topology.root.name
+    assert topology.main_actor().startswith(f"{root}/")
+    addresses = {f"{node.name}/{actor.name}" for node in topology.nodes.values() for actor in node.actors}
+    for node in topology.nodes.values():
+        for actor in node.actors:
+            assert {ref.address for ref in actor.refs()} <= addresses
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_qmix_can_be_laid_out_for_every_scenario(scenario: str) -> None:
+    assert laid_out(ROOT / "experiments" / "qmix_8m.py", scenario=scenario).name == f"qmix_{scenario}"
+
+
+@EACH
+def test_an_experiment_runs_in_one_process(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small = {
+        "scenario": "3m",
+        "steps": 400,
+        "envs_per_worker": 4,
+        "warmup": 4,
+        "batch_size": 4,
+        "hidden_size": 8,
+        "test_episodes": 2,
+    }
+    known = {flag.name for flag in Flags.of(load_experiment(path))}
+    flags = [word for name, value in small.items() if name in known for word in (f"--{name.replace('_', '-')}", value)]
+    run = ["run", path, *flags, "--single-process", "--runs-dir", tmp_path]
+    assert main([str(word) for word in run]) == 0
+    (summary,) = tmp_path.glob("*/*/summary.json")
+    assert json.loads(summary.read_text())["reached_goal"] is True
+    printed = capsys.readouterr()
+    assert "done after" in printed.out
+    assert printed.err == ""
