@@ -56,6 +56,13 @@ Accept = Callable[[Connection], None]
 class Transport(Protocol):
     """One way of connecting nodes, known by the scheme of its addresses."""
 
+    def check(self, address: str) -> None:
+        """Do nothing, or say what is wrong with an address, before anything is opened or made.
+
+        Raises:
+            UsageError: the address is malformed.
+        """
+
     async def listen(self, address: str, accept: Accept) -> Listener:
         """Open a door at `address`; `accept` gets each connection.
 

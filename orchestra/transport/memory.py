@@ -23,6 +23,9 @@ class _MemoryListener:
 class MemoryTransport:
     """Connections within this process, by name: `memory://learner`."""
 
+    def check(self, address: str) -> None:
+        """Any name will do."""
+
     async def listen(self, address: str, accept: Accept) -> Listener:
         if address in _listening:
             raise UsageError(f"{address} is taken by another node of this process")

@@ -142,6 +142,9 @@ class _StreamListener:
 class TcpTransport:
     """`tcp://host:port`; port 0 takes a free one."""
 
+    def check(self, address: str) -> None:
+        _host_port(address)
+
     async def listen(self, address: str, accept: Accept) -> Listener:
         host, port = _host_port(address)
         loop = asyncio.get_running_loop()
@@ -166,6 +169,11 @@ class TcpTransport:
 
 class UnixTransport:
     """`unix:///path/to/socket`. A socket file that a dead process left behind is replaced; a live one is not."""
+
+    def check(self, address: str) -> None:
+        folder = os.path.dirname(_socket_path(address))
+        if not os.path.isdir(folder):
+            raise UsageError(f"cannot listen at {address}: there is no folder {folder!r}")
 
     async def listen(self, address: str, accept: Accept) -> Listener:
         path = _socket_path(address)

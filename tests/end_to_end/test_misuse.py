@@ -110,7 +110,10 @@ def test_a_real_process_says_one_line_and_exits_with_2(launch: Any) -> None:
     [
         ("tcp://127.0.0.1", "cannot use the address 'tcp://127.0.0.1': write tcp://HOST:PORT, PORT from 0 to 65535"),
         ("http://127.0.0.1:80", "http://127.0.0.1:80"),
-        ("unix:///no/such/folder/run.sock", "cannot listen at unix:///no/such/folder/run.sock: No such file or"),
+        (
+            "unix:///no/such/folder/run.sock",
+            "cannot listen at unix:///no/such/folder/run.sock: there is no folder '/no/such/folder'",
+        ),
     ],
 )
 def test_an_address_that_cannot_be_listened_at_is_named(launch: Any, listen: str, said: str) -> None:
@@ -119,6 +122,7 @@ def test_an_address_that_cannot_be_listened_at_is_named(launch: Any, listen: str
     assert launched.err.startswith("orchestra: error: ")
     assert launched.err.count("\n") == 1
     assert said in launched.err
+    assert list(launched.folder.iterdir()) == []
 
 
 # What is printed when asked for ---------------------------------------------------------------------------------------
@@ -143,7 +147,7 @@ def test_help_without_a_command_says_what_there_is(capsys: Any) -> None:
     assert main(["--help"]) == 0
     printed = capsys.readouterr().out
     assert "run FILE [flags]" in printed
-    assert re.search(r"evaluate +Play greedy episodes with a run's checkpoint$", printed, re.MULTILINE)
+    assert re.search(r"evaluate +play greedy episodes with a run's checkpoint$", printed, re.MULTILINE)
     assert main([]) == 2
     assert main(["--version"]) == 0
     assert re.search(r"orchestra \d+\.\d+\.\d+$", capsys.readouterr().out)

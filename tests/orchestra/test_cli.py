@@ -159,11 +159,19 @@ def test_a_misuse_is_told_in_one_line_and_leaves_nothing(
         assert got == said
 
 
-@pytest.mark.parametrize("address", ["tcp://nowhere", "unix://relative", "tcp://127.0.0.1:99999"])
+@pytest.mark.usefixtures("nothing_is_made")
+@pytest.mark.parametrize("mode", [[], ["--single-process"]], ids=["processes", "one process"])
+@pytest.mark.parametrize(
+    "address", ["tcp://nowhere", "tcp://:80", "tcp://127.0.0.1:99999", "unix://relative", "unix:///no/such/folder/x"]
+)
 def test_an_address_that_is_malformed_is_told_in_one_line(
-    here: Path, capsys: pytest.CaptureFixture[str], address: str
+    here: Path, capsys: pytest.CaptureFixture[str], address: str, mode: list[str]
 ) -> None:
-    assert refusal(capsys, "run", "errand.py", "--listen", address).startswith(f"cannot use the address '{address}': ")
+    said = refusal(capsys, "run", "errand.py", "--listen", address, *mode)
+    if address.endswith("folder/x"):
+        assert said == f"cannot listen at {address}: there is no folder '/no/such/folder'"
+    else:
+        assert said.startswith(f"cannot use the address '{address}': ")
 
 
 @pytest.mark.usefixtures("nothing_is_made")

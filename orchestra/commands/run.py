@@ -1,0 +1,116 @@
+"""`orchestra run`: start an experiment and see it through."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from orchestra import log
+from orchestra.clock import RealClock
+from orchestra.commands.endings import ABORTED, FAILED, failures_in_one_line
+from orchestra.errors import UsageError
+from orchestra.experiment import build, load_experiment
+from orchestra.flags import FlagParser, Flags
+from orchestra.launch.local import Launch
+from orchestra.run import Outcome, run_in_one_process, run_in_processes, run_loop
+from orchestra.run_directory import RunDirectory
+from orchestra.transport.memory import MemoryTransport
+from orchestra.transport.registry import transport_for
+
+_HELP = """Run an experiment: a Python file with a function `experiment` that returns a topology.
+
+The parameters of that function are flags too; `orchestra run FILE --help` lists them.
+Ctrl-C once drains and saves, twice aborts."""
+
+
+def _parser() -> FlagParser:
+    parser = FlagParser(prog="orchestra run", description=_HELP, usage="orchestra run FILE [flags]")
+    parser.add_argument("file", metavar="FILE", type=Path, nargs="?", help="the experiment, a Python file")
+    group = parser.add_argument_group("flags of every run")
+    group.add_argument("--seed", type=int, default=0, help="decides every random number of the run (default: 0)")
+    group.add_argument(
+        "--runs-dir", type=Path, default=Path("runs"), metavar="DIR", help="where runs keep their files (default: runs)"
+    )
+    group.add_argument("--dry-run", action="store_true", help="print the topology and stop")
+    group.add_argument(
+        "--single-process",
+        action="store_true",
+        help="run all nodes in this process, over memory; two runs with one seed are then equal bit for bit",
+    )
+    group.add_argument(
+        "--listen",
+        default="tcp://127.0.0.1:0",
+        metavar="ADDRESS",
+        help="where the other processes reach this one, tcp://HOST:PORT or unix:///PATH (default: tcp://127.0.0.1:0)",
+    )
+    group.add_argument(
+        "--log-level",
+        default="info",
+        choices=["debug", "info", "warning", "error"],
+        help="what goes into the logs of the run (default: info)",
+    )
+    return parser
+
+
+def command(arguments: list[str]) -> int:
+    """Run an experiment."""
+    # Two passes: the file must be known before its flags are.
+    path = _experiment_path(arguments)
+    if path is None:
+        _parser().parse_strictly(arguments)  # prints the help, or says which flag is wrong
+        raise UsageError("orchestra run needs the file of an experiment, as in: orchestra run experiments/qmix_8m.py")
+    function = load_experiment(path)
+    flags = Flags.of(function)
+    parser = _parser()
+    flags.add_to(parser)
+    options = parser.parse_strictly(arguments)
+    values = flags.collect(options)
+    if options.seed < 0:
+        raise UsageError(f"--seed: {options.seed} is not allowed: it must be 0 or more")
+    topology = build(function, values)
+    main_actor = topology.main_actor()
+    in_one_process = options.single_process or len(topology.nodes) == 1
+    transport = transport_for(options.listen)
+    if not in_one_process and isinstance(transport, MemoryTransport):
+        raise UsageError(f"--listen: no other process reaches {options.listen}; write tcp://HOST:PORT or unix:///PATH")
+    transport.check(options.listen)
+    if options.dry_run:
+        print(topology.describe())
+        return 0
+    clock = RealClock()
+    run = RunDirectory.create(options.runs_dir, topology.name, options.seed, clock=clock)
+    run.write_config(
+        experiment=path, flags=values, seed=options.seed, argv=["orchestra", "run", *arguments], clock=clock
+    )
+    log.configure(run.logs, node=topology.root.name, level=options.log_level)
+    try:
+        with failures_in_one_line(run):
+            if in_one_process:
+                outcome = run_loop(run_in_one_process(topology, run, options.seed))
+            else:
+                given = flags.to_argv(values)
+                launch = Launch(path.absolute(), given, options.seed, run.path.absolute(), options.log_level)
+                outcome = run_loop(run_in_processes(topology, run, launch, options.listen))
+            return _exit_code(outcome, main_actor)
+        return FAILED
+    finally:
+        log.close()
+
+
+def _experiment_path(arguments: Sequence[str]) -> Path | None:
+    """The first word that is neither a flag nor the value of a flag of `orchestra run`."""
+    takes_value = {"--seed", "--runs-dir", "--listen", "--log-level"}
+    previous = ""
+    for word in arguments:
+        if not word.startswith("-") and previous not in takes_value:
+            return Path(word)
+        previous = word
+    return None
+
+
+def _exit_code(outcome: Outcome, main_actor: str) -> int:
+    if outcome.completed:
+        return 0
+    if outcome.reason == "aborted":
+        return ABORTED
+    print(f"orchestra: the run failed: {main_actor}: {outcome.reason}", file=sys.stderr)
+    return FAILED
