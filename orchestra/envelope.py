@@ -27,6 +27,10 @@ class Envelope:
     chain: tuple[str, ...] = ()
     """The actors that are waiting for this request's answer, outermost first."""
     origin: Origin | None = None
+    number: int = 0
+    """The sender's count of what it sent, this one included; 0 if it does not count."""
+    clock: int = 0
+    """The sender's Lamport clock when it sent this."""
 
 
 def node_of(address: str) -> str:

@@ -41,6 +41,7 @@ from orchestra.transport.frames import Frame, Kind, frame_bytes, frame_prefix
 
 if TYPE_CHECKING:
     from orchestra.node import Node
+    from orchestra.peers import Peers
 
 WINDOW = 4096
 WINDOW_BYTES = 64 << 20
@@ -48,8 +49,8 @@ NONCE = 32
 PROOF_SECONDS = 5.0
 
 # What the frames of each kind hold.
-_MESSAGE = (str, str, int, list, object, object)
-"""Recipient, sender, correlation, chain of asks, type, fields."""
+_MESSAGE = (str, str, int, list, int, int, object, object)
+"""Recipient, sender, correlation, chain of asks, number, clock, type, fields."""
 _ANSWER = (int, object)
 """Correlation, value."""
 _FAILURE = (int, str, str)
@@ -85,7 +86,7 @@ class _Window:
 class Link:
     """One side of a conversation with another node."""
 
-    def __init__(self, node: "Node", connection: Connection, *, dialing: bool) -> None:
+    def __init__(self, node: "Node", peers: "Peers", connection: Connection, *, dialing: bool) -> None:
         self.peer = ""
         """The other node's name, once it has said hello."""
         self.peer_listening = ""
@@ -96,6 +97,7 @@ class Link:
         self.lost = False
         self.said_goodbye = False
         self._node = node
+        self._peers = peers
         self._connection = connection
         self._dialing = dialing
         self._proven = False
@@ -118,14 +120,23 @@ class Link:
     # Sending
 
     def post(
-        self, sender: str, recipient: str, message: Message, correlation: int = 0, chain: tuple[str, ...] = ()
+        self,
+        sender: str,
+        recipient: str,
+        message: Message,
+        correlation: int = 0,
+        chain: tuple[str, ...] = (),
+        number: int = 0,
+        clock: int = 0,
     ) -> Awaitable[None] | None:
         """Send `message`, or return what to await until the recipient has room.
+
+        The other arguments are what `Envelope` says of them.
 
         Raises:
             Unreachable: the link is lost.
         """
-        pieces, nbytes = self._encode(sender, recipient, message, correlation, chain)
+        pieces, nbytes = self._encode(sender, recipient, message, correlation, chain, number, clock)
         if message.lane is not Lane.SYSTEM:
             window = self._window(recipient)
             if window.waiting or not window.take(nbytes):
@@ -235,7 +246,7 @@ class Link:
             for turn, _, _ in window.waiting:
                 if not turn.done():
                     turn.set_exception(gone)
-        self._node.link_lost(self, error)
+        self._peers.link_lost(self, error)
 
     # Inside
 
@@ -251,11 +262,19 @@ class Link:
         return window
 
     def _encode(
-        self, sender: str, recipient: str, message: Message, correlation: int, chain: tuple[str, ...]
+        self,
+        sender: str,
+        recipient: str,
+        message: Message,
+        correlation: int,
+        chain: tuple[str, ...],
+        number: int,
+        clock: int,
     ) -> tuple[list[Buffer], int]:
-        number = self._my_numbers.get(message.wire.tag)
-        tag: Any = [message.wire.tag, message.wire.fingerprint] if number is None else number
-        header, arrays = self._encoder.encode([recipient, sender, correlation, chain, tag, codec.values_of(message)])
+        kind = self._my_numbers.get(message.wire.tag)
+        tag: Any = [message.wire.tag, message.wire.fingerprint] if kind is None else kind
+        values = [recipient, sender, correlation, chain, number, clock, tag, codec.values_of(message)]
+        header, arrays = self._encoder.encode(values)
         size = codec.payload_size(arrays) if arrays else 0
         limits = self._node.limits
         if len(header) > limits.header or size > limits.payload:
@@ -272,13 +291,15 @@ class Link:
         )
 
     def _message(self, frame: Frame) -> None:
-        recipient, sender, correlation, chain, tag, fields = self._unpack(frame, _MESSAGE)
+        recipient, sender, correlation, chain, number, clock, tag, fields = self._unpack(frame, _MESSAGE)
         if chain and not all(isinstance(address, str) for address in chain):
             raise DecodeError(f"{self.peer} sent a message with a malformed chain of asks")
+        if number < 0 or clock < 0:
+            raise DecodeError(f"{self.peer} sent a message with the number {number} and the clock {clock}")
         kind = self._type(tag)
         message = codec.build(kind, fields)
         self._node.deliver(
-            Envelope(recipient, sender, message, frame.nbytes, correlation, tuple(chain), origin=self),
+            Envelope(recipient, sender, message, frame.nbytes, correlation, tuple(chain), self, number, clock),
         )
 
     def _type(self, tag: Any) -> type[Message]:
@@ -394,7 +415,7 @@ class Link:
         self.peer, self.peer_listening, self.peer_incarnation = name, listening, incarnation
         if self._deadline is not None:
             self._deadline.cancel()
-        self._node.link_opened(self)
+        self._peers.link_opened(self)
         if not self.opened.done():
             self.opened.set_result(None)
 

@@ -21,15 +21,13 @@ from orchestra.envelope import Envelope, check_name, node_of
 from orchestra.errors import (
     AskCycle,
     AskFailed,
-    HandshakeError,
     MailboxFull,
     NotUnderstood,
-    OrchestraError,
     Unreachable,
     UsageError,
 )
-from orchestra.link import Link
 from orchestra.message import Lane, Message, Request, isolated, size_of
+from orchestra.peers import DIRECTORY, Peers
 from orchestra.ref import Ref
 from orchestra.system import (
     Flow,
@@ -42,24 +40,14 @@ from orchestra.system import (
     WatchMsg,
     WindUpMsg,
 )
-from orchestra.transport.base import Connection, Listener
 from orchestra.transport.frames import Limits
-from orchestra.transport.registry import transport_for
 
 P = ParamSpec("P")
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
 
-DIRECTORY = "directory"
-"""The name of the actor that says where nodes listen. It does nothing else, so that nothing else decides its order."""
 SYSTEM = "system"
 """The name of the actor that every node has, and that speaks for the node itself."""
-HEARTBEAT_S = 2.0
-SILENT_BEATS = 10
-"""A peer that was not heard for so many heartbeats is taken for dead. Counted in beats, not in seconds: a node that was
-itself busy for a minute has heard nobody meanwhile, and that is no fault of theirs."""
-MAX_UNPROVEN = 64
-"""Connections that have not proved themselves yet; one more is turned away."""
 STOP_S = 10.0
 """How long a graceful stop may take before it becomes an abort."""
 LOGGED_DEAD_LETTERS = 10
@@ -101,28 +89,19 @@ class Node:
         self.clock: Clock = clock or RealClock()
         self.limits = limits or Limits()
         self.incarnation = os.urandom(8)
-        self.listening = ""
         self.stopping = False
         self.directory = Directory()
-        self.root = name if join is None else ""
         self.processes: Callable[[], tuple[ProcessStatistics, ...]] = tuple
         """Tells of the processes that this node launched."""
         self.loop: asyncio.AbstractEventLoop
         self.stop_requested: asyncio.Future[str]
         """Done, with the reason, once somebody asked this node to stop or its root was lost."""
         self.log = log.get(actor=f"{name}/{SYSTEM}")
-        self._listen = listen
-        self._join = join
         self.inline = inline
+        self.peers = Peers(self, listen, join)
         self._cells: dict[str, Cell] = {}
-        self._links: dict[str, Link] = {}
-        self._other_links: set[Link] = set()
-        self._connecting: dict[str, asyncio.Task[Link]] = {}
-        self._listener: Listener | None = None
         self._pending: dict[int, tuple[asyncio.Future[Any], type[Request[Any]] | None, str]] = {}
         self._correlation = 0
-        self._watched: dict[str, set[tuple[str, str]]] = {}
-        self._heart: asyncio.Task[None] | None = None
         self._errands: set[asyncio.Task[None]] = set()
         self._body: asyncio.Task[Any] | None = None
         self._failures: list[Exception] = []
@@ -132,6 +111,16 @@ class Node:
         self._outside = _Outside(self)
 
     # Its life
+
+    @property
+    def listening(self) -> str:
+        """Where others dial this node; empty if nowhere, or not yet."""
+        return self.peers.listening
+
+    @property
+    def root(self) -> str:
+        """The name of the run's root, once it is known."""
+        return self.peers.root
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator["Node"]:
@@ -168,15 +157,11 @@ class Node:
         self.stopping = True
         for cell in reversed(list(self._cells.values())):
             await self.stop_cell(cell)
-        leftover = [*self._errands, *self._connecting.values(), *([self._heart] if self._heart is not None else [])]
-        for task in leftover:
+        errands = list(self._errands)
+        for task in errands:
             task.cancel()
-        await asyncio.gather(*leftover, return_exceptions=True)
-        for link in [*self._links.values(), *self._other_links]:
-            link.close()
-        if self._listener is not None:
-            await self._listener.close()
-            self._listener = None
+        await asyncio.gather(*errands, return_exceptions=True)
+        await self.peers.close()
         if self._executor is not None:
             self._executor.shutdown(wait=False, cancel_futures=True)
 
@@ -242,7 +227,7 @@ class Node:
         for (sender, kind), count in cell.flows.items():
             self._past_flows[sender, kind.__name__, cell.address] += count
         for watcher in watchers:
-            self._tell_terminated(watcher, cell.address, reason)
+            self.tell_terminated(watcher, cell.address, reason)
 
     @property
     def idle(self) -> bool:
@@ -270,7 +255,7 @@ class Node:
             cells=tuple(cell.statistics() for cell in self._cells.values()),
             flows=tuple(Flow(sender=s, type=t, recipient=r, count=n) for (s, t, r), n in sorted(flows.items())),
             dead_letters=self._dead_letters.total(),
-            peers=tuple(sorted(self._links)),
+            peers=self.peers.names,
             processes=self.processes(),
         )
 
@@ -286,10 +271,10 @@ class Node:
                 self.dead_letter(envelope, "the actor is stopping")
                 return None
             return None if cell.mailbox.put_nowait(envelope) else cell.mailbox.put(envelope)
-        link = self._links.get(self._peer_of(recipient))
+        link = self.peers.find(self._peer_of(recipient))
         if link is not None:
             return link.post(sender, recipient, message)
-        return self._post_far(sender, recipient, message)
+        return self.peers.post(sender, recipient, message)
 
     def post_nowait(self, sender: str, recipient: str, message: Message) -> None:
         """Deliver `message` at once, or raise `MailboxFull`, or `ActorStopped` if the recipient is stopping."""
@@ -299,7 +284,7 @@ class Node:
                 raise MailboxFull(f"{recipient} has {len(cell.mailbox)} messages waiting")
             return
         peer = self._peer_of(recipient)
-        link = self._links.get(peer)
+        link = self.peers.find(peer)
         if link is None:
             raise Unreachable(f"{self.name} has no connection to {peer} yet; `tell` makes one")
         link.post_nowait(sender, recipient, message)
@@ -319,7 +304,7 @@ class Node:
                 envelope.correlation, envelope.chain = correlation, chain
                 await cell.mailbox.put(envelope)
             else:
-                link = await self._link_to(self._peer_of(recipient))
+                link = await self.peers.link_to(self._peer_of(recipient))
                 waiting = link.post(sender, recipient, request, correlation, chain)
                 if waiting is not None:
                     await waiting
@@ -350,11 +335,11 @@ class Node:
         if node_of(target) == self.name:
             cell = self._cells.get(target)
             if cell is None:
-                self._tell_terminated(watcher, target, "it had stopped before")
+                self.tell_terminated(watcher, target, "it had stopped before")
             else:
                 cell.mailbox.put_nowait(Envelope(target, watcher, WatchMsg(watcher=Ref(watcher))))
             return
-        self._send_on_errand(self._watch_far(watcher, target))
+        self._send_on_errand(self.peers.watch(watcher, target))
 
     def dead_letter(self, envelope: Envelope, reason: str) -> None:
         """Count a message that nobody will handle, and log the first few of its kind."""
@@ -372,14 +357,12 @@ class Node:
     def deliver(self, envelope: Envelope) -> None:
         """Put what came from another node into its mailbox."""
         if isinstance(envelope.message, TerminatedMsg):
-            self._watched.get(node_of(envelope.message.address), set()).discard(
-                (envelope.recipient, envelope.message.address)
-            )
+            self.peers.told_terminated(envelope.recipient, envelope.message.address)
         cell = self._cells.get(envelope.recipient)
         if cell is None:
             reason = f"there is no actor at {envelope.recipient}"
             if isinstance(envelope.message, WatchMsg):
-                self._tell_terminated(envelope.message.watcher.address, envelope.recipient, reason)
+                self.tell_terminated(envelope.message.watcher.address, envelope.recipient, reason)
             else:
                 self._undelivered(envelope, Unreachable(reason), reason)
         elif type(envelope.message) not in cell.understands:
@@ -408,136 +391,33 @@ class Node:
         if pending is not None and not pending[0].done():
             pending[0].set_exception(error)
 
-    def link_opened(self, link: Link) -> None:
-        """Take note of a peer that said hello."""
-        self._other_links.discard(link)
-        older = self._links.get(link.peer)
-        if older is not None and older.peer_incarnation == link.peer_incarnation:
-            self._other_links.add(link)  # both dialled at once; each goes on sending by the link it has
-            return
-        if older is not None:
-            replaced = HandshakeError(f"another process took the place of {link.peer}")
-            self.link_lost(older, replaced)  # at once: what is sent from here on concerns the new process
-            older.abort(replaced)
-        self._links[link.peer] = link
-        if self._join is None and link.peer_listening:
-            self.directory.register(link.peer, link.peer_listening)
-        self.log.info("connected", peer=link.peer)
+    def peer_lost(self, peer: str, error: Unreachable) -> None:
+        """Fail the asks that a node which is gone will not answer."""
+        for future, _, asked in self._pending.values():
+            if asked == peer and not future.done():
+                future.set_exception(error)
 
-    def link_lost(self, link: Link, error: Exception | None) -> None:
-        """Fail all that depended on a peer."""
-        self._other_links.discard(link)
-        if self._links.get(link.peer) is not link:
-            if isinstance(error, HandshakeError):
-                self.log.warning("connection refused", reason=str(error))
-            return
-        del self._links[link.peer]
-        reason = f"node {link.peer} is gone: {error or 'closed by this side'}"
-        if not self.stopping:
-            level = self.log.info if link.said_goodbye or error is None else self.log.warning
-            level("peer gone", peer=link.peer, reason="it said goodbye" if link.said_goodbye else str(error))
-        if self._join is None:
-            self.directory.unregister(link.peer)
-        for future, _, peer in self._pending.values():
-            if peer == link.peer and not future.done():
-                future.set_exception(Unreachable(reason))
-        for watcher, target in self._watched.pop(link.peer, set()):
-            self._tell_terminated(watcher, target, reason)
-        if link.peer == self.root:
-            self.request_stop(f"the root is gone: {error or 'it said goodbye'}")
+    def tell_terminated(self, watcher: str, address: str, reason: str) -> None:
+        """Tell `watcher`, wherever it is, that the actor at `address` is gone."""
+        message = TerminatedMsg(address=address, reason=reason, graceful=reason == STOPPED)
+        cell = self._cells.get(watcher)
+        if cell is not None:
+            cell.mailbox.put_nowait(Envelope(watcher, address, message))
+        elif node_of(watcher) != self.name and (link := self.peers.find(node_of(watcher))) is not None:
+            link.post(address, watcher, message)
 
     # Inside
 
     async def _open(self) -> None:
         self.start_cell(SYSTEM, _System, partial(_System, self))
         self.start_cell(DIRECTORY, _Directory, partial(_Directory, self))
-        if self._listen is not None:
-            self._listener = await transport_for(self._listen).listen(self._listen, self._accept)
-            self.listening = self._listener.address
-        if self._join is not None:
-            self.root = (await self._connect(self._join)).peer
-        if (self._join is not None or self._listen is not None) and not self.inline:
-            self._heart = self.loop.create_task(self._beat(), name=f"{self.name}: heartbeat")
-
-    def _accept(self, connection: Connection) -> None:
-        if sum(not link.peer for link in self._other_links) >= MAX_UNPROVEN:
-            self.log.warning("too many connections that have not proved themselves", peer=connection.peer)
-            connection.abort(HandshakeError("too many unproven connections"))
-            return
-        self._other_links.add(Link(self, connection, dialing=False))
+        await self.peers.open()
 
     def _peer_of(self, recipient: str) -> str:
         peer = node_of(recipient)
         if peer == self.name:
             raise Unreachable(f"there is no actor at {recipient} (any longer)")
         return peer
-
-    async def _post_far(self, sender: str, recipient: str, message: Message) -> None:
-        link = await self._link_to(node_of(recipient))
-        waiting = link.post(sender, recipient, message)
-        if waiting is not None:
-            await waiting
-
-    async def _link_to(self, peer: str) -> Link:
-        """Return the link to `peer`, dialling it if there is none."""
-        link = self._links.get(peer)
-        if link is not None:
-            return link
-        connecting = self._connecting.get(peer)
-        if connecting is None:
-            connecting = self._connecting[peer] = self.loop.create_task(self._dial(peer))
-
-            def connected(task: asyncio.Task[Link]) -> None:
-                self._connecting.pop(peer, None)
-                if not task.cancelled():
-                    task.exception()  # seen, also if whoever wanted the link has given up
-
-            connecting.add_done_callback(connected)
-        return await asyncio.shield(connecting)
-
-    async def _dial(self, peer: str) -> Link:
-        if self._listener is None and self._join is None:
-            raise Unreachable(f"there is no node {peer!r}: {self.name} is alone")
-        if self._join is None:
-            address = await self.directory.lookup(peer)
-        else:
-            address = await self._outside.ask(f"{self.root}/{DIRECTORY}", LookupMsg(node=peer))
-        if peer in self._links:  # it dialled us meanwhile
-            return self._links[peer]
-        link = await self._connect(address)
-        if link.peer != peer:
-            error = HandshakeError(f"expected {peer} at {address}, found {link.peer}")
-            link.abort(error)
-            raise error
-        return self._links[peer]
-
-    async def _connect(self, address: str) -> Link:
-        link = Link(self, await transport_for(address).dial(address), dialing=True)
-        try:
-            await link.opened
-        except asyncio.CancelledError:
-            link.abort(Unreachable("given up before it was open"))
-            raise
-        if link.lost:
-            raise Unreachable(f"{link.peer} at {address} was lost as soon as it was found")
-        return link
-
-    async def _watch_far(self, watcher: str, target: str) -> None:
-        peer = node_of(target)
-        try:
-            link = await self._link_to(peer)
-            link.post(watcher, target, WatchMsg(watcher=Ref(watcher)))
-            self._watched.setdefault(peer, set()).add((watcher, target))
-        except OrchestraError as error:
-            self._tell_terminated(watcher, target, str(error))
-
-    def _tell_terminated(self, watcher: str, address: str, reason: str) -> None:
-        message = TerminatedMsg(address=address, reason=reason, graceful=reason == STOPPED)
-        cell = self._cells.get(watcher)
-        if cell is not None:
-            cell.mailbox.put_nowait(Envelope(watcher, address, message))
-        elif node_of(watcher) != self.name and (link := self._links.get(node_of(watcher))) is not None:
-            link.post(address, watcher, message)
 
     def _local(self, cell: Cell, sender: str, message: Message) -> Envelope:
         kind = type(message)
@@ -568,19 +448,6 @@ class Node:
         self._errands.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self.escalate(error if isinstance(error, Exception) else RuntimeError(repr(error)))
-
-    async def _beat(self) -> None:
-        """Ping the peers, and take a silent one for dead."""
-        while True:
-            await asyncio.sleep(HEARTBEAT_S)
-            for link in [*self._links.values(), *self._other_links]:
-                if not link.peer:
-                    continue  # it has to prove itself first, and in time
-                link.silent_beats += 1
-                if link.silent_beats > SILENT_BEATS:
-                    link.abort(Unreachable(f"not heard for {SILENT_BEATS * HEARTBEAT_S:g} s"))
-                else:
-                    link.ping()
 
 
 class _Outside:

@@ -5,50 +5,27 @@ import contextlib
 import os
 import socket
 import stat
-from collections import deque
 from typing import Any, cast
 
 from orchestra.codec import Buffer
-from orchestra.errors import Unreachable, UsageError, WireError
-from orchestra.transport.base import Accept, Listener, Receiver
-from orchestra.transport.frames import UNPROVEN, Frame, FrameReader, Limits, Outbox
+from orchestra.errors import Unreachable, UsageError
+from orchestra.transport.base import Accept, Listener
+from orchestra.transport.endpoint import Endpoint
+from orchestra.transport.frames import Outbox
 
 
-class StreamConnection(asyncio.BufferedProtocol):
+class StreamConnection(Endpoint, asyncio.BufferedProtocol):
     """A socket as a connection of frames."""
 
     def __init__(self, accept: Accept | None = None) -> None:
-        self.peer = "a peer that has not connected"
+        super().__init__("a peer that has not connected")
         self._accept = accept
-        self._reader = FrameReader(UNPROVEN)
         self._outbox = Outbox()
-        self._receiver: Receiver | None = None
-        self._waiting: deque[Frame] = deque()
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self._scheduled = False
         self._closing = False
-        self._lost = False
         self._cause: Exception | None = None
-        self._loss: list[Exception | None] = []
-
-    @property
-    def limits(self) -> Limits:
-        return self._reader.limits
-
-    @limits.setter
-    def limits(self, limits: Limits) -> None:
-        self._reader.limits = limits
-
-    def attach(self, receiver: Receiver) -> None:
-        self._receiver = receiver
-        try:
-            while self._waiting and not self._lost:
-                receiver.frame_received(self._waiting.popleft())
-        except WireError as error:
-            self.abort(error)
-        if self._loss:
-            receiver.connection_lost(self._loss.pop())
 
     def send(self, pieces: list[Buffer]) -> None:
         if self._lost or self._closing:
@@ -69,7 +46,7 @@ class StreamConnection(asyncio.BufferedProtocol):
     def abort(self, error: Exception | None = None) -> None:
         if self._cause is None:
             self._cause = error
-        self._closing = True
+        self._closing = self._deaf = True
         if self._transport is not None:
             self._transport.abort()
 
@@ -89,28 +66,14 @@ class StreamConnection(asyncio.BufferedProtocol):
         return self._reader.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        try:
-            for frame in self._reader.received(nbytes):
-                if self._closing and self._cause is not None:
-                    return
-                if self._receiver is None:
-                    self._waiting.append(frame)
-                else:
-                    self._receiver.frame_received(frame)
-        except WireError as error:
-            self.abort(error)
+        self._received(nbytes)
 
     def eof_received(self) -> None:
         if self._cause is None and not self._closing:
             self._cause = ConnectionResetError("closed by the other side")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._lost = True
-        error = self._cause or exc
-        if self._receiver is None:
-            self._loss.append(error)
-        else:
-            self._receiver.connection_lost(error)
+        self._lose(self._cause or exc)
 
     def _flush_in_turn(self) -> None:
         self._scheduled = False

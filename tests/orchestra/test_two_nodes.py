@@ -343,7 +343,7 @@ def test_the_death_of_a_peer_fails_pending_asks_and_is_told_to_watchers_once(
             asks = [asyncio.ensure_future(target.ask(NeverMsg())) for _ in range(3)]
             assert await target.ask(DoubleMsg(n=1)) == 2  # all before it has arrived, the watch included
 
-            there._links["here"].abort(ConnectionResetError("pulled out"))
+            there.peers._links["here"].abort(ConnectionResetError("pulled out"))
             results = await asyncio.gather(*asks, return_exceptions=True)
             assert [type(result) for result in results] == [Unreachable] * 3
             assert {str(result) for result in results} == {"node there is gone: closed by the other side"}
@@ -637,28 +637,32 @@ def test_a_malformed_hello_is_refused(
             "a payload of 1,099,511,627,776 bytes; at most 1,073,741,824 are allowed",
         ),
         (
-            lambda it: it.tell("here/doubler", "stranger/x", 0, [], 9999, {}),
+            lambda it: it.tell("here/doubler", "stranger/x", 0, [], 0, 0, 9999, {}),
             "stranger sent a message of the unknown type 9999",
         ),
         (
-            lambda it: it.tell("here/doubler", "stranger/x", 0, [], -1, {}),
+            lambda it: it.tell("here/doubler", "stranger/x", 0, [], 0, 0, -1, {}),
             "stranger sent a message of the unknown type -1",
         ),
         (
-            lambda it: it.tell("here/doubler", "stranger/x", 0, [], ["os.system", bytes(8)], {}),
+            lambda it: it.tell("here/doubler", "stranger/x", 0, [], 0, 0, ["os.system", bytes(8)], {}),
             "stranger sent a os.system, a type that this node does not know",
         ),
         (
-            lambda it: it.tell("here/doubler", "stranger/x", 0, [], [CountMsg.wire.tag, bytes(8)], {"n": 1}),
+            lambda it: it.tell("here/doubler", "stranger/x", 0, [], 0, 0, [CountMsg.wire.tag, bytes(8)], {"n": 1}),
             f"stranger has other fields in {CountMsg.wire.tag} than this node",
         ),
         (
-            lambda it: it.tell("here/doubler", "stranger/x", 0, [], number_of(DoubleMsg), {"n": "many"}),
+            lambda it: it.tell("here/doubler", "stranger/x", 0, [], 0, 0, number_of(DoubleMsg), {"n": "many"}),
             "DoubleMsg: n: Input should be a valid integer, unable to parse string as an integer",
         ),
         (
-            lambda it: it.tell("here/doubler", "stranger/x", 0, [3], number_of(DoubleMsg), {"n": 1}),
+            lambda it: it.tell("here/doubler", "stranger/x", 0, [3], 0, 0, number_of(DoubleMsg), {"n": 1}),
             "stranger sent a message with a malformed chain of asks",
+        ),
+        (
+            lambda it: it.tell("here/doubler", "stranger/x", 0, [], -1, 0, number_of(DoubleMsg), {"n": 1}),
+            "stranger sent a message with the number -1 and the clock 0",
         ),
         (
             lambda it: it.tell("here/doubler", kind=Kind.CREDIT),
@@ -681,6 +685,7 @@ def test_a_malformed_hello_is_refused(
         "fingerprint",
         "field",
         "chain",
+        "count",
         "short credit",
         "credit",
         "no msgpack",
@@ -730,7 +735,7 @@ def test_a_message_by_hand_is_handled_and_answered(run: Run, addresses: Callable
         async with one_node(addresses) as here:
             stranger = await Stranger.dial(here.listening)
             await stranger.be_welcome()
-            stranger.tell("here/doubler", "stranger/x", 7, [], number_of(DoubleMsg), {"n": 4})
+            stranger.tell("here/doubler", "stranger/x", 7, [], 0, 0, number_of(DoubleMsg), {"n": 4})
             answer = await stranger.frames.get()
             assert (answer.kind, msgpack.unpackb(answer.header)) == (Kind.ANSWER, [7, 8])
             await stranger.close()
@@ -757,7 +762,7 @@ def odd_value(rng: random.Random, depth: int = 0) -> Any:
 def test_thousands_of_frames_that_make_no_sense_are_refused_and_nothing_else_happens(run: Run, logs: Logs) -> None:
     rng = random.Random(5)  # fixed: what fails must fail again
     sound = {
-        Kind.MESSAGE: ["here/doubler", "stranger/x", 0, [], number_of(CountMsg), {"n": 1}],
+        Kind.MESSAGE: ["here/doubler", "stranger/x", 0, [], 0, 0, number_of(CountMsg), {"n": 1}],
         Kind.ANSWER: [1, 2],
         Kind.FAILURE: [1, "AskFailed", "text"],
         Kind.CREDIT: ["here/doubler", 0, 0],
@@ -767,7 +772,7 @@ def test_thousands_of_frames_that_make_no_sense_are_refused_and_nothing_else_hap
         async with one_node(lambda: f"memory://fuzz-{id(rng)}") as here:
             stranger = await Stranger.dial(here.listening)
             await stranger.be_welcome()
-            link = here._links["stranger"]
+            link = here.peers._links["stranger"]
             refused = 0
             for _ in range(3000):
                 kind = rng.choice(list(sound))
