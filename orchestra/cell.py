@@ -2,7 +2,6 @@
 
 import asyncio
 import inspect
-import time
 import zlib
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
@@ -211,16 +210,16 @@ class Cell:
         flows = self.flows
         recent = self._recent
         burst = 0
-        since = time.perf_counter()
+        since = self.clock.monotonic()
         while True:
             envelope = mailbox.get_nowait()
             if envelope is None:
-                self._busy_s += time.perf_counter() - since
+                self._busy_s += self.clock.monotonic() - since
                 if self._draining:
                     return
                 await mailbox.wait_not_empty()
                 burst = 0
-                since = time.perf_counter()
+                since = self.clock.monotonic()
                 continue
             message = envelope.message
             kind = type(message)

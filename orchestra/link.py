@@ -16,7 +16,6 @@ mailbox; what leaves that mailbox is credited back. A full mailbox so never hold
 import asyncio
 import hashlib
 import hmac
-import os
 from collections import deque
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
@@ -101,7 +100,7 @@ class Link:
         self._connection = connection
         self._dialing = dialing
         self._proven = False
-        self._nonce = os.urandom(NONCE)
+        self._nonce = node.entropy(NONCE)
         self._peer_nonce = b""
         self._encoder = codec.Encoder()
         self._my_tags = sorted(REGISTRY)

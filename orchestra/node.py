@@ -67,6 +67,7 @@ class Node:
         inline: run what actors offload at once, on the loop. Slower, but the order of all deliveries then depends on
             nothing but the messages: a single-process run repeats bit for bit. Such a node sets its peers no
             deadlines, since long work in this very process holds them up.
+        entropy: makes bytes that nobody guesses, so many: the secret, nonces. A simulation hands in its own.
     """
 
     def __init__(
@@ -81,14 +82,16 @@ class Node:
         clock: Clock | None = None,
         inline: bool = False,
         limits: Limits | None = None,
+        entropy: Callable[[int], bytes] = os.urandom,
     ) -> None:
         self.name = check_name(name, "a node")
-        self.secret = secret if secret is not None else os.urandom(32)
+        self.entropy = entropy
+        self.secret = secret if secret is not None else entropy(32)
         self.seed = seed
         self.run_directory = run_directory
         self.clock: Clock = clock or RealClock()
         self.limits = limits or Limits()
-        self.incarnation = os.urandom(8)
+        self.incarnation = entropy(8)
         self.stopping = False
         self.directory = Directory()
         self.processes: Callable[[], tuple[ProcessStatistics, ...]] = tuple
@@ -226,7 +229,7 @@ class Node:
         self._cells.pop(cell.address, None)
         for (sender, kind), count in cell.flows.items():
             self._past_flows[sender, kind.__name__, cell.address] += count
-        for watcher in watchers:
+        for watcher in sorted(watchers):
             self.tell_terminated(watcher, cell.address, reason)
 
     @property

@@ -140,7 +140,7 @@ class Peers:
         if self._join is None:
             node.directory.unregister(link.peer)
         node.peer_lost(link.peer, Unreachable(reason))
-        for watcher, target in self._watched.pop(link.peer, set()):
+        for watcher, target in sorted(self._watched.pop(link.peer, set())):
             node.tell_terminated(watcher, target, reason)
         if link.peer == self.root:
             node.request_stop(f"the root is gone: {error or 'it said goodbye'}")
