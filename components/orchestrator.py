@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from components.evaluations import Evaluations
 from components.replay.limiter import SampleToInsertRatio
 from messages import (
     BatchTrainingDataMsg,
@@ -104,7 +105,7 @@ class Orchestrator(
         self._updates = 0
         self._next_test = 0
         self._next_checkpoint = checkpoint_interval
-        self._next_to_evaluate = 0
+        self._evaluations = Evaluations()
         self._recent: deque[tuple[bool, float, int]] = deque(maxlen=RECENT_EPISODES)
         self._epsilon: float | None = None
         self._lag: int | None = None
@@ -132,11 +133,14 @@ class Orchestrator(
         if self._params is not None:
             await msg.ref.tell(self._params)
         await msg.ref.tell(PaceMsg(running=self._running))
+        self._evaluations.lost(msg.ref.address)  # started anew, it knows nothing of what it was asked before
+        await self._hand_out_evaluations()
         await self._report()
 
     @on(MembersMsg)
     async def count_members(self, msg: MembersMsg) -> None:
         self._workers[msg.proxy.address] = msg.workers
+        await self._hand_out_evaluations()
         await self._report()
 
     @on(TerminatedMsg)
@@ -146,6 +150,8 @@ class Orchestrator(
         if self._below.pop(msg.address, None) is not None:
             self._workers.pop(msg.address, None)
             self.log.warning("lost", address=msg.address, reason=msg.reason)
+            self._evaluations.lost(msg.address)
+            await self._hand_out_evaluations()
             await self._report()
 
     @on(InsertTransitionMsg)
@@ -180,6 +186,8 @@ class Orchestrator(
 
     @on(EvaluatedMsg)
     async def evaluated(self, msg: EvaluatedMsg) -> None:
+        if self._evaluations.finished(msg.env_steps) is None:
+            return  # one that was taken for dead has answered after all
         await self._monitor.tell(msg)
         if self._finishing and msg.env_steps >= self._goal_steps:  # and not an earlier test that took its time
             self._tested = True
@@ -220,15 +228,19 @@ class Orchestrator(
 
     async def _test(self) -> bool:
         """Have a worker below play greedily; return whether there was one."""
-        candidates = [ref for address, ref in self._below.items() if self._workers[address]]
-        if not candidates:
+        if not any(self._workers[address] for address in self._below):
             return False
-        self._next_to_evaluate += 1
-        chosen = candidates[self._next_to_evaluate % len(candidates)]
-        await chosen.tell(
+        self._evaluations.add(
             EvaluateMsg(episodes=self._test_episodes, env_steps=self._env_steps, reply_to=Ref(self.me.address))
         )
+        await self._hand_out_evaluations()
         return True
+
+    async def _hand_out_evaluations(self) -> None:
+        """Have each test that waits played below: of one that died with it, by another."""
+        players = [ref for address, ref in self._below.items() if self._workers[address]]
+        for player, message in self._evaluations.assign(players):
+            await player.tell(message)
 
     async def _finish(self) -> None:
         if self._finishing:

@@ -2,12 +2,11 @@
 
 from typing import ClassVar
 
-import torch
-
 from components.checkpoint import save_checkpoint
 from components.envs.base import EnvSpec
 from components.policies.base import EpisodeBatch
 from components.rollout import PolicyFactory
+from components.threads import with_threads
 from messages import (
     BatchTrainingDataMsg,
     CheckpointMsg,
@@ -29,7 +28,7 @@ class Trainer(Actor[BatchTrainingDataMsg | CheckpointMsg]):
         policy: makes the policy.
         to: the Orchestrator.
         priorities_to: the TrajectoryManager, if it samples by priority.
-        threads: threads that torch may use in this process.
+        threads: threads that torch may use for learning.
     """
 
     supervision: ClassVar[Supervision] = Escalate()
@@ -43,8 +42,8 @@ class Trainer(Actor[BatchTrainingDataMsg | CheckpointMsg]):
         priorities_to: Ref[UpdatePriorityMsg] | None = None,
         threads: int = 1,
     ) -> None:
-        torch.set_num_threads(threads)
-        self._policy = policy(spec, seed=int(self.rng.integers(1 << 31)))
+        self._threads = threads
+        self._policy = with_threads(threads, policy, spec, seed=int(self.rng.integers(1 << 31)))
         self._to = to
         self._priorities_to = priorities_to
         self._version = 0
@@ -66,7 +65,7 @@ class Trainer(Actor[BatchTrainingDataMsg | CheckpointMsg]):
             weights=msg.weights,
         )
         since = self.clock.monotonic()
-        learned = await self.offload(self._policy.learn, batch)
+        learned = await self.offload(with_threads, self._threads, self._policy.learn, batch)
         seconds = self.clock.monotonic() - since
         if self._priorities_to is not None:
             await self._priorities_to.tell(

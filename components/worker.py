@@ -1,9 +1,8 @@
 """Worker: steps its environments with the newest parameters at hand, and tells the episodes that ended."""
 
-import torch
-
 from components.rollout import EnvFactory, PolicyFactory, Rollout, play
 from components.schedule import LinearSchedule
+from components.threads import with_threads
 from messages import EvaluatedMsg, EvaluateMsg, InsertTransitionMsg, JoinMsg, LoadParamsMsg, PaceMsg
 from orchestra import Actor, Message, Ref, TerminatedMsg, Unreachable, on
 
@@ -34,7 +33,7 @@ class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | PaceMsg | EvaluateMs
         n_envs: copies of the environment, stepped together.
         exploration: ε by the environment steps of the whole run.
         steps_per_turn: steps of every copy between two looks into the mailbox.
-        threads: threads that torch may use in this process.
+        threads: threads that torch may use for acting.
     """
 
     def __init__(
@@ -48,13 +47,13 @@ class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | PaceMsg | EvaluateMs
         steps_per_turn: int = 8,
         threads: int = 1,
     ) -> None:
-        torch.set_num_threads(threads)
+        self._threads = threads
         self._env = env
         self._to = to
         self._exploration = exploration
         self._steps_per_turn = steps_per_turn
         own = env(n_envs, seed=self._seed())
-        self._policy = policy(own.spec, seed=0)
+        self._policy = with_threads(threads, policy, own.spec, seed=0)
         self._rollout = Rollout(own, self._policy, self.rng)
         self._env_steps = 0
         self._loaded = False
@@ -82,7 +81,7 @@ class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | PaceMsg | EvaluateMs
         if not (self._running and self._loaded):  # it may be a step that an incarnation before this one meant to make
             return
         epsilon = self._exploration(self._env_steps)
-        episodes = await self.offload(self._rollout.collect, self._steps_per_turn, epsilon)
+        episodes = await self.offload(with_threads, self._threads, self._rollout.collect, self._steps_per_turn, epsilon)
         if episodes is not None:
             await self._to.tell(episodes)
         await self._go_on()
@@ -92,7 +91,7 @@ class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | PaceMsg | EvaluateMs
         if not self._loaded:
             return
         env = self._env(min(TEST_ENVS, msg.episodes), seed=self._seed())
-        played = await self.offload(play, env, self._policy, msg.episodes, self.rng)
+        played = await self.offload(with_threads, self._threads, play, env, self._policy, msg.episodes, self.rng)
         env.close()
         await msg.reply_to.tell(
             EvaluatedMsg(

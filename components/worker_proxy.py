@@ -2,8 +2,9 @@
 
 from typing import Any, ClassVar
 
+from components.evaluations import Evaluations
 from components.rollout import concatenated
-from messages import EvaluateMsg, InsertTransitionMsg, JoinMsg, LoadParamsMsg, MembersMsg, PaceMsg
+from messages import EvaluatedMsg, EvaluateMsg, InsertTransitionMsg, JoinMsg, LoadParamsMsg, MembersMsg, PaceMsg
 from orchestra import Actor, ActorStopped, Escalate, MailboxFull, Message, Ref, Supervision, TerminatedMsg, on
 
 
@@ -11,7 +12,9 @@ class FlushMsg(Message):
     """Send on what has gathered. Told to itself behind whatever was waiting, so that all of that is gathered too."""
 
 
-class WorkerProxy(Actor[JoinMsg | InsertTransitionMsg | FlushMsg | LoadParamsMsg | PaceMsg | EvaluateMsg]):
+class WorkerProxy(
+    Actor[JoinMsg | InsertTransitionMsg | FlushMsg | LoadParamsMsg | PaceMsg | EvaluateMsg | EvaluatedMsg]
+):
     """Stands for the workers of a host: parameters cross the network once for all of them.
 
     It keeps the newest parameters and the pace, so that a worker that joins late, or again, starts at once.
@@ -31,7 +34,7 @@ class WorkerProxy(Actor[JoinMsg | InsertTransitionMsg | FlushMsg | LoadParamsMsg
         self._params: LoadParamsMsg | None = None
         self._pace: PaceMsg | None = None
         self._gathered: list[InsertTransitionMsg] = []
-        self._next_to_evaluate = 0
+        self._evaluations = Evaluations()
 
     async def started(self) -> None:
         await self._to.tell(JoinMsg(role="proxy", ref=self.me))
@@ -49,11 +52,15 @@ class WorkerProxy(Actor[JoinMsg | InsertTransitionMsg | FlushMsg | LoadParamsMsg
             await worker.tell(self._params)
         if self._pace is not None:
             await worker.tell(self._pace)
+        self._evaluations.lost(worker.address)  # started anew, it knows nothing of what it was asked before
+        await self._hand_out_evaluations()
         await self._to.tell(MembersMsg(proxy=self.me, workers=len(self._workers)))
 
     @on(TerminatedMsg)
     async def leave(self, msg: TerminatedMsg) -> None:
         if self._workers.pop(msg.address, None) is not None:
+            self._evaluations.lost(msg.address)
+            await self._hand_out_evaluations()
             self.log.info("worker left", worker=msg.address, reason=msg.reason)
             await self._to.tell(MembersMsg(proxy=self.me, workers=len(self._workers)))
 
@@ -87,10 +94,19 @@ class WorkerProxy(Actor[JoinMsg | InsertTransitionMsg | FlushMsg | LoadParamsMsg
 
     @on(EvaluateMsg)
     async def evaluate(self, msg: EvaluateMsg) -> None:
-        workers = list(self._workers.values())
-        if workers:
-            self._next_to_evaluate += 1
-            await workers[self._next_to_evaluate % len(workers)].tell(msg)
+        self._evaluations.add(msg)
+        await self._hand_out_evaluations()
+
+    @on(EvaluatedMsg)
+    async def evaluated(self, msg: EvaluatedMsg) -> None:
+        asked = self._evaluations.finished(msg.env_steps)
+        if asked is not None:
+            await asked.reply_to.tell(msg)
+
+    async def _hand_out_evaluations(self) -> None:
+        """Have each test that waits played by one of the workers, and hear of its end."""
+        for worker, message in self._evaluations.assign(list(self._workers.values())):
+            await worker.tell(message.model_copy(update={"reply_to": Ref(self.me.address)}))
 
     async def _send_on(self) -> None:
         gathered, self._gathered = self._gathered, []

@@ -321,6 +321,47 @@ def test_a_proxy_without_workers_is_not_asked_for_a_test(run, stage, episodes) -
     run(main())
 
 
+@pytest.mark.parametrize("again", ["it dies", "it starts anew"])
+def test_the_test_of_a_worker_that_is_lost_is_asked_of_another_once(run, stage, episodes, again: str) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            play = Run(scene, test_interval=10)
+            workers = [await play.join_worker("one"), await play.join_worker("other")]
+            await play.tell(episodes(3))
+            lost, other = sorted(workers, key=lambda worker: not worker.of(EvaluateMsg))
+            assert other.of(EvaluateMsg) == []
+            if again == "it dies":
+                await scene.kill(lost)
+                await scene.settle()
+                assert other.of(EvaluateMsg) == lost.of(EvaluateMsg)
+            else:
+                await play.tell(JoinMsg(role="worker", ref=lost.ref))
+                assert len(lost.of(EvaluateMsg) + other.of(EvaluateMsg)) == 2
+            await play.tell(result_at(3), result_at(3))
+            assert play.monitor.of(EvaluatedMsg) == [result_at(3)]
+            if again == "it dies":
+                await scene.kill(other)
+                await scene.settle()
+                late = await play.join_worker("late")
+                assert late.of(EvaluateMsg) == []  # nothing is owed any more
+
+    run(main())
+
+
+def test_the_test_of_the_only_worker_waits_for_the_next_one(run, stage, episodes) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            play = Run(scene, test_interval=10)
+            only = await play.join_worker("only")
+            await play.tell(episodes(3))
+            await scene.kill(only)
+            await scene.settle()
+            late = await play.join_worker("late")
+            assert late.of(EvaluateMsg) == only.of(EvaluateMsg)
+
+    run(main())
+
+
 def test_checkpoints_are_asked_for_at_their_interval(run, stage, episodes, tmp_path: Path) -> None:
     async def main() -> None:
         async with stage(run_directory=tmp_path) as scene:
@@ -385,7 +426,7 @@ def test_a_run_ends_with_a_last_test_a_checkpoint_and_a_stop(run, stage, episode
             worker = await play.join_worker("worker")
             await play.tell(episodes(*[1] * 9))
             assert play.asked == [1, 2]
-            await play.tell(result_at(1), episodes(1))
+            await play.tell(result_at(9), episodes(1))
             assert worker.of(PaceMsg)[-1] == PaceMsg(running=False)
             assert [message.env_steps for message in worker.of(EvaluateMsg)] == [9, 10]
             await play.train(2)
@@ -395,7 +436,7 @@ def test_a_run_ends_with_a_last_test_a_checkpoint_and_a_stop(run, stage, episode
             assert await ended(play) == STOPPED
             assert [message.env_steps for message in play.trainer.of(CheckpointMsg)] == [10]
             await scene.settle()
-            assert [message.env_steps for message in play.monitor.of(EvaluatedMsg)] == [1, 10]
+            assert [message.env_steps for message in play.monitor.of(EvaluatedMsg)] == [9, 10]
             assert play.progress.state == "done"
 
     run(main())

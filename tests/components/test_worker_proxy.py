@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from components.worker_proxy import WorkerProxy
-from messages import EvaluateMsg, InsertTransitionMsg, JoinMsg, LoadParamsMsg, MembersMsg, PaceMsg
+from messages import EvaluatedMsg, EvaluateMsg, InsertTransitionMsg, JoinMsg, LoadParamsMsg, MembersMsg, PaceMsg
 from orchestra.cell import ActorFailed
 
-UP = (JoinMsg, InsertTransitionMsg, MembersMsg)
+UP = (JoinMsg, InsertTransitionMsg, MembersMsg, EvaluatedMsg)
 DOWN = (LoadParamsMsg, PaceMsg, EvaluateMsg)
 
 
@@ -159,7 +159,32 @@ def test_tests_go_round_the_workers(run, stage) -> None:
                 await proxy.tell(EvaluateMsg(episodes=4, env_steps=number, reply_to=up.ref))
             await scene.settle()
             assert [len(worker.told) for worker in workers] == [2, 2, 2]
-            assert workers[0].told[0].reply_to == up.ref
+            assert workers[0].told[0].reply_to == proxy
+
+    run(main())
+
+
+def test_the_test_of_a_worker_that_dies_is_played_by_another_and_told_once(run, stage) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            up = scene.probe("up", *UP)
+            proxy = scene.node.spawn("proxy", WorkerProxy, to=up.ref)
+            workers = await joined(scene, proxy, "a", "b")
+            await proxy.tell(EvaluateMsg(episodes=4, env_steps=7, reply_to=up.ref))
+            await scene.settle()
+            dies, lives = sorted(workers, key=lambda worker: not worker.told)
+            await scene.kill(dies)
+            await scene.settle()
+            assert [message.env_steps for message in lives.of(EvaluateMsg)] == [7]
+            result = EvaluatedMsg(version=1, env_steps=7, episodes=4, win_rate=0.5, mean_return=1.0, mean_length=2.0)
+            for _ in range(2):
+                await proxy.tell(result)
+            await scene.settle()
+            assert up.of(EvaluatedMsg) == [result]
+            (late,) = await joined(scene, proxy, "late")
+            await scene.kill(lives)
+            await scene.settle()
+            assert late.of(EvaluateMsg) == []
 
     run(main())
 

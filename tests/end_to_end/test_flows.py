@@ -39,7 +39,8 @@ CONTROL: Flows = {
     # how good the policy is
     ("orchestrator", "EvaluateMsg", "proxy"),
     ("proxy", "EvaluateMsg", "worker"),
-    ("worker", "EvaluatedMsg", "orchestrator"),
+    ("worker", "EvaluatedMsg", "proxy"),
+    ("proxy", "EvaluatedMsg", "orchestrator"),
     ("orchestrator", "EvaluatedMsg", "monitor"),
     # how the run is doing, and what is kept of it
     ("trainer", "TrainedMsg", "orchestrator"),
@@ -63,6 +64,7 @@ CONTROL_WITHOUT_PROXY: Flows = {flow for flow in CONTROL if "proxy" not in flow}
     ("worker", "JoinMsg", "orchestrator"),
     ("orchestrator", "PaceMsg", "worker"),
     ("orchestrator", "EvaluateMsg", "worker"),
+    ("worker", "EvaluatedMsg", "orchestrator"),
     ("worker", "WatchMsg", "orchestrator"),
     ("orchestrator", "WatchMsg", "worker"),
     ("orchestrator", "TerminatedMsg", "worker"),

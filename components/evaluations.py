@@ -1,0 +1,46 @@
+"""Greedy tests that were asked for and have not come back: who plays each, and which wait for somebody to play them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from messages import EvaluateMsg
+from orchestra import Ref
+
+
+class Evaluations:
+    """Remembers who was asked to play what, so that the tests of one that dies can be asked of another."""
+
+    def __init__(self) -> None:
+        self._underway: list[tuple[EvaluateMsg, str]] = []
+        self._waiting: list[EvaluateMsg] = []
+        self._next = 0
+
+    def add(self, message: EvaluateMsg) -> None:
+        """Take note of a test that nobody plays yet."""
+        self._waiting.append(message)
+
+    def assign(self, players: Sequence[Ref[Any]]) -> list[tuple[Ref[Any], EvaluateMsg]]:
+        """Give each waiting test to one of `players`, in turn; return who is to be told what."""
+        if not players:
+            return []
+        given = []
+        for message in self._waiting:
+            self._next += 1
+            player = players[self._next % len(players)]
+            self._underway.append((message, player.address))
+            given.append((player, message))
+        self._waiting.clear()
+        return given
+
+    def lost(self, player: str) -> None:
+        """Have the tests of the one at this address wait for another: it is gone, or has started anew."""
+        self._waiting += [message for message, address in self._underway if address == player]
+        self._underway = [(message, address) for message, address in self._underway if address != player]
+
+    def finished(self, env_steps: int) -> EvaluateMsg | None:
+        """Return, and forget, the oldest test under way that was asked for at `env_steps`; None if there is none."""
+        for index, (message, _) in enumerate(self._underway):
+            if message.env_steps == env_steps:
+                del self._underway[index]
+                return message
+        return None
