@@ -186,7 +186,8 @@ class Peers:
         if self._join is None:
             address = await node.directory.lookup(peer)
         else:
-            address = await node.ref(f"{self.root}/{DIRECTORY}").ask(LookupMsg(node=peer))
+            # As the node, not as the actor whose message had to be sent, which is not what waits for this answer.
+            address = await node.ask(f"{node.name}/outside", f"{self.root}/{DIRECTORY}", LookupMsg(node=peer), ())
         if peer in self._links:  # it dialled us meanwhile
             return self._links[peer]
         link = await self._connect(address)
