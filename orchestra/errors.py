@@ -2,6 +2,10 @@
 
 OrchestraError
 ├── UsageError                 you asked for something that cannot be: a flag, a file, a setting
+│   └── TraceError             a trace cannot be read, or does not hold what was asked for
+│       ├── NotATrace          a file that is no trace, or none at all
+│       ├── TraceVersion       a trace of another version of the format
+│       └── ValuesMissing      only digests were recorded where values are needed
 ├── HandlerError               you wrote an actor or a message wrongly; raised when its class is defined
 ├── DeliveryError              a message could not be delivered
 │   ├── MailboxFull            the recipient has no room now
@@ -23,6 +27,22 @@ class OrchestraError(Exception):
 
 class UsageError(OrchestraError):
     """A user's slip: shown as one line, with exit code 2."""
+
+
+class TraceError(UsageError):
+    """A trace cannot be read, or does not hold what was asked for."""
+
+
+class NotATrace(TraceError):
+    """There is no trace here, or the file is none."""
+
+
+class TraceVersion(TraceError):
+    """The trace is of another version of the format."""
+
+
+class ValuesMissing(TraceError):
+    """Only digests were recorded where values are needed, or nothing."""
 
 
 class HandlerError(OrchestraError, TypeError):

@@ -1,0 +1,520 @@
+"""The record model: what a trace says about a run, as values.
+
+A trace is written by one node process. For each incarnation of each actor it holds a `Birth`; then, for every
+*activation* (`started`, a message, `stopped`), what came in (`Delivery`, `Answer`) and, when the activation is over,
+what came of it (`Handled` with its effects, in order); at last an `End`.
+
+Activations are counted in each incarnation: 0 is the constructor and `started`, 1, 2, … are messages (the runtime's own
+included), and the one after the last message is `stopped`.
+
+A message is named by its sender and a number that the sender counts, over all its incarnations in one process. The
+process's generation stands in the number's upper half, so that a process started anew repeats no name. Timers draw from
+the same count. Number 0 stands for "nobody counted": told from outside of actors, or by an actor that is not recorded.
+
+`clock` is a Lamport clock, one for each node process: it grows with everything recorded there and is never behind what
+a message brings, so whatever could have caused something has a smaller clock. Times are seconds of the node's own
+monotonic clock; they compare within a process only.
+
+Arrays of 64 bytes and more are kept by their digest (XXH3-128 of their bytes in C order). A trace made by `full` has
+the bytes of every array that came *in* beside that, once each; what an actor sent is told by digest alone, and is found
+by it where it came in. So two messages are equal byte for byte if their fields and digests are.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import IntEnum
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+
+GENERATION_SHIFT = 32
+"""Bits of a message's number below its generation."""
+
+Mode = Literal["off", "flight", "digest", "full"]
+Phase = Literal["start", "message", "stop"]
+PHASES: tuple[Phase, ...] = ("start", "message", "stop")
+
+
+class Kind(IntEnum):
+    """What a record of the file is."""
+
+    HEADER = 1
+    TYPE = 2
+    BLOB = 3
+    BIRTH = 4
+    DELIVERY = 5
+    ANSWER = 6
+    HANDLED = 7
+    LATE = 8
+    END = 9
+    GAP = 10
+    CLOSE = 11
+
+
+INPUTS = frozenset({Kind.BIRTH, Kind.DELIVERY, Kind.ANSWER})
+"""The records whose arrays `full` keeps by value."""
+
+
+class MessageId(NamedTuple):
+    """The name of a message."""
+
+    sender: str
+    number: int
+
+    @property
+    def count(self) -> int:
+        """Which of its sender's messages it is, from 1."""
+        return self.number & ((1 << GENERATION_SHIFT) - 1)
+
+    @property
+    def generation(self) -> int:
+        """The generation of the sender's process."""
+        return self.number >> GENERATION_SHIFT
+
+    def __str__(self) -> str:
+        return f"{self.sender}#{self.count}" if self.number else f"{self.sender}#?"
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """An array whose bytes are not here."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    digest: bytes
+    """XXH3-128 of its bytes in C order."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the array."""
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}] {self.digest.hex()[:8]}"
+
+
+@dataclass(frozen=True, slots=True)
+class MessageType:
+    """What a trace knows of a message class, so that it can be read without the code."""
+
+    tag: str
+    """Its name on the wire: module and qualified name."""
+    fingerprint: bytes
+    """A digest of its schema."""
+    fields: tuple[str, ...]
+    request: bool
+    """Whether it is answered."""
+
+    @property
+    def name(self) -> str:
+        """The class's own name."""
+        return self.tag.rpartition(".")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An exception that ended an activation."""
+
+    type: str
+    text: str
+    file: str
+    """Of the innermost line of the actor's own code, or of the innermost line at all."""
+    line: int
+    traceback: str
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """What a run was started from."""
+
+    file: str
+    sha256: str
+    flags: tuple[str, ...]
+    """As on a command line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The first record of a file."""
+
+    node: str
+    generation: int
+    """Tells apart the processes that were this node, one after the other: the second of its start, since 1970."""
+    segment: int
+    """Which of the files of this process it is, from 0."""
+    mode: Mode
+    wall: float
+    """Seconds since 1970 when the file was opened …"""
+    monotonic: float
+    """… and the node's monotonic clock at that moment."""
+    seed: int
+    inline: bool
+    """Whether offloaded work ran on the loop."""
+    pid: int
+    host: str
+    versions: Mapping[str, str]
+    experiment: Experiment | None
+    reason: str
+    """Why it was written: `recorded`, or what made a flight recorder write."""
+
+    def at(self, monotonic: float) -> datetime:
+        """The wall clock's time, in UTC, of a moment of this process."""
+        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=self.wall + monotonic - self.monotonic)
+
+
+@dataclass(frozen=True, slots=True)
+class Birth:
+    """An incarnation of an actor begins."""
+
+    actor: str
+    incarnation: int
+    """0 for the first, and one more for each restart by supervision."""
+    clock: int
+    time: float
+    kind: str
+    """Its class: `module:qualname`."""
+    source: str
+    """SHA-256 of the source of the class, in hexadecimal; empty where there is none to be had."""
+    origin: Literal["planned", "child", "outside"]
+    """Planned by the experiment, spawned by an actor, or spawned by the code around the node."""
+    sent: int
+    """The number of the last message that earlier incarnations had sent."""
+    parent: str = ""
+    parent_incarnation: int = 0
+    parent_n: int = 0
+    """For a child: the activation that spawned it."""
+    args: tuple[Any, ...] | None = None
+    """For a child: what its constructor was given, where that can be written down."""
+    kwargs: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A message reached its handler."""
+
+    actor: str
+    incarnation: int
+    n: int
+    """Which activation it is."""
+    clock: int
+    time: float
+    waited: float
+    """Seconds in the mailbox."""
+    id: MessageId
+    """Its sender and number: its cause is whatever that sender was doing when it sent this."""
+    type: MessageType
+    correlation: int
+    """Not 0 where an answer is awaited."""
+    nbytes: int
+    timer: bool
+    """Whether it is a timer of the actor's own."""
+    fields: Mapping[str, Any] | None
+    """By name; None where the type is excluded. Large arrays are arrays or `Digest`s."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What an actor asked for has come."""
+
+    actor: str
+    incarnation: int
+    n: int
+    clock: int
+    time: float
+    number: int
+    """Of the request, as in `Asked`."""
+    type: MessageType
+    """The request's."""
+    value: Any
+    """As it travels: a message is a dict of its fields. None as well where the type is excluded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """Something an actor did, or that came to it, during an activation."""
+
+    code: ClassVar[int]
+    at: float
+    """Seconds since the activation began."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent(Effect):
+    """It told somebody something."""
+
+    code: ClassVar[int] = 1
+    number: int
+    recipient: str
+    type: MessageType
+    fields: Mapping[str, Any] | None
+    nowait: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Told(Effect):
+    """A `tell` that had to wait for room went on. One that did not wait has no such effect."""
+
+    code: ClassVar[int] = 2
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendFailed(Effect):
+    """`tell` or `tell_nowait` raised."""
+
+    code: ClassVar[int] = 3
+    number: int
+    error: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Asked(Effect):
+    """It asked somebody."""
+
+    code: ClassVar[int] = 4
+    number: int
+    recipient: str
+    type: MessageType
+    fields: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Answered(Effect):
+    """An answer came, and the actor went on; the `Answer` record of this number has it."""
+
+    code: ClassVar[int] = 5
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class AskFailed(Effect):
+    """`ask` raised."""
+
+    code: ClassVar[int] = 6
+    number: int
+    error: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerGiven(Effect):
+    """It answered a request."""
+
+    code: ClassVar[int] = 7
+    request: MessageId
+    correlation: int
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerRefused(Effect):
+    """A request of somebody's has no answer."""
+
+    code: ClassVar[int] = 8
+    request: MessageId
+    correlation: int
+    error: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Spawned(Effect):
+    """It started a child."""
+
+    code: ClassVar[int] = 9
+    address: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class TimerSet(Effect):
+    """It will be told something by itself. The delivery has this number."""
+
+    code: ClassVar[int] = 10
+    number: int
+    delay: float
+    type: MessageType
+    fields: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class TimerCancelled(Effect):
+    """It took a timer back; perhaps one that had gone off."""
+
+    code: ClassVar[int] = 11
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class MonotonicRead(Effect):
+    """It read `self.clock.monotonic()`."""
+
+    code: ClassVar[int] = 12
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class NowRead(Effect):
+    """It read `self.clock.now()`."""
+
+    code: ClassVar[int] = 13
+    microseconds: int
+    """Since 1970."""
+
+    @property
+    def value(self) -> datetime:
+        """What it read."""
+        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=self.microseconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Offloaded(Effect):
+    """Offloaded work was done, and the actor went on."""
+
+    code: ClassVar[int] = 14
+    index: int
+    """Which call of `offload` in this activation it was, from 1."""
+    error: str
+    """The type of what it raised; empty if nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequested(Effect):
+    """It, or somebody through the node, asked it to stop."""
+
+    code: ClassVar[int] = 15
+    graceful: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Watched(Effect):
+    """It asked to hear of the end of another."""
+
+    code: ClassVar[int] = 16
+    address: str
+
+
+EFFECTS: dict[int, type[Effect]] = {
+    kind.code: kind
+    for kind in (
+        *(Sent, Told, SendFailed, Asked, Answered, AskFailed, AnswerGiven, AnswerRefused, Spawned, TimerSet),
+        *(TimerCancelled, MonotonicRead, NowRead, Offloaded, StopRequested, Watched),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Handled:
+    """An activation is over."""
+
+    actor: str
+    incarnation: int
+    n: int
+    phase: Phase
+    clock: int
+    time: float
+    """When it began."""
+    seconds: float
+    """How long it took, waiting included."""
+    effects: tuple[Effect, ...]
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """Effects that came between activations: an answer given by a future. `n` is the activation begun last."""
+
+    actor: str
+    incarnation: int
+    n: int
+    clock: int
+    time: float
+    effects: tuple[Effect, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """An incarnation is over."""
+
+    actor: str
+    incarnation: int
+    clock: int
+    time: float
+    reason: str
+    """`stopped`, `aborted`, or the exception that ended it."""
+    final: bool
+    """Whether no other incarnation follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Records that were not written."""
+
+    reason: str
+    count: int
+    nbytes: int
+    first_clock: int
+    last_clock: int
+    actors: Mapping[str, int] = field(default_factory=dict)
+    """How many of each actor's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """The last record of a file that was closed properly."""
+
+    clock: int
+    time: float
+    records: int
+    dropped: int
+
+
+Record = Birth | Delivery | Answer | Handled | Late | End | Gap | Close
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Bytes of a file that are no record."""
+
+    offset: int
+    length: int
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.what}, at byte {self.offset:,} ({self.length:,} bytes)"
+
+
+@dataclass(slots=True)
+class Activation:
+    """One activation, put together: what a replay feeds an actor, and what it expects of it."""
+
+    n: int
+    phase: Phase
+    delivery: Delivery | None = None
+    """None for `start` and `stop`, and where its record is lost."""
+    handled: Handled | None = None
+    """None where the actor, or the record, ended before."""
+    answers: dict[int, Answer] = field(default_factory=dict)
+    """By the number of the request."""
+    late: list[Effect] = field(default_factory=list)
+
+    @property
+    def effects(self) -> tuple[Effect, ...]:
+        """All it did, in order."""
+        return (*(self.handled.effects if self.handled is not None else ()), *self.late)
+
+
+@dataclass(slots=True)
+class Life:
+    """One incarnation of an actor in one process, put together."""
+
+    header: Header
+    birth: Birth
+    end: End | None = None
+
+    @property
+    def key(self) -> tuple[str, int, int]:
+        """Address, generation of the process, incarnation: no two lives share it."""
+        return (self.birth.actor, self.header.generation, self.birth.incarnation)
