@@ -116,7 +116,7 @@ def framed(kind: Kind, body: bytes) -> bytes:
 
 
 def blob_prefix(digest: bytes, nbytes: int) -> bytes:
-    """Return what comes before an array's bytes in a BLOB: its CRC is the digest's alone, which vouches for the rest."""
+    """Return what comes before an array's bytes in a BLOB. Its CRC is the digest's, which vouches for the rest."""
     return prefix(Kind.BLOB, DIGEST_BYTES + nbytes, zlib.crc32(digest)) + digest
 
 
@@ -247,8 +247,24 @@ class Decoder:
 
 
 def _birth(decoder: Decoder, row: list[Any]) -> Birth:
-    args = row[11]
-    return Birth(*row[:11], None if args is None else tuple(args), row[12])
+    actor, incarnation, clock, time, kind, source, origin, sent, parent, parent_incarnation, parent_n, args, kwargs = (
+        row
+    )
+    return Birth(
+        actor=actor,
+        incarnation=incarnation,
+        clock=clock,
+        time=time,
+        kind=kind,
+        source=source,
+        origin=origin,
+        sent=sent,
+        parent=parent,
+        parent_incarnation=parent_incarnation,
+        parent_n=parent_n,
+        args=None if args is None else tuple(args),
+        kwargs=kwargs,
+    )
 
 
 def _delivery(decoder: Decoder, row: list[Any]) -> Delivery:
@@ -260,7 +276,8 @@ def _delivery(decoder: Decoder, row: list[Any]) -> Delivery:
 
 
 def _answer(decoder: Decoder, row: list[Any]) -> Answer:
-    return Answer(*row[:6], decoder.type(row[6]), row[7])
+    actor, incarnation, n, clock, time, number, type_number, value = row
+    return Answer(actor, incarnation, n, clock, time, number, decoder.type(type_number), value)
 
 
 def _handled(decoder: Decoder, row: list[Any]) -> Handled:
@@ -270,7 +287,8 @@ def _handled(decoder: Decoder, row: list[Any]) -> Handled:
 
 
 def _late(decoder: Decoder, row: list[Any]) -> Late:
-    return Late(*row[:5], decoder.effects(row[5]))
+    actor, incarnation, n, clock, time, effects = row
+    return Late(actor, incarnation, n, clock, time, decoder.effects(effects))
 
 
 _BUILDERS: dict[Kind, Callable[[Decoder, list[Any]], Record]] = {

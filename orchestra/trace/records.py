@@ -63,7 +63,7 @@ class MessageId(NamedTuple):
     number: int
 
     @property
-    def count(self) -> int:
+    def serial(self) -> int:
         """Which of its sender's messages it is, from 1."""
         return self.number & ((1 << GENERATION_SHIFT) - 1)
 
@@ -73,7 +73,7 @@ class MessageId(NamedTuple):
         return self.number >> GENERATION_SHIFT
 
     def __str__(self) -> str:
-        return f"{self.sender}#{self.count}" if self.number else f"{self.sender}#?"
+        return f"{self.sender}#{self.serial}" if self.number else f"{self.sender}#?"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,274 @@
+"""Reads one file of a trace, whole or cut off or damaged: what is readable is read, and the rest is told."""
+
+import mmap
+import re
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import msgpack
+import numpy as np
+
+from orchestra.errors import NotATrace, TraceError, TraceVersion
+from orchestra.message import AnyArray
+from orchestra.trace.layout import (
+    DIGEST_BYTES,
+    MAGIC,
+    PREAMBLE,
+    PREFIX,
+    SYNC,
+    VERSION,
+    Decoder,
+    digest_of,
+    header_of,
+    type_of,
+)
+from orchestra.trace.records import Damage, Header, Kind, MessageType, Record
+
+_KINDS = {int(kind): kind for kind in Kind}
+_NAME = re.compile(r"(?P<node>.+)\.(?P<generation>\d+)(?P<flight>\.flight-\d+)?\.(?P<segment>\d+)\.trace")
+
+
+class Place(NamedTuple):
+    """Where a record lies."""
+
+    offset: int
+    kind: Kind
+    length: int
+    """Of its body, in bytes."""
+
+    @property
+    def end(self) -> int:
+        """Where the next one begins."""
+        return self.offset + PREFIX.size + self.length
+
+
+class TraceFile:
+    """One file, opened for reading. It may still be growing: `refresh` takes in what has been added.
+
+    Raises:
+        NotATrace: there is no such file, or it is none of ours.
+        TraceVersion: it is of another version of the format.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.types: dict[int, MessageType] = {}
+        self.closed = False
+        """Whether the end that was seen is a proper one."""
+        self._damages: dict[int, Damage] = {}
+        self._blobs: dict[bytes, tuple[int, int]] = {}
+        self._memory: mmap.mmap | bytes = b""
+        self._decoder = Decoder(self.types, self._blob)
+        try:
+            self._file = path.open("rb")
+        except OSError as error:
+            raise NotATrace(f"cannot open {str(path)!r}: {error.strerror}") from error
+        try:
+            self._check_preamble()
+            self.refresh()
+            self.header = self._header()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<TraceFile {self.path}>"
+
+    @property
+    def damages(self) -> list[Damage]:
+        """What was found unreadable so far, by offset."""
+        return [self._damages[offset] for offset in sorted(self._damages)]
+
+    @property
+    def nbytes(self) -> int:
+        """Its size, as of the last `refresh`."""
+        return len(self._memory)
+
+    def close(self) -> None:
+        """Close the file."""
+        memory, self._memory = self._memory, b""
+        if isinstance(memory, mmap.mmap):
+            memory.close()
+        self._file.close()
+
+    def refresh(self) -> bool:
+        """Look at the file anew; return whether it has grown."""
+        size = self.path.stat().st_size
+        if size == len(self._memory):
+            return False
+        if isinstance(self._memory, mmap.mmap):
+            self._memory.close()
+        self._memory = mmap.mmap(self._file.fileno(), size, access=mmap.ACCESS_READ)
+        return True
+
+    def places(self, start: int = 0) -> Iterator[Place]:
+        """Yield where records lie, from the offset `start` on, and learn types and blobs on the way.
+
+        Bodies are checked, but for those of blobs. What is no record is skipped and noted in `damages`; bytes at the
+        end that may yet become a record are noted as well, until they are one.
+        """
+        offset = max(start, PREAMBLE.size)
+        self._damages = {at: damage for at, damage in self._damages.items() if at < offset}
+        memory = self._memory
+        while offset < len(memory):
+            place = self._place(offset)
+            if place is None:
+                found = self._next_sync(offset + 1)
+                end = len(memory) if found is None else found
+                what = "cut off within a record" if found is None else "damaged: no record begins here"
+                self._note(Damage(offset, end - offset, what))
+                offset = end
+                continue
+            if place.end > len(memory):
+                # Cut off; unless the length itself is wrong, which its CRC rules out.
+                self._note(Damage(offset, len(memory) - offset, f"cut off within a {place.kind.name} record"))
+                return
+            if not self._sound(place):
+                self._note(Damage(offset, place.end - offset, f"a damaged {place.kind.name} record"))
+            else:
+                self._learn(place)
+                yield place
+            offset = place.end
+
+    def records(self, start: int = 0) -> Iterator[tuple[int, Record]]:
+        """Yield every record of an actor or of the file's end, with its offset, from the offset `start` on."""
+        for place in self.places(start):
+            if place.kind not in (Kind.HEADER, Kind.TYPE, Kind.BLOB):
+                yield place.offset, self.record_at(place)
+
+    def record_at(self, place: Place) -> Record:
+        """Return the record at `place`, its arrays filled in where the file has them.
+
+        Raises:
+            TraceError: it cannot be understood.
+        """
+        return self._decoder.record(place.kind, self._body(place))
+
+    def header_at(self, place: Place) -> list[object]:
+        """Return the bare header of the record at `place`, its arrays left out."""
+        return self._decoder.unpacked(self._body(place), values=False)
+
+    def place_at(self, offset: int) -> Place:
+        """Return the place of the record that begins at `offset`.
+
+        Raises:
+            TraceError: none does.
+        """
+        place = self._place(offset)
+        if place is None or place.end > len(self._memory) or not self._sound(place):
+            raise TraceError(f"{self.path}: there is no readable record at byte {offset:,}")
+        return place
+
+    def knows_blob(self, digest: bytes) -> bool:
+        """Whether the part of the file that was scanned has the bytes of this array."""
+        return digest in self._blobs
+
+    def blob(self, digest: bytes) -> AnyArray | None:
+        """Return the bytes of an array (uint8, read-only), or None where the file has none, or damaged ones."""
+        return self._blob(digest)
+
+    # Inside
+
+    def _check_preamble(self) -> None:
+        begins = self._file.read(PREAMBLE.size)
+        if len(begins) < PREAMBLE.size:
+            if MAGIC.startswith(begins[: len(MAGIC)]):
+                raise NotATrace(f"{self.path}: cut off before anything was recorded ({len(begins)} bytes)")
+            raise NotATrace(f"{self.path} is no trace")
+        magic, version, _, crc = PREAMBLE.unpack(begins)
+        if magic != MAGIC:
+            raise NotATrace(f"{self.path} is no trace: it begins with {begins[:8]!r}")
+        if crc != zlib.crc32(begins[:-4]):
+            self._note(Damage(0, PREAMBLE.size, "a damaged preamble"))
+        elif version != VERSION:
+            raise TraceVersion(f"{self.path} is a trace of format version {version}; this program reads {VERSION}")
+
+    def _header(self) -> Header:
+        for place in self.places():
+            if place.kind is Kind.HEADER:
+                return header_of(self._body(place))
+            break
+        named = _NAME.fullmatch(self.path.name)
+        return Header(
+            node=named["node"] if named else self.path.stem,
+            generation=int(named["generation"]) if named else 0,
+            segment=int(named["segment"]) if named else 0,
+            mode="flight" if named and named["flight"] else "digest",
+            wall=0.0,
+            monotonic=0.0,
+            seed=0,
+            inline=False,
+            pid=0,
+            host="",
+            versions={},
+            experiment=None,
+            reason="its header is lost",
+        )
+
+    def _place(self, offset: int) -> Place | None:
+        memory = self._memory
+        if offset + PREFIX.size > len(memory):
+            return None
+        sync, kind, _, _, length, _, own = PREFIX.unpack_from(memory, offset)
+        if sync != SYNC or kind not in _KINDS:
+            return None
+        if own != zlib.crc32(memory[offset : offset + PREFIX.size - 4]):
+            return None
+        return Place(offset, _KINDS[kind], length)
+
+    def _next_sync(self, offset: int) -> int | None:
+        while (offset := self._memory.find(SYNC, offset)) >= 0:
+            if self._place(offset) is not None:
+                return offset
+            offset += 1
+        return None
+
+    def _sound(self, place: Place) -> bool:
+        begin = place.offset + PREFIX.size
+        checked = begin + (DIGEST_BYTES if place.kind is Kind.BLOB else place.length)
+        crc: int = PREFIX.unpack_from(self._memory, place.offset)[5]
+        return zlib.crc32(memoryview(self._memory)[begin:checked]) == crc
+
+    def _learn(self, place: Place) -> None:
+        self.closed = place.kind is Kind.CLOSE
+        if place.kind is Kind.BLOB:
+            begin = place.offset + PREFIX.size
+            self._blobs[self._memory[begin : begin + DIGEST_BYTES]] = (begin + DIGEST_BYTES, place.end)
+        elif place.kind is Kind.TYPE:
+            try:
+                number, kind = type_of(self._body(place))
+            except (ValueError, TypeError, msgpack.UnpackException) as error:
+                self._note(Damage(place.offset, place.end - place.offset, f"a TYPE record: {error}"))
+                return
+            self.types[number] = kind
+
+    def _body(self, place: Place) -> bytes:
+        return self._memory[place.offset + PREFIX.size : place.end]
+
+    def _note(self, damage: Damage) -> None:
+        self._damages[damage.offset] = damage
+
+    def _blob(self, digest: bytes) -> AnyArray | None:
+        found = self._blobs.get(digest)
+        if found is None:
+            return None
+        begin, end = found
+        if end > len(self._memory):
+            return None
+        array = np.frombuffer(self._memory[begin:end], np.uint8)  # a copy: aligned, and free of the file
+        if digest_of(array) != digest:
+            self._note(Damage(begin - PREFIX.size - DIGEST_BYTES, end - begin, "a damaged array"))
+            del self._blobs[digest]
+            return None
+        return array

@@ -1,0 +1,298 @@
+"""Writes a trace: entries become records in files, one after the other, that stay readable whatever happens to them."""
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgpack
+
+from orchestra.clock import Clock
+from orchestra.message import AnyArray
+from orchestra.trace.layout import (
+    DIGEST_BYTES,
+    INLINE_BELOW,
+    MAX_BODY,
+    Entry,
+    blob_prefix,
+    body_of,
+    digest_of,
+    framed,
+    header_body,
+    preamble,
+    type_body,
+)
+from orchestra.trace.records import INPUTS, Close, Gap, Header, Kind, MessageType
+
+SEGMENT_BYTES = 1 << 30
+KNOWN_BLOBS = 1 << 16
+"""Arrays of a file that are remembered, so that one that comes again is not written again."""
+JOIN = 256 << 10
+"""Bytes that leave in one write."""
+
+
+class TraceSink(Protocol):
+    """Where bytes go: a raw file, or what a test puts in its place."""
+
+    def write(self, data: bytes | memoryview, /) -> int | None: ...
+    def truncate(self, size: int, /) -> int: ...
+    def seek(self, offset: int, /) -> int: ...
+    def close(self) -> None: ...
+
+
+def open_new(path: Path) -> TraceSink:
+    """Open a file that must not be there yet, without a buffer of Python's."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return open(path, "xb", buffering=0)
+
+
+class TraceWriter:
+    """Writes the entries of one node process to `FOLDER/STEM.000.trace`, then `.001.` when that is full, and so on.
+
+    What cannot be written is dropped as whole records, counted, and told in a GAP record as soon as something can be
+    written again; a file so never holds half a record but at its end. Not thread-safe: one thread writes.
+
+    Args:
+        folder: where the files go.
+        stem: how their names begin.
+        header: what they say of the run; its segment, wall and monotonic are set for each file.
+        types: the message types by number; may grow.
+        clock: tells the time at which a file is opened.
+        values: whether the arrays that came in are written, beside their digests.
+        segment_bytes: the size at which the next file begins.
+        open_file: opens a new file for writing.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        stem: str,
+        header: Header,
+        types: Mapping[int, MessageType],
+        *,
+        clock: Clock,
+        values: bool,
+        segment_bytes: int = SEGMENT_BYTES,
+        open_file: Callable[[Path], TraceSink] = open_new,
+    ) -> None:
+        self.paths: list[Path] = []
+        """The files so far, oldest first."""
+        self.nbytes = 0
+        """Bytes in all of them."""
+        self.dropped = 0
+        """Records that were not written, so far."""
+        self._folder = folder
+        self._stem = stem
+        self._header = header
+        self._types = types
+        self._clock = clock
+        self._values = values
+        self._segment_bytes = segment_bytes
+        self._open_file = open_file
+        self._file: TraceSink | None = None
+        self._size = 0
+        self._records = 0
+        self._told_types: set[int] = set()
+        self._blobs: OrderedDict[bytes, None] = OrderedDict()
+        self._gap = _Missed()
+        self._logical = 0
+
+    def write(self, entries: Iterable[Entry]) -> None:
+        """Write `entries`, in order. Never raises for what the disk does: it drops and counts."""
+        known: dict[int, bytes] = {}
+        pending: list[Entry] = []
+        pieces: list[bytes | memoryview] = []
+        size = 0
+        held = list(entries)  # arrays are known by their identity while they are held here
+        for entry in held:
+            before = len(pieces)
+            try:
+                if self._file is None or self._size + size >= self._segment_bytes:
+                    self._flush(pieces, pending, size)
+                    pieces, pending, size, before = [], [], 0, 0
+                    self._next_file()
+                self._append(entry, pieces, known)
+            except OSError as error:
+                self._forget(pieces, before)
+                self.miss(entry, f"{error.strerror or error}")
+                continue
+            pending.append(entry)
+            size += sum(map(len, pieces[before:]))
+            if size >= JOIN:
+                self._flush(pieces, pending, size)
+                pieces, pending, size = [], [], 0
+        self._flush(pieces, pending, size)
+
+    def miss(self, entry: Entry, reason: str) -> None:
+        """Take note that `entry` will not be written."""
+        self.dropped += 1
+        self._gap.add(entry, reason)
+
+    def missed(self, reason: str, actors: Mapping[str, int], nbytes: int, first_clock: int, last_clock: int) -> None:
+        """Take note of records that were dropped before they came here."""
+        self.dropped += sum(actors.values())
+        self._gap.add_many(reason, actors, nbytes, first_clock, last_clock)
+
+    def close(self) -> None:
+        """Say that the trace is complete, and close the file."""
+        if self._file is None:
+            return
+        try:
+            if self._gap.count:
+                self._write_all([self._gap_record()])
+                self._gap = _Missed()
+            closing = Close(self._logical, self._clock.monotonic(), self._records, self.dropped)
+            self._write_all([_plain(Kind.CLOSE, [closing.clock, closing.time, closing.records, closing.dropped])])
+        except OSError:
+            self.dropped += 1  # a file without its CLOSE says that it was not closed properly
+        self._shut()
+
+    # Inside
+
+    def _next_file(self) -> None:
+        if self._file is not None:
+            self.close()
+        path = self._folder / f"{self._stem}.{len(self.paths):03d}.trace"
+        now, monotonic = self._clock.now().timestamp(), self._clock.monotonic()
+        header = replace(self._header, segment=len(self.paths), wall=now, monotonic=monotonic)
+        file = self._open_file(path)
+        self._file, self._size, self._records = file, 0, 0
+        self._told_types, self._blobs = set(), OrderedDict()
+        try:
+            self._write_all([preamble(), framed(Kind.HEADER, header_body(header))])
+        except OSError:
+            self._shut()
+            path.unlink(missing_ok=True)
+            raise
+        self.paths.append(path)
+
+    def _append(self, entry: Entry, pieces: list[bytes | memoryview], known: dict[int, bytes]) -> None:
+        """Add to `pieces` the record of `entry`, and before it the records that it needs."""
+        for number in entry.types:
+            if number not in self._told_types:
+                self._told_types.add(number)
+                pieces.append(framed(Kind.TYPE, type_body(number, self._types[number])))
+        keep = self._values and entry.kind in INPUTS
+        digests: list[bytes | None] = []
+        for array in entry.arrays:
+            if array.nbytes < INLINE_BELOW:
+                digests.append(None)
+                continue
+            digest = known.get(id(array))
+            if digest is None:
+                digest = known[id(array)] = digest_of(array)
+            digests.append(digest)
+            if keep:
+                self._blob(array, digest, pieces)
+        pieces.append(framed(entry.kind, body_of(entry, digests)))
+        self._logical = entry.clock
+        self._records += 1
+
+    def _blob(self, array: AnyArray, digest: bytes, pieces: list[bytes | memoryview]) -> None:
+        if digest in self._blobs:
+            self._blobs.move_to_end(digest)
+            return
+        data = array.reshape(-1).view("u1").data
+        if len(data) > MAX_BODY - DIGEST_BYTES:
+            return  # its digest must do
+        self._blobs[digest] = None
+        if len(self._blobs) > KNOWN_BLOBS:
+            self._blobs.popitem(last=False)
+        pieces += [blob_prefix(digest, len(data)), data]
+
+    def _flush(self, pieces: list[bytes | memoryview], pending: list[Entry], size: int) -> None:
+        if not pieces:
+            return
+        try:
+            self._write_all([self._gap_record(), *pieces] if self._gap.count else pieces)
+            self._gap = _Missed()
+        except OSError as error:
+            self._forget(pieces, 0)
+            self._records -= len(pending)
+            for entry in pending:
+                self.miss(entry, f"{error.strerror or error}")
+
+    def _write_all(self, pieces: list[bytes | memoryview]) -> None:
+        """Write all of `pieces` or nothing of them."""
+        assert self._file is not None
+        start = self._size
+        try:
+            for piece in _joined(pieces):
+                left = memoryview(piece)
+                while left:
+                    wrote = self._file.write(left) or 0
+                    left = left[wrote:]
+                    self._size += wrote
+        except OSError:
+            self._size = start
+            self._file.truncate(start)
+            self._file.seek(start)
+            raise
+        self.nbytes += self._size - start
+
+    def _forget(self, pieces: list[bytes | memoryview], keep: int) -> None:
+        """Unlearn what the records in `pieces` would have told the file: what it tells must come again."""
+        if len(pieces) > keep:
+            self._told_types.clear()
+            self._blobs.clear()
+        del pieces[keep:]
+
+    def _gap_record(self) -> bytes:
+        gap = self._gap
+        told = Gap(gap.reason, gap.count, gap.nbytes, gap.first_clock, gap.last_clock, gap.actors)
+        row = [told.reason, told.count, told.nbytes, told.first_clock, told.last_clock, dict(told.actors)]
+        return _plain(Kind.GAP, row)
+
+    def _shut(self) -> None:
+        assert self._file is not None
+        file, self._file = self._file, None
+        try:
+            file.close()
+        except OSError:
+            self.dropped += 1  # what the system had taken and could not keep; the reader will say so
+
+
+class _Missed:
+    """What a GAP record will tell."""
+
+    def __init__(self) -> None:
+        self.reason = ""
+        self.count = 0
+        self.nbytes = 0
+        self.first_clock = 0
+        self.last_clock = 0
+        self.actors: Counter[str] = Counter()
+
+    def add(self, entry: Entry, reason: str) -> None:
+        self.add_many(reason, {entry.actor: 1}, entry.nbytes, entry.clock, entry.clock)
+
+    def add_many(self, reason: str, actors: Mapping[str, int], nbytes: int, first_clock: int, last_clock: int) -> None:
+        if not self.count:
+            self.first_clock = first_clock
+        self.reason = reason
+        self.count += sum(actors.values())
+        self.nbytes += nbytes
+        self.last_clock = last_clock
+        self.actors.update(actors)
+
+
+def _plain(kind: Kind, row: list[Any]) -> bytes:
+    """A record without arrays."""
+    header = msgpack.packb(row)
+    return framed(kind, body_of(Entry(kind, header, (), (), 0, "", 0), ()))
+
+
+def _joined(pieces: list[bytes | memoryview]) -> Iterable[bytes | memoryview]:
+    """The same bytes: small pieces joined, large ones (arrays) as they are."""
+    small: list[bytes | memoryview] = []
+    for piece in pieces:
+        if len(piece) < JOIN // 4:
+            small.append(piece)
+            continue
+        if small:
+            yield b"".join(small)
+            small = []
+        yield piece
+    if small:
+        yield b"".join(small)

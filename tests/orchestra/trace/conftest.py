@@ -1,0 +1,103 @@
+"""Small traces, made by hand."""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from orchestra.codec import Encoder
+from orchestra.testing import ManualClock
+from orchestra.trace.layout import Entry
+from orchestra.trace.records import Experiment, Header, Kind, MessageType
+from orchestra.trace.writer import TraceWriter, open_new
+
+TYPES = {
+    1: MessageType("toys.CountMsg", b"12345678", ("count", "note"), request=False),
+    2: MessageType("toys.FrameMsg", b"87654321", ("step", "pixels"), request=False),
+}
+HEADER = Header(
+    node="toy",
+    generation=77,
+    segment=0,
+    mode="full",
+    wall=0.0,
+    monotonic=0.0,
+    seed=3,
+    inline=False,
+    pid=1,
+    host="here",
+    versions={"python": "3"},
+    experiment=Experiment("toys.py", "ab" * 32, ("--size=3",)),
+    reason="recorded",
+)
+
+
+def entry(kind: Kind, row: Sequence[Any], types: Sequence[int] = ()) -> Entry:
+    header, arrays = Encoder().encode(list(row))
+    nbytes = len(header) + sum(array.nbytes for array in arrays)
+    return Entry(kind, header, arrays, types, nbytes, str(row[0]), int(row[3]) if kind is Kind.DELIVERY else 0)
+
+
+def birth(actor: str = "toy/a") -> Entry:
+    row = [actor, 0, 1, 0.5, "toys:Toy", "", "planned", 0, "", 0, 0, None, None]
+    return entry(Kind.BIRTH, row)
+
+
+def delivery(n: int, values: Sequence[Any] | None = None, actor: str = "toy/a", kind: int = 1) -> Entry:
+    values = [n, f"note {n}"] if values is None else list(values)
+    row = [actor, 0, n, 2 * n, float(n), 0.25, "toy/b", n, kind, 0, 128, False, values]
+    return entry(Kind.DELIVERY, row, (kind,))
+
+
+def handled(n: int, effects: Sequence[Any] = (), actor: str = "toy/a", types: Sequence[int] = ()) -> Entry:
+    return entry(Kind.HANDLED, [actor, 0, n, 1 if n else 0, 2 * n + 1, float(n), 0.125, list(effects), None], types)
+
+
+def frame(n: int, size: int = 64) -> np.ndarray[Any, Any]:
+    pixels = np.arange(n, n + size, dtype=np.float32)
+    pixels.flags.writeable = False
+    return pixels
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> Callable[..., TraceWriter]:
+    def made(**options: Any) -> TraceWriter:
+        options = {"clock": ManualClock(), "values": True, **options}
+        return TraceWriter(tmp_path, "toy.77", HEADER, TYPES, **options)
+
+    return made
+
+
+class BadDisk:
+    """A file of which every so many writes fail, some after half the bytes."""
+
+    def __init__(self, path: Path, fails: Callable[[int], bool]) -> None:
+        self._file = open_new(path)
+        self._fails = fails
+        self.writes = 0
+
+    def write(self, data: bytes | memoryview, /) -> int | None:
+        self.writes += 1
+        if self._fails(self.writes):
+            self._file.write(data[: len(data) // 2])
+            raise OSError(28, os.strerror(28))
+        return self._file.write(data)
+
+    def truncate(self, size: int, /) -> int:
+        return self._file.truncate(size)
+
+    def seek(self, offset: int, /) -> int:
+        return self._file.seek(offset)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+@pytest.fixture
+def toy() -> Any:
+    """The functions of this file, by name."""
+    return sys.modules[__name__]

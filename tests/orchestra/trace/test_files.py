@@ -1,0 +1,287 @@
+"""Files of a trace: what was written is read, whole, cut off, damaged, or by a disk that fails."""
+
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from orchestra.errors import NotATrace, TraceVersion, ValuesMissing
+from orchestra.trace.layout import MAGIC, PREAMBLE
+from orchestra.trace.reader import TraceFile
+from orchestra.trace.records import (
+    Birth,
+    Close,
+    Delivery,
+    Digest,
+    Gap,
+    Handled,
+    MessageId,
+    Record,
+    Sent,
+    Told,
+)
+from orchestra.trace.run_trace import RunTrace
+from orchestra.trace.writer import TraceWriter
+
+MakeWriter = Callable[..., TraceWriter]
+
+
+def records(path: Path) -> list[Record]:
+    with TraceFile(path) as file:
+        return [record for _, record in file.records()]
+
+
+def test_what_was_written_is_read(writer: MakeWriter, toy: Any) -> None:
+    made = writer()
+    sent = [1, 0.5, 9, "toy/c", 2, [4, toy.frame(7)], False]
+    made.write([toy.birth(), toy.delivery(1), toy.handled(1, [sent, [2, 0.75, 9]], types=(2,))])
+    made.close()
+    (path,) = made.paths
+    with TraceFile(path) as file:
+        assert (file.header.node, file.header.experiment, file.header.mode) == ("toy", toy.HEADER.experiment, "full")
+        born, told, done, end = [record for _, record in file.records()]
+        assert file.closed
+        assert file.damages == []
+    assert isinstance(born, Birth)
+    assert (born.actor, born.kind, born.args) == ("toy/a", "toys:Toy", None)
+    assert isinstance(told, Delivery)
+    assert told.id == MessageId("toy/b", 1)
+    assert (told.type, told.fields) == (toy.TYPES[1], {"count": 1, "note": "note 1"})
+    assert isinstance(done, Handled)
+    first, second = done.effects
+    assert isinstance(first, Sent)
+    assert (first.number, first.recipient, first.type.name) == (9, "toy/c", "FrameMsg")
+    assert second == Told(at=0.75, number=9)
+    assert isinstance(end, Close)
+    assert (end.records, end.dropped) == (3, 0)
+    assert made.nbytes == path.stat().st_size
+
+
+def test_arrays_that_came_in_are_kept_and_what_was_sent_is_told_by_digest(writer: MakeWriter, toy: Any) -> None:
+    made = writer()
+    pixels = toy.frame(1)
+    made.write(
+        [
+            toy.delivery(1, [1, pixels], kind=2),
+            toy.handled(1, [[1, 0.0, 1, "x", 2, [1, toy.frame(2)], False]], types=(2,)),
+        ]
+    )
+    made.close()
+    told, done, _ = records(made.paths[0])
+    assert isinstance(told, Delivery)
+    assert told.fields is not None
+    np.testing.assert_array_equal(told.fields["pixels"], pixels)
+    assert isinstance(done, Handled)
+    (sent,) = done.effects
+    assert isinstance(sent, Sent)
+    assert sent.fields is not None
+    assert isinstance(sent.fields["pixels"], Digest)
+    assert (sent.fields["pixels"].dtype, sent.fields["pixels"].shape) == (np.float32, (64,))
+
+
+def test_an_array_that_comes_again_is_written_once_and_names_what_was_sent(
+    writer: MakeWriter, toy: Any, tmp_path: Path
+) -> None:
+    made = writer()
+    big = toy.frame(1, 10_000)
+    made.write([toy.delivery(n, [n, big], kind=2) for n in range(1, 6)])
+    made.write([toy.handled(5, [[1, 0.0, 1, "x", 2, [1, toy.frame(1, 10_000)], False]], types=(2,))])
+    made.close()
+    assert made.nbytes < 2 * big.nbytes
+    with RunTrace(tmp_path) as trace:
+        *told, done = [record for record in trace.recordings[0].records() if not isinstance(record, Close)]
+        assert all(np.array_equal(record.fields["pixels"], big) for record in told if isinstance(record, Delivery))
+        assert isinstance(done, Handled)
+        (sent,) = done.effects
+        assert isinstance(sent, Sent)
+        np.testing.assert_array_equal(trace.resolved(sent.fields)["pixels"], big)
+
+
+def test_digests_alone_say_that_values_are_missing(writer: MakeWriter, toy: Any, tmp_path: Path) -> None:
+    made = writer(values=False)
+    made.write([toy.delivery(1, [1, toy.frame(1)], kind=2), toy.delivery(2, [2, toy.frame(1, 4)], kind=2)])
+    made.close()
+    with RunTrace(tmp_path) as trace:
+        large, small, _ = trace.recordings[0].records()
+        assert isinstance(large, Delivery)
+        assert isinstance(small, Delivery)
+        with pytest.raises(ValuesMissing, match=r"float32\[64\] were not recorded.*--trace full"):
+            trace.resolved(large.fields)
+        np.testing.assert_array_equal(trace.resolved(small.fields)["pixels"], toy.frame(1, 4))
+
+
+def test_a_file_that_is_full_is_followed_by_another_which_can_be_read_alone(writer: MakeWriter, toy: Any) -> None:
+    made = writer(segment_bytes=1000)
+    for n in range(1, 30):
+        made.write([toy.delivery(n, [n, toy.frame(0)], kind=2)])
+    made.close()
+    assert len(made.paths) > 2
+    assert [path.name for path in made.paths[:2]] == ["toy.77.000.trace", "toy.77.001.trace"]
+    told = [record for path in made.paths for record in records(path)]
+    numbers = [record.n for record in told if isinstance(record, Delivery)]
+    assert numbers == list(range(1, 30))
+    for record in records(made.paths[1]):
+        if isinstance(record, Delivery):
+            assert record.type == toy.TYPES[2]
+            assert isinstance(record.fields["pixels"], np.ndarray)
+
+
+def small_trace(writer: MakeWriter, toy: Any) -> tuple[Path, list[Record]]:
+    made = writer()
+    made.write(
+        [
+            toy.birth(),
+            toy.delivery(1),
+            toy.handled(1),
+            toy.delivery(2, [2, toy.frame(1)], kind=2),
+            toy.handled(2),
+            toy.delivery(3),
+        ]
+    )
+    made.close()
+    return made.paths[0], records(made.paths[0])
+
+
+def comparable(told: list[Record]) -> list[str]:
+    return [repr(record) for record in told]
+
+
+def test_a_trace_cut_off_at_any_byte_is_read_up_to_there(writer: MakeWriter, toy: Any, tmp_path: Path) -> None:
+    path, whole = small_trace(writer, toy)
+    content = path.read_bytes()
+    cut = tmp_path / "toy.77.cut.trace"
+    reached = set()
+    for size in range(len(content)):
+        cut.write_bytes(content[:size])
+        if size < PREAMBLE.size:
+            with pytest.raises(NotATrace, match=r"cut off|is no trace"):
+                TraceFile(cut)
+            continue
+        with TraceFile(cut) as file:
+            told = [record for _, record in file.records()]
+            assert not file.closed
+            ends = [place.end for place in file.places()]
+            left = size - (ends[-1] if ends else PREAMBLE.size)
+            assert [damage.length for damage in file.damages] == ([left] if left else [])
+            assert all("cut off" in str(damage) for damage in file.damages)
+        assert comparable(told) == comparable(whole[: len(told)])
+        reached.add(len(told))
+    assert reached == set(range(len(whole)))
+
+
+def test_a_damaged_byte_costs_the_record_that_it_is_in(writer: MakeWriter, toy: Any, tmp_path: Path) -> None:
+    path, whole = small_trace(writer, toy)
+    content = path.read_bytes()
+    with TraceFile(path) as file:
+        starts = [place.offset for place in file.places()]
+    hurt = tmp_path / "hurt.trace"
+    for at in range(len(content)):
+        damaged = bytearray(content)
+        damaged[at] ^= 0x41
+        hurt.write_bytes(damaged)
+        if at < len(MAGIC):
+            with pytest.raises(NotATrace, match="is no trace"):
+                TraceFile(hurt)
+            continue
+        with TraceFile(hurt) as file:
+            told = [record for _, record in file.records()]
+            assert file.damages, f"byte {at} went unnoticed"
+            start = max([0, *(start for start in starts if start <= at)])
+            assert file.damages[0].offset == start
+        # One record of an actor is lost at most; a lost TYPE or BLOB makes others less clear, but keeps them.
+        assert len(told) >= len(whole) - 1
+
+
+def test_what_is_no_trace_is_told_from_a_trace_of_another_version(tmp_path: Path, writer: MakeWriter, toy: Any) -> None:
+    other = tmp_path / "other.trace"
+    other.write_bytes(b"PK\x03\x04 and so on, for some time")
+    with pytest.raises(NotATrace, match="is no trace: it begins with"):
+        TraceFile(other)
+    with pytest.raises(NotATrace, match="No such file"):
+        TraceFile(tmp_path / "missing.trace")
+    with pytest.raises(NotATrace, match="there is no run or trace"):
+        RunTrace(tmp_path / "missing")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(NotATrace, match="holds no trace"):
+        RunTrace(tmp_path / "empty")
+    (tmp_path / "empty" / "config.json").write_text("{}")
+    with pytest.raises(NotATrace, match="was run without a trace"):
+        RunTrace(tmp_path / "empty")
+    path, _ = small_trace(writer, toy)
+    newer = tmp_path / "newer.trace"
+    begins = PREAMBLE.pack(MAGIC, 9, 0, 0)[:-4]
+    newer.write_bytes(begins + zlib.crc32(begins).to_bytes(4, "little") + path.read_bytes()[PREAMBLE.size :])
+    with pytest.raises(TraceVersion, match="format version 9; this program reads 1"):
+        TraceFile(newer)
+
+
+@pytest.mark.parametrize("every", [2, 3, 5])
+def test_a_disk_that_fails_costs_whole_records_that_are_counted(writer: MakeWriter, toy: Any, every: int) -> None:
+    made = writer(open_file=lambda path: toy.BadDisk(path, lambda write: write > 1 and write % every == 0))
+    for n in range(1, 41):
+        made.write([toy.delivery(n, [n, toy.frame(n)], kind=2)])
+    made.close()
+    told = records(made.paths[0])
+    numbers = [record.n for record in told if isinstance(record, Delivery)]
+    lost = sum(record.count for record in told if isinstance(record, Gap))
+    assert 0 < len(numbers) < 40
+    assert numbers == sorted(numbers)
+    tail = 40 - max(numbers)  # what fails last may find no later record to tell of it
+    assert len(numbers) + lost == 40 or (lost < 40 - len(numbers) <= lost + tail + 1)
+    assert made.dropped >= 40 - len(numbers)
+    gap = next(record for record in told if isinstance(record, Gap))
+    assert gap.reason == "No space left on device"
+    assert gap.actors == {"toy/a": gap.count}
+    assert all(record.type == toy.TYPES[2] for record in told if isinstance(record, Delivery))
+
+
+def test_a_folder_that_cannot_be_written_to_costs_the_trace_and_nothing_else(writer: MakeWriter, toy: Any) -> None:
+    def refuse(path: Path) -> Any:
+        raise PermissionError(13, "Permission denied")
+
+    made = writer(open_file=refuse)
+    made.write([toy.delivery(n) for n in range(1, 4)])
+    made.close()
+    assert (made.paths, made.dropped) == ([], 3)
+
+
+def test_a_file_that_grows_is_read_on(writer: MakeWriter, toy: Any) -> None:
+    made = writer()
+    made.write([toy.delivery(1)])
+    with TraceFile(made.paths[0]) as file:
+        (place,) = [place for place in file.places() if place.kind.name == "DELIVERY"]
+        assert not file.refresh()
+        made.write([toy.delivery(2)])
+        assert file.refresh()
+        (more,) = file.records(place.end)
+        assert isinstance(more[1], Delivery)
+        assert more[1].n == 2
+    made.close()
+
+
+def test_activations_are_put_together(writer: MakeWriter, toy: Any, tmp_path: Path) -> None:
+    made = writer()
+    made.write(
+        [
+            toy.birth(),
+            toy.handled(0),
+            toy.birth("toy/b"),
+            toy.delivery(1),
+            toy.delivery(1, actor="toy/b"),
+            toy.handled(1),
+            toy.delivery(2),
+        ]
+    )
+    made.close()
+    with RunTrace(tmp_path) as trace:
+        assert trace.actors() == ["toy/a", "toy/b"]
+        life = trace.life("toy/a")
+        assert [(each.n, each.phase, each.handled is not None) for each in trace.activations(life)] == [
+            (0, "start", True),
+            (1, "message", True),
+            (2, "message", False),
+        ]
+        assert trace.closed()
