@@ -1,8 +1,10 @@
 """Replay buffers for whole episodes and for transitions, what selects from them, and what paces them."""
 
-from components.replay.episodes import EpisodeReplay, InvalidExperience, Sampled
+from components.replay.episodes import EpisodeReplay, Sampled
+from components.replay.invalid import InvalidExperience
 from components.replay.limiter import SampleToInsertRatio
-from components.replay.prioritized import PrioritizedEpisodeReplay
+from components.replay.priorities import Priorities
+from components.replay.prioritized import PrioritizedEpisodeReplay, PrioritizedTransitions
 from components.replay.selectors import (
     FifoSelector,
     HighestSelector,
@@ -13,7 +15,8 @@ from components.replay.selectors import (
     UniformSelector,
 )
 from components.replay.table import TransitionTable
-from components.replay.transitions import Field, NStep, PrioritizedTransitions, SampledTransitions, Transitions
+from components.replay.transitions import Field, NStep, SampledTransitions, Transitions
+from components.replay.two_phase import NotPushed, SampledUnion, Share, TwoPhaseReplay, UnionStatistics
 
 __all__ = [
     "EpisodeReplay",
@@ -24,14 +27,20 @@ __all__ = [
     "LifoSelector",
     "LowestSelector",
     "NStep",
+    "NotPushed",
+    "Priorities",
     "PrioritizedEpisodeReplay",
     "PrioritizedSelector",
     "PrioritizedTransitions",
     "SampleToInsertRatio",
     "Sampled",
     "SampledTransitions",
+    "SampledUnion",
     "Selector",
+    "Share",
     "TransitionTable",
     "Transitions",
+    "TwoPhaseReplay",
     "UniformSelector",
+    "UnionStatistics",
 ]

@@ -13,15 +13,12 @@ from numpy.typing import NDArray
 
 from components.envs.base import EnvSpec
 from components.policies.base import EpisodeBatch
+from components.replay.invalid import InvalidExperience, check_array, check_indices, check_priorities
 
 FRAME_FIELDS = ("obs", "state", "available")
 STEP_FIELDS = ("actions", "reward")
 FIRST_EPISODES = 32
 """Room for so many episodes of full length is taken at first."""
-
-
-class InvalidExperience(ValueError):
-    """What was to be inserted, or a priority, is malformed; the replay buffer is unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +121,7 @@ class EpisodeReplay:
         self._lengths[slots], self._terminated[slots], self._generations[slots] = lengths, terminated, serials
         self._write(fields, stops)
         self.inserted += surplus + len(lengths)
-        self._took(slots)
+        self._took(int(slots[0]), len(slots))
 
     def _write(self, fields: Mapping[str, NDArray[Any]], stops: NDArray[np.int64]) -> None:
         total = int(stops[-1])
@@ -160,19 +157,19 @@ class EpisodeReplay:
             array[n_frames] = 0  # the padding of every batch is gathered from here
         return ring
 
-    def _took(self, slots: NDArray[np.int64]) -> None:
-        """Episodes have just been put into `slots` (E,)."""
+    def _took(self, first: int, n: int) -> None:
+        """Episodes have just been put into `n` slots from `first` on, and on from 0 after the last."""
 
     def _check(self, fields: Mapping[str, NDArray[Any]], terminated: NDArray[Any], lengths: NDArray[Any]) -> None:
         limit = self.spec.episode_limit
-        _expect("lengths", lengths, (len(lengths),), np.int32)
-        _expect("terminated", terminated, (len(lengths),), np.bool_)
+        check_array("lengths", lengths, (len(lengths),), np.int32)
+        check_array("terminated", terminated, (len(lengths),), np.bool_)
         if len(lengths) == 0 or lengths.min() < 1 or lengths.max() > limit:
             raise InvalidExperience(f"lengths: expected at least one episode of 1 to {limit} steps each, got {lengths}")
         n_steps = int(lengths.sum())
         for name, (item, dtype) in self._items.items():
             rows = n_steps + len(lengths) if name in FRAME_FIELDS else n_steps
-            _expect(name, fields[name], (rows, *item), dtype)
+            check_array(name, fields[name], (rows, *item), dtype)
         if not np.isfinite(fields["reward"]).all():
             step = int(np.flatnonzero(~np.isfinite(fields["reward"]))[0])
             raise InvalidExperience(f"reward: expected finite numbers, got {fields['reward'][step]} at step {step}")
@@ -224,23 +221,16 @@ class EpisodeReplay:
         self,
         indices: NDArray[np.int64],  # (E,)
         generations: NDArray[np.int64],  # (E,)
-        priorities: NDArray[np.float32],  # (E,)
+        priorities: NDArray[np.floating[Any]],  # (E,)
     ) -> None:
         """Take note of new priorities, which this uniform replay buffer checks and otherwise ignores.
 
         Raises:
-            InvalidExperience: shapes differ, an index is none, or a priority is negative or not finite.
+            InvalidExperience: an array's shape or dtype is another, an index is none, or a priority is negative or not
+                finite.
         """
-        shape = np.shape(indices)
-        if len(shape) != 1 or np.shape(generations) != shape or np.shape(priorities) != shape:
-            raise InvalidExperience(
-                "indices, generations and priorities: expected three arrays of one length, got shapes "
-                f"{shape}, {np.shape(generations)} and {np.shape(priorities)}"
-            )
-        if len(indices) and not (indices.min() >= 0 and indices.max() < self.capacity):
-            raise InvalidExperience(f"indices: expected 0 to {self.capacity - 1}, got {indices}")
-        if not (np.isfinite(priorities) & (priorities >= 0)).all():
-            raise InvalidExperience(f"priorities: expected finite numbers of at least 0, got {priorities}")
+        check_indices(indices, generations, self.capacity)
+        check_priorities(priorities, len(indices))
 
     def check_valid(self) -> list[str]:
         """Return what is wrong with the books, one sentence each; nothing if all is well."""
@@ -262,10 +252,3 @@ class EpisodeReplay:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {len(self)}/{self.capacity} episodes of {self.spec.name}>"
-
-
-def _expect(name: str, array: NDArray[Any], shape: tuple[int, ...], dtype: type) -> None:
-    if array.shape != shape or array.dtype != dtype:
-        raise InvalidExperience(
-            f"{name}: expected {np.dtype(dtype)} of shape {shape}, got {array.dtype} of shape {array.shape}"
-        )

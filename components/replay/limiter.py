@@ -1,5 +1,8 @@
 """How far sampling may run ahead of inserting, and the other way round; the rate limiter of Reverb (Cassirer 2021)."""
 
+from math import inf
+from typing import Self
+
 
 class SampleToInsertRatio:
     """Answers *may I?* so that each inserted item is sampled `samples_per_insert` times on average.
@@ -15,6 +18,7 @@ class SampleToInsertRatio:
             (min_diff, max_diff) itself.
         insert_size: the most items that are inserted at a time.
         sample_size: the most items that are sampled at a time.
+        capacity: items that the memory holds at most, if that is to be checked too.
 
     Raises:
         ValueError: the setting makes no sense, or could come to a standstill; the message has the arithmetic.
@@ -28,12 +32,17 @@ class SampleToInsertRatio:
         *,
         insert_size: int = 1,
         sample_size: int = 1,
+        capacity: int | None = None,
     ) -> None:
-        if not samples_per_insert > 0:
-            raise ValueError(f"samples_per_insert must be above 0, got {samples_per_insert}")
+        if not 0 < samples_per_insert < inf:
+            raise ValueError(f"samples_per_insert must be above 0 and finite, got {samples_per_insert}")
         for name, value in (("min_size", min_size), ("insert_size", insert_size), ("sample_size", sample_size)):
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
+        if capacity is not None and min_size > capacity:
+            raise ValueError(
+                f"min_size {min_size} is above the capacity {capacity}: so many items are never there to be sampled"
+            )
         centre = samples_per_insert * min_size
         if isinstance(error_buffer, tuple):
             low, high = error_buffer
@@ -62,6 +71,24 @@ class SampleToInsertRatio:
         self.min_diff, self.max_diff = low, high
         self.inserted = self.sampled = self.deleted = 0
 
+    @classmethod
+    def from_min_size(cls, min_size: int) -> Self:
+        """Return one that lets everything pass once `min_size` items are there; Reverb's MinSize.
+
+        Raises:
+            ValueError: `min_size` is below 1.
+        """
+        return cls(1.0, min_size, inf)
+
+    @classmethod
+    def queue(cls, size: int) -> Self:
+        """Return one for a queue of up to `size` items, each sampled once and then deleted: both of its ends wait.
+
+        Raises:
+            ValueError: `size` is below 2: with 1 neither end could be ahead of the other.
+        """
+        return cls(1.0, 1, (0.0, float(size)))
+
     @property
     def diff(self) -> float:
         """Samples that are owed to the items inserted so far."""
@@ -87,6 +114,14 @@ class SampleToInsertRatio:
     def delete(self, n: int = 1) -> None:
         """Count `n` items that are there no more; what a full buffer replaces need not be counted."""
         self.deleted += n
+
+    def take_over(self, other: "SampleToInsertRatio") -> None:
+        """Go on counting where `other` stands: how settings are changed while both sides run.
+
+        Samples are counted as if all had been drawn at the new ratio, so a change neither owes nor forbids any.
+        """
+        self.inserted, self.deleted = other.inserted, other.deleted
+        self.sampled = round(other.sampled * self.samples_per_insert / other.samples_per_insert)
 
     def __repr__(self) -> str:
         return (

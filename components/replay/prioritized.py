@@ -1,27 +1,159 @@
-"""Prioritised experience replay (Schaul et al. 2016) of whole episodes."""
+"""Replay buffers that draw by priority (Schaul et al. 2016): transitions and whole episodes."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from components.envs.base import EnvSpec
 from components.replay.episodes import EpisodeReplay
-from components.replay.sums import SumTree
+from components.replay.invalid import check_indices
+from components.replay.priorities import Priorities, Prioritized
+from components.replay.transitions import Field, NStep, Transitions
 
 
-class PrioritizedEpisodeReplay(EpisodeReplay):
-    """Draws episode i with probability P_i = p_i^alpha / Σ p^alpha, where p_i is its priority plus `epsilon`.
+class PrioritizedTransitions(Transitions, Prioritized):
+    """Draws row i with probability P_i = w_i / Σ w, with w = (priority + epsilon)^alpha.
+
+    A batch is drawn in strata, one row from each of `batch_size` equal shares of the sum, so a row may come twice. New
+    rows enter with the largest priority seen so far, or with one of their own, as the actors of Ape-X do it. A batch
+    cannot be drawn, which is a `ValueError`, when no row that is held has weight any more.
+
+    Args:
+        fields: by name, what a row holds.
+        capacity: rows held at most; the oldest go first.
+        alpha: as for `Priorities`, like all that follow.
+        beta: may be set between two samples.
+        epsilon: keeps a row whose priority is 0 within reach.
+        normalize: what importance weights are divided by.
+        decay: what drawing a row does to its weight.
+        n_step: as for `Transitions`.
+        slabs: as for `Transitions`.
+
+    Raises:
+        ValueError: an argument is out of its range.
+    """
+
+    def __init__(
+        self,
+        fields: Mapping[str, Field],
+        capacity: int,
+        *,
+        alpha: float = 0.6,
+        beta: float = 0.4,
+        epsilon: float = 1e-6,
+        normalize: Literal["batch", "buffer"] = "batch",
+        decay: float = 1.0,
+        n_step: NStep | None = None,
+        slabs: int = 2,
+    ) -> None:
+        super().__init__(fields, capacity, n_step=n_step, slabs=slabs)
+        self.stale_updates = 0
+        self.priorities = Priorities(
+            capacity, alpha=alpha, beta=beta, epsilon=epsilon, normalize=normalize, decay=decay
+        )
+
+    def insert(self, rows: Mapping[str, NDArray[Any]], priorities: NDArray[np.floating[Any]] | None = None) -> None:
+        """Add N rows with `priorities` (N,), or with the largest so far, and drop the oldest beyond `capacity`.
+
+        Raises:
+            InvalidExperience: as for `Transitions.insert`; or priorities are not N floats, or one of them is negative
+                or not finite, or so large that sums would overflow.
+        """
+        n = self._check_rows(rows)
+        weights = None if priorities is None else self.priorities.weigh(priorities, n)
+        self._write(rows, n)
+        if n:
+            self._took(n, weights)
+        if priorities is not None:
+            self.priorities.saw(priorities)
+
+    def insert_one(self, row: Mapping[str, Any], priority: float | None = None) -> None:
+        """Add one row with a `priority`, or with the largest so far; see `Transitions.insert_one`.
+
+        Raises:
+            InvalidExperience: as for `insert`.
+        """
+        values = self._check_row(row)
+        priorities = None if priority is None else np.array([priority], np.float64)
+        weights = None if priorities is None else self.priorities.weigh(priorities, 1)
+        self._write_one(values)
+        self._took(1, weights)
+        if priorities is not None:
+            self.priorities.saw(priorities)
+
+    def _took(self, n: int, weights: NDArray[np.float64] | None) -> None:
+        """Give the `n` newest rows their weights (n,), or all that of the largest priority."""
+        held = min(n, self.capacity)
+        start = (self.inserted - held) % self.capacity
+        if weights is None:
+            self.priorities.enter(start, held)
+        else:
+            self.priorities.set((start + np.arange(held)) % self.capacity, weights[n - held :])
+
+    def _draw(self, batch_size: int, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        slots, importance, _ = self.priorities.draw(batch_size, rng)
+        return slots, importance
+
+    @property
+    def share_fields(self) -> dict[str, Field]:
+        """What the items of a share hold, as `TwoPhaseReplay` takes it."""
+        return self.fields if self.n_step is None else self.fields | {"discount": Field(np.float32)}
+
+    def _read(self, slots: NDArray[np.int64]) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:
+        generations = self._generations_of(slots)
+        if not len(slots):
+            return {name: np.zeros((0, *shape), dtype) for name, (dtype, shape, _) in self.share_fields.items()}, slots
+        return {name: array.copy() for name, array in self._gather(slots, generations).items()}, generations
+
+    def update(
+        self,
+        indices: NDArray[np.int64],  # (B,)
+        generations: NDArray[np.int64],  # (B,)
+        priorities: NDArray[np.floating[Any]],  # (B,)
+    ) -> None:
+        """Set the priorities of rows that `sample` named; of one named twice the last stays.
+
+        A row that has been overwritten since is left out, and counted in `stale_updates`.
+
+        Raises:
+            InvalidExperience: an array's shape or dtype is another, an index is none, or a priority is negative or not
+                finite, or so large that sums would overflow. Nothing is changed then.
+        """
+        check_indices(indices, generations, self.capacity)
+        weights = self.priorities.weigh(priorities, len(indices))
+        current = (generations == self._generations_of(indices)) & (generations >= 0)
+        if not current.all():
+            self.stale_updates += int((~current).sum())
+            indices, weights, priorities = indices[current], weights[current], priorities[current]
+        if len(indices):
+            self.priorities.saw(priorities)
+            self.priorities.set(indices, weights)
+
+    def check_valid(self) -> list[str]:
+        wrong = super().check_valid() + self.priorities.check_valid()
+        weights = self.priorities[np.arange(self.capacity)]
+        if weights[len(self) :].any():
+            wrong.append(f"there is weight beyond the {len(self)} rows held: {weights}")
+        return wrong
+
+
+class PrioritizedEpisodeReplay(EpisodeReplay, Prioritized):
+    """Draws episode i with probability P_i = w_i / Σ w, with w = (priority + epsilon)^alpha.
 
     A batch is drawn in strata, one episode from each of `batch_size` equal shares of the sum, so an episode may come
-    twice. Importance weights are (n P_i)^-β over their maximum in the batch (§3.4 of the paper). New episodes enter
-    with the largest priority seen so far, so each is likely to be learnt from before its error is known.
+    twice. New episodes enter with the largest priority seen so far, so each is likely to be learnt from before its
+    error is known.
 
     Args:
         spec: sizes of the environment.
         capacity: episodes held at most; the oldest go first.
-        alpha: 0 draws uniformly, 1 in proportion to priorities; 0.6 in the paper.
-        beta: strength of the correction by importance weights, in [0, 1]; 0.4 at first in the paper, and annealed to 1.
-            It is an attribute, and may be set between two samples.
-        epsilon: keeps an episode whose error is 0 within reach.
+        alpha: as for `Priorities`, like all that follow.
+        beta: may be set between two samples.
+        epsilon: keeps an episode whose priority is 0 within reach.
+        normalize: what importance weights are divided by.
+        decay: what drawing an episode does to its weight.
         slabs: as for `EpisodeReplay`.
 
     Raises:
@@ -36,53 +168,65 @@ class PrioritizedEpisodeReplay(EpisodeReplay):
         alpha: float = 0.6,
         beta: float = 0.4,
         epsilon: float = 1e-6,
+        normalize: Literal["batch", "buffer"] = "batch",
+        decay: float = 1.0,
         slabs: int = 2,
     ) -> None:
-        if not (alpha >= 0 and 0 <= beta <= 1 and epsilon > 0):
-            raise ValueError(
-                f"expected alpha of at least 0, beta in [0, 1] and epsilon above 0, got {alpha}, {beta} and {epsilon}"
-            )
         super().__init__(spec, capacity, slabs=slabs)
-        self.alpha, self.beta, self.epsilon = alpha, beta, epsilon
-        self.max_priority = 1.0
-        """The largest priority ever given, with which new episodes enter; 1 until one is larger."""
         self.stale_updates = 0
-        """Priorities that came after their episode had been overwritten, and were ignored."""
-        self._sums = SumTree(capacity)
+        self.priorities = Priorities(
+            capacity, alpha=alpha, beta=beta, epsilon=epsilon, normalize=normalize, decay=decay
+        )
 
-    def _took(self, slots: NDArray[np.int64]) -> None:
-        self._sums[slots] = (self.max_priority + self.epsilon) ** self.alpha
+    def _took(self, first: int, n: int) -> None:
+        self.priorities.enter(first, n)
 
     def _draw(self, batch_size: int, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        slots = self._sums.find((np.arange(batch_size) + rng.random(batch_size)) / batch_size)
-        # (n P)^-β over its maximum: n and the sum cancel.
-        drawn = self._sums[slots]
-        return slots, ((drawn / drawn.min()) ** -self.beta).astype(np.float32)
+        slots, importance, _ = self.priorities.draw(batch_size, rng)
+        return slots, importance
+
+    @property
+    def share_fields(self) -> dict[str, Field]:
+        """What the items of a share hold, as `TwoPhaseReplay` takes it."""
+        fields = {
+            name: Field(dtype, (-1, *item), finite=name == "reward") for name, (item, dtype) in self._items.items()
+        }
+        return fields | {"lengths": Field(np.int32), "terminated": Field(np.bool_)}
+
+    def _read(self, slots: NDArray[np.int64]) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:
+        if not len(slots):
+            return {
+                name: np.zeros((0, *(max(length, 0) for length in shape)), dtype)
+                for name, (dtype, shape, _) in self.share_fields.items()
+            }, slots
+        batch = self._gather(slots, np.ones(len(slots), np.float32))
+        return {name: getattr(batch, name).copy() for name in self.share_fields}, self._generations[slots]
 
     def update(
         self,
         indices: NDArray[np.int64],  # (E,)
         generations: NDArray[np.int64],  # (E,)
-        priorities: NDArray[np.float32],  # (E,)
+        priorities: NDArray[np.floating[Any]],  # (E,)
     ) -> None:
         """Set the priorities of episodes that `sample` named; of one named twice the last stays.
 
         An episode that has been overwritten since is left out, and counted in `stale_updates`.
 
         Raises:
-            InvalidExperience: shapes differ, an index is none, or a priority is negative or not finite.
+            InvalidExperience: an array's shape or dtype is another, an index is none, or a priority is negative or not
+                finite, or so large that sums would overflow. Nothing is changed then.
         """
-        super().update(indices, generations, priorities)
-        current = self._generations[indices] == generations
+        check_indices(indices, generations, self.capacity)
+        weights = self.priorities.weigh(priorities, len(indices))
+        current = (self._generations[indices] == generations) & (generations >= 0)
         self.stale_updates += int((~current).sum())
         if current.any():
-            kept = priorities[current].astype(np.float64)
-            self.max_priority = max(self.max_priority, float(kept.max()))
-            self._sums[indices[current]] = (kept + self.epsilon) ** self.alpha
+            self.priorities.saw(priorities[current])
+            self.priorities.set(indices[current], weights[current])
 
     def check_valid(self) -> list[str]:
-        wrong = super().check_valid() + self._sums.check_valid()
-        weights = self._sums[np.arange(self.capacity)]
-        if (weights[: len(self)] <= 0).any() or weights[len(self) :].any():
-            wrong.append(f"exactly the {len(self)} episodes held should have weight, they have {weights}")
+        wrong = super().check_valid() + self.priorities.check_valid()
+        weights = self.priorities[np.arange(self.capacity)]
+        if weights[len(self) :].any():
+            wrong.append(f"there is weight beyond the {len(self)} episodes held: {weights}")
         return wrong

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from components.replay.episodes import InvalidExperience
+from components.replay.invalid import InvalidExperience
 
 Floats: TypeAlias = NDArray[np.floating[Any]]
 

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from components.replay.sums import DeepSumTree
+from components.replay.sums import SumTree
 
 
 class Selector(Protocol):
@@ -73,7 +73,7 @@ class PrioritizedSelector:
         if not (np.isfinite(exponent) and exponent >= 0):
             raise ValueError(f"exponent: expected a finite number of at least 0, got {exponent}")
         self.exponent = exponent
-        self._sums = DeepSumTree(capacity)
+        self._sums = SumTree(capacity)
         self._all = UniformSelector(capacity)
 
     def insert(self, items: NDArray[np.int64], priorities: NDArray[np.float64]) -> None:

@@ -3,66 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-WIDTH = 64
-"""Leaves of a block. A draw costs the blocks once and WIDTH per item, an update WIDTH per item."""
-
 TOP = 4096
 """Entries of a pyramid's top level at most. Running sums of all of them are made once after a change."""
-
-
-class SumTree:
-    """Non-negative weights of `size` items. Two levels, not log2 of them: numpy pays by the call, not by the item.
-
-    Sums of blocks are made anew from their leaves whenever a leaf changes, so no rounding error accumulates.
-    """
-
-    def __init__(self, size: int) -> None:
-        n_blocks = -(-size // WIDTH)
-        self.size = size
-        self._leaves = np.zeros((n_blocks, WIDTH))
-        self._blocks = np.zeros(n_blocks)
-        self._flat = self._leaves.reshape(-1)
-
-    @property
-    def total(self) -> float:
-        """The sum of all weights."""
-        return float(self._blocks.sum())
-
-    def __getitem__(self, items: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the weights of `items` (n,)."""
-        return self._flat[items]
-
-    def __setitem__(self, items: NDArray[np.int64], weights: NDArray[np.float64] | float) -> None:
-        """Set the weights of `items` (n,), finite and at least 0; of an item named twice the last one stays."""
-        self._flat[items] = weights
-        blocks = items // WIDTH
-        self._blocks[blocks] = self._leaves[blocks].sum(1)
-
-    def find(self, shares: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Return the items (n,) at which the running sum passes `shares` (n,), in [0, 1], of the total.
-
-        With uniform shares an item is drawn in proportion to its weight; one of weight 0 never is.
-        """
-        ends = np.cumsum(self._blocks)
-        # Rounding may move a position to the very end of what it falls in, or before its beginning: it is kept inside.
-        at = np.minimum(shares * ends[-1], np.nextafter(ends[-1], 0.0))
-        block = np.searchsorted(ends, at, side="right")
-        leaf_ends = np.cumsum(self._leaves[block], axis=1)
-        start = ends[block] - self._blocks[block]
-        within = np.clip(at - start, 0.0, np.nextafter(leaf_ends[:, -1], 0.0))
-        leaf = (leaf_ends <= within[:, None]).sum(1)
-        return np.asarray(block * WIDTH + leaf)
-
-    def check_valid(self) -> list[str]:
-        """Return what is wrong, one sentence each; nothing if all is well."""
-        wrong = []
-        if not (np.isfinite(self._flat) & (self._flat >= 0)).all():
-            wrong.append("a weight is negative or not finite")
-        if (self._blocks != self._leaves.sum(1)).any():
-            wrong.append("the sum of a block is not that of its leaves")
-        if self._flat[self.size :].any():
-            wrong.append("there is weight beyond the last item")
-        return wrong
 
 
 class Pyramid:
@@ -121,8 +63,8 @@ class Pyramid:
         return wrong
 
 
-class DeepSumTree(Pyramid):
-    """Non-negative weights of `size` items, for many more of them than a `SumTree` is quick with."""
+class SumTree(Pyramid):
+    """Non-negative weights of `size` items, drawn in proportion to them."""
 
     def __init__(self, size: int) -> None:
         super().__init__(size, np.add, 0.0)

@@ -6,9 +6,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from components.replay.episodes import InvalidExperience
+from components.replay.invalid import InvalidExperience, check_indices, check_priorities
 from components.replay.selectors import Selector
-from components.replay.transitions import Field, SampledTransitions, Transitions, check_indices, check_priorities
+from components.replay.transitions import Field, SampledTransitions, Transitions
 
 
 class TransitionTable(Transitions):

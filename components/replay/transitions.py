@@ -6,16 +6,12 @@ N rows are inserted and B are sampled at a time. Nothing here waits, and nothing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from components.replay.episodes import InvalidExperience
-from components.replay.sums import DeepSumTree, Pyramid
-
-LARGEST_SUM = 1e300
-"""What the weights of all items together stay below, so that no sum of them becomes infinite."""
+from components.replay.invalid import InvalidExperience, describe
 
 
 class Field(NamedTuple):
@@ -195,8 +191,7 @@ class Transitions:
             if isinstance(value, (bool, int, float)) and not isinstance(value, np.generic) and not shape:
                 value = _from_python(name, value, dtype)
             elif not isinstance(value, (np.ndarray, np.generic)) or value.shape != shape or value.dtype != dtype:
-                got = f"{value.dtype} of shape {value.shape}" if hasattr(value, "dtype") else type(value).__name__
-                raise InvalidExperience(f"{name}: expected {dtype} of shape {shape}, got {got}")
+                raise InvalidExperience(f"{name}: expected {dtype} of shape {shape}, got {describe(value)}")
             if finite and not (np.isfinite(value).all() if shape else isfinite(value)):
                 raise InvalidExperience(f"{name}: expected finite numbers, got {value}")
             values[name] = value
@@ -215,9 +210,13 @@ class Transitions:
         if batch_size < 1 or not self.inserted:
             raise ValueError(f"expected a batch_size of at least 1 and rows to draw, got {batch_size} and {len(self)}")
         slots, weights = self._draw(batch_size, rng)
-        newest = self.inserted - 1
-        generations = newest - (newest - slots) % self.capacity
+        generations = self._generations_of(slots)
         return SampledTransitions(self._gather(slots, generations), slots, generations, weights)
+
+    def _generations_of(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return how many rows were inserted before those in `slots` (B,)."""
+        newest = self.inserted - 1
+        return newest - (newest - slots) % self.capacity
 
     def _draw(self, batch_size: int, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Return the slots (B,) of a batch and their importance weights (B,)."""
@@ -267,205 +266,6 @@ class Transitions:
         return f"<{type(self).__name__} {len(self)}/{self.capacity} rows of {', '.join(self.fields)}>"
 
 
-class PrioritizedTransitions(Transitions):
-    """Draws row i with probability P_i = w_i / Σ w, with w = (priority + epsilon)^alpha (Schaul et al. 2016).
-
-    A batch is drawn in strata, one row from each of `batch_size` equal shares of the sum, so a row may come twice. New
-    rows enter with the largest priority seen so far, or with one of their own, as the actors of Ape-X do it.
-
-    Args:
-        fields: by name, what a row holds.
-        capacity: rows held at most; the oldest go first.
-        alpha: 0 draws uniformly, 1 in proportion to priorities; 0.6 in the paper.
-        beta: strength of the correction by importance weights, in [0, 1]; 0.4 at first in the paper, and annealed to 1.
-            It is an attribute, and may be set between two samples.
-        epsilon: keeps a row whose priority is 0 within reach; with 0 it is never drawn.
-        normalize: importance weights (n P_i)^-beta are divided by the largest of the batch, as in the paper, or by that
-            of the whole buffer, as its own authors' code does: the weight of a row then does not depend on its company.
-        decay: what the weight w of a row is multiplied by when it has been drawn, once for every time in the batch.
-            With 0 a row that was drawn comes no more until it is given a priority.
-        n_step: as for `Transitions`.
-        slabs: as for `Transitions`.
-
-    Raises:
-        ValueError: an argument is out of its range.
-    """
-
-    def __init__(
-        self,
-        fields: Mapping[str, Field],
-        capacity: int,
-        *,
-        alpha: float = 0.6,
-        beta: float = 0.4,
-        epsilon: float = 1e-6,
-        normalize: Literal["batch", "buffer"] = "batch",
-        decay: float = 1.0,
-        n_step: NStep | None = None,
-        slabs: int = 2,
-    ) -> None:
-        super().__init__(fields, capacity, n_step=n_step, slabs=slabs)
-        for name, number, most in (("alpha", alpha, np.inf), ("beta", beta, 1.0), ("epsilon", epsilon, np.inf)):
-            if not (0.0 <= number <= most and np.isfinite(number)):
-                raise ValueError(f"{name}: expected a finite number in [0, {most}], got {number}")
-        if not 0.0 <= decay <= 1.0:
-            raise ValueError(f"decay: expected a number in [0, 1], got {decay}")
-        if normalize not in ("batch", "buffer"):
-            raise ValueError(f"normalize: expected batch or buffer, got {normalize!r}")
-        self.alpha, self.beta, self.epsilon, self.normalize, self.decay = alpha, beta, epsilon, normalize, decay
-        self.max_priority = 1.0
-        """The largest priority ever given, with which new rows enter; 1 until one is larger."""
-        self.stale_updates = 0
-        """Priorities that came after their row had been overwritten, and were ignored."""
-        self._sums = DeepSumTree(capacity)
-        self._least = Pyramid(capacity, np.minimum, np.inf) if normalize == "buffer" else None
-
-    # Inserting ------------------------------------------------------------------------------------------------------
-
-    def insert(self, rows: Mapping[str, NDArray[Any]], priorities: NDArray[np.floating[Any]] | None = None) -> None:
-        """Add N rows with `priorities` (N,), or with the largest so far, and drop the oldest beyond `capacity`.
-
-        Raises:
-            InvalidExperience: as for `Transitions.insert`; or priorities are not N floats, or one of them is negative
-                or not finite, or so large that sums would overflow.
-        """
-        n = self._check_rows(rows)
-        weights = None if priorities is None else self._weigh(priorities, n)
-        first = self.inserted
-        self._write(rows, n)
-        if n:
-            self._took(first, weights)
-        if n and priorities is not None:
-            self.max_priority = max(self.max_priority, float(priorities.max()))
-
-    def insert_one(self, row: Mapping[str, Any], priority: float | None = None) -> None:
-        """Add one row with a `priority`, or with the largest so far; see `Transitions.insert_one`.
-
-        Raises:
-            InvalidExperience: as for `insert`.
-        """
-        values = self._check_row(row)
-        weights = None if priority is None else self._weigh(np.array([priority], np.float64), 1)
-        self._write_one(values)
-        self._took(self.inserted - 1, weights)
-        if priority is not None:
-            self.max_priority = max(self.max_priority, float(priority))
-
-    def _took(self, first: int, weights: NDArray[np.float64] | None) -> None:
-        """Give rows from serial `first` on, at least one, their weights (N,), or all that of the largest priority."""
-        n = min(self.inserted - first, self.capacity)
-        if weights is not None:
-            self._set((self.inserted - n + np.arange(n)) % self.capacity, weights[len(weights) - n :])
-            return
-        weight = (self.max_priority + self.epsilon) ** self.alpha
-        start = (self.inserted - n) % self.capacity
-        for begin, stop in ((start, min(start + n, self.capacity)), (0, start + n - self.capacity)):
-            if begin < stop:
-                self._sums.fill(begin, stop, weight)
-                if self._least is not None:
-                    self._least.fill(begin, stop, weight)
-
-    def _set(self, slots: NDArray[np.int64], weights: NDArray[np.float64]) -> None:
-        self._sums[slots] = weights
-        if self._least is not None:  # what is never drawn does not count among the least
-            self._least[slots] = np.where(weights > 0, weights, np.inf)
-
-    def _weigh(self, priorities: NDArray[np.floating[Any]], n: int) -> NDArray[np.float64]:
-        """Return the weights (n,) of priorities that are as they should be."""
-        check_priorities(priorities, n)
-        with np.errstate(over="ignore"):
-            weights: NDArray[np.float64] = (priorities.astype(np.float64) + self.epsilon) ** self.alpha
-        if n and not weights.max() < LARGEST_SUM / self.capacity:
-            raise InvalidExperience(
-                f"priorities: expected a sum that is finite when they are raised to the power {self.alpha}, "
-                f"got {priorities}"
-            )
-        return weights
-
-    # Sampling -------------------------------------------------------------------------------------------------------
-
-    def sample(self, batch_size: int, rng: np.random.Generator) -> SampledTransitions:
-        """Draw `batch_size` rows, B, in proportion to their weights.
-
-        The arrays of the batch are this object's memory: see `slabs`.
-
-        Raises:
-            ValueError: nothing is held, or `batch_size` is below 1, or no row that is held has weight any more.
-        """
-        return super().sample(batch_size, rng)
-
-    def _draw(self, batch_size: int, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        if not self._sums.folded > 0:
-            raise ValueError(f"expected a row with weight to draw, got none among {len(self)}")
-        slots = self._sums.find((np.arange(batch_size) + rng.random(batch_size)) / batch_size)
-        drawn = self._sums[slots]
-        # (n P)^-beta over its maximum: n and the sum cancel.
-        least = drawn.min() if self._least is None else self._least.folded
-        weights = ((least / drawn) ** self.beta).astype(np.float32)
-        if self.decay != 1.0:
-            once, times = np.unique(slots, return_counts=True)
-            self._set(once, self._sums[once] * self.decay**times)
-        return slots, weights
-
-    def update(
-        self,
-        indices: NDArray[np.int64],  # (B,)
-        generations: NDArray[np.int64],  # (B,)
-        priorities: NDArray[np.floating[Any]],  # (B,)
-    ) -> None:
-        """Set the priorities of rows that `sample` named; of one named twice the last stays.
-
-        A row that has been overwritten since is left out, and counted in `stale_updates`.
-
-        Raises:
-            InvalidExperience: an array's shape or dtype is another, an index is none, or a priority is negative or not
-                finite, or so large that sums would overflow. Nothing is changed then.
-        """
-        check_indices(indices, generations, self.capacity)
-        weights = self._weigh(priorities, len(indices))
-        if not len(indices):
-            return
-        newest = self.inserted - 1
-        current = (generations == newest - (newest - indices) % self.capacity) & (generations >= 0)
-        if not current.all():
-            self.stale_updates += int((~current).sum())
-            indices, weights, priorities = indices[current], weights[current], priorities[current]
-        if len(indices):
-            self.max_priority = max(self.max_priority, float(priorities.max()))
-            self._set(indices, weights)
-
-    def check_valid(self) -> list[str]:
-        wrong = super().check_valid() + self._sums.check_valid()
-        weights = self._sums[np.arange(self.capacity)]
-        if weights[len(self) :].any():
-            wrong.append(f"there is weight beyond the {len(self)} rows held: {weights}")
-        if self._least is not None:
-            wrong += self._least.check_valid()
-            if (self._least[np.arange(self.capacity)] != np.where(weights > 0, weights, np.inf)).any():
-                wrong.append("the least weights are not those of the sums")
-        return wrong
-
-
-def check_indices(indices: NDArray[np.int64], generations: NDArray[np.int64], capacity: int) -> None:
-    """Raise `InvalidExperience` unless these are two arrays of one length, and every index is in 0 … capacity - 1."""
-    for name, array in (("indices", indices), ("generations", generations)):
-        if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype.kind != "i":
-            raise InvalidExperience(f"{name}: expected signed integers of shape (B,), got {_describe(array)}")
-    if len(indices) != len(generations):
-        raise InvalidExperience(f"generations: expected shape {indices.shape}, got {generations.shape}")
-    if len(indices) and (indices.min() < 0 or indices.max() >= capacity):
-        raise InvalidExperience(f"indices: expected 0 to {capacity - 1}, got {indices}")
-
-
-def check_priorities(priorities: NDArray[np.floating[Any]], n: int) -> None:
-    """Raise `InvalidExperience` unless these are n floats that are finite and at least 0."""
-    if not isinstance(priorities, np.ndarray) or priorities.shape != (n,) or priorities.dtype.kind != "f":
-        raise InvalidExperience(f"priorities: expected floats of shape ({n},), got {_describe(priorities)}")
-    # NaN is neither at least 0 nor below infinity, and passes through both minimum and maximum.
-    if n and not (priorities.min() >= 0 and priorities.max() < np.inf):
-        raise InvalidExperience(f"priorities: expected finite numbers of at least 0, got {priorities}")
-
-
 def _from_python(name: str, value: float, dtype: np.dtype[Any]) -> Any:
     """Return a Python number as a scalar of `dtype`, unless it is of another kind or does not fit."""
     kinds = "b" if isinstance(value, bool) else "iuf" if isinstance(value, int) else "f"
@@ -475,7 +275,3 @@ def _from_python(name: str, value: float, dtype: np.dtype[Any]) -> Any:
         return dtype.type(value)
     except OverflowError:
         raise InvalidExperience(f"{name}: expected {dtype} of shape (), got {value}, which does not fit") from None
-
-
-def _describe(array: Any) -> str:
-    return f"{array.dtype} of shape {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__

@@ -201,7 +201,7 @@ def test_no_episodes_are_none_to_insert(kind, spec, make_episodes):
 @pytest.mark.parametrize(
     ("indices", "generations", "priorities", "message"),
     [
-        ([0, 1], [0], [1.0, 1.0], "expected three arrays of one length, got shapes (2,), (1,) and (2,)"),
+        ([0, 1], [0], [1.0, 1.0], "generations: expected shape (2,), got (1,)"),
         ([4], [0], [1.0], "indices: expected 0 to 3, got [4]"),
         ([-1], [0], [1.0], "indices: expected 0 to 3, got [-1]"),
         ([0], [0], [-0.5], "priorities: expected finite numbers of at least 0, got [-0.5]"),

@@ -89,9 +89,10 @@ def test_a_setting_that_can_go_on_for_ever_is_accepted(settings, bounds):
         ((1, 10, 0.5), "range of max_diff - min_diff = 10.5 - 9.5 = 1.0"),
         ((1, 10, (0, 1.5)), "range of max_diff - min_diff = 1.5 - 0 = 1.5"),
         ((1, 10, (11, 20)), "min_diff 11 is above samples_per_insert * min_size = 1 * 10 = 10"),
-        ((0, 1, 5), "samples_per_insert must be above 0, got 0"),
+        ((0, 1, 5), "samples_per_insert must be above 0 and finite, got 0"),
+        ((float("inf"), 1, 5), "samples_per_insert must be above 0 and finite, got inf"),
         ((2, 0, 5), "min_size must be at least 1, got 0"),
-        ((float("nan"), 1, 5), "samples_per_insert must be above 0, got nan"),
+        ((float("nan"), 1, 5), "samples_per_insert must be above 0 and finite, got nan"),
         ((1, 1, float("nan")), "error_buffer nan leaves a range"),
     ],
 )  # fmt: skip
@@ -133,6 +134,49 @@ def test_no_accepted_setting_comes_to_a_standstill(spi, min_size, low, width, in
             limiter.insert(insert_size)
         else:
             limiter.sample(sample_size)
+
+
+def test_more_than_the_memory_holds_is_never_there_to_be_sampled():
+    with pytest.raises(ValueError, match="min_size 11 is above the capacity 10: so many items are never there"):
+        SampleToInsertRatio(1, 11, 20, capacity=10)
+    assert SampleToInsertRatio(1, 10, 20, capacity=10).min_size == 10
+
+
+def test_with_a_min_size_alone_everything_passes_once_it_is_there():
+    limiter = SampleToInsertRatio.from_min_size(3)
+    limiter.insert(2)
+    assert limiter.may_insert(10**9)
+    assert not limiter.may_sample()
+    limiter.insert()
+    assert limiter.may_sample(10**9)
+
+
+def test_both_ends_of_a_queue_wait():
+    limiter = SampleToInsertRatio.queue(3)
+    assert not limiter.may_sample()
+    insert_all(limiter)
+    assert limiter.inserted == 3
+    for _ in range(3):
+        assert limiter.may_sample()
+        limiter.sample()
+        limiter.delete()
+    assert not limiter.may_sample()
+    assert limiter.may_insert(3)
+    with pytest.raises(ValueError, match=re.escape("max_diff - min_diff = 1.0 - 0.0 = 1.0")):
+        SampleToInsertRatio.queue(1)
+
+
+def test_settings_change_while_it_runs():
+    old, new = SampleToInsertRatio(2, 3, 4), SampleToInsertRatio(4, 3, 10)
+    old.insert(100)
+    old.sample(196)
+    old.delete(7)
+    new.take_over(old)
+    assert (new.inserted, new.deleted, new.sampled) == (100, 7, 392)
+    assert new.diff == 2 * old.diff
+    assert new.may_insert()
+    assert new.may_sample(6)
+    assert not new.may_sample(7)
 
 
 def test_its_repr_says_where_it_stands():

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from components.replay import returns as returns_module
-from components.replay.episodes import InvalidExperience
+from components.replay.invalid import InvalidExperience
 from components.replay.returns import AdvantageScale, gae, n_step_returns, retrace, td_lambda_returns, v_trace
 
 lengths_of = st.lists(st.integers(1, 40), min_size=1, max_size=5)

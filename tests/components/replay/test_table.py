@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from components.replay.episodes import InvalidExperience
+from components.replay.invalid import InvalidExperience
 from components.replay.selectors import (
     FifoSelector,
     HighestSelector,

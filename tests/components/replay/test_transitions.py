@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from components.replay import sums as sums_module
-from components.replay.episodes import InvalidExperience
-from components.replay.sums import DeepSumTree, Pyramid
-from components.replay.transitions import Field, NStep, PrioritizedTransitions, Transitions
+from components.replay.invalid import InvalidExperience
+from components.replay.prioritized import PrioritizedTransitions
+from components.replay.sums import Pyramid, SumTree
+from components.replay.transitions import Field, NStep, Transitions
 
 FIELDS = {
     "obs": Field(np.float32, (3,)),
@@ -142,7 +143,7 @@ def test_priorities_are_what_a_dictionary_would_say(capacity, operations, decay,
         assert replay.check_valid() == []
         assert (replay.max_priority, replay.stale_updates) == (pytest.approx(largest), stale)
         slots = np.array([serial % capacity for serial in model], np.int64)
-        np.testing.assert_allclose(replay._sums[slots], list(model.values()), rtol=1e-6)
+        np.testing.assert_allclose(replay.priorities[slots], list(model.values()), rtol=1e-6)
 
 
 @pytest.mark.parametrize("capacity", [2, 7, 10, 16])
@@ -183,7 +184,7 @@ def test_a_weighted_mean_is_that_of_uniform_draws_in_either_form():
         for _ in range(4000):
             sampled = replay.sample(8, generator)
             # Undo the scaling, which differs from batch to batch in one form.
-            scale = 1.0 if normalize == "buffer" else 1.0 / replay._sums[sampled.indices].min()
+            scale = 1.0 if normalize == "buffer" else 1.0 / replay.priorities[sampled.indices].min()
             total += (sampled.weights * scale * sampled.batch["reward"]).sum()
             weight += (sampled.weights * scale).sum()
         assert total / weight == pytest.approx(3.5, abs=0.1)
@@ -200,7 +201,7 @@ def test_decay_zero_draws_everything_once_and_then_says_so():
     replay, generator = PrioritizedTransitions(FIELDS, 10, decay=0.0), rng()
     replay.insert(make_rows(10))
     assert sorted(int(replay.sample(1, generator).indices[0]) for _ in range(10)) == list(range(10))
-    with pytest.raises(ValueError, match="expected a row with weight to draw, got none among 10"):
+    with pytest.raises(ValueError, match="expected something with weight to draw, got none"):
         replay.sample(1, generator)
     replay.update(np.array([3]), np.array([3]), np.array([1.0]))
     assert replay.sample(1, generator).indices.tolist() == [3]
@@ -371,7 +372,7 @@ def test_python_numbers_make_a_row(kind):
 def test_malformed_priorities_are_refused_and_nothing_changes(priorities, message):
     replay = PrioritizedTransitions(FIELDS, 7)
     replay.insert(make_rows(5))
-    before, indices = replay._sums[np.arange(7)], np.array([0, 1])
+    before, indices = replay.priorities[np.arange(7)], np.array([0, 1])
     with pytest.raises(InvalidExperience, match=re.escape(message)):
         replay.update(indices, indices, priorities)
     with pytest.raises(InvalidExperience, match=re.escape(message)):
@@ -379,7 +380,7 @@ def test_malformed_priorities_are_refused_and_nothing_changes(priorities, messag
     with pytest.raises(InvalidExperience, match="priorities: expected finite numbers of at least 0"):
         replay.insert_one(ONE, -1.0)
     assert_unchanged(replay, 5)
-    np.testing.assert_array_equal(replay._sums[np.arange(7)], before)
+    np.testing.assert_array_equal(replay.priorities[np.arange(7)], before)
     assert replay.max_priority == 1.0
 
 
@@ -441,8 +442,8 @@ def test_spoilt_sums_are_reported(monkeypatch):
     monkeypatch.setattr(sums_module, "TOP", 2)
     replay = PrioritizedTransitions(FIELDS, 7, normalize="buffer")
     replay.insert(make_rows(5))
-    replay._sums._flat[0][[0, 5, 6]] = 9.0, -1.0, -1.0
-    replay._sums._flat[0][7:] = 1.0
+    replay.priorities._sums._flat[0][[0, 5, 6]] = 9.0, -1.0, -1.0
+    replay.priorities._sums._flat[0][7:] = 1.0
     wrong = " ".join(replay.check_valid())
     for complaint in ("level 1 is not what", "weight is negative", "beyond the 5 rows", "beyond the last", "the least"):
         assert complaint in wrong
@@ -463,7 +464,7 @@ def test_a_share_finds_the_item_at_which_the_running_sum_passes_it(weights, shar
         weights[-1] = 1.0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sums_module, "TOP", top)
-        tree = DeepSumTree(len(weights))
+        tree = SumTree(len(weights))
     tree[np.arange(len(weights))] = weights
     ends, total = np.cumsum(weights), weights.sum()
     shares = np.array([*shares, 0.0, 1.0, *np.clip(ends / total, 0, 1)])

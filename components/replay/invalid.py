@@ -1,0 +1,43 @@
+"""What a replay buffer refuses, and how it says so."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class InvalidExperience(ValueError):
+    """What was to be inserted, or a priority, is malformed; the replay buffer is unchanged."""
+
+
+def check_array(name: str, array: Any, shape: tuple[int, ...], dtype: Any) -> None:
+    """Raise `InvalidExperience` unless this is an array of that shape and dtype."""
+    if not isinstance(array, np.ndarray) or array.shape != shape or array.dtype != dtype:
+        raise InvalidExperience(f"{name}: expected {np.dtype(dtype)} of shape {shape}, got {describe(array)}")
+
+
+def check_indices(indices: NDArray[np.int64], generations: NDArray[np.int64], capacity: int) -> None:
+    """Raise `InvalidExperience` unless these are two arrays of one length, and every index is in 0 … capacity - 1."""
+    for name, array in (("indices", indices), ("generations", generations)):
+        if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype.kind != "i":
+            raise InvalidExperience(f"{name}: expected signed integers of shape (B,), got {describe(array)}")
+    if len(indices) != len(generations):
+        raise InvalidExperience(f"generations: expected shape {indices.shape}, got {generations.shape}")
+    if len(indices) and (indices.min() < 0 or indices.max() >= capacity):
+        raise InvalidExperience(f"indices: expected 0 to {capacity - 1}, got {indices}")
+
+
+def check_priorities(priorities: NDArray[np.floating[Any]], n: int) -> None:
+    """Raise `InvalidExperience` unless these are n floats that are finite and at least 0."""
+    if not isinstance(priorities, np.ndarray) or priorities.shape != (n,) or priorities.dtype.kind != "f":
+        raise InvalidExperience(f"priorities: expected floats of shape ({n},), got {describe(priorities)}")
+    # NaN is neither at least 0 nor below infinity, and passes through both minimum and maximum.
+    if n and not (priorities.min() >= 0 and priorities.max() < np.inf):
+        raise InvalidExperience(f"priorities: expected finite numbers of at least 0, got {priorities}")
+
+
+def describe(array: Any) -> str:
+    """Return dtype and shape of an array, or the type of what is none."""
+    if isinstance(array, (np.ndarray, np.generic)):
+        return f"{array.dtype} of shape {array.shape}"
+    return type(array).__name__
