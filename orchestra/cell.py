@@ -6,7 +6,7 @@ import zlib
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from orchestra.mailbox import Mailbox
 from orchestra.message import Lane, Message, Request
 from orchestra.ref import Ref, speaking
 from orchestra.system import CellStatistics, StopMsg, TerminatedMsg, WatchMsg
+from orchestra.waits import Wait
 
 if TYPE_CHECKING:
     from orchestra.node import Node
@@ -64,6 +65,10 @@ class Cell:
         self._restarts = 0
         self._handled = 0
         self._busy_s = 0.0
+        self._busy_since: float | None = None
+        self._message_since = 0.0
+        self.waits: set[Wait] = set()
+        """What the handler that is under way waits for."""
         self._draining = False
         self._wake: asyncio.Future[None] | None = None
         self._current: Envelope | None = None
@@ -106,7 +111,12 @@ class Cell:
 
     async def offload(self, function: Callable[..., T], *args: Any) -> T:
         """Run `function` in a thread of the node, or at once on a node that must be reproducible."""
-        return await self.node.offload(function, *args)
+        wait = Wait.for_thread(function, args)
+        self.waits.add(wait)
+        try:
+            return await self.node.offload(wait.work, function, *args)
+        finally:
+            self.waits.discard(wait)
 
     def spawn_child(self, name: str, kind: type[Actor[Any]], recipe: Callable[[], Actor[Any]]) -> Ref[Any]:
         """Start a child, which stops with this cell."""
@@ -117,14 +127,27 @@ class Cell:
     # How it speaks: Sender
 
     def post(self, recipient: str, message: Message) -> Awaitable[None] | None:
-        return self.node.post(self.address, recipient, message)
+        waiting = self.node.post(self.address, recipient, message)
+        return None if waiting is None else self._noted(Wait.for_room(recipient), waiting)
 
     def post_nowait(self, recipient: str, message: Message) -> None:
         self.node.post_nowait(self.address, recipient, message)
 
     async def ask(self, recipient: str, request: Request[Any]) -> Any:
         waiting = self._current.chain if self._current is not None else ()
-        return await self.node.ask(self.address, recipient, request, (*waiting, self.address))
+        wait = Wait.for_answer(recipient)
+        self.waits.add(wait)
+        try:
+            return await self.node.ask(self.address, recipient, request, (*waiting, self.address))
+        finally:
+            self.waits.discard(wait)
+
+    async def _noted(self, wait: Wait, until: Awaitable[None]) -> None:
+        self.waits.add(wait)
+        try:
+            await until
+        finally:
+            self.waits.discard(wait)
 
     # How it runs
 
@@ -147,14 +170,35 @@ class Cell:
 
     def statistics(self) -> CellStatistics:
         """Return its account so far."""
+        now = self.clock.monotonic()
+        current = self.current
         return CellStatistics(
             address=self.address,
             kind=self.kind.__name__,
             mailbox=self.mailbox.statistics(),
             handled=self._handled,
             restarts=self._restarts,
-            busy_s=self._busy_s,
+            busy_s=self._busy_s + (0.0 if self._busy_since is None else now - self._busy_since),
+            state=self._state(),
+            message="" if current is None else type(current.message).__name__,
+            sender="" if current is None else current.sender,
+            for_s=0.0 if current is None else now - self._message_since,
+            waits_for=tuple(sorted(map(str, self.waits))),
         )
+
+    @property
+    def current(self) -> Envelope | None:
+        """The message that it is busy with."""
+        return self._current
+
+    def _state(self) -> Literal["idle", "handling", "waiting", "restarting", "stopping"]:
+        if self._wake is not None and not self._wake.done():
+            return "restarting"
+        if self.stopping:
+            return "stopping"
+        if self.waits:
+            return "waiting"
+        return "idle" if self._current is None else "handling"
 
     def _seeded(self, incarnation: int) -> np.random.Generator:
         key = (zlib.crc32(self.address.encode()), incarnation)
@@ -209,17 +253,19 @@ class Cell:
         mailbox = self.mailbox
         flows = self.flows
         recent = self._recent
+        monotonic = self.clock.monotonic
         burst = 0
-        since = self.clock.monotonic()
+        self._busy_since = self._message_since = monotonic()
         while True:
             envelope = mailbox.get_nowait()
             if envelope is None:
-                self._busy_s += self.clock.monotonic() - since
+                self._busy_s += monotonic() - self._busy_since
+                self._busy_since = None
                 if self._draining:
                     return
                 await mailbox.wait_not_empty()
                 burst = 0
-                since = self.clock.monotonic()
+                self._busy_since = self._message_since = monotonic()
                 continue
             message = envelope.message
             kind = type(message)
@@ -232,7 +278,11 @@ class Cell:
             recent.append((kind.__name__, envelope.sender))
             self._current = envelope
             call, is_async = handler
-            result = await call(message) if is_async else call(message)
+            if is_async:
+                self._message_since = monotonic()  # in a plain `def` nobody can look before it is over
+                result = await call(message)
+            else:
+                result = call(message)
             if envelope.correlation:
                 self._answer(envelope, result)
             self._current = None
@@ -240,6 +290,7 @@ class Cell:
             if burst == BURST:
                 burst = 0
                 await asyncio.sleep(0)
+                self._message_since = monotonic()
 
     def _handle_system(self, message: Message) -> None:
         match message:
@@ -276,6 +327,9 @@ class Cell:
 
     def _fail_current(self, error: Exception) -> None:
         envelope, self._current = self._current, None
+        if self._busy_since is not None:
+            self._busy_s += self.clock.monotonic() - self._busy_since
+            self._busy_since = None
         if envelope is not None and envelope.correlation:
             self.node.fail(envelope, self._blame(error))
 

@@ -38,6 +38,15 @@ def node_of(address: str) -> str:
     return address.partition("/")[0]
 
 
+GUEST = "guest-"
+"""How the names of guests begin: processes that look into a run without being a part of it."""
+
+
+def is_guest(address: str) -> bool:
+    """Whether this node, or the node of this address, is no part of the run that it has joined."""
+    return address.startswith(GUEST)
+
+
 def check_name(name: str, what: str) -> str:
     """Return `name` if it can be part of an address.
 

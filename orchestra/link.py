@@ -35,6 +35,7 @@ from orchestra.errors import (
     WireError,
 )
 from orchestra.message import REGISTRY, Lane, Message
+from orchestra.system import LinkStatistics
 from orchestra.transport.base import Connection
 from orchestra.transport.frames import Frame, Kind, frame_bytes, frame_prefix
 
@@ -94,6 +95,9 @@ class Link:
         self.silent_beats = 0
         """Heartbeats of this node since the peer was heard."""
         self.lost = False
+        self._sent = self._sent_bytes = self._received = self._received_bytes = 0
+        self._pinged_at: float | None = None
+        self._round_trip_s: float | None = None
         self.said_goodbye = False
         self._node = node
         self._peers = peers
@@ -142,6 +146,7 @@ class Link:
                 turn: asyncio.Future[None] = self._node.loop.create_future()
                 window.waiting.append((turn, pieces, nbytes))
                 return turn
+        self._count_sent(nbytes)
         self._connection.send(pieces)
         return None
 
@@ -164,6 +169,7 @@ class Link:
         limits = self._node.limits
         if len(header) > limits.header or size > limits.payload:
             raise self._too_large("an answer", len(header), size)
+        self._count_sent(len(header) + size)
         self._connection.send([frame_prefix(Kind.ANSWER, len(header), size) + header, *codec.payload_buffers(arrays)])
 
     def fail(self, correlation: int, error: Exception) -> None:
@@ -184,6 +190,8 @@ class Link:
 
     def ping(self) -> None:
         """Ask for a sign of life."""
+        if self._pinged_at is None:
+            self._pinged_at = self._node.clock.monotonic()
         self._send(Kind.PING, b"")
 
     def close(self) -> None:
@@ -209,8 +217,10 @@ class Link:
             return
         match frame.kind:
             case Kind.MESSAGE:
+                self._count_received(frame.nbytes)
                 self._message(frame)
             case Kind.ANSWER:
+                self._count_received(frame.nbytes)
                 correlation, value = self._unpack(frame, _ANSWER)
                 self._node.resolve(correlation, value)
             case Kind.FAILURE:
@@ -221,7 +231,9 @@ class Link:
             case Kind.PING:
                 self._send(Kind.PONG, b"")
             case Kind.PONG:
-                pass  # hearing it was the point
+                if self._pinged_at is not None:
+                    self._round_trip_s = self._node.clock.monotonic() - self._pinged_at
+                    self._pinged_at = None
             case Kind.GOODBYE:
                 self.said_goodbye = True
             case _:
@@ -247,7 +259,31 @@ class Link:
                     turn.set_exception(gone)
         self._peers.link_lost(self, error)
 
+    def statistics(self) -> LinkStatistics:
+        """Return what went by it so far, and what is on its way."""
+        windows = self._windows.values()
+        return LinkStatistics(
+            peer=self.peer,
+            state="lost" if self.lost else "open",
+            round_trip_s=self._round_trip_s,
+            sent=self._sent,
+            sent_bytes=self._sent_bytes,
+            received=self._received,
+            received_bytes=self._received_bytes,
+            in_flight=sum(window.count for window in windows),
+            in_flight_bytes=sum(window.nbytes for window in windows),
+            waiting=sum(len(window.waiting) for window in windows),
+        )
+
     # Inside
+
+    def _count_sent(self, nbytes: int) -> None:
+        self._sent += 1
+        self._sent_bytes += nbytes
+
+    def _count_received(self, nbytes: int) -> None:
+        self._received += 1
+        self._received_bytes += nbytes
 
     def _send(self, kind: Kind, header: bytes) -> None:
         self._connection.send([frame_bytes(kind, header)])
@@ -342,6 +378,7 @@ class Link:
             if not window.take(size):
                 return
             window.waiting.popleft()
+            self._count_sent(size)
             self._connection.send(pieces)
             turn.set_result(None)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+import psutil
 from pydantic import ValidationError
 
 from orchestra import codec, log
@@ -17,7 +19,7 @@ from orchestra.actor import Actor, actor_class, on
 from orchestra.cell import STOPPED, Cell, refusal
 from orchestra.clock import Clock, RealClock
 from orchestra.directory import Directory
-from orchestra.envelope import Envelope, check_name, node_of
+from orchestra.envelope import Envelope, check_name, is_guest, node_of
 from orchestra.errors import (
     AskCycle,
     AskFailed,
@@ -253,12 +255,20 @@ class Node:
         for cell in self._cells.values():
             for (sender, kind), count in cell.flows.items():
                 flows[sender, kind.__name__, cell.address] += count
+        told = ((*flow, count) for flow, count in sorted(flows.items()) if not is_guest(flow[0]))
         return NodeStatistics(
             node=self.name,
             cells=tuple(cell.statistics() for cell in self._cells.values()),
-            flows=tuple(Flow(sender=s, type=t, recipient=r, count=n) for (s, t, r), n in sorted(flows.items())),
+            flows=tuple(Flow(sender=s, type=t, recipient=r, count=n) for s, t, r, n in told),
             dead_letters=self._dead_letters.total(),
             peers=self.peers.names,
+            links=self.peers.statistics(),
+            pid=os.getpid(),
+            at_s=time.monotonic(),
+            cpu_s=time.process_time(),
+            rss=psutil.Process().memory_info().rss,
+            lag_s=self.peers.lag_s,
+            tasks=len(asyncio.all_tasks(self.loop)),
             processes=self.processes(),
         )
 

@@ -1,14 +1,15 @@
 """The other nodes that a node talks to: whom it dials, whom it lets in, who is still there, and who is gone."""
 
 import asyncio
+from collections import deque
 from typing import TYPE_CHECKING
 
-from orchestra.envelope import node_of
+from orchestra.envelope import is_guest, node_of
 from orchestra.errors import HandshakeError, OrchestraError, Unreachable
 from orchestra.link import Link
 from orchestra.message import Message
 from orchestra.ref import Ref
-from orchestra.system import LookupMsg, WatchMsg
+from orchestra.system import LinkStatistics, LookupMsg, WatchMsg
 from orchestra.transport.base import Connection, Listener
 from orchestra.transport.registry import transport_for
 
@@ -21,6 +22,7 @@ HEARTBEAT_S = 2.0
 SILENT_BEATS = 10
 """A peer that was not heard for so many heartbeats is taken for dead. Counted in beats, not in seconds: a node that was
 itself busy for a minute has heard nobody meanwhile, and that is no fault of theirs."""
+REMEMBERED_BEATS = 5
 MAX_UNPROVEN = 64
 """Connections that have not proved themselves yet; one more is turned away."""
 
@@ -48,11 +50,21 @@ class Peers:
         self._listener: Listener | None = None
         self._watched: dict[str, set[tuple[str, str]]] = {}
         self._heart: asyncio.Task[None] | None = None
+        self._lags: deque[float] = deque(maxlen=REMEMBERED_BEATS)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The nodes that this one is connected to, sorted."""
-        return tuple(sorted(self._links))
+        """The nodes of the run that this one is connected to, sorted."""
+        return tuple(sorted(peer for peer in self._links if not is_guest(peer)))
+
+    @property
+    def lag_s(self) -> float:
+        """How much too late the loop came to a heartbeat, the worst of the last few."""
+        return max(self._lags, default=0.0)
+
+    def statistics(self) -> tuple[LinkStatistics, ...]:
+        """Return how the connections to the nodes of the run are doing."""
+        return tuple(self._links[name].statistics() for name in self.names)
 
     async def open(self) -> None:
         """Listen, and join the run.
@@ -135,7 +147,8 @@ class Peers:
         del self._links[link.peer]
         reason = f"node {link.peer} is gone: {error or 'closed by this side'}"
         if not node.stopping:
-            level = node.log.info if link.said_goodbye or error is None else node.log.warning
+            expected = link.said_goodbye or error is None or is_guest(link.peer)
+            level = node.log.info if expected else node.log.warning
             level("peer gone", peer=link.peer, reason="it said goodbye" if link.said_goodbye else str(error))
         if self._join is None:
             node.directory.unregister(link.peer)
@@ -211,7 +224,9 @@ class Peers:
     async def _beat(self) -> None:
         """Ping the peers, and take a silent one for dead."""
         while True:
+            due = self._node.loop.time() + HEARTBEAT_S
             await asyncio.sleep(HEARTBEAT_S)
+            self._lags.append(max(0.0, self._node.loop.time() - due))
             for link in [*self._links.values(), *self._other_links]:
                 if not link.peer:
                     continue  # it has to prove itself first, and in time

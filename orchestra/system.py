@@ -1,6 +1,6 @@
 """The runtime's own messages: what cells and nodes understand without any actor's doing."""
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from orchestra.message import Lane, Message, Request
 from orchestra.ref import Ref
@@ -64,7 +64,35 @@ class CellStatistics(Message):
     handled: int
     restarts: int
     busy_s: float
-    """Seconds spent in handlers."""
+    """Seconds spent with messages, those of waiting in the middle of one included."""
+    state: Literal["idle", "handling", "waiting", "restarting", "stopping"]
+    """`waiting` is in the middle of a message; an actor without one is idle."""
+    message: str
+    """The type of the message that it is busy with; empty if none."""
+    sender: str
+    """Who told that message."""
+    for_s: float
+    """Seconds since it began with that message; for a plain `def`, since it last had nothing to do, or a bit later."""
+    waits_for: tuple[str, ...]
+    """What has to happen before it goes on, in words."""
+
+
+class LinkStatistics(Message):
+    """A connection to another node, as one side sees it. Counts are of messages and answers, since it opened."""
+
+    peer: str
+    state: str
+    round_trip_s: float | None
+    """From a heartbeat to its answer, the last time; None before the first."""
+    sent: int
+    sent_bytes: int
+    received: int
+    received_bytes: int
+    in_flight: int
+    """Messages sent that have not left the mailboxes of the peer: credit in use."""
+    in_flight_bytes: int
+    waiting: int
+    """Senders of this node that wait for credit."""
 
 
 class Flow(Message):
@@ -96,6 +124,18 @@ class NodeStatistics(Message):
     dead_letters: int
     peers: tuple[str, ...]
     """The nodes it is connected to."""
+    links: tuple[LinkStatistics, ...]
+    pid: int
+    at_s: float
+    """When this was said, on a clock of this process that never goes backwards: for rates."""
+    cpu_s: float
+    """Seconds of processor time that the process has used."""
+    rss: int
+    """Bytes of memory that the process occupies."""
+    lag_s: float
+    """How much later than due its event loop came to a heartbeat, the worst of the last few; 0 without heartbeats."""
+    tasks: int
+    """Tasks of its event loop that are not done."""
     processes: tuple[ProcessStatistics, ...] = ()
     """What this node launched; only the root launches."""
 

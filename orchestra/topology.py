@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from orchestra.actor import Actor, actor_class
-from orchestra.envelope import check_name
+from orchestra.envelope import GUEST, check_name, is_guest
 from orchestra.errors import UsageError
 from orchestra.message import Message
 from orchestra.ref import Ref
@@ -69,6 +69,8 @@ class Topology:
         """
         if check_name(name, "a node") in self.nodes:
             raise UsageError(f"topology {self.name!r} has a node {name!r} already")
+        if is_guest(name):
+            raise UsageError(f"{name!r} cannot name a node: names that begin with {GUEST!r} are kept for guests")
         node = self.nodes[name] = PlannedNode(name)
         return node
 

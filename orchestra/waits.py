@@ -1,0 +1,57 @@
+"""What an actor waits for in the middle of a message. Noted while it lasts, read by whoever looks into a run."""
+
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Wait:
+    """One thing that has to happen before a handler goes on. Its text is made only when somebody looks."""
+
+    __slots__ = ("thread", "what", "whose")
+
+    def __init__(self, what: str, whose: object) -> None:
+        self.what = what
+        self.whose = whose
+        self.thread = 0
+        """The thread that does the work, where it is work in a thread, once that has begun."""
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.whose if isinstance(self.whose, str) else _name(self.whose)}"
+
+    def work(self, function: Callable[..., T], *args: Any) -> T:
+        """Call `function` in the thread that this is called in, and take note which that is."""
+        self.thread = threading.get_ident()
+        try:
+            return function(*args)
+        finally:
+            self.thread = 0
+
+    @classmethod
+    def for_thread(cls, function: Callable[..., Any], args: tuple[Any, ...]) -> "Wait":
+        """Make the wait for `function(*args)` in a thread."""
+        return cls("a thread:", (function, args))
+
+    @classmethod
+    def for_answer(cls, of: str) -> "Wait":
+        """Make the wait for an answer."""
+        return cls("an answer of", of)
+
+    @classmethod
+    def for_room(cls, at: str) -> "Wait":
+        """Make the wait for room in a mailbox, or for its node to be reached."""
+        return cls("room at", at)
+
+
+def _name(work: Any) -> str:
+    function, args = work
+    # `with_threads(4, policy.learn, batch)` is named after what is called in the end, too.
+    called = [_qualified(entry) for entry in args if callable(entry) and hasattr(entry, "__qualname__")]
+    return _qualified(function) + (f"({', '.join(called)})" if called else "")
+
+
+def _qualified(function: Any) -> str:
+    inner = getattr(function, "func", function)  # a partial is named after what it wraps
+    return str(getattr(inner, "__qualname__", None) or type(inner).__qualname__)
