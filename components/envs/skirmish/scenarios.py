@@ -65,12 +65,17 @@ class Terrain:
             cells[west:east, south:north] = True
         return cells
 
-    def footing(self) -> NDArray[np.bool_]:
-        """(2, 32, 32) indexed [who, x, y]: where those on the ground can walk, and where giants can."""
+    def footing(self) -> NDArray[np.int8]:
+        """(2, 32, 32) indexed [who, x, y]: where those on the ground can walk, and where giants can.
+
+        0 for a cell that is blocked, 1 for an open one that touches a blocked one, 2 for the others.
+        """
         cells = np.stack([self.walkable()] * 2)
         for south, north, west, east in self.cliffs:
             cells[1, west:east, south:north] = True
-        return cells
+        framed = np.pad(cells, ((0, 0), (1, 1), (1, 1)), constant_values=True)
+        around = np.lib.stride_tricks.sliding_window_view(framed, (3, 3), axis=(1, 2)).all(axis=(3, 4))
+        return cells.astype(np.int8) + (cells & around)
 
     def ways(self) -> NDArray[np.int16]:
         """(1024, 1024) indexed by cells [from, to], a cell being 32 x + y: the cell to head for, -1 for straight on.

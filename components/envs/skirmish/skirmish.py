@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from components.envs.base import Env, EnvSpec
 from components.envs.skirmish import kernel
+from components.envs.skirmish.kernel.constants import FIRST_TARGET
 from components.envs.skirmish.options import Features, Rewards
 from components.envs.skirmish.records import BATTLE, UNIT
 from components.envs.skirmish.scenarios import scenario_named
@@ -75,7 +76,7 @@ class Skirmish(Env):
         self.spec = EnvSpec(
             name=scenario,
             n_agents=agents,
-            n_actions=kernel.FIRST_TARGET + enemies,
+            n_actions=FIRST_TARGET + enemies,
             obs_size=self.features.obs_size(self.scenario),
             state_size=self.features.state_size(self.scenario),
             episode_limit=self.scenario.limit,

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from components.envs.skirmish import kernel
+from components.envs.skirmish.kernel import constants
+from components.envs.skirmish.kernel.constants import CELLS, MIDDLE
 from components.envs.skirmish.options import Features, Rewards, shield_bit
 from components.envs.skirmish.scenarios import scenario_named
 from components.envs.skirmish.skirmish import Skirmish
@@ -228,7 +229,7 @@ class StarCraft2Env:
         """Attack the enemy that was nearest when the last one died, wherever it is; or heal the nearest friend."""
         unit = self.get_unit_by_id(agent_id)
         if unit.health <= 0.0:
-            return kernel.NO_OP
+            return constants.NO_OP
         heals = self._type(unit).healing > 0.0
         others = self.agents if heals else self.enemies
         target = self._heuristic_targets[agent_id]
@@ -236,15 +237,15 @@ class StarCraft2Env:
             tasks = [k for k, other in others.items() if self._is_task(unit, other)]
             if not tasks:
                 self._heuristic_targets[agent_id] = None
-                return kernel.STOP
+                return constants.STOP
             target = min(tasks, key=lambda k: _distance(unit, others[k]))
             self._heuristic_targets[agent_id] = target
-        action = kernel.FIRST_TARGET + target
+        action = constants.FIRST_TARGET + target
         if self.heuristic_rest and not self.skirmish.available[0, agent_id, action]:
             dx, dy = others[target].pos.x - unit.pos.x, others[target].pos.y - unit.pos.y
             if abs(dx) > abs(dy):
-                return kernel.EAST if dx > 0.0 else kernel.WEST
-            return kernel.NORTH if dy > 0.0 else kernel.SOUTH
+                return constants.EAST if dx > 0.0 else constants.WEST
+            return constants.NORTH if dy > 0.0 else constants.SOUTH
         return action
 
     def _is_task(self, unit: UnitView, other: UnitView) -> bool:
@@ -286,8 +287,11 @@ class StarCraft2Env:
                 if cooldown:
                     heals = self._type(unit).healing > 0.0
                     cooldown_share = unit.weapon_cooldown / self.unit_max_cooldown(unit)
-                    row.append(unit.energy / kernel.FULL_ENERGY if heals else cooldown_share)
-                row += [(unit.pos.x - kernel.MIDDLE) / kernel.CELLS, (unit.pos.y - kernel.MIDDLE) / kernel.CELLS]
+                    row.append(unit.energy / constants.FULL_ENERGY if heals else cooldown_share)
+                row += [
+                    (unit.pos.x - MIDDLE) / CELLS,
+                    (unit.pos.y - MIDDLE) / CELLS,
+                ]
                 if bits:
                     row.append(unit.shield / unit.shield_max)
                 row += [float(kind.type_id == unit.unit_type) for kind in types]
@@ -305,7 +309,7 @@ class StarCraft2Env:
         dx = units["x"][: self.n_agents, None] - units["x"][None, :]
         dy = units["y"][: self.n_agents, None] - units["y"][None, :]
         alive = units["health"] > 0.0
-        seen = (np.sqrt(dx * dx + dy * dy) < kernel.SIGHT) & alive[: self.n_agents, None] & alive[None, :]
+        seen = (np.sqrt(dx * dx + dy * dy) < constants.SIGHT) & alive[: self.n_agents, None] & alive[None, :]
         seen[np.arange(self.n_agents), np.arange(self.n_agents)] = False
         return np.asarray(seen, dtype=np.bool_)
 
@@ -410,11 +414,11 @@ class StarCraft2Env:
 
     def unit_shoot_range(self, agent_id: int) -> float:
         """How far away an attack may be ordered."""
-        return kernel.SHOOT
+        return constants.SHOOT
 
     def unit_sight_range(self, agent_id: int) -> float:
         """How near others must be to be seen."""
-        return kernel.SIGHT
+        return constants.SIGHT
 
     def unit_max_cooldown(self, unit: UnitView) -> float:
         """What its remaining cooldown is divided by."""
@@ -430,7 +434,7 @@ class StarCraft2Env:
         dx, dy = ((0.0, probe), (probe, 0.0), (0.0, -probe), (-probe, 0.0))[direction]
         x, y = int(unit.pos.x + dx), int(unit.pos.y + dy)
         cells = self._scenario.terrain.walkable()
-        return 0 <= x < kernel.CELLS and 0 <= y < kernel.CELLS and bool(cells[x, y])
+        return 0 <= x < CELLS and 0 <= y < CELLS and bool(cells[x, y])
 
     def _type(self, unit: UnitView) -> UnitType:
         return next(kind for kind in self._scenario.allies + self._scenario.enemies if kind.type_id == unit.unit_type)

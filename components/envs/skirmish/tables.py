@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from components.envs.skirmish.kernel import AIR, GIANT, GROUND, SWEEP_DELAY
+from components.envs.skirmish.kernel.constants import AIR, GIANT, GROUND, SWEEP_DELAY
 from components.envs.skirmish.options import Features, Rewards, shield_bit
 from components.envs.skirmish.records import KIND, RULES
 from components.envs.skirmish.scenarios import MAP_SIZE, Group, Scenario, Terrain

@@ -1,0 +1,92 @@
+"""B battles: what Python calls."""
+
+from components.envs.skirmish.kernel.compiling import compiled
+from components.envs.skirmish.kernel.constants import Bools, Doubles, Floats, Footing, Ints, Records, Ways
+from components.envs.skirmish.kernel.episode import judge, line_up
+from components.envs.skirmish.kernel.tick import play_step
+from components.envs.skirmish.kernel.views import show
+
+
+@compiled
+def first_refused(actions: Ints, battles: Records, available: Bools) -> int:
+    """The number b * A + i of the first action that can't be taken, or -1."""
+    copies, agents = actions.shape
+    choices = available.shape[2]
+    for b in range(copies):
+        for i in range(agents):
+            action = actions[b, i]
+            if battles[b].over or action < 0 or action >= choices or not available[b, i, action]:
+                number: int = b * agents + i
+                return number
+    return -1
+
+
+@compiled
+def reset_all(
+    which: Bools,
+    units: Records,
+    battles: Records,
+    kinds: Records,
+    rules: Records,
+    footing: Footing,
+    height: Doubles,
+    obs: Floats,
+    state: Floats,
+    available: Bools,
+    reward: Floats,
+    terminated: Bools,
+    truncated: Bools,
+    won: Bools,
+) -> None:
+    """Begin a new episode in the battles that `which` (B,) names."""
+    for b in range(len(battles)):
+        if which[b]:
+            line_up(units[b], battles[b], kinds, rules[0], footing)
+            show(units[b], battles[b], kinds, rules[0], footing[0], height, available[b], obs[b], state[b])
+            reward[b] = 0.0
+            terminated[b] = False
+            truncated[b] = False
+            won[b] = False
+
+
+@compiled
+def step_all(
+    actions: Ints,
+    units: Records,
+    battles: Records,
+    kinds: Records,
+    damage: Doubles,
+    rules: Records,
+    footing: Footing,
+    ways: Ways,
+    height: Doubles,
+    obs: Floats,
+    state: Floats,
+    available: Bools,
+    reward: Floats,
+    terminated: Bools,
+    truncated: Bools,
+    won: Bools,
+) -> None:
+    """One step of every battle; the actions have been checked."""
+    for b in range(len(battles)):
+        play_step(units[b], battles[b], kinds, damage, rules[0], footing, ways, actions[b])
+        judge(b, units[b], battles[b], kinds, rules[0], reward, terminated, truncated, won)
+        show(units[b], battles[b], kinds, rules[0], footing[0], height, available[b], obs[b], state[b])
+
+
+@compiled
+def show_all(
+    units: Records,
+    battles: Records,
+    kinds: Records,
+    rules: Records,
+    footing: Footing,
+    height: Doubles,
+    obs: Floats,
+    state: Floats,
+    available: Bools,
+) -> None:
+    """Write again what can be seen, after the records were changed from outside."""
+    for b in range(len(battles)):
+        show(units[b], battles[b], kinds, rules[0], footing[0], height, available[b], obs[b], state[b])

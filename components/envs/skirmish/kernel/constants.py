@@ -1,0 +1,45 @@
+"""The words that the kernel's files share: orders, layers, actions, SMAC's rules, and the types of its arguments.
+
+`units` are the records (N,) of one battle, allies first; `kinds` (N,) what each of them is; `damage` (T, T) what one
+hit of the first type does to the second, before armour. B battles, A agents, E enemies, U actions.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Record = Any  # one of `records`, by reference: numpy's stubs can't say which fields it has
+Records = Any  # an array of them
+Bools = NDArray[np.bool_]
+Doubles = NDArray[np.float64]
+Footing = NDArray[np.int8]  # of a cell: 0 blocked, 1 open next to a blocked one, CLEAR
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
+Ways = NDArray[np.int16]
+
+IDLE, MOVE, ATTACK, ADVANCE = 0, 1, 2, 3
+
+GROUND, GIANT, AIR = 0, 1, 2
+
+NO_OP, STOP, NORTH, SOUTH, EAST, WEST, FIRST_TARGET = 0, 1, 2, 3, 4, 5, 6
+
+SIGHT = 9.0  # of every unit, centre to centre: a rule of SMAC, not of the game
+SHOOT = 6.0  # likewise: an attack may be ordered up to here, whatever the weapon's range
+CELLS = 32
+CLEAR = 2
+MIDDLE = 16.0
+
+RANGE_SLOP = 1.0  # how far a target may slip away from one who is already aiming
+SCAN_SLOP = 0.5  # likewise from one who has merely chosen it
+
+SWEEP_DELAY = 6.0  # ticks from the shot to the first sweep of a beam
+
+FULL_ENERGY = 200.0
+FIRST_ENERGY = 50.0
+
+SHIELD_REST = 160  # ticks without harm after which a shield recovers
+SHIELD_REGEN = 0.125
+
+HELP_REACH = 4.0
+HELP_EVERY = 32

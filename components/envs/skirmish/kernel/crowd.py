@@ -1,0 +1,116 @@
+"""Crowds: how units keep apart, and swerve round each other."""
+
+from math import sqrt
+
+from components.envs.skirmish.kernel.compiling import compiled
+from components.envs.skirmish.kernel.constants import ADVANCE, Footing, Record, Records
+from components.envs.skirmish.kernel.ground import shift
+
+SOFT_HOLD = 0.25  # a unit that fights takes this share of an overlap with one that walks
+STEER_REACH = 0.6
+STEER_AHEAD = 0.3
+STEER_LIMIT = 2.0
+
+
+@compiled
+def push_apart(one: Record, other: Record, dx: float, dy: float, overlap: float) -> None:
+    """Divide an overlap between two; (dx, dy) is the unit vector from one to the other."""
+    share = 0.5
+    if one.holding and not other.holding:
+        share = SOFT_HOLD
+    elif other.holding and not one.holding:
+        share = 1.0 - SOFT_HOLD
+    one.push_x -= share * overlap * dx
+    one.push_y -= share * overlap * dy
+    other.push_x += (1.0 - share) * overlap * dx
+    other.push_y += (1.0 - share) * overlap * dy
+
+
+@compiled
+def arrive_with(unit: Record, rules: Record) -> None:
+    """Stop where a friend has stopped who is in the way: an army does not squeeze itself onto one point."""
+    dx = unit.goal_x - unit.x
+    dy = unit.goal_y - unit.y
+    if unit.order == ADVANCE and unit.target < 0 and dx * dx + dy * dy <= rules.crowd * rules.crowd:
+        unit.arrived = True
+
+
+@compiled
+def is_in_the_way(unit: Record, other: Record, dx: float, dy: float) -> bool:
+    """Whether somebody, (dx, dy) away, is before a unit that walks and does not go the same way."""
+    if unit.stride <= 0.0 or unit.heading_x * dx + unit.heading_y * dy <= 0.0:
+        return False
+    same_way: bool = unit.heading_x * other.heading_x + unit.heading_y * other.heading_y > 0.0
+    return not same_way
+
+
+@compiled
+def steer_round(i: int, unit: Record, dx: float, dy: float, closeness: float) -> None:
+    """Swerve from somebody who is in the way, if he is well ahead, to the side he is not on."""
+    ahead = unit.heading_x * dx + unit.heading_y * dy
+    if ahead <= STEER_AHEAD:
+        return
+    weight = closeness * ahead
+    across = unit.heading_x * dy - unit.heading_y * dx
+    if across > 1e-9 or (across >= -1e-9 and i % 2 == 0):
+        weight = -weight
+    unit.steer_x -= weight * unit.heading_y
+    unit.steer_y += weight * unit.heading_x
+
+
+@compiled
+def separate(units: Records, kinds: Records, rules: Record, footing: Footing) -> None:
+    """Push overlapping units apart, and let those who walk see what they are about to walk into."""
+    n = len(units)
+    for i in range(n):
+        unit = units[i]
+        unit.push_x = 0.0
+        unit.push_y = 0.0
+        unit.steer_x = 0.0
+        unit.steer_y = 0.0
+
+    for i in range(n):
+        one = units[i]
+        if one.health <= 0.0:
+            continue
+        for j in range(i + 1, n):
+            other = units[j]
+            dx = other.x - one.x
+            dy = other.y - one.y
+            touch = kinds[i].separation + kinds[j].separation
+            near = touch + STEER_REACH
+            squared = dx * dx + dy * dy
+            if squared >= near * near or other.health <= 0.0 or kinds[i].layer != kinds[j].layer:
+                continue
+            one_swerves = one.target != j and is_in_the_way(one, other, dx, dy)
+            other_swerves = other.target != i and is_in_the_way(other, one, -dx, -dy)
+            if not one_swerves and not other_swerves and squared >= touch * touch:
+                continue
+            far = sqrt(squared)
+            if far < 1e-6:
+                # Two on one spot have no direction to part in; any will do.
+                dx, dy, far = 1e-6, 0.0, 1e-6
+            inverse = 1.0 / far
+            dx *= inverse
+            dy *= inverse
+            if far < touch:
+                push_apart(one, other, dx, dy, touch - far)
+                if one.arrived or other.arrived:
+                    arrive_with(one, rules)
+                    arrive_with(other, rules)
+            closeness = 1.0 - max(far - touch, 0.0) / STEER_REACH
+            if one_swerves:
+                steer_round(i, one, dx, dy, closeness)
+            if other_swerves:
+                steer_round(j, other, -dx, -dy, closeness)
+
+    for i in range(n):
+        unit = units[i]
+        if unit.health <= 0.0:
+            continue
+        steer = unit.steer_x * unit.steer_x + unit.steer_y * unit.steer_y
+        if steer > STEER_LIMIT * STEER_LIMIT:
+            unit.steer_x *= STEER_LIMIT / sqrt(steer)
+            unit.steer_y *= STEER_LIMIT / sqrt(steer)
+        if kinds[i].speed > 0.0 and (unit.push_x != 0.0 or unit.push_y != 0.0):
+            shift(unit, kinds[i], rules, footing, unit.push_x, unit.push_y)

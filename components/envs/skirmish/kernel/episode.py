@@ -1,0 +1,133 @@
+"""An episode of one battle: how it begins, what a step is worth, and when it ends."""
+
+from components.envs.skirmish.kernel.chance import draw
+from components.envs.skirmish.kernel.compiling import compiled
+from components.envs.skirmish.kernel.constants import (
+    ADVANCE,
+    FIRST_ENERGY,
+    IDLE,
+    Bools,
+    Floats,
+    Footing,
+    Record,
+    Records,
+)
+from components.envs.skirmish.kernel.ground import is_open, stay_inside
+
+
+@compiled
+def line_up(units: Records, battle: Record, kinds: Records, rules: Record, footing: Footing) -> None:
+    """Put everybody at the start, alive and well."""
+    march_x, march_y = rules.march_x, rules.march_y
+    if rules.march_dx != 0.0 or rules.march_dy != 0.0:
+        share = draw(battle)
+        march_x += share * rules.march_dx
+        march_y += share * rules.march_dy
+    for i in range(len(units)):
+        unit, kind = units[i], kinds[i]
+        ally = i < rules.allies
+        unit.x = kind.start_x
+        unit.y = kind.start_y
+        if rules.start_jitter > 0.0:
+            unit.x += rules.start_jitter * (2.0 * draw(battle) - 1.0)
+            unit.y += rules.start_jitter * (2.0 * draw(battle) - 1.0)
+            stay_inside(unit, kind, rules)
+            if rules.carved and not is_open(footing[0], unit.x, unit.y):
+                unit.x = kind.start_x
+                unit.y = kind.start_y
+        stay_inside(unit, kind, rules)  # a large army's spiral may reach over an edge
+        unit.health = kind.health
+        unit.shield = kind.shield
+        unit.energy = FIRST_ENERGY if kind.healing > 0.0 else 0.0
+        unit.before = kind.health + kind.shield
+        unit.quiet = 0
+        unit.facing_x = 1.0 if ally else -1.0
+        unit.facing_y = 0.0
+        unit.heading_x = 0.0
+        unit.heading_y = 0.0
+        unit.stride = 0.0
+        unit.pace = 0.0
+        unit.steer_x = 0.0
+        unit.steer_y = 0.0
+        unit.push_x = 0.0
+        unit.push_y = 0.0
+        unit.order = IDLE if ally else ADVANCE
+        unit.goal_x = march_x
+        unit.goal_y = march_y
+        unit.stop = -1
+        unit.target = -1
+        unit.attacker = -1
+        unit.help_in = 0
+        unit.bursting = False
+        unit.healing = False
+        unit.holding = False
+        unit.arrived = False
+        unit.aiming = False
+        unit.windup = 0.0
+        unit.cooldown = 0.0
+        unit.hits_left = 0
+        unit.hit_in = 0.0
+        unit.hit_target = -1
+        unit.hit_x = 0.0
+        unit.hit_y = 0.0
+        unit.last_action = -1
+        unit.event = 0
+
+    # Agents are numbered by type, then x, then y; they differ in nothing else yet, so moving the places is enough.
+    for i in range(1, rules.allies):
+        j = i
+        while j > 0 and kinds[j].rank == kinds[j - 1].rank:
+            left, right = units[j - 1], units[j]
+            if left.x < right.x or (left.x == right.x and left.y <= right.y):
+                break
+            x, y = left.x, left.y
+            left.x = right.x
+            left.y = right.y
+            right.x = x
+            right.y = y
+            j -= 1
+    battle.tick = 0
+    battle.steps = 0
+    battle.over = False
+
+
+@compiled
+def judge(
+    b: int,
+    units: Records,
+    battle: Record,
+    kinds: Records,
+    rules: Record,
+    reward: Floats,
+    terminated: Bools,
+    truncated: Bools,
+    won: Bools,
+) -> None:
+    """What SMAC makes of the step: the reward, and whether it was the last."""
+    allies_left, enemies_left = 0, 0
+    gained, lost = 0.0, 0.0
+    for i in range(len(units)):
+        unit = units[i]
+        change = unit.before - (unit.health + unit.shield)
+        if unit.before > 0.0 and unit.health <= 0.0:
+            change += rules.reward_death_value
+        if i < rules.allies:
+            lost += rules.reward_negative_scale * change
+            allies_left += unit.health > 0.0 and kinds[i].healing == 0.0
+        else:
+            gained += change
+            enemies_left += unit.health > 0.0 and kinds[i].healing == 0.0
+
+    total = 0.0
+    if not rules.reward_sparse:
+        # The absolute value, not the positive part: enemy shields that recover are rewarded, in SMAC as here.
+        total = abs(gained) if rules.reward_only_positive else gained - lost
+    terminated[b] = allies_left == 0 or enemies_left == 0
+    won[b] = allies_left > 0 and enemies_left == 0
+    if won[b]:
+        total = 1.0 if rules.reward_sparse else total + rules.reward_win
+    elif allies_left == 0 and (enemies_left > 0 or rules.healers):  # SMAC asks for healers first, and no further
+        total = -1.0 if rules.reward_sparse else total + rules.reward_defeat
+    truncated[b] = not terminated[b] and battle.steps >= rules.limit
+    battle.over = terminated[b] or truncated[b]
+    reward[b] = total / rules.reward_divisor

@@ -1,0 +1,80 @@
+"""The ground: how far things are, where one can stand, and how walls stop who walks."""
+
+from math import sqrt
+
+from components.envs.skirmish.kernel.compiling import compiled
+from components.envs.skirmish.kernel.constants import AIR, CELLS, CLEAR, GIANT, Footing, Record
+
+WALL_REACH = 0.5  # how near blocked cells let the largest come: those are coarser than the game's own ground
+
+
+@compiled
+def distance(one: Record, other: Record) -> float:
+    """From centre to centre."""
+    dx = other.x - one.x
+    dy = other.y - one.y
+    return sqrt(dx * dx + dy * dy)
+
+
+@compiled
+def is_open(walkable: Footing, x: float, y: float) -> bool:
+    """Whether there is a cell and one can stand on it. `int` rounds towards zero, and so does SMAC's."""
+    column, row = int(x), int(y)
+    return 0 <= column < CELLS and 0 <= row < CELLS and bool(walkable[column, row])
+
+
+@compiled
+def stay_inside(unit: Record, kind: Record, rules: Record) -> None:
+    """Keep the unit's edge on this side of the walls. What flies knows only the end of the map."""
+    if kind.layer == AIR:
+        unit.x = min(max(unit.x, kind.radius), CELLS - kind.radius)
+        unit.y = min(max(unit.y, kind.radius), CELLS - kind.radius)
+        return
+    unit.x = min(max(unit.x, rules.west + kind.radius), rules.east - kind.radius)
+    unit.y = min(max(unit.y, rules.south + kind.radius), rules.north - kind.radius)
+
+
+@compiled
+def push_off_walls(unit: Record, reach: float, footing: Footing, who: int) -> None:
+    """Put a unit this far from the blocked cells round its own."""
+    column, row = int(unit.x), int(unit.y)
+    for c in range(max(column - 1, 0), min(column + 2, CELLS)):
+        for r in range(max(row - 1, 0), min(row + 2, CELLS)):
+            if footing[who, c, r]:
+                continue
+            dx = unit.x - min(max(unit.x, float(c)), c + 1.0)
+            dy = unit.y - min(max(unit.y, float(r)), r + 1.0)
+            near = sqrt(dx * dx + dy * dy)
+            if 1e-9 < near < reach:
+                unit.x += dx / near * (reach - near)
+                unit.y += dy / near * (reach - near)
+
+
+@compiled
+def slide(unit: Record, kind: Record, rules: Record, footing: Footing, who: int, dx: float, dy: float) -> None:
+    """Move a unit over ground with blocked cells: they push back what touches them, and it slides along, or stays."""
+    x, y = unit.x, unit.y
+    unit.x += dx
+    unit.y += dy
+    stay_inside(unit, kind, rules)
+    if footing[who, int(unit.x), int(unit.y)] < CLEAR:
+        push_off_walls(unit, min(kind.radius, WALL_REACH), footing, who)
+    if not footing[who, int(unit.x), int(unit.y)]:
+        if footing[who, int(unit.x), int(y)]:
+            unit.y = y
+        elif footing[who, int(x), int(unit.y)]:
+            unit.x = x
+        else:
+            unit.x = x
+            unit.y = y
+
+
+@compiled
+def shift(unit: Record, kind: Record, rules: Record, footing: Footing, dx: float, dy: float) -> None:
+    """Move a unit, as far as the ground allows."""
+    if rules.carved and kind.layer != AIR:
+        slide(unit, kind, rules, footing, 1 if kind.layer == GIANT else 0, dx, dy)
+        return
+    unit.x += dx
+    unit.y += dy
+    stay_inside(unit, kind, rules)

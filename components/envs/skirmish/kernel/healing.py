@@ -1,0 +1,64 @@
+"""Healers: whom they choose, and what they give."""
+
+from math import sqrt
+
+from components.envs.skirmish.kernel.compiling import compiled
+from components.envs.skirmish.kernel.constants import FULL_ENERGY, Record, Records
+from components.envs.skirmish.kernel.ground import distance
+
+ENERGY_REGEN = 0.5625 / 16.0
+ENERGY_PER_HEALTH = 0.33
+
+
+@compiled
+def can_be_healed(unit: Record, kind: Record) -> bool:
+    """Whether it is hurt, and made of flesh."""
+    return bool(kind.biological and 0.0 < unit.health < kind.health)
+
+
+@compiled
+def needs_healer(unit: Record, kind: Record, friend: Record, friend_kind: Record) -> bool:
+    """Whether a healer sees something to do here."""
+    near = distance(unit, friend) - kind.radius - friend_kind.radius <= kind.scan
+    return bool(near and can_be_healed(friend, friend_kind))
+
+
+@compiled
+def choose_patient(i: int, units: Records, kinds: Records, rules: Record) -> None:
+    """What an enemy healer decides each tick: keep its patient, else take the weakest in sight; else follow."""
+    unit, kind = units[i], kinds[i]
+    if unit.target >= 0 and needs_healer(unit, kind, units[unit.target], kinds[unit.target]):
+        return
+    unit.target = -1
+    least = 1.0
+    friends, gone = 0, 0.0
+    for j in range(rules.allies, rules.allies + rules.enemies):
+        friend = units[j]
+        if friend.health <= 0.0 or kinds[j].healing > 0.0:
+            continue
+        dx = friend.x - unit.goal_x
+        dy = friend.y - unit.goal_y
+        friends += 1
+        gone += sqrt(dx * dx + dy * dy)
+        share = friend.health / kinds[j].health
+        if share < least and needs_healer(unit, kind, friend, kinds[j]):
+            least = share
+            unit.target = j
+    dx = unit.x - unit.goal_x
+    dy = unit.y - unit.goal_y
+    # It flies behind the army, not ahead of it: waits while it is nearer to the goal than the others on average.
+    unit.arrived = sqrt(dx * dx + dy * dy) * friends <= gone
+
+
+@compiled
+def heal(unit: Record, kind: Record, units: Records, kinds: Records) -> None:
+    """A tick of a healer's work, and of its rest."""
+    if unit.healing and can_be_healed(units[unit.target], kinds[unit.target]):
+        patient = units[unit.target]
+        given = min(kind.healing, kinds[unit.target].health - patient.health)
+        given = min(given, unit.energy / ENERGY_PER_HEALTH)
+        patient.health += given
+        unit.energy = max(unit.energy - given * ENERGY_PER_HEALTH, 0.0)
+    if unit.stride == 0.0:
+        unit.pace = 0.0
+    unit.energy = min(unit.energy + ENERGY_REGEN, FULL_ENERGY)

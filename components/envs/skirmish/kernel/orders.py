@@ -1,0 +1,195 @@
+"""Orders: what a unit was told to do, done by a tick at a time."""
+
+from math import sqrt
+
+from components.envs.skirmish.kernel.compiling import compiled
+from components.envs.skirmish.kernel.constants import (
+    ADVANCE,
+    AIR,
+    ATTACK,
+    CELLS,
+    EAST,
+    FIRST_TARGET,
+    GROUND,
+    IDLE,
+    MOVE,
+    NORTH,
+    RANGE_SLOP,
+    SOUTH,
+    STOP,
+    Record,
+    Records,
+    Ways,
+)
+from components.envs.skirmish.kernel.healing import can_be_healed
+
+COS_TURN, SIN_TURN = 0.4616948, 0.8870355  # 62.49 degrees: 999.84 a second
+COS_AIM = 0.9807853  # 11.25 degrees: near enough to shoot or to walk
+ARRIVED = 0.5  # how near its goal an advance ends
+
+
+@compiled
+def give_order(i: int, action: int, units: Records, kinds: Records, rules: Record) -> None:
+    """Let a living ally do what its agent chose. An order it already has goes on without interruption."""
+    unit = units[i]
+    if action >= FIRST_TARGET:
+        # Healers are offered their friends by the same actions as others are offered enemies.
+        target = action - FIRST_TARGET
+        if kinds[i].healing == 0.0:
+            target += rules.allies
+            if kinds[target].layer == AIR and not kinds[i].hits_air:
+                return  # offered by SMAC, refused by the game
+        if unit.order != ATTACK or unit.target != target:
+            unit.order = ATTACK
+            unit.target = target
+            unit.aiming = False
+        return
+    unit.target = -1
+    unit.aiming = False
+    if action <= STOP:
+        unit.order = IDLE
+        return
+    unit.order = MOVE
+    unit.goal_x = unit.x
+    unit.goal_y = unit.y
+    if action == NORTH:
+        unit.goal_y += rules.move_amount
+    elif action == SOUTH:
+        unit.goal_y -= rules.move_amount
+    elif action == EAST:
+        unit.goal_x += rules.move_amount
+    else:
+        unit.goal_x -= rules.move_amount
+
+
+@compiled
+def turn(unit: Record, way_x: float, way_y: float) -> float:
+    """Turn towards a direction, 62.5 degrees at most. Returns the share of the tick that is left for walking."""
+    ahead = unit.facing_x * way_x + unit.facing_y * way_y
+    if ahead >= COS_TURN:
+        unit.facing_x = way_x
+        unit.facing_y = way_y
+        return 1.0 if ahead >= COS_AIM else 0.5
+    sine = SIN_TURN if unit.facing_x * way_y - unit.facing_y * way_x >= 0.0 else -SIN_TURN
+    facing_x = COS_TURN * unit.facing_x - sine * unit.facing_y
+    facing_y = sine * unit.facing_x + COS_TURN * unit.facing_y
+    length = sqrt(facing_x * facing_x + facing_y * facing_y)
+    unit.facing_x = facing_x / length
+    unit.facing_y = facing_y / length
+    return 0.0
+
+
+@compiled
+def find_way(unit: Record, kind: Record, units: Records, ways: Ways) -> None:
+    """Note the next stop on the way to the unit's target, or to where it advances."""
+    unit.stop = -1
+    if kind.layer != GROUND or (unit.target < 0 and unit.order != ADVANCE):
+        return
+    x, y = unit.goal_x, unit.goal_y
+    if unit.target >= 0 and units[unit.target].health > 0.0:
+        x, y = units[unit.target].x, units[unit.target].y
+    unit.stop = ways[int(unit.x) * CELLS + int(unit.y), int(x) * CELLS + int(y)]
+
+
+@compiled
+def head_for(unit: Record, kind: Record, goal_x: float, goal_y: float) -> None:
+    """Turn towards a goal and set out for it, round corners, and sideways round whoever is in the way."""
+    if unit.stop >= 0:
+        goal_x = unit.stop // CELLS + 0.5
+        goal_y = unit.stop % CELLS + 0.5
+    dx = goal_x - unit.x
+    dy = goal_y - unit.y
+    far = sqrt(dx * dx + dy * dy)
+    if far < 1e-9 or kind.speed == 0.0:
+        return
+    unit.heading_x = dx / far
+    unit.heading_y = dy / far
+    way_x = unit.heading_x + unit.steer_x
+    way_y = unit.heading_y + unit.steer_y
+    length = sqrt(way_x * way_x + way_y * way_y)
+    if length < 1e-9:
+        return
+    speed = kind.speed
+    if kind.acceleration > 0.0:
+        unit.pace = min(unit.pace + kind.acceleration, kind.speed)
+        speed = unit.pace
+    unit.stride = min(speed, far) * turn(unit, way_x / length, way_y / length)
+
+
+@compiled
+def fight(unit: Record, kind: Record, target: Record, target_kind: Record) -> bool:
+    """Chase the target into range, face it, take aim. Returns whether the shot is due in this tick."""
+    dx = target.x - unit.x
+    dy = target.y - unit.y
+    far = sqrt(dx * dx + dy * dy)
+    reach = kind.range + kind.radius + target_kind.radius
+    if unit.aiming:
+        reach += RANGE_SLOP
+    if far > reach:
+        unit.aiming = False
+        head_for(unit, kind, target.x, target.y)
+        return False
+
+    unit.holding = True
+    if far > 1e-9:
+        turn(unit, dx / far, dy / far)
+        if unit.facing_x * dx + unit.facing_y * dy < COS_AIM * far:
+            unit.aiming = False
+            return False
+    if not unit.aiming:
+        if unit.cooldown > 0.0:
+            return False
+        unit.aiming = True
+        unit.windup = kind.damage_point + unit.cooldown
+    else:
+        unit.windup -= 1.0
+    due: bool = unit.windup <= 0.0
+    return due
+
+
+@compiled
+def tend(unit: Record, kind: Record, patient: Record, patient_kind: Record) -> None:
+    """Follow a friend, and heal it where it is near enough and hurt."""
+    dx = patient.x - unit.x
+    dy = patient.y - unit.y
+    if sqrt(dx * dx + dy * dy) > kind.range + kind.radius + patient_kind.radius:
+        head_for(unit, kind, patient.x, patient.y)
+    else:
+        unit.healing = unit.energy > 0.0 and can_be_healed(patient, patient_kind)
+
+
+@compiled
+def decide(i: int, units: Records, kinds: Records) -> bool:
+    """Advance one unit's order by a tick, as far as nobody else feels it. Returns whether its shot is due."""
+    unit, kind = units[i], kinds[i]
+    unit.heading_x = 0.0
+    unit.heading_y = 0.0
+    unit.stride = 0.0
+    unit.healing = False
+    unit.holding = False
+    # What a tick was too long for stays credited for one tick, so that the mean period is exact.
+    unit.cooldown = unit.cooldown - 1.0 if unit.cooldown > 0.0 else 0.0
+
+    if unit.target >= 0:
+        unit.arrived = False
+        target = units[unit.target]
+        if target.health > 0.0:
+            if kind.healing > 0.0:
+                tend(unit, kind, target, kinds[unit.target])
+                return False
+            return fight(unit, kind, target, kinds[unit.target])
+        unit.target = -1
+        unit.aiming = False
+        if unit.order == ATTACK:
+            unit.order = IDLE  # allies look for nobody else by themselves
+
+    if unit.order == MOVE:
+        head_for(unit, kind, unit.goal_x, unit.goal_y)
+    elif unit.order == ADVANCE:
+        dx = unit.goal_x - unit.x
+        dy = unit.goal_y - unit.y
+        if dx * dx + dy * dy <= ARRIVED * ARRIVED:
+            unit.arrived = True
+        if not unit.arrived:
+            head_for(unit, kind, unit.goal_x, unit.goal_y)
+    return False

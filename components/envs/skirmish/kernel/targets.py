@@ -1,0 +1,101 @@
+"""Targets: whom the enemies choose to fight."""
+
+from math import sqrt
+
+from components.envs.skirmish.kernel.compiling import compiled
+from components.envs.skirmish.kernel.constants import (
+    AIR,
+    HELP_EVERY,
+    HELP_REACH,
+    RANGE_SLOP,
+    SCAN_SLOP,
+    Record,
+    Records,
+)
+from components.envs.skirmish.kernel.ground import distance
+
+EVERYWHERE = 1e9
+
+
+@compiled
+def is_threat(kind: Record, other: Record, other_kind: Record) -> bool:
+    """Whether an enemy minds somebody who is near: armed, or healing, and not out of its weapon's world."""
+    if other_kind.layer != AIR:
+        return True
+    return bool(kind.hits_air and (other_kind.healing == 0.0 or other.healing))
+
+
+@compiled
+def choose_target(i: int, units: Records, kinds: Records, rules: Record) -> None:
+    """What an enemy decides each tick: keep its target while that is sensible, else take the nearest in sight."""
+    unit, kind = units[i], kinds[i]
+    target = unit.target
+    keeps = False
+    if target >= 0 and units[target].health > 0.0:
+        edge = distance(unit, units[target]) - kind.radius - kinds[target].radius
+        within = edge <= kind.range or (unit.aiming and edge <= kind.range + RANGE_SLOP)
+        if within and is_threat(kind, units[target], kinds[target]):
+            return
+        keeps = edge <= kind.scan + SCAN_SLOP or target == unit.attacker
+
+    if keeps:
+        # Chasing somebody while another stands within reach would waste the shot.
+        nearest = nearest_threat(unit, kind, kind.range, units, kinds, rules)
+        chosen = nearest if nearest >= 0 else target
+    else:
+        chosen = nearest_threat(unit, kind, kind.scan, units, kinds, rules)
+        if chosen < 0 and rules.healers and kind.hits_air:
+            chosen = nearest_healer(unit, kind, units, kinds, rules)  # those that help nobody come last
+        if chosen < 0 and unit.attacker >= 0 and units[unit.attacker].health > 0.0:
+            chosen = unit.attacker
+        if chosen < 0 and rules.hunts:
+            chosen = nearest_threat(unit, kind, EVERYWHERE, units, kinds, rules)
+    if chosen != target:
+        unit.target = chosen
+        unit.aiming = False
+
+
+@compiled
+def nearest_threat(unit: Record, kind: Record, reach: float, units: Records, kinds: Records, rules: Record) -> int:
+    """The nearest of the allies that an enemy minds, edge to edge, no farther than `reach`; -1 for nobody."""
+    nearest = -1
+    least = reach
+    for j in range(rules.allies):
+        other = units[j]
+        if other.health <= 0.0:
+            continue
+        dx = other.x - unit.x
+        dy = other.y - unit.y
+        touch = kind.radius + kinds[j].radius
+        squared = dx * dx + dy * dy
+        if squared > (least + touch) * (least + touch):  # almost always, and no root is needed then
+            continue
+        edge = sqrt(squared) - touch
+        if (edge < least or (nearest < 0 and edge <= least)) and is_threat(kind, other, kinds[j]):
+            nearest, least = j, edge
+    return nearest
+
+
+@compiled
+def nearest_healer(unit: Record, kind: Record, units: Records, kinds: Records, rules: Record) -> int:
+    """The nearest of the allied healers in sight; -1 for nobody."""
+    nearest = -1
+    least = kind.scan
+    for j in range(rules.allies):
+        if units[j].health > 0.0 and kinds[j].healing > 0.0:
+            edge = distance(unit, units[j]) - kind.radius - kinds[j].radius
+            if edge < least or (nearest < 0 and edge <= least):
+                nearest, least = j, edge
+    return nearest
+
+
+@compiled
+def call_for_help(j: int, attacker: int, units: Records, rules: Record) -> None:
+    """Tell the friends near a hurt enemy who did it, if they have nobody to fight yet."""
+    units[j].help_in = HELP_EVERY
+    for k in range(rules.allies, rules.allies + rules.enemies):
+        friend = units[k]
+        if k == j or friend.health <= 0.0 or distance(friend, units[j]) > HELP_REACH:
+            continue
+        if friend.attacker < 0 or units[friend.attacker].health <= 0.0:
+            friend.attacker = attacker

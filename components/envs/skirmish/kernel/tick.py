@@ -1,0 +1,158 @@
+"""One tick of one battle, a sixteenth of a second; and one step, which is several."""
+
+from components.envs.skirmish.kernel.chance import draw
+from components.envs.skirmish.kernel.compiling import compiled
+from components.envs.skirmish.kernel.constants import (
+    SHIELD_REGEN,
+    SHIELD_REST,
+    Doubles,
+    Footing,
+    Ints,
+    Record,
+    Records,
+    Ways,
+)
+from components.envs.skirmish.kernel.crowd import separate
+from components.envs.skirmish.kernel.ground import shift
+from components.envs.skirmish.kernel.healing import choose_patient, heal
+from components.envs.skirmish.kernel.orders import decide, find_way, give_order
+from components.envs.skirmish.kernel.targets import choose_target
+from components.envs.skirmish.kernel.weapons import burst_all, land, shoot
+
+
+@compiled
+def choose_all(units: Records, kinds: Records, rules: Record) -> None:
+    """Let the enemies choose whom to fight, or to heal."""
+    for i in range(rules.allies, len(units)):
+        if units[i].health > 0.0:
+            if kinds[i].healing > 0.0:
+                choose_patient(i, units, kinds, rules)
+            else:
+                choose_target(i, units, kinds, rules)
+
+
+@compiled
+def find_ways(units: Records, kinds: Records, ways: Ways) -> None:
+    """Let those who are alive find their way round corners."""
+    for i in range(len(units)):
+        if units[i].health > 0.0:
+            find_way(units[i], kinds[i], units, ways)
+
+
+@compiled
+def decide_all(units: Records, kinds: Records) -> int:
+    """Advance every order by a tick. Returns how many shots and hits are due, which it notes in `event`."""
+    n = len(units)
+    events = 0
+    for i in range(n):
+        unit = units[i]
+        if unit.hits_left > 0:
+            unit.hit_in -= 1.0
+            if unit.hit_in <= 0.0:
+                units[events].event = n + i
+                events += 1
+        # The last hit of a shot comes long before the next shot (`tables` sees to it): at most one event each.
+        if unit.health > 0.0 and decide(i, units, kinds):
+            units[events].event = i
+            events += 1
+    return events
+
+
+@compiled
+def walk_all(units: Records, kinds: Records, rules: Record, footing: Footing) -> None:
+    """Make the strides that were decided, and stay inside the walls."""
+    for i in range(len(units)):
+        unit = units[i]
+        if unit.stride > 0.0:
+            shift(unit, kinds[i], rules, footing, unit.stride * unit.facing_x, unit.stride * unit.facing_y)
+
+
+@compiled
+def fight_all(events: int, units: Records, battle: Record, kinds: Records, damage: Doubles, rules: Record) -> None:
+    """Let shots go and hits land in random order, as in the game: of two who would kill each other only one does."""
+    n = len(units)
+    for k in range(events - 1, 0, -1):
+        other = int(draw(battle) * (k + 1))
+        swapped = units[k].event
+        units[k].event = units[other].event
+        units[other].event = swapped
+    for k in range(events):
+        event = units[k].event
+        if event < n:
+            shoot(event, units, kinds, damage, rules, battle)
+        else:
+            land(event - n, units, kinds, damage, rules)
+        if rules.bursts:
+            burst_all(units, kinds, damage, rules)
+
+
+@compiled
+def recover_all(units: Records, kinds: Records, rules: Record) -> None:
+    """Lay the dead to rest, and give back health, shields and energy to the living."""
+    for i in range(len(units)):
+        unit = units[i]
+        if unit.health <= 0.0:
+            # The dead are out of everybody's way and walk no more.
+            unit.stride = 0.0
+            unit.holding = False
+            continue
+        unit.quiet += 1
+        if unit.help_in > 0:
+            unit.help_in -= 1
+        if unit.quiet > SHIELD_REST and unit.shield < kinds[i].shield:
+            unit.shield = min(unit.shield + SHIELD_REGEN, kinds[i].shield)
+        if rules.regenerates and kinds[i].regeneration > 0.0:
+            unit.health = min(unit.health + kinds[i].regeneration, kinds[i].health)
+    if rules.healers:
+        for i in range(len(units)):
+            if kinds[i].healing > 0.0 and units[i].health > 0.0:
+                heal(units[i], kinds[i], units, kinds)
+
+
+@compiled
+def play_tick(
+    units: Records,
+    battle: Record,
+    kinds: Records,
+    damage: Doubles,
+    rules: Record,
+    footing: Footing,
+    ways: Ways,
+) -> None:
+    """A sixteenth of a second."""
+    choose_all(units, kinds, rules)
+    if len(ways) > 0:
+        find_ways(units, kinds, ways)
+    events = decide_all(units, kinds)
+    walk_all(units, kinds, rules, footing)
+    if events > 0:
+        fight_all(events, units, battle, kinds, damage, rules)
+    recover_all(units, kinds, rules)
+    battle.tick += 1
+    if battle.tick % 2 == 0:
+        separate(units, kinds, rules, footing)
+
+
+@compiled
+def play_step(
+    units: Records,
+    battle: Record,
+    kinds: Records,
+    damage: Doubles,
+    rules: Record,
+    footing: Footing,
+    ways: Ways,
+    actions: Ints,
+) -> None:
+    """The ticks between two decisions. Orders arrive after the first of them, as in the game."""
+    for i in range(len(units)):
+        units[i].before = units[i].health + units[i].shield
+    for tick in range(rules.ticks):
+        play_tick(units, battle, kinds, damage, rules, footing, ways)
+        if tick == 0:
+            for i in range(rules.allies):
+                if units[i].health > 0.0:
+                    give_order(i, actions[i], units, kinds, rules)
+    for i in range(rules.allies):
+        units[i].last_action = actions[i]
+    battle.steps += 1

@@ -1,0 +1,233 @@
+"""Views: what agents may do and see, and what only the critic does."""
+
+from math import sqrt
+
+from components.envs.skirmish.kernel.compiling import compiled
+from components.envs.skirmish.kernel.constants import (
+    CELLS,
+    EAST,
+    FIRST_TARGET,
+    FULL_ENERGY,
+    MIDDLE,
+    NO_OP,
+    NORTH,
+    SHOOT,
+    SIGHT,
+    SOUTH,
+    STOP,
+    WEST,
+    Bools,
+    Doubles,
+    Floats,
+    Footing,
+    Record,
+    Records,
+)
+from components.envs.skirmish.kernel.ground import is_open
+
+
+@compiled
+def list_actions(i: int, units: Records, kinds: Records, rules: Record, walkable: Footing, available: Bools) -> None:
+    """Write what agent i may do, (U,)."""
+    available[:] = False
+    unit = units[i]
+    if unit.health <= 0.0:
+        available[NO_OP] = True
+        return
+    probe = rules.move_amount / 2.0
+    available[STOP] = True
+    available[NORTH] = is_open(walkable, unit.x, unit.y + probe)
+    available[SOUTH] = is_open(walkable, unit.x, unit.y - probe)
+    available[EAST] = is_open(walkable, unit.x + probe, unit.y)
+    available[WEST] = is_open(walkable, unit.x - probe, unit.y)
+    if kinds[i].healing > 0.0:
+        for k in range(min(rules.allies, rules.enemies)):
+            if units[k].health > 0.0 and kinds[k].healing == 0.0:
+                available[FIRST_TARGET + k] = is_near(unit, units[k], SHOOT)
+        return
+    for e in range(rules.enemies):
+        enemy = units[rules.allies + e]
+        available[FIRST_TARGET + e] = enemy.health > 0.0 and is_near(unit, enemy, SHOOT)
+
+
+@compiled
+def is_near(one: Record, other: Record, reach: float) -> bool:
+    """Whether two are no farther apart than this, centre to centre."""
+    dx = other.x - one.x
+    dy = other.y - one.y
+    near: bool = dx * dx + dy * dy <= reach * reach
+    return near
+
+
+@compiled
+def probe_ground(unit: Record, rules: Record, walkable: Footing, height: Doubles, at: int, row: Floats) -> int:
+    """Write the ground around a unit; returns the next free index."""
+    x, y = int(unit.x), int(unit.y)
+    near = int(rules.move_amount)
+    far = int(2.0 * rules.move_amount)
+    for kind in range(2):
+        if (kind == 0 and not rules.obs_pathing_grid) or (kind == 1 and not rules.obs_terrain_height):
+            continue
+        for point in range(8 + kind):
+            dx, dy = 0, 0
+            if point == 0:
+                dy = far
+            elif point == 1:
+                dy = -far
+            elif point == 2:
+                dx = far
+            elif point == 3:
+                dx = -far
+            elif point < 8:
+                dx = near if point % 2 == 0 else -near
+                dy = near if point in (4, 7) else -near
+            value = 1.0
+            if 0 <= x + dx < CELLS and 0 <= y + dy < CELLS:
+                if kind == 1:
+                    value = height[x + dx, y + dy] / 255.0
+                elif not walkable[x + dx, y + dy]:
+                    value = 0.0
+            row[at] = value
+            at += 1
+    return at
+
+
+@compiled
+def observe(
+    i: int,
+    units: Records,
+    battle: Record,
+    kinds: Records,
+    rules: Record,
+    walkable: Footing,
+    height: Doubles,
+    available: Bools,
+    row: Floats,
+) -> None:
+    """Write what agent i sees, (O,): where it may go, the enemies, its friends, itself. All zero once it is dead."""
+    row[:] = 0.0
+    me, kind = units[i], kinds[i]
+    if rules.obs_timestep_number:
+        row[len(row) - 1] = battle.steps / rules.limit
+    if me.health <= 0.0:
+        return
+    actions = len(available)
+
+    for action in range(NORTH, FIRST_TARGET):
+        row[action - NORTH] = available[action]
+    at = probe_ground(me, rules, walkable, height, 4, row)
+
+    enemy_width = 4 + rules.type_bits
+    ally_width = 4 + rules.type_bits
+    if rules.obs_all_health:
+        enemy_width += 1 + rules.enemy_shield
+        ally_width += 1 + rules.ally_shield
+    if rules.obs_last_action:
+        ally_width += actions
+
+    friends_at = at + rules.enemies * enemy_width
+
+    for j in range(len(units)):
+        other = units[j]
+        if j == i or other.health <= 0.0:
+            continue
+        dx = other.x - me.x
+        dy = other.y - me.y
+        squared = dx * dx + dy * dy
+        if squared >= SIGHT * SIGHT:
+            continue
+        is_enemy = j >= rules.allies
+        if is_enemy:
+            p = at + (j - rules.allies) * enemy_width
+            row[p] = available[FIRST_TARGET + j - rules.allies]
+        else:
+            p = friends_at + (j - 1 if j > i else j) * ally_width
+            row[p] = 1.0
+        row[p + 1] = sqrt(squared) / SIGHT
+        row[p + 2] = dx / SIGHT
+        row[p + 3] = dy / SIGHT
+        p += 4
+        if rules.obs_all_health:
+            row[p] = other.health / kinds[j].health
+            p += 1
+            if rules.enemy_shield if is_enemy else rules.ally_shield:
+                row[p] = other.shield / kinds[j].shield
+                p += 1
+        if rules.type_bits > 0:
+            row[p + kinds[j].type_bit] = 1.0
+            p += rules.type_bits
+        if rules.obs_last_action and not is_enemy and other.last_action >= 0:
+            row[p + other.last_action] = 1.0
+
+    at = friends_at + (rules.allies - 1) * ally_width
+    if rules.obs_own_health:
+        row[at] = me.health / kind.health
+        at += 1
+        if rules.ally_shield:
+            row[at] = me.shield / kind.shield
+            at += 1
+    if rules.type_bits > 0:
+        row[at + kind.type_bit] = 1.0
+
+
+@compiled
+def write_state(
+    units: Records, battle: Record, kinds: Records, rules: Record, observations: Floats, row: Floats
+) -> None:
+    """Write what a central critic sees, (S,): all units by absolute position, then the agents' last actions."""
+    row[:] = 0.0
+    if rules.obs_instead_of_state:
+        agents, width = observations.shape
+        for i in range(agents):
+            row[i * width : (i + 1) * width] = observations[i]
+        return
+    at = 0
+    for i in range(len(units)):
+        unit, kind = units[i], kinds[i]
+        is_ally = i < rules.allies
+        has_shield = rules.ally_shield if is_ally else rules.enemy_shield
+        width = 3 + is_ally + has_shield + rules.type_bits
+        if unit.health > 0.0:
+            p = at
+            row[p] = unit.health / kind.health
+            p += 1
+            if is_ally:
+                row[p] = max(unit.cooldown, 0.0) / kind.full_cooldown
+                if kind.healing > 0.0:
+                    row[p] = unit.energy / FULL_ENERGY
+                p += 1
+            row[p] = (unit.x - MIDDLE) / CELLS
+            row[p + 1] = (unit.y - MIDDLE) / CELLS
+            p += 2
+            if has_shield:
+                row[p] = unit.shield / kind.shield
+                p += 1
+            if rules.type_bits > 0:
+                row[p + kind.type_bit] = 1.0
+        at += width
+    if rules.state_last_action:
+        for i in range(rules.allies):
+            if units[i].last_action >= 0:
+                row[at + units[i].last_action] = 1.0
+            at += FIRST_TARGET + rules.enemies
+    if rules.state_timestep_number:
+        row[at] = battle.steps / rules.limit
+
+
+@compiled
+def show(
+    units: Records,
+    battle: Record,
+    kinds: Records,
+    rules: Record,
+    walkable: Footing,
+    height: Doubles,
+    available: Bools,
+    obs: Floats,
+    state: Floats,
+) -> None:
+    """Write all that agents and critic see of one battle."""
+    for i in range(rules.allies):
+        list_actions(i, units, kinds, rules, walkable, available[i])
+        observe(i, units, battle, kinds, rules, walkable, height, available[i], obs[i])
+    write_state(units, battle, kinds, rules, obs, state)

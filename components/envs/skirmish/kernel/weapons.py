@@ -1,0 +1,130 @@
+"""Weapons: shots, missiles, beams, bursts, and what a hit does."""
+
+from math import sqrt
+
+from components.envs.skirmish.kernel.chance import draw
+from components.envs.skirmish.kernel.compiling import compiled
+from components.envs.skirmish.kernel.constants import AIR, SWEEP_DELAY, Doubles, Record, Records
+from components.envs.skirmish.kernel.ground import distance
+from components.envs.skirmish.kernel.targets import call_for_help
+
+LEAST_DAMAGE = 0.5
+SWEEP_REACH = 0.15  # how far to both sides of its line a beam hurts
+
+
+@compiled
+def hurt(j: int, attacker: int, units: Records, kinds: Records, damage: Doubles, rules: Record) -> None:
+    """One hit: the shield takes what it can, armour softens the rest."""
+    unit = units[j]
+    through = damage[attacker, j]
+    absorbed = min(unit.shield, through)
+    unit.shield -= absorbed
+    through -= absorbed
+    if through > 0.0:
+        unit.health -= max(through - kinds[j].armour, LEAST_DAMAGE)
+    unit.quiet = 0
+    if unit.health <= 0.0:
+        unit.health = 0.0
+        unit.shield = 0.0
+        unit.bursting = kinds[j].burst > 0.0
+    if j >= rules.allies:
+        unit.attacker = attacker
+        if unit.help_in == 0:
+            call_for_help(j, attacker, units, rules)
+
+
+@compiled
+def burst(i: int, units: Records, kinds: Records, damage: Doubles, rules: Record) -> None:
+    """Hurt every foe on the ground who is near."""
+    first, last = (rules.allies, rules.allies + rules.enemies) if i < rules.allies else (0, rules.allies)
+    for j in range(first, last):
+        near = distance(units[i], units[j]) - kinds[j].radius <= kinds[i].burst
+        if near and units[j].health > 0.0 and kinds[j].layer != AIR:
+            hurt(j, i, units, kinds, damage, rules)
+
+
+@compiled
+def burst_all(units: Records, kinds: Records, damage: Doubles, rules: Record) -> None:
+    """Let those who are to burst do it, and those they kill by it, until nobody is left who would."""
+    again = True
+    while again:
+        again = False
+        for i in range(len(units)):
+            if units[i].bursting:
+                units[i].bursting = False
+                again = True
+                burst(i, units, kinds, damage, rules)
+
+
+@compiled
+def sweep(i: int, units: Records, kinds: Records, damage: Doubles, rules: Record) -> None:
+    """Draw a beam across its target, over the ground: it hurts every foe on its line."""
+    unit, kind = units[i], kinds[i]
+    target = units[unit.hit_target]
+    if target.health > 0.0:
+        unit.hit_x = target.x
+        unit.hit_y = target.y
+    dx = unit.hit_x - unit.x
+    dy = unit.hit_y - unit.y
+    far = sqrt(dx * dx + dy * dy)
+    if far < 1e-9:
+        dx, dy, far = unit.facing_x, unit.facing_y, 1.0
+    first, last = (rules.allies, rules.allies + rules.enemies) if i < rules.allies else (0, rules.allies)
+    for j in range(first, last):
+        other = units[j]
+        if other.health <= 0.0 or kinds[j].layer == AIR:
+            continue
+        away_x = other.x - unit.hit_x
+        away_y = other.y - unit.hit_y
+        along = min(max((away_y * dx - away_x * dy) / far, -kind.sweep), kind.sweep)
+        away_x += along * dy / far
+        away_y -= along * dx / far
+        if sqrt(away_x * away_x + away_y * away_y) <= kinds[j].radius + SWEEP_REACH:
+            hurt(j, i, units, kinds, damage, rules)
+
+
+@compiled
+def land(i: int, units: Records, kinds: Records, damage: Doubles, rules: Record) -> None:
+    """Let the later hits of a shot arrive. A missile outlives who sent it, a second blow does not."""
+    unit, kind = units[i], kinds[i]
+    if unit.health <= 0.0 and kind.missile_speed == 0.0:
+        unit.hits_left = 0
+        return
+    while unit.hits_left > 0 and unit.hit_in <= 0.0:
+        unit.hits_left -= 1
+        unit.hit_in += kind.hit_gap
+        if kind.sweep > 0.0:
+            sweep(i, units, kinds, damage, rules)
+        elif units[unit.hit_target].health > 0.0:
+            hurt(unit.hit_target, i, units, kinds, damage, rules)
+
+
+@compiled
+def shoot(i: int, units: Records, kinds: Records, damage: Doubles, rules: Record, battle: Record) -> None:
+    """Let go of a shot that was due, unless somebody was quicker."""
+    unit, kind = units[i], kinds[i]
+    if unit.health <= 0.0:
+        return
+    target = unit.target
+    unit.aiming = False
+    if units[target].health <= 0.0:
+        return
+    if kind.burst > 0.0:
+        unit.health = 0.0
+        unit.bursting = True
+        return
+    delay = 3.0 * draw(battle) - 1.0
+    unit.cooldown = kind.period + delay - kind.damage_point + unit.windup
+    unit.hits_left = kind.hits
+    unit.hit_target = target
+    if kind.sweep > 0.0:
+        unit.hit_in = SWEEP_DELAY
+        unit.hit_x = units[target].x
+        unit.hit_y = units[target].y
+    elif kind.missile_speed > 0.0:
+        edge = distance(unit, units[target]) - kind.radius - kinds[target].radius
+        unit.hit_in = max(edge, 0.0) / kind.missile_speed
+    else:
+        unit.hit_in = kind.hit_gap
+        unit.hits_left -= 1
+        hurt(target, i, units, kinds, damage, rules)
