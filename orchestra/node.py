@@ -107,6 +107,8 @@ class Node:
         self._cells: dict[str, Cell] = {}
         self._pending: dict[int, tuple[asyncio.Future[Any], type[Request[Any]] | None, str]] = {}
         self._correlation = 0
+        self._early: list[Envelope] | None = []
+        """What came before there were actors to take it: a peer may speak as soon as it has greeted."""
         self._errands: set[asyncio.Task[None]] = set()
         self._body: asyncio.Task[Any] | None = None
         self._failures: list[Exception] = []
@@ -145,6 +147,7 @@ class Node:
                 await self.stop()
                 raise
             self._body = asyncio.current_task()
+            self.loop.call_soon(self._deliver_early)  # once the block has spawned what it begins with
             try:
                 yield self
             except asyncio.CancelledError:
@@ -369,6 +372,9 @@ class Node:
 
     def deliver(self, envelope: Envelope) -> None:
         """Put what came from another node into its mailbox."""
+        if self._early is not None:
+            self._early.append(envelope)
+            return
         if isinstance(envelope.message, TerminatedMsg):
             self.peers.told_terminated(envelope.recipient, envelope.message.address)
         cell = self._cells.get(envelope.recipient)
@@ -425,6 +431,11 @@ class Node:
         self.start_cell(SYSTEM, _System, partial(_System, self))
         self.start_cell(DIRECTORY, _Directory, partial(_Directory, self))
         await self.peers.open()
+
+    def _deliver_early(self) -> None:
+        early, self._early = self._early or [], None
+        for envelope in early:
+            self.deliver(envelope)
 
     def _peer_of(self, recipient: str) -> str:
         peer = node_of(recipient)

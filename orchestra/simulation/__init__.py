@@ -1,0 +1,8 @@
+"""Nodes, a network and time in one process, all decided by one seed: what went wrong once goes wrong again."""
+
+from orchestra.simulation.loop import SimulationStuck
+from orchestra.simulation.process import Process, ProcessDied
+from orchestra.simulation.seeds import each_seed, failing_seed, run_seed
+from orchestra.simulation.simulation import Simulation
+
+__all__ = ["Process", "ProcessDied", "Simulation", "SimulationStuck", "each_seed", "failing_seed", "run_seed"]
