@@ -265,10 +265,10 @@ def test_a_checkpoint_is_a_copy(spec, make_batch):
     policy.learn(make_batch())
     state = policy.state_dict()
     kept = {part: {name: t.clone() for name, t in state[part].items()} for part in ("online", "target")}
-    square_avg = state["optimizer"]["square_avg"].clone()
+    square_avg = state["optimizers"]["all"]["square_avg"].clone()
     policy.learn(make_batch(seed=1))
     assert all(torch.equal(state[part][name], kept[part][name]) for part in kept for name in kept[part])
-    assert torch.equal(state["optimizer"]["square_avg"], square_avg)
+    assert torch.equal(state["optimizers"]["all"]["square_avg"], square_avg)
 
 
 @pytest.mark.parametrize(
@@ -277,8 +277,9 @@ def test_a_checkpoint_is_a_copy(spec, make_batch):
         (lambda s: s.pop("updates"), "state: expected"),
         (lambda s: s["online"].pop("agent.head.bias"), "online: expected"),
         (lambda s: s["target"].update({"mixer.v.bias": torch.zeros(2)}), "target: expected"),
-        (lambda s: s["optimizer"].update(kind="adam"), "optimizer: expected rmsprop, got adam"),
-        (lambda s: s["optimizer"].update(square_avg=torch.zeros(3)), "optimizer: expected"),
+        (lambda s: s["optimizers"]["all"].update(kind="adam"), "optimizer 'all': expected rmsprop, got adam"),
+        (lambda s: s["optimizers"]["all"].update(square_avg=torch.zeros(3)), "optimizer 'all': expected"),
+        (lambda s: s["optimizers"].pop("all"), "optimizers: expected"),
     ],
 )
 def test_a_checkpoint_that_does_not_fit_is_refused_and_changes_nothing(spec, make_batch, spoil, message):

@@ -1,0 +1,77 @@
+"""Gradient descent on one flat tensor: clip, check, step, and what a checkpoint keeps of it."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+OptimizerKind = Literal["rmsprop", "adam"]
+_MOMENTS = {"rmsprop": {"square_avg"}, "adam": {"exp_avg", "exp_avg_sq"}}
+
+
+class FlatOptimizer:
+    """Steps the parameters that lie in `flat` (P,), all at once.
+
+    Args:
+        flat: the parameters; its memory is what is stepped.
+        kind: "rmsprop" with alpha 0.99 and ε 1e-5 (Rashid et al. 2018), or "adam" with ε 1e-5 (Hu et al. 2021).
+        learning_rate: of either.
+    """
+
+    def __init__(self, flat: Tensor, kind: OptimizerKind, learning_rate: float) -> None:
+        self.kind = kind
+        self._flat = flat.detach()
+        self._flat.grad = torch.zeros_like(self._flat)
+        self._optimizer: torch.optim.Optimizer = (
+            torch.optim.RMSprop([self._flat], lr=learning_rate, alpha=0.99, eps=1e-5)
+            if kind == "rmsprop"
+            else torch.optim.Adam([self._flat], lr=learning_rate, eps=1e-5)
+        )
+
+    def step(self, gradients: Sequence[Tensor], *, clip: float, what: str) -> float:
+        """Make a step along `gradients`, in the order of the parameters; return their norm before it was cut.
+
+        Args:
+            gradients: one for each parameter, together P numbers.
+            clip: the norm that they are cut to.
+            what: what failed, if it fails: "update 12".
+
+        Raises:
+            FloatingPointError: the norm is not finite; nothing has changed then.
+        """
+        gradient = self._flat.grad
+        assert gradient is not None
+        torch.cat([g.reshape(-1) for g in gradients], out=gradient)
+        norm = float(gradient.norm())
+        if not math.isfinite(norm):
+            raise FloatingPointError(f"the gradient of {what} has norm {norm}")
+        if norm > clip:
+            gradient *= clip / norm
+        self._optimizer.step()
+        return norm
+
+    def state(self) -> dict[str, Any]:
+        """Return a copy of its kind and its moments."""
+        moments = self._optimizer.state.get(self._flat, {})
+        return {"kind": self.kind, **{key: value.clone() for key, value in moments.items()}}
+
+    def check(self, what: str, state: Mapping[str, Any]) -> None:
+        """Raise `ValueError` unless `state` is what an equal optimiser's `state` returned."""
+        moments = {key: value for key, value in state.items() if key != "kind"}
+        same(what, self.kind, state.get("kind"))
+        shapes = {**{name: tuple(self._flat.shape) for name in _MOMENTS[self.kind]}, "step": ()} if moments else {}
+        same(what, shapes, {key: tuple(value.shape) for key, value in moments.items()})
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Take over what `check` has found to fit; the settings stay the constructor's."""
+        moments = {key: value.clone() for key, value in state.items() if key != "kind"}
+        groups = self._optimizer.state_dict()["param_groups"]
+        self._optimizer.load_state_dict({"state": {0: moments} if moments else {}, "param_groups": groups})
+
+
+def same(what: str, expected: object, got: object) -> None:
+    """Raise a `ValueError` that names both, unless they are equal."""
+    if got != expected:
+        raise ValueError(f"{what}: expected {expected}, got {got}")

@@ -1,0 +1,166 @@
+"""What all policies with recurrent agents share: acting step by step, parameters in flat memory, packed batches."""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from components.envs.base import EnvSpec
+from components.policies.base import EpisodeBatch, Policy
+from components.policies.networks import RecurrentAgent, flatten_parameters, initialise
+from components.policies.optimizer import FlatOptimizer, same
+from components.policies.packing import Packing
+
+
+class RecurrentPolicy(Policy):
+    """Agents that share one recurrent network and act by what it says of each action.
+
+    Args:
+        spec: sizes of the environment.
+        hidden_size: units of the GRU and of the layer before it.
+        priority_eta: η of the priority η max|δ| + (1 - η) mean|δ| of an episode (R2D2, Kapturowski et al. 2019).
+        seed: what the initial parameters are drawn from; the global generator of torch is neither read nor moved.
+        device: where learning and acting happen.
+        dtype: of all parameters; what goes out (`params`, hidden states, priorities) is float32 in any case.
+    """
+
+    def __init__(
+        self, spec: EnvSpec, *, hidden_size: int, priority_eta: float, seed: int, device: str, dtype: torch.dtype
+    ) -> None:
+        self.spec, self.hidden_size, self.priority_eta = spec, hidden_size, priority_eta
+        self.updates = 0
+        """Batches learnt from so far."""
+        self._device, self._dtype = torch.device(device), dtype
+        with torch.device("meta"):
+            self.agent = RecurrentAgent(spec, hidden_size)
+            self._online, self._target = self._make_networks()
+        self._flat = flatten_parameters(list(self._online.values()), self._device, dtype)
+        self._target_flat = flatten_parameters(list(self._target.values()), self._device, dtype)
+        initialise(list(self._online.values()), torch.Generator().manual_seed(seed))
+        self._n_acting = sum(p.numel() for p in self.agent.parameters())
+        self._gathered: dict[str, NDArray[Any]] = {}
+
+    @abstractmethod
+    def _make_networks(self) -> tuple[dict[str, nn.Module], dict[str, nn.Module]]:
+        """Return the networks that learn, `self.agent` first, and the target networks, both by name."""
+
+    @abstractmethod
+    def _optimizers(self) -> Mapping[str, FlatOptimizer]:
+        """Return the optimisers by name."""
+
+    # Acting ---------------------------------------------------------------------------------------------------------
+
+    def initial_hidden(self, n_envs: int) -> NDArray[np.float32]:
+        return np.zeros((n_envs, self.spec.n_agents, self.hidden_size), np.float32)
+
+    def _forward(
+        self,
+        obs: NDArray[np.float32],  # (B, A, O)
+        last_actions: NDArray[np.int64],  # (B, A)
+        hidden: NDArray[np.float32],  # (B, A, H)
+    ) -> tuple[NDArray[np.floating[Any]], NDArray[np.float32]]:
+        """Return what the agents' network says of each action (B, A, U), and the next hidden state (B, A, H)."""
+        rows = len(obs) * self.spec.n_agents
+        with torch.inference_mode():
+            said, hidden_rows = self.agent(
+                self._tensor(obs.reshape(rows, -1), self._dtype),
+                self._tensor(last_actions.reshape(rows), torch.int64),
+                self._tensor(hidden.reshape(rows, -1), self._dtype),
+            )
+        after = hidden_rows.numpy(force=True).reshape(hidden.shape).astype(np.float32, copy=False)
+        return said.numpy(force=True).reshape(len(obs), self.spec.n_agents, -1), after
+
+    def _tensor(self, array: NDArray[Any], dtype: torch.dtype) -> Tensor:
+        # torch warns of memory that it could write to but must not, so that is copied.
+        return torch.from_numpy(array if array.flags.writeable else array.copy()).to(self._device, dtype)
+
+    def params(self) -> NDArray[np.float32]:
+        copy = self._flat[: self._n_acting].to("cpu", torch.float32, copy=True).numpy()
+        copy.flags.writeable = False
+        return copy
+
+    def load(self, params: NDArray[np.float32]) -> None:
+        if params.shape != (self._n_acting,):
+            raise ValueError(f"params: expected shape ({self._n_acting},) for {self!r}, got {params.shape}")
+        self._flat[: self._n_acting] = self._tensor(params, self._dtype)
+
+    # Batches --------------------------------------------------------------------------------------------------------
+
+    def _gather(self, name: str, padded: NDArray[Any], rows: NDArray[np.int64], dtype: torch.dtype) -> Tensor:
+        """Return the given rows of `padded`, whose first two axes are episode and time, in kept memory."""
+        item = padded.shape[2:]
+        kept = self._gathered.get(name)
+        if kept is None or len(kept) < len(rows):
+            kept = self._gathered[name] = np.empty((len(rows), *item), padded.dtype)
+        # The rows are known to be in range; without a mode numpy would gather into a buffer of its own first.
+        np.take(padded.reshape(-1, *item), rows, axis=0, out=kept[: len(rows)], mode="clip")
+        return torch.from_numpy(kept[: len(rows)]).to(self._device, dtype)
+
+    def _priorities(self, error: NDArray[Any], batch: EpisodeBatch, packing: Packing) -> NDArray[np.float32]:
+        """Return an episode's η max|δ| + (1 - η) mean|δ| of the `error` (N,) of its steps."""
+        padded = np.zeros(batch.reward.shape, np.float64)
+        padded.reshape(-1)[packing.steps] = error
+        mean = padded.sum(1) / batch.lengths
+        priorities = self.priority_eta * padded.max(1) + (1.0 - self.priority_eta) * mean
+        return np.asarray(priorities, np.float32)
+
+    def _check(self, batch: EpisodeBatch) -> None:
+        spec = self.spec
+        n_episodes, n_steps = batch.reward.shape
+        for name, expected in (
+            ("obs", (n_episodes, n_steps + 1, spec.n_agents, spec.obs_size)),
+            ("state", (n_episodes, n_steps + 1, spec.state_size)),
+            ("available", (n_episodes, n_steps + 1, spec.n_agents, spec.n_actions)),
+            ("actions", (n_episodes, n_steps, spec.n_agents)),
+            ("lengths", (n_episodes,)),
+            ("terminated", (n_episodes,)),
+            ("weights", (n_episodes,)),
+        ):
+            if getattr(batch, name).shape != expected:
+                raise ValueError(f"batch.{name}: expected shape {expected}, got {getattr(batch, name).shape}")
+
+    # Checkpoints ----------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "online": {name: p.detach().clone() for name, p in _named(self._online)},
+            "target": {name: p.detach().clone() for name, p in _named(self._target)},
+            "optimizers": {name: optimizer.state() for name, optimizer in self._optimizers().items()},
+            "updates": self.updates,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        optimizers = self._optimizers()
+        same("state", {"online", "target", "optimizers", "updates"}, set(state))
+        same("optimizers", set(optimizers), set(state["optimizers"]))
+        for part, networks in (("online", self._online), ("target", self._target)):
+            own = {name: tuple(p.shape) for name, p in _named(networks)}
+            same(part, own, {k: tuple(v.shape) for k, v in state[part].items()})
+        for name, optimizer in optimizers.items():
+            optimizer.check(f"optimizer {name!r}", state["optimizers"][name])
+
+        with torch.no_grad():
+            for part, networks in (("online", self._online), ("target", self._target)):
+                for name, p in _named(networks):
+                    p.copy_(state[part][name])
+        for name, optimizer in optimizers.items():
+            optimizer.load(state["optimizers"][name])
+        self.updates = int(state["updates"])
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.spec.name} after {self.updates} updates>"
+
+
+def _named(networks: Mapping[str, nn.Module]) -> list[tuple[str, nn.Parameter]]:
+    return [pair for name, network in networks.items() for pair in network.named_parameters(name)]
+
+
+def check_options(options: Mapping[str, tuple[object, bool, str]]) -> None:
+    """Raise a `ValueError` for the first of (value, whether it fits, what would) that does not fit."""
+    for name, (value, fits, expected) in options.items():
+        if not fits:
+            raise ValueError(f"{name} must be {expected}, got {value!r}")
