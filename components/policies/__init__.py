@@ -1,8 +1,9 @@
 """Learning algorithms, one file per paper."""
 
 from components.policies.base import EpisodeBatch, Learned, Policy
+from components.policies.coma import Coma
 from components.policies.iql import Iql
 from components.policies.qmix import Qmix
 from components.policies.vdn import Vdn
 
-__all__ = ["EpisodeBatch", "Iql", "Learned", "Policy", "Qmix", "Vdn"]
+__all__ = ["Coma", "EpisodeBatch", "Iql", "Learned", "Policy", "Qmix", "Vdn"]

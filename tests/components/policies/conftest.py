@@ -26,7 +26,7 @@ def make_batch(spec) -> Callable[..., EpisodeBatch]:
             obs=rng.standard_normal((e, t + 1, a, spec.obs_size), dtype=np.float32),
             state=rng.standard_normal((e, t + 1, spec.state_size), dtype=np.float32),
             available=available,
-            actions=rng.integers(0, spec.n_actions, (e, t, a)),
+            actions=np.where(available[:, :-1], rng.random((e, t, a, spec.n_actions)), -1.0).argmax(-1),
             reward=rng.standard_normal((e, t), dtype=np.float32),
             lengths=np.array(lengths, np.int32),
             terminated=rng.random(e) < 0.5,

@@ -122,7 +122,7 @@ def test_what_lies_behind_the_end_of_an_episode_changes_nothing(algorithm, spec,
 
 def test_a_longer_padding_changes_nothing(algorithm, spec, make_batch):
     batch = make_batch((4, 9, 1, 6))
-    short = {name: getattr(batch, name)[[0, 2, 3]] for name in batch.__dataclass_fields__}
+    short = {name: getattr(batch, name)[[0, 2, 3]] for name in batch.__dataclass_fields__ if name != "epsilon"}
     cut = {
         name: array[:, : 7 if name in ("obs", "state", "available") else 6] if array.ndim > 1 else array
         for name, array in short.items()

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from components.policies import Iql, Qmix, Vdn
+from components.policies import Coma, Iql, Qmix, Vdn
 
 
-@pytest.fixture(params=[Iql, Vdn, Qmix], ids=lambda algorithm: algorithm.__name__)
+@pytest.fixture(params=[Iql, Vdn, Qmix, Coma], ids=lambda algorithm: algorithm.__name__)
 def algorithm(request):
     return request.param
 
@@ -25,6 +25,12 @@ def situation(spec, n_envs=4, seed=0):
         "last_actions": rng.integers(-1, spec.n_actions, (n_envs, spec.n_agents)),
         "hidden": rng.standard_normal((n_envs, spec.n_agents, 64), dtype=np.float32),
     }
+
+
+def arrays_of(batch):
+    """The arrays of a batch, by name."""
+    fields = {name: getattr(batch, name) for name in batch.__dataclass_fields__}
+    return {name: value for name, value in fields.items() if isinstance(value, np.ndarray)}
 
 
 def rng():
@@ -119,7 +125,7 @@ def test_agents_with_equal_observations_are_told_apart(spec):
 
 def test_arrays_may_be_read_only(spec, make_batch):
     policy, now, batch = Qmix(spec), situation(spec), make_batch()
-    for array in [*now.values(), *(getattr(batch, name) for name in batch.__dataclass_fields__)]:
+    for array in [*now.values(), *arrays_of(batch).values()]:
         array.flags.writeable = False
     policy.act(**now, epsilon=0.5, rng=rng())
     policy.learn(batch)

@@ -1,0 +1,309 @@
+"""Counterfactual multi-agent policy gradients (Foerster et al. 2018): a central critic tells each agent its own share.
+
+Sizes: E episodes, N steps and F = N + E frames of all of them, A agents, U actions, O observation size, S state size.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import embedding
+
+from components.envs.base import EnvSpec
+from components.policies.base import EpisodeBatch, Learned
+from components.policies.optimizer import FlatOptimizer, OptimizerKind
+from components.policies.packing import Packing
+from components.policies.recurrent import RecurrentPolicy, check_options
+from components.policies.returns import lambda_returns
+
+
+class CentralCritic(nn.Module):
+    """The value of each action of an agent, given the state and what all others do (Fig. 1 of the paper).
+
+    Its input is the state, the agent's observation, the actions of the *other* agents, the last actions of all, and the
+    agent's number, actions one-hot; two hidden layers with ReLU, then a value for each of the agent's own actions.
+    """
+
+    def __init__(self, spec: EnvSpec, hidden_size: int) -> None:
+        super().__init__()
+        self.n_agents, self.n_actions = spec.n_agents, spec.n_actions
+        joint = spec.n_agents * spec.n_actions
+        self._sizes = [spec.state_size, spec.obs_size, joint, joint, spec.n_agents]
+        self.first = nn.Linear(sum(self._sizes), hidden_size)
+        self.second = nn.Linear(hidden_size, hidden_size)
+        self.value = nn.Linear(hidden_size, spec.n_actions)
+
+    def forward(self, state: Tensor, obs: Tensor, actions: Tensor, last_actions: Tensor) -> Tensor:
+        """Return the values (R, A, U).
+
+        Args:
+            state: (R, S).
+            obs: (R, A, O).
+            actions: (R, A), what all agents do.
+            last_actions: (R, A), what all did before; -1 at the start of an episode.
+
+        A product with one-hot vectors is a sum of columns of the weights, so columns are picked and summed; those of an
+        agent's own action are taken away again from the sum over all.
+        """
+        of_state, of_obs, of_joint, of_last, of_agent = torch.split(self.first.weight, self._sizes, dim=1)
+        agents = torch.arange(self.n_agents, device=obs.device)
+        done = embedding(actions + agents * self.n_actions, of_joint.t())  # (R, A, K)
+        started = (last_actions >= 0).unsqueeze(2)
+        before = embedding(last_actions.clamp(min=0) + agents * self.n_actions, of_last.t()) * started
+        shared = state @ of_state.t() + done.sum(1) + before.sum(1) + self.first.bias
+        x = shared.unsqueeze(1) - done + obs @ of_obs.t() + of_agent.t()
+        values: Tensor = self.value(self.second(x.relu()).relu())
+        return values
+
+
+@dataclass(frozen=True, slots=True)
+class Counterfactuals:
+    """A packed batch as tensors, and what the critic is regressed on."""
+
+    packing: Packing
+    obs: Tensor  # (F, A, O)
+    available: Tensor  # (N, A, U)
+    state: Tensor  # (N, S)
+    actions: Tensor  # (N, A)
+    last_actions: Tensor  # (F, A)
+    departs: Tensor  # (N,)
+    weights: Tensor  # (N, 1)
+    target: Tensor  # (N, A)
+
+
+class Coma(RecurrentPolicy):
+    """Actors that share a recurrent network, and a central critic whose counterfactual baseline tells who did what.
+
+    The advantage of agent a is Q(s, u) - Σ_u' π(u') Q(s, (u_-a, u')): what its action was worth beside what it does on
+    average while the others do what they did (Eq. 4). The critic is regressed on TD(λ) returns of a target critic,
+    walking back in time as the authors do. Both learn from the data of the present policy only: a batch is drawn once.
+
+    While training, an action is drawn from (1 - ε) softmax + ε / available, and the gradient is of that very mixture;
+    with ε = 0 it is the most probable one.
+
+    Args:
+        spec: sizes of the environment.
+        hidden_size: units of the actors' GRU; 64.
+        critic_size: units of each hidden layer of the critic; 128 in PyMARL.
+        learning_rate: of the actors; 5e-4.
+        critic_learning_rate: of the critic; 5e-4.
+        optimizer: "rmsprop" with alpha 0.99 and ε 1e-5, or "adam" with ε 1e-5.
+        gamma: discount, 0.99.
+        td_lambda: λ of the critic's targets; 0.8.
+        critic_steps: gradient steps of the critic for one of the actors: the batch is cut into so many spans of time,
+            the last first. PyMARL makes one for every time step.
+        target_update_interval: gradient steps of the critic after which the target critic becomes a copy of it; 200.
+        grad_norm_clip: of either gradient; 10.
+        priority_eta: as `RecurrentPolicy`.
+        seed, device, dtype: as `RecurrentPolicy`.
+
+    Raises:
+        ValueError: a keyword is out of its range.
+    """
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        *,
+        hidden_size: int = 64,
+        critic_size: int = 128,
+        learning_rate: float = 5e-4,
+        critic_learning_rate: float = 5e-4,
+        optimizer: OptimizerKind = "rmsprop",
+        gamma: float = 0.99,
+        td_lambda: float = 0.8,
+        critic_steps: int = 16,
+        target_update_interval: int = 200,
+        grad_norm_clip: float = 10.0,
+        priority_eta: float = 0.9,
+        seed: int = 0,
+        device: str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        check_options(
+            {
+                "hidden_size": (hidden_size, hidden_size >= 1, "at least 1"),
+                "critic_size": (critic_size, critic_size >= 1, "at least 1"),
+                "learning_rate": (learning_rate, learning_rate > 0, "above 0"),
+                "critic_learning_rate": (critic_learning_rate, critic_learning_rate > 0, "above 0"),
+                "optimizer": (optimizer, optimizer in ("rmsprop", "adam"), "'rmsprop' or 'adam'"),
+                "gamma": (gamma, 0 <= gamma <= 1, "in [0, 1]"),
+                "td_lambda": (td_lambda, 0 <= td_lambda <= 1, "in [0, 1]"),
+                "critic_steps": (critic_steps, critic_steps >= 1, "at least 1"),
+                "target_update_interval": (target_update_interval, target_update_interval >= 1, "at least 1"),
+                "grad_norm_clip": (grad_norm_clip, grad_norm_clip > 0, "above 0"),
+                "priority_eta": (priority_eta, 0 <= priority_eta <= 1, "in [0, 1]"),
+            }
+        )
+        self.critic_size = critic_size
+        super().__init__(
+            spec, hidden_size=hidden_size, priority_eta=priority_eta, seed=seed, device=device, dtype=dtype
+        )
+        self.gamma, self.td_lambda, self.critic_steps = gamma, td_lambda, critic_steps
+        self.target_update_interval, self.grad_norm_clip = target_update_interval, grad_norm_clip
+        self._critic_flat = self._flat[self._n_acting :]
+        self._target_flat.copy_(self._critic_flat)
+        self._actor_optimizer = FlatOptimizer(self._flat[: self._n_acting], optimizer, learning_rate)
+        self._critic_optimizer = FlatOptimizer(self._critic_flat, optimizer, critic_learning_rate)
+
+    def _make_networks(self) -> tuple[dict[str, nn.Module], dict[str, nn.Module]]:
+        self.critic, self.target_critic = (CentralCritic(self.spec, self.critic_size) for _ in range(2))
+        return {"agent": self.agent, "critic": self.critic}, {"critic": self.target_critic}
+
+    def _optimizers(self) -> Mapping[str, FlatOptimizer]:
+        return {"actor": self._actor_optimizer, "critic": self._critic_optimizer}
+
+    @property
+    def critic_updates(self) -> int:
+        """Gradient steps of the critic so far."""
+        return self.updates * self.critic_steps
+
+    # Acting ---------------------------------------------------------------------------------------------------------
+
+    def act(
+        self,
+        obs: NDArray[np.float32],  # (B, A, O)
+        available: NDArray[np.bool_],  # (B, A, U)
+        last_actions: NDArray[np.int64],  # (B, A)
+        hidden: NDArray[np.float32],  # (B, A, H)
+        *,
+        epsilon: float,
+        rng: np.random.Generator,
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        logits, hidden = self._forward(obs, last_actions, hidden)
+        logits = np.where(available, logits, -np.inf)
+        if epsilon == 0.0:
+            return logits.argmax(-1), hidden
+        weights = np.exp(logits - logits.max(-1, keepdims=True), dtype=np.float64)
+        chances = (1.0 - epsilon) * weights / weights.sum(-1, keepdims=True)
+        chances += epsilon * available / available.sum(-1, keepdims=True)
+        reached = chances.cumsum(-1)
+        # Below the last, so that what rounding leaves over never falls to an action that is not available.
+        drawn = rng.random((*reached.shape[:-1], 1)) * reached[..., -1:]
+        return (reached > drawn).argmax(-1), hidden
+
+    # Learning -------------------------------------------------------------------------------------------------------
+
+    def learn(self, batch: EpisodeBatch) -> Learned:
+        """Make `critic_steps` gradient steps of the critic on `batch`, and one of the actors.
+
+        Raises:
+            ValueError: an array of the batch does not have the shape that the others and the spec demand.
+            FloatingPointError: a gradient is not finite; what it was of has not changed then.
+        """
+        data = self.prepared(batch)
+        values, critic_loss, critic_norm = self._learn_critic(data)
+        chances = self.chances(data, batch.epsilon)
+        taken = data.actions.unsqueeze(2)
+        advantage = values.gather(2, taken).squeeze(2) - (chances.detach() * values).sum(2)
+        loss = self.actor_loss(data, chances, advantage)
+        gradients = torch.autograd.grad(loss, list(self.agent.parameters()))
+        norm = self._actor_optimizer.step(gradients, clip=self.grad_norm_clip, what=f"update {self.updates}")
+        self.updates += 1
+
+        q_taken = values.gather(2, taken).squeeze(2)
+        error = (data.target - q_taken).abs()
+        entropy = -(chances.detach() * chances.detach().clamp(min=1e-12).log()).sum(2)
+        metrics = {
+            "loss": float(loss.detach()),
+            "critic_loss": critic_loss,
+            "grad_norm": norm,
+            "critic_grad_norm": critic_norm,
+            "advantage": float(advantage.abs().mean()),
+            "entropy": float(entropy.mean()),
+            "q_taken": float(q_taken.mean()),
+            "target": float(data.target.mean()),
+            "td_error": float(error.mean()),
+        }
+        return Learned(metrics, self._priorities(error.mean(1).numpy(force=True), batch, data.packing))
+
+    def prepared(self, batch: EpisodeBatch) -> Counterfactuals:
+        """Return `batch` as packed tensors, with the TD(λ) returns of the target critic (Eq. 3 of the paper).
+
+        Raises:
+            ValueError: as `learn`.
+        """
+        self._check(batch)
+        packing = Packing.of(batch.lengths, batch.actions.shape[1])
+        n_episodes = len(batch.lengths)
+        obs = self._gather("obs", batch.obs, packing.frames, self._dtype)
+        state = self._gather("state", batch.state, packing.frames, self._dtype)
+        available = self._gather("available", batch.available, packing.frames, torch.bool)
+        actions = self._gather("actions", batch.actions, packing.steps, torch.int64)
+        # Step k arrives at frame k + E: there its action is the last one.
+        last_actions = torch.cat([actions.new_full((n_episodes, self.spec.n_agents), -1), actions])
+        departs = torch.from_numpy(packing.departs).to(self._device)
+        with torch.no_grad():
+            # In its last frame nothing was done; a cut episode goes on with what is most probable there.
+            frame_actions = self._logits(obs, last_actions, packing).masked_fill(~available, -torch.inf).argmax(2)
+            frame_actions[departs] = actions
+            values = self.target_critic(state, obs, frame_actions, last_actions)
+            taken = values.gather(2, frame_actions.unsqueeze(2)).squeeze(2).numpy(force=True)
+        value_tp1 = taken[n_episodes:]
+        value_tp1[packing.last[batch.terminated]] = 0.0
+        reward = batch.reward.reshape(-1)[packing.steps].astype(value_tp1.dtype)[:, None]
+        returns = lambda_returns(reward, value_tp1, packing.step_blocks, gamma=self.gamma, td_lambda=self.td_lambda)
+        return Counterfactuals(
+            packing=packing,
+            obs=obs,
+            available=available[departs],
+            state=state[departs],
+            actions=actions,
+            last_actions=last_actions,
+            departs=departs,
+            weights=torch.from_numpy(batch.weights[packing.episode]).to(self._device, self._dtype).unsqueeze(1),
+            target=torch.from_numpy(returns).to(self._device),
+        )
+
+    def chances(self, data: Counterfactuals, epsilon: float) -> Tensor:
+        """Return the probability of each action at each step (N, A, U), exploration included."""
+        logits = self._logits(data.obs, data.last_actions, data.packing)[data.departs]
+        softmax = logits.masked_fill(~data.available, -torch.inf).softmax(2)
+        uniform = data.available.to(self._dtype) / data.available.sum(2, keepdim=True)
+        return (1.0 - epsilon) * softmax + epsilon * uniform
+
+    def actor_loss(self, data: Counterfactuals, chances: Tensor, advantage: Tensor) -> Tensor:
+        """Return minus the mean of log π(u) times the `advantage` (N, A): Eq. 7 of the paper, as a loss."""
+        taken = chances.gather(2, data.actions.unsqueeze(2)).squeeze(2)
+        # Without exploration a chance may round to 0 by the time that its action is learnt from.
+        taken = taken.clamp(min=torch.finfo(taken.dtype).tiny)
+        return -(data.weights * advantage * taken.log()).sum() / advantage.numel()
+
+    def critic_loss(self, data: Counterfactuals, rows: slice) -> tuple[Tensor, Tensor]:
+        """Return the mean squared error of the critic at the steps `rows`, and its values (R, A, U) there."""
+        departs = data.departs[rows]
+        values = self.critic(data.state[rows], data.obs[departs], data.actions[rows], data.last_actions[departs])
+        error = values.gather(2, data.actions[rows].unsqueeze(2)).squeeze(2) - data.target[rows]
+        return (data.weights[rows] * error.square()).sum() / error.numel(), values.detach()
+
+    def _learn_critic(self, data: Counterfactuals) -> tuple[Tensor, float, float]:
+        """Walk back in time over `critic_steps` spans; return the values (N, A, U) as each span found them."""
+        n_steps = len(data.actions)
+        bounds = [n_steps * i // self.critic_steps for i in range(self.critic_steps + 1)]
+        values = torch.empty(n_steps, self.spec.n_agents, self.spec.n_actions, dtype=self._dtype, device=self._device)
+        total = largest = 0.0
+        parameters = list(self.critic.parameters())
+        for made, (start, stop) in enumerate(reversed(list(pairwise(bounds)))):
+            if start < stop:
+                loss, values[start:stop] = self.critic_loss(data, slice(start, stop))
+                norm = self._critic_optimizer.step(
+                    torch.autograd.grad(loss, parameters),
+                    clip=self.grad_norm_clip,
+                    what=f"the critic in update {self.updates}",
+                )
+                total += float(loss.detach()) * (stop - start) / n_steps
+                largest = max(largest, norm)
+            if (self.critic_updates + made + 1) % self.target_update_interval == 0:
+                with torch.no_grad():
+                    self._target_flat.copy_(self._critic_flat)
+        return values, total, largest
+
+    def _logits(self, obs: Tensor, last_actions: Tensor, packing: Packing) -> Tensor:
+        """Return what the actors say of each action in every frame, (F, A, U)."""
+        hidden = self.agent.unrolled(obs.view(-1, self.spec.obs_size), last_actions.view(-1), packing.frame_blocks)
+        logits: Tensor = self.agent.head(hidden).view(*last_actions.shape, self.spec.n_actions)
+        return logits
