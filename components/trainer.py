@@ -63,6 +63,7 @@ class Trainer(Actor[BatchTrainingDataMsg | CheckpointMsg]):
             lengths=msg.lengths,
             terminated=msg.terminated,
             weights=msg.weights,
+            epsilon=msg.epsilon,
         )
         since = self.clock.monotonic()
         learned = await self.offload(with_threads, self._threads, self._policy.learn, batch)

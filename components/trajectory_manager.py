@@ -44,9 +44,11 @@ class TrajectoryManager(Actor[InsertTransitionMsg | SampleBatchMsg | UpdatePrior
 
     def __init__(self, *, replay: ReplayBuffer) -> None:
         self._replay = replay
+        self._epsilon = 0.0
 
     @on(InsertTransitionMsg)
     def insert(self, msg: InsertTransitionMsg) -> None:
+        self._epsilon = msg.epsilon
         self._replay.insert(msg.obs, msg.state, msg.available, msg.actions, msg.reward, msg.terminated, msg.lengths)
 
     @on(SampleBatchMsg)
@@ -57,6 +59,7 @@ class TrajectoryManager(Actor[InsertTransitionMsg | SampleBatchMsg | UpdatePrior
             BatchTrainingDataMsg(
                 number=msg.number,
                 publish=msg.publish,
+                epsilon=self._epsilon,
                 obs=batch.obs,
                 state=batch.state,
                 available=batch.available,

@@ -1,4 +1,4 @@
-"""QMIX (Rashid et al. 2018) on 8m, or any other scenario: eight marines against eight."""
+"""QMIX (Rashid et al. 2018) on 8m: eight marines against eight. By a flag VDN, IQL or COMA, on any other scenario."""
 
 from functools import partial
 from typing import Annotated, Literal
@@ -7,13 +7,17 @@ from pydantic import Field
 
 from components import LinearSchedule, Monitor, Orchestrator, Trainer, TrajectoryManager, Worker, WorkerProxy
 from components.envs import SCENARIOS, Skirmish
-from components.policies import Qmix
-from components.replay import EpisodeReplay, PrioritizedEpisodeReplay, SampleToInsertRatio
+from components.policies import Coma, Iql, Qmix, RecurrentOptions, Vdn
+from components.replay import EpisodeReplay, FreshEpisodes, PrioritizedEpisodeReplay, SampleToInsertRatio
+from components.rollout import PolicyFactory
 from orchestra import Topology, UsageError
+
+Q_LEARNERS = {"qmix": Qmix, "vdn": Vdn, "iql": Iql}
 
 
 def experiment(
     *,
+    algorithm: Annotated[Literal["qmix", "vdn", "iql", "coma"], Field(description="what learns")] = "qmix",
     scenario: Annotated[str, Field(description=f"one of {', '.join(SCENARIOS)}")] = "8m",
     steps: Annotated[int, Field(ge=1, description="environment steps after which the run ends")] = 2_000_000,
     hosts: Annotated[int, Field(ge=1, description="hosts, each with a proxy and its workers")] = 1,
@@ -32,6 +36,7 @@ def experiment(
     td_lambda: Annotated[float, Field(ge=0, le=1, description="mixture of TD(λ) targets; 0 for one step")] = 0.8,
     hidden_size: Annotated[int, Field(ge=1, description="units of the agents' GRU")] = 64,
     target_update_interval: Annotated[int, Field(ge=1, description="updates from one target to the next")] = 50,
+    critic_steps: Annotated[int, Field(ge=1, description="COMA: critic updates per batch")] = 16,
     epsilon_start: Annotated[float, Field(ge=0, le=1, description="exploration at the first step")] = 1.0,
     epsilon_end: Annotated[float, Field(ge=0, le=1, description="exploration in the end")] = 0.05,
     epsilon_steps: Annotated[int, Field(ge=1, description="environment steps from the one to the other")] = 150_000,
@@ -45,27 +50,37 @@ def experiment(
         raise UsageError(f"a replay buffer of {replay_capacity} episodes never holds a batch of {batch_size}")
     env = partial(Skirmish, scenario)
     spec = env(1, seed=0).spec
-    policy = partial(
-        Qmix,
-        learning_rate=learning_rate,
-        optimizer=optimizer,
-        gamma=gamma,
-        td_lambda=td_lambda,
-        hidden_size=hidden_size,
-        target_update_interval=target_update_interval,
-    )
+    options: RecurrentOptions = {
+        "learning_rate": learning_rate,
+        "optimizer": optimizer,
+        "gamma": gamma,
+        "td_lambda": td_lambda,
+        "hidden_size": hidden_size,
+        "target_update_interval": target_update_interval,
+    }
     at_once = hosts * workers * envs_per_worker
-    limiter = SampleToInsertRatio(
-        updates_per_episode,
-        min_size=max(warmup, batch_size),
-        # Room for what all environments may deliver at once, twice, so that neither side waits for the other in steps.
-        error_buffer=max(2.0 * updates_per_episode * at_once, 4.0),
-    )
-    replay = (PrioritizedEpisodeReplay if prioritized else EpisodeReplay)(spec, replay_capacity)
+    policy: PolicyFactory
+    replay: EpisodeReplay
+    if algorithm == "coma":
+        if prioritized:
+            raise UsageError("COMA learns from each episode once, so there is nothing to prioritise")
+        policy = partial(Coma, critic_learning_rate=learning_rate, critic_steps=critic_steps, **options)
+        # Workers stop when two batches wait: what is learnt from must be what the present policy does.
+        limiter = SampleToInsertRatio(1 / batch_size, min_size=batch_size, error_buffer=(0.0, 2.0))
+        replay = FreshEpisodes(spec, 4 * batch_size + at_once)
+    else:
+        policy = partial(Q_LEARNERS[algorithm], **options)
+        limiter = SampleToInsertRatio(
+            updates_per_episode,
+            min_size=max(warmup, batch_size),
+            # Room for what all environments may deliver at once, twice, so that neither side waits in steps.
+            error_buffer=max(2.0 * updates_per_episode * at_once, 4.0),
+        )
+        replay = (PrioritizedEpisodeReplay if prioritized else EpisodeReplay)(spec, replay_capacity)
 
-    topology = Topology(f"qmix_{scenario}")
+    topology = Topology(f"{algorithm}_{scenario}")
     learner = topology.node("learner")
-    monitor = learner.spawn("monitor", Monitor, title=f"qmix {scenario}")
+    monitor = learner.spawn("monitor", Monitor, title=f"{algorithm} {scenario}")
     trajectories = learner.spawn("trajectories", TrajectoryManager, replay=replay)
     orchestrator = learner.spawn(
         "orchestrator",

@@ -16,6 +16,8 @@ class BatchTrainingDataMsg(Message):
     """Which batch of the run this is, from 1."""
     publish: bool
     """Whether the Trainer shall publish its parameters after learning from it."""
+    epsilon: float
+    """The exploration rate of the newest experience when it was drawn."""
     obs: Annotated[NDArray[np.float32], Axes("float32", "episodes", "frames", "agents", "features")]
     state: Annotated[NDArray[np.float32], Axes("float32", "episodes", "frames", "state")]
     available: Annotated[NDArray[np.bool_], Axes("bool", "episodes", "frames", "agents", "actions")]

@@ -4,6 +4,7 @@ from components.policies.base import EpisodeBatch, Learned, Policy
 from components.policies.coma import Coma
 from components.policies.iql import Iql
 from components.policies.qmix import Qmix
+from components.policies.recurrent import RecurrentOptions
 from components.policies.vdn import Vdn
 
-__all__ = ["Coma", "EpisodeBatch", "Iql", "Learned", "Policy", "Qmix", "Vdn"]
+__all__ = ["Coma", "EpisodeBatch", "Iql", "Learned", "Policy", "Qmix", "RecurrentOptions", "Vdn"]

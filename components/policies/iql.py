@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,25 +14,14 @@ from components.policies.base import EpisodeBatch, Learned
 from components.policies.networks import RecurrentAgent
 from components.policies.optimizer import FlatOptimizer, OptimizerKind
 from components.policies.packing import Packing
-from components.policies.recurrent import RecurrentPolicy, check_options
+from components.policies.recurrent import RecurrentOptions, RecurrentPolicy, check_options
 from components.policies.returns import lambda_returns
 
 
-class LearningOptions(TypedDict, total=False):
+class LearningOptions(RecurrentOptions, total=False):
     """The keywords of `Iql`, for algorithms that add their own."""
 
-    hidden_size: int
-    learning_rate: float
-    optimizer: OptimizerKind
-    gamma: float
-    td_lambda: float
     double_q: bool
-    target_update_interval: int
-    grad_norm_clip: float
-    priority_eta: float
-    seed: int
-    device: str
-    dtype: torch.dtype
 
 
 class Unmixed(nn.Module):

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
@@ -12,8 +12,24 @@ from torch import Tensor, nn
 from components.envs.base import EnvSpec
 from components.policies.base import EpisodeBatch, Policy
 from components.policies.networks import RecurrentAgent, flatten_parameters, initialise
-from components.policies.optimizer import FlatOptimizer, same
+from components.policies.optimizer import FlatOptimizer, OptimizerKind, same
 from components.policies.packing import Packing
+
+
+class RecurrentOptions(TypedDict, total=False):
+    """The keywords that every algorithm here takes."""
+
+    hidden_size: int
+    learning_rate: float
+    optimizer: OptimizerKind
+    gamma: float
+    td_lambda: float
+    target_update_interval: int
+    grad_norm_clip: float
+    priority_eta: float
+    seed: int
+    device: str
+    dtype: torch.dtype
 
 
 class RecurrentPolicy(Policy):

@@ -2,6 +2,7 @@
 
 from components.replay.episodes import EpisodeReplay, Sampled
 from components.replay.invalid import InvalidExperience
+from components.replay.fresh import FreshEpisodes
 from components.replay.limiter import SampleToInsertRatio
 from components.replay.priorities import Priorities
 from components.replay.prioritized import PrioritizedEpisodeReplay, PrioritizedTransitions
@@ -22,6 +23,7 @@ __all__ = [
     "EpisodeReplay",
     "Field",
     "FifoSelector",
+    "FreshEpisodes",
     "HighestSelector",
     "InvalidExperience",
     "LifoSelector",

@@ -79,6 +79,7 @@ def test_the_last_actor_of_a_process_does_not_decide_for_the_others(run, stage, 
 
 def one_batch() -> BatchTrainingDataMsg:
     return BatchTrainingDataMsg(
+        epsilon=0.1,
         number=1,
         publish=False,
         obs=np.zeros((1, 4, 2, 4), np.float32),

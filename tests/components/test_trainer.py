@@ -21,6 +21,7 @@ def batch(number: int, *, publish: bool, n: int = 2) -> BatchTrainingDataMsg:
     return BatchTrainingDataMsg(
         number=number,
         publish=publish,
+        epsilon=0.1,
         obs=np.full((n, 4, 2, 4), number, np.float32),
         state=np.zeros((n, 4, 3), np.float32),
         available=np.ones((n, 4, 2, 3), np.bool_),

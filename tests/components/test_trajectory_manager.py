@@ -26,7 +26,7 @@ def test_a_batch_goes_to_the_trainer_that_the_sample_names(run, stage, episodes)
             await manager.tell(sample(one, 7, 2, publish=True))
             await manager.tell(sample(other, 8, 1))
             batch = await one.hear(BatchTrainingDataMsg)
-            assert (batch.number, batch.publish) == (7, True)
+            assert (batch.number, batch.publish, batch.epsilon) == (7, True, 0.5)
             assert sorted(batch.lengths.tolist()) == [2, 5]
             assert batch.obs.shape == (2, 6, 2, 4)
             assert batch.weights.tolist() == [1.0, 1.0]

@@ -52,6 +52,7 @@ def batch(*lengths: int, **changed: Any) -> dict[str, Any]:
     e, t = len(lengths), max(lengths)
     fields = {
         "number": 3,
+        "epsilon": 0.25,
         "publish": True,
         "obs": np.ones((e, t + 1, 3, 4), np.float32),
         "state": np.ones((e, t + 1, 5), np.float32),

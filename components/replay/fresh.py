@@ -1,0 +1,44 @@
+"""Episodes for algorithms that learn from their present policy: each is drawn once, the oldest first."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from components.envs.base import EnvSpec
+from components.replay.episodes import EpisodeReplay, Sampled
+
+
+class FreshEpisodes(EpisodeReplay):
+    """A queue of episodes: a batch is the oldest that have not been drawn yet. What waits too long is dropped.
+
+    Args:
+        spec: sizes of the environment.
+        capacity: episodes held at most, drawn or not; the oldest go first.
+        slabs: as for `EpisodeReplay`.
+    """
+
+    def __init__(self, spec: EnvSpec, capacity: int, *, slabs: int = 2) -> None:
+        super().__init__(spec, capacity, slabs=slabs)
+        self._next = 0  # how many came before the next to be drawn
+        self.dropped = 0
+        """Episodes that had to make room before they were drawn."""
+
+    @property
+    def fresh(self) -> int:
+        """Episodes that have not been drawn yet."""
+        return self.inserted - max(self._next, self.inserted - len(self))
+
+    def sample(self, batch_size: int, rng: np.random.Generator) -> Sampled:
+        """Draw the oldest `batch_size` episodes, padded with zeros to the longest of them; `rng` is not used.
+
+        Raises:
+            ValueError: fewer episodes wait to be drawn, or `batch_size` is below 1.
+        """
+        if not 1 <= batch_size <= self.fresh:
+            raise ValueError(f"batch_size: expected 1 to {self.fresh}, the episodes not drawn yet, got {batch_size}")
+        return super().sample(batch_size, rng)
+
+    def _draw(self, batch_size: int, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        first = self.inserted - self.fresh
+        self.dropped += first - self._next
+        self._next = first + batch_size
+        return (first + np.arange(batch_size)) % self.capacity, np.ones(batch_size, np.float32)
