@@ -67,7 +67,7 @@ def experiment(
         policy = partial(Coma, critic_learning_rate=learning_rate, critic_steps=critic_steps, **options)
         # Workers stop when two batches wait: what is learnt from must be what the present policy does.
         limiter = SampleToInsertRatio(1 / batch_size, min_size=batch_size, error_buffer=(0.0, 2.0))
-        replay = FreshEpisodes(spec, 4 * batch_size + at_once)
+        replay = FreshEpisodes(spec, replay_capacity)
     else:
         policy = partial(Q_LEARNERS[algorithm], **options)
         limiter = SampleToInsertRatio(
