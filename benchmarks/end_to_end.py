@@ -136,7 +136,8 @@ def run_plain(flags: dict[str, Any]) -> dict[str, float]:
         "hidden": "hidden_size",
         "epsilon-steps": "epsilon_steps",
     }
-    given = [f"--{flag}={values[name]}" for flag, name in names.items()]
+    # Where the experiment says None, both have the same default.
+    given = [f"--{flag}={values[name]}" for flag, name in names.items() if values[name] is not None]
     command = [sys.executable, str(HERE / "plain_loop.py"), "--threads=1", f"--test-every={NEVER}", *given]
     ended = subprocess.run(command, check=True, capture_output=True, text=True)
     result: dict[str, float] = json.loads(ended.stdout.splitlines()[-1])

@@ -130,7 +130,7 @@ def arguments() -> argparse.Namespace:
         ("batch", 32),
         ("updates-per-episode", 1.0),
         ("memory", 5000),
-        ("learning-rate", 5e-4),
+        ("learning-rate", 1e-3),
         ("optimizer", "adam"),
         ("gamma", 0.99),
         ("td-lambda", 0.0),

@@ -25,20 +25,20 @@ def experiment(
     envs_per_worker: Annotated[int, Field(ge=1, description="environments that a worker steps together")] = 64,
     proxy: Annotated[bool, Field(description="gather a host's workers behind a WorkerProxy")] = True,
     learner_threads: Annotated[int, Field(ge=1, description="threads of the learner")] = 1,
-    batch_size: Annotated[int, Field(ge=1, description="episodes of a batch")] = 32,
+    batch_size: Annotated[int | None, Field(ge=1, description="episodes of a batch; 32, COMA 16")] = None,
     replay_capacity: Annotated[int, Field(ge=1, description="episodes that the replay buffer holds")] = 5_000,
     warmup: Annotated[int, Field(ge=1, description="episodes before the first batch")] = 64,
     updates_per_episode: Annotated[float, Field(gt=0, description="gradient steps for each episode played")] = 0.1,
     prioritized: Annotated[bool, Field(description="sample episodes by their TD errors")] = False,
-    learning_rate: Annotated[float, Field(gt=0, description="of the optimiser")] = 1e-3,
+    learning_rate: Annotated[float | None, Field(gt=0, description="of the optimiser; 1e-3, COMA 5e-4")] = None,
     optimizer: Annotated[Literal["adam", "rmsprop"], Field(description="Adam, or the RMSProp of PyMARL")] = "adam",
     gamma: Annotated[float, Field(ge=0, le=1, description="discount")] = 0.99,
     td_lambda: Annotated[float, Field(ge=0, le=1, description="mixture of TD(λ) targets; 0 for one step")] = 0.8,
     hidden_size: Annotated[int, Field(ge=1, description="units of the agents' GRU")] = 64,
     target_update_interval: Annotated[int, Field(ge=1, description="updates from one target to the next")] = 50,
     critic_steps: Annotated[int, Field(ge=1, description="COMA: critic updates per batch")] = 16,
-    epsilon_start: Annotated[float, Field(ge=0, le=1, description="exploration at the first step")] = 1.0,
-    epsilon_end: Annotated[float, Field(ge=0, le=1, description="exploration in the end")] = 0.05,
+    epsilon_start: Annotated[float | None, Field(ge=0, le=1, description="exploration at first; 1, COMA 0.5")] = None,
+    epsilon_end: Annotated[float | None, Field(ge=0, le=1, description="and in the end; 0.05, COMA 0.01")] = None,
     epsilon_steps: Annotated[int, Field(ge=1, description="environment steps from the one to the other")] = 150_000,
     updates_per_load: Annotated[int, Field(ge=1, description="updates from one publication to the next")] = 1,
     test_interval: Annotated[int, Field(ge=1, description="environment steps between greedy tests")] = 20_000,
@@ -46,6 +46,11 @@ def experiment(
     checkpoint_interval: Annotated[int, Field(ge=1, description="environment steps between checkpoints")] = 200_000,
 ) -> Topology:
     """Lay out the run; every argument is also a flag of `orchestra run`."""
+    coma = algorithm == "coma"
+    batch_size = batch_size or (16 if coma else 32)
+    learning_rate = learning_rate or (5e-4 if coma else 1e-3)
+    epsilon_start = epsilon_start if epsilon_start is not None else (0.5 if coma else 1.0)
+    epsilon_end = epsilon_end if epsilon_end is not None else (0.01 if coma else 0.05)
     if replay_capacity < batch_size:
         raise UsageError(f"a replay buffer of {replay_capacity} episodes never holds a batch of {batch_size}")
     env = partial(Skirmish, scenario)
@@ -61,7 +66,7 @@ def experiment(
     at_once = hosts * workers * envs_per_worker
     policy: PolicyFactory
     replay: EpisodeReplay
-    if algorithm == "coma":
+    if coma:
         if prioritized:
             raise UsageError("COMA learns from each episode once, so there is nothing to prioritise")
         policy = partial(Coma, critic_learning_rate=learning_rate, critic_steps=critic_steps, **options)

@@ -4,6 +4,7 @@ The file is imported by its path, by every process of a run. What goes wrong in 
 as one `UsageError` that names the file and the line.
 """
 
+import functools
 import importlib.util
 import inspect
 import re
@@ -54,13 +55,35 @@ def load_experiment(path: Path) -> Callable[..., Topology]:
     return function
 
 
+def variant(function: Callable[..., Topology], **defaults: object) -> Callable[..., Topology]:
+    """Return the same experiment with other defaults: `experiment = variant(qmix_8m, scenario="3m")`.
+
+    Raises:
+        UsageError: a default is of no parameter, or is no value that its flag takes.
+    """
+    flags = {flag.name: flag for flag in Flags.of(function)}
+    for name, value in defaults.items():
+        if name not in flags:
+            raise UsageError(f"there is no parameter {name!r}; the parameters are {', '.join(flags)}")
+        defaults[name] = flags[name].validated(value)
+    signature = inspect.signature(function)
+    parameters = [p.replace(default=defaults.get(p.name, p.default)) for p in signature.parameters.values()]
+
+    @functools.wraps(function)
+    def experiment(**values: Any) -> Topology:
+        return function(**{**defaults, **values})
+
+    experiment.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # read by inspect
+    return experiment
+
+
 def build(function: Callable[..., Topology], values: Mapping[str, Any]) -> Topology:
     """Call an experiment with the values of its flags, and return the run that it lays out.
 
     Raises:
         UsageError: it raised, or returned something else; the text names the line of its file.
     """
-    file = inspect.getfile(function)
+    file = inspect.getfile(inspect.unwrap(function))
     try:
         topology = function(**values)
     except (Exception, SystemExit) as error:

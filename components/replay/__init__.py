@@ -1,8 +1,8 @@
 """Replay buffers for whole episodes and for transitions, what selects from them, and what paces them."""
 
 from components.replay.episodes import EpisodeReplay, Sampled
-from components.replay.invalid import InvalidExperience
 from components.replay.fresh import FreshEpisodes
+from components.replay.invalid import InvalidExperience
 from components.replay.limiter import SampleToInsertRatio
 from components.replay.priorities import Priorities
 from components.replay.prioritized import PrioritizedEpisodeReplay, PrioritizedTransitions

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestra.errors import UsageError
-from orchestra.experiment import build, load_experiment
+from orchestra.experiment import build, load_experiment, variant
 from orchestra.flags import Flags
 
 HEAD = "from orchestra.topology import Topology\n"
@@ -157,3 +157,56 @@ def test_a_file_elsewhere_is_named_in_full(here: Path, tmp_path_factory: pytest.
     elsewhere = tmp_path_factory.mktemp("elsewhere") / "qmix.py"
     elsewhere.write_text("1 / 0\n")
     assert refusal(elsewhere) == f"{elsewhere}:1: ZeroDivisionError: division by zero"
+
+
+BASE = """
+def experiment(*, name: str = 'x', size: Annotated[int, Field(ge=1)] = 3) -> Topology:
+    if size == 13:
+        raise UsageError("13 is bad luck")
+    return Topology(f"{name}-{size}")
+"""
+OTHER = """
+from pathlib import Path
+from orchestra.experiment import load_experiment, variant
+experiment = variant(load_experiment(Path(__file__).with_name("base.py")), size=5)
+"""
+
+
+@pytest.fixture
+def other(here: Path) -> Path:
+    written(
+        HEAD + "from typing import Annotated\nfrom pydantic import Field\nfrom orchestra import UsageError\n" + BASE,
+        "base.py",
+    )
+    return written(OTHER, "other.py")
+
+
+def test_a_variant_is_the_same_experiment_with_other_defaults(other: Path) -> None:
+    function = load_experiment(other)
+    flags = Flags.of(function)
+    assert {flag.name: flag.default for flag in flags} == {"name": "x", "size": 5}
+    assert build(function, flags.parse([])).name == "x-5"
+    assert build(function, flags.parse(["--size", "7", "--name", "y"])).name == "y-7"
+    assert function().name == "x-5"
+
+
+def test_the_original_keeps_its_defaults(other: Path) -> None:
+    load_experiment(other)
+    assert {flag.name: flag.default for flag in Flags.of(load_experiment(Path("base.py")))} == {"name": "x", "size": 3}
+
+
+def test_a_variant_that_fails_names_the_line_of_the_original(other: Path) -> None:
+    with pytest.raises(UsageError, match=r"^base\.py:\d+: 13 is bad luck$"):
+        build(load_experiment(other), {"size": 13})
+
+
+@pytest.mark.parametrize(
+    ("defaults", "message"),
+    [
+        ({"colour": 1}, "there is no parameter 'colour'; the parameters are name, size"),
+        ({"size": 0}, "--size: 0 is not allowed"),
+    ],
+)
+def test_a_default_that_no_flag_would_take_is_refused(other: Path, defaults: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        variant(load_experiment(Path("base.py")), **defaults)

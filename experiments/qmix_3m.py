@@ -1,0 +1,7 @@
+"""QMIX on 3m: three marines against three. `qmix_8m` with other defaults, and all its flags."""
+
+from pathlib import Path
+
+from orchestra.experiment import load_experiment, variant
+
+experiment = variant(load_experiment(Path(__file__).with_name("qmix_8m.py")), scenario="3m")
