@@ -6,14 +6,19 @@ O observation size, S state size, U actions.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from components.envs.base import EnvSpec
-from components.policies.base import EpisodeBatch
+from components.replay.checkpoint import Checkpointed, CheckpointError, Column, Stock
 from components.replay.invalid import InvalidExperience, check_array, check_indices, check_priorities
+from components.replay.storage import allocate
+
+if TYPE_CHECKING:  # the one brings a compiler along, the other torch, and memories work without either
+    from components.envs.base import EnvSpec
+    from components.policies.base import EpisodeBatch
 
 FRAME_FIELDS = ("obs", "state", "available")
 STEP_FIELDS = ("actions", "reward")
@@ -25,12 +30,12 @@ FIRST_EPISODES = 32
 class Sampled:
     """Episodes drawn from a replay buffer, and what `update` needs to find them again."""
 
-    batch: EpisodeBatch
+    batch: "EpisodeBatch"
     indices: NDArray[np.int64]  # (E,)
     generations: NDArray[np.int64]  # (E,): differs from one episode to the next that is kept under the same index
 
 
-class EpisodeReplay:
+class EpisodeReplay(Checkpointed):
     """The last `capacity` episodes, drawn uniformly and without repetition within a batch, as PyMARL does.
 
     Memory follows the real lengths: frames of all episodes lie back to back in one ring, which is doubled while it is
@@ -41,12 +46,15 @@ class EpisodeReplay:
         capacity: episodes held at most; the oldest go first.
         slabs: batches that are valid at a time. The arrays of a batch are overwritten when `slabs` more have been
             drawn; 2 lets the next be drawn while one is learnt from.
+        folder: where frames are kept, in files without a name that are mapped into memory; by default they are in
+            memory. On a disk, room for `capacity` episodes of full length is taken at once.
 
     Raises:
         ValueError: `capacity` or `slabs` is below 1.
+        OSError: there is no such folder, or too little space in it.
     """
 
-    def __init__(self, spec: EnvSpec, capacity: int, *, slabs: int = 2) -> None:
+    def __init__(self, spec: "EnvSpec", capacity: int, *, slabs: int = 2, folder: str | Path | None = None) -> None:
         if capacity < 1 or slabs < 1:
             raise ValueError(f"capacity and slabs must be at least 1, got {capacity} and {slabs}")
         self.spec, self.capacity = spec, capacity
@@ -60,7 +68,9 @@ class EpisodeReplay:
             "actions": ((a,), np.int64),
             "reward": ((), np.float32),
         }
-        self._n_frames = min(capacity, FIRST_EPISODES) * (spec.episode_limit + 1)
+        self._folder = folder
+        first = min(capacity, FIRST_EPISODES) if folder is None else capacity
+        self._n_frames = first * (spec.episode_limit + 1)
         self._ring = self._allocate(self._n_frames)
         self._head = 0  # where the next frame goes
         self._used = 0  # frames of the episodes held
@@ -134,6 +144,7 @@ class EpisodeReplay:
         ends[stops - 1] = True
         for name in STEP_FIELDS:  # nothing is done in an episode's last frame
             self._ring[name][rows[~ends]] = fields[name]
+            self._ring[name][rows[ends]] = 0
         self._head = (self._head + total) % self._n_frames
         self._used += total
 
@@ -151,7 +162,7 @@ class EpisodeReplay:
 
     def _allocate(self, n_frames: int) -> dict[str, NDArray[Any]]:
         ring: dict[str, NDArray[Any]] = {
-            name: np.empty((n_frames + 1, *item), dtype) for name, (item, dtype) in self._items.items()
+            name: allocate((n_frames + 1, *item), dtype, self._folder) for name, (item, dtype) in self._items.items()
         }
         for array in ring.values():
             array[n_frames] = 0  # the padding of every batch is gathered from here
@@ -198,7 +209,7 @@ class EpisodeReplay:
         """Return the slots (E,) of a batch and their importance weights (E,)."""
         return rng.choice(len(self), batch_size, replace=False), np.ones(batch_size, np.float32)
 
-    def _gather(self, slots: NDArray[np.int64], weights: NDArray[np.float32]) -> EpisodeBatch:
+    def _gather(self, slots: NDArray[np.int64], weights: NDArray[np.float32]) -> "EpisodeBatch":
         lengths = self._lengths[slots]
         time = np.arange(lengths.max() + 1)
         rows = (self._starts[slots][:, None] + time) % self._n_frames
@@ -215,6 +226,8 @@ class EpisodeReplay:
             # The rows are in range; without a mode numpy would gather into a buffer of its own and copy that.
             np.take(source, wanted.reshape(-1), axis=0, out=out, mode="clip")
             gathered[name] = out.reshape(*wanted.shape, *source.shape[1:])
+        from components.policies.base import EpisodeBatch
+
         return EpisodeBatch(lengths=lengths, terminated=self._terminated[slots], weights=weights, **gathered)
 
     def update(
@@ -231,6 +244,51 @@ class EpisodeReplay:
         """
         check_indices(indices, generations, self.capacity)
         check_priorities(priorities, len(indices))
+
+    # Checkpoints ----------------------------------------------------------------------------------------------------
+
+    def _columns(self) -> dict[str, Column]:
+        slots = (self.inserted - len(self) + np.arange(len(self))) % self.capacity  # the oldest first
+        tail = (self._head - self._used) % self._n_frames
+        until_end = min(self._used, self._n_frames - tail)
+        columns = {
+            "capacity": Column.of(np.array(self.capacity, np.int64)),
+            "inserted": Column.of(np.array(self.inserted, np.int64)),
+            "lengths": Column.of(self._lengths[slots]),
+            "terminated": Column.of(self._terminated[slots]),
+        }
+        for name, array in self._ring.items():
+            columns[f"frames/{name}"] = Column.of(array[tail : tail + until_end], array[: self._used - until_end])
+        return columns
+
+    def _check_stock(self, stock: Stock) -> None:
+        stock.expect_value("capacity", self.capacity)
+        held = min(stock.read_count("inserted"), self.capacity)
+        lengths, limit = stock.read("lengths", np.int32, (held,)), self.spec.episode_limit
+        if held and (lengths.min() < 1 or lengths.max() > limit):
+            raise CheckpointError(f"lengths: expected 1 to {limit} steps each, got {lengths}")
+        stock.expect("terminated", np.bool_, (held,))
+        for name, (item, dtype) in self._items.items():
+            stock.expect(f"frames/{name}", dtype, (int(lengths.sum()) + held, *item))
+
+    def _take_stock(self, stock: Stock) -> None:
+        # Should reading fail from here on, nothing is held.
+        self.inserted = self._head = self._used = 0
+        self._generations[:] = -1
+        inserted = stock.read_count("inserted")
+        held = min(inserted, self.capacity)
+        lengths = stock.read("lengths", np.int32, (held,))
+        n_frames = lengths.astype(np.int64) + 1
+        used = int(n_frames.sum())
+        if used > self._n_frames:
+            self._grow(used)
+        for name, array in self._ring.items():
+            stock.read_into(f"frames/{name}", array[:used])
+        serials = inserted - held + np.arange(held)
+        slots = serials % self.capacity
+        self._starts[slots], self._lengths[slots] = np.cumsum(n_frames) - n_frames, lengths
+        self._terminated[slots], self._generations[slots] = stock.read("terminated", np.bool_, (held,)), serials
+        self._used, self._head, self.inserted = used, used % self._n_frames, inserted
 
     def check_valid(self) -> list[str]:
         """Return what is wrong with the books, one sentence each; nothing if all is well."""

@@ -3,8 +3,14 @@
 from math import inf
 from typing import Self
 
+import numpy as np
 
-class SampleToInsertRatio:
+from components.replay.checkpoint import Checkpointed, Column, Stock
+
+COUNTERS = ("inserted", "sampled", "deleted")
+
+
+class SampleToInsertRatio(Checkpointed):
     """Answers *may I?* so that each inserted item is sampled `samples_per_insert` times on average.
 
     It holds counters and waits for nothing: whoever is told no asks again after the other side has moved.
@@ -122,6 +128,16 @@ class SampleToInsertRatio:
         """
         self.inserted, self.deleted = other.inserted, other.deleted
         self.sampled = round(other.sampled * self.samples_per_insert / other.samples_per_insert)
+
+    def _columns(self) -> dict[str, Column]:
+        return {name: Column.of(np.array(getattr(self, name), np.int64)) for name in COUNTERS}
+
+    def _check_stock(self, stock: Stock) -> None:
+        for name in COUNTERS:  # settings may differ: the counts mean the same
+            stock.read_count(name)
+
+    def _take_stock(self, stock: Stock) -> None:
+        self.inserted, self.sampled, self.deleted = (stock.read_count(name) for name in COUNTERS)
 
     def __repr__(self) -> str:
         return (

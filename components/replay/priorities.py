@@ -4,12 +4,13 @@ Items are slots, 0 to `capacity` - 1. An item is drawn with probability P_i = w_
 epsilon)^alpha.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from components.replay.checkpoint import Checkpointed, CheckpointError, Column, Stock, prefixed
 from components.replay.invalid import InvalidExperience, check_priorities
 from components.replay.sums import Pyramid, SumTree
 from components.replay.two_phase import Share
@@ -135,6 +136,30 @@ class Priorities:
             self.set(once, self._sums[once] * self.decay**times)
         return slots, importance, drawn
 
+    def columns(self, held: int) -> dict[str, Column]:
+        """Return what a checkpoint keeps, if slots 0 to `held` - 1 are those in use."""
+        settings = {name: Column.of(np.array(getattr(self, name), np.float64)) for name in ("alpha", "epsilon")}
+        books = {name: Column.of(np.array(getattr(self, name), np.float64)) for name in ("beta", "largest")}
+        return {**settings, **books, "weights": Column.of(self._sums[np.arange(held)])}
+
+    def check_stock(self, stock: Stock, held: int) -> None:
+        """Raise `CheckpointError` unless these could be what `columns` gave."""
+        stock.expect_value("alpha", float(self.alpha))  # what the weights were made with
+        stock.expect_value("epsilon", float(self.epsilon))
+        for name, most in (("beta", 1.0), ("largest", np.inf)):
+            number = float(stock.read(name, np.float64, ()))
+            if not (0.0 <= number <= most and np.isfinite(number)):
+                raise CheckpointError(f"{name}: expected a finite number in [0, {most}], got {number}")
+        weights = stock.read("weights", np.float64, (held,))
+        if held and not (weights.min() >= 0 and weights.max() < LARGEST_SUM / self.capacity):
+            raise CheckpointError(f"weights: expected numbers of at least 0 with a finite sum, got {weights}")
+
+    def take_stock(self, stock: Stock, held: int) -> None:
+        """Take over arrays that have been checked."""
+        self.beta, self.largest = (float(stock.read(name, np.float64, ())) for name in ("beta", "largest"))
+        self.clear(0, self.capacity)
+        self.set(np.arange(held), stock.read("weights", np.float64, (held,)))
+
     def check_valid(self) -> list[str]:
         """Return what is wrong with the books, one sentence each; nothing if all is well."""
         wrong = self._sums.check_valid()
@@ -146,11 +171,12 @@ class Priorities:
         return wrong
 
 
-class Prioritized(ABC):
+class Prioritized(Checkpointed):
     """What the replay buffers that draw by priority have in common, beside their `priorities`."""
 
-    priorities: Priorities
+    capacity: int
     inserted: int
+    priorities: Priorities
     stale_updates: int
     """Priorities that came after their item had been overwritten, and were ignored."""
 
@@ -170,8 +196,9 @@ class Prioritized(ABC):
         """The largest priority ever given, with which new items enter; 1 until one is larger."""
         return self.priorities.largest
 
-    @abstractmethod
-    def __len__(self) -> int: ...
+    @property
+    def _held(self) -> int:
+        return min(self.inserted, self.capacity)
 
     def share(self, size: int, rng: np.random.Generator) -> Share:
         """Draw `size` items in proportion to their weights, to be pushed to a `TwoPhaseReplay`; its arrays are copies.
@@ -190,8 +217,24 @@ class Prioritized(ABC):
             order = rng.permutation(size)
             slots, weights = slots[order], weights[order]
         batch, generations = self._read(slots)
-        return Share(batch, slots, generations, weights, total, len(self), self.inserted)
+        return Share(batch, slots, generations, weights, total, self._held, self.inserted)
 
     @abstractmethod
     def _read(self, slots: NDArray[np.int64]) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:
         """Return copies of what is in `slots` (n,), by field, and their generations (n,)."""
+
+    def _columns(self) -> dict[str, Column]:
+        books = self.priorities.columns(self._held) | {"stale_updates": Column.of(np.array(self.stale_updates))}
+        return super()._columns() | prefixed("priorities", books)
+
+    def _check_stock(self, stock: Stock) -> None:
+        super()._check_stock(stock)
+        books = stock.part("priorities")
+        books.read_count("stale_updates")
+        self.priorities.check_stock(books, min(stock.read_count("inserted"), self.capacity))
+
+    def _take_stock(self, stock: Stock) -> None:
+        super()._take_stock(stock)
+        books = stock.part("priorities")
+        self.stale_updates = books.read_count("stale_updates")
+        self.priorities.take_stock(books, self._held)

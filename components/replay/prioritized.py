@@ -1,19 +1,22 @@
 """Replay buffers that draw by priority (Schaul et al. 2016): transitions and whole episodes."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from components.envs.base import EnvSpec
 from components.replay.episodes import EpisodeReplay
 from components.replay.invalid import check_indices
 from components.replay.priorities import Priorities, Prioritized
 from components.replay.transitions import Field, NStep, Transitions
 
+if TYPE_CHECKING:  # the one brings a compiler along, the other torch, and memories work without either
+    from components.envs.base import EnvSpec
 
-class PrioritizedTransitions(Transitions, Prioritized):
+
+class PrioritizedTransitions(Prioritized, Transitions):
     """Draws row i with probability P_i = w_i / Σ w, with w = (priority + epsilon)^alpha.
 
     A batch is drawn in strata, one row from each of `batch_size` equal shares of the sum, so a row may come twice. New
@@ -30,6 +33,7 @@ class PrioritizedTransitions(Transitions, Prioritized):
         decay: what drawing a row does to its weight.
         n_step: as for `Transitions`.
         slabs: as for `Transitions`.
+        folder: as for `Transitions`.
 
     Raises:
         ValueError: an argument is out of its range.
@@ -47,8 +51,9 @@ class PrioritizedTransitions(Transitions, Prioritized):
         decay: float = 1.0,
         n_step: NStep | None = None,
         slabs: int = 2,
+        folder: str | Path | None = None,
     ) -> None:
-        super().__init__(fields, capacity, n_step=n_step, slabs=slabs)
+        super().__init__(fields, capacity, n_step=n_step, slabs=slabs, folder=folder)
         self.stale_updates = 0
         self.priorities = Priorities(
             capacity, alpha=alpha, beta=beta, epsilon=epsilon, normalize=normalize, decay=decay
@@ -139,7 +144,7 @@ class PrioritizedTransitions(Transitions, Prioritized):
         return wrong
 
 
-class PrioritizedEpisodeReplay(EpisodeReplay, Prioritized):
+class PrioritizedEpisodeReplay(Prioritized, EpisodeReplay):
     """Draws episode i with probability P_i = w_i / Σ w, with w = (priority + epsilon)^alpha.
 
     A batch is drawn in strata, one episode from each of `batch_size` equal shares of the sum, so an episode may come
@@ -155,6 +160,7 @@ class PrioritizedEpisodeReplay(EpisodeReplay, Prioritized):
         normalize: what importance weights are divided by.
         decay: what drawing an episode does to its weight.
         slabs: as for `EpisodeReplay`.
+        folder: as for `EpisodeReplay`.
 
     Raises:
         ValueError: an argument is out of its range.
@@ -162,7 +168,7 @@ class PrioritizedEpisodeReplay(EpisodeReplay, Prioritized):
 
     def __init__(
         self,
-        spec: EnvSpec,
+        spec: "EnvSpec",
         capacity: int,
         *,
         alpha: float = 0.6,
@@ -171,8 +177,9 @@ class PrioritizedEpisodeReplay(EpisodeReplay, Prioritized):
         normalize: Literal["batch", "buffer"] = "batch",
         decay: float = 1.0,
         slabs: int = 2,
+        folder: str | Path | None = None,
     ) -> None:
-        super().__init__(spec, capacity, slabs=slabs)
+        super().__init__(spec, capacity, slabs=slabs, folder=folder)
         self.stale_updates = 0
         self.priorities = Priorities(
             capacity, alpha=alpha, beta=beta, epsilon=epsilon, normalize=normalize, decay=decay

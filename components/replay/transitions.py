@@ -6,12 +6,15 @@ N rows are inserted and B are sampled at a time. Nothing here waits, and nothing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from components.replay.checkpoint import Checkpointed, Column, Stock
 from components.replay.invalid import InvalidExperience, describe
+from components.replay.storage import allocate
 
 
 class Field(NamedTuple):
@@ -62,7 +65,7 @@ class SampledTransitions:
     weights: NDArray[np.float32]  # (B,): importance weights; 1 where draws are uniform
 
 
-class Transitions:
+class Transitions(Checkpointed):
     """The last `capacity` transitions, drawn uniformly and with repetition.
 
     Every field is one array, so a batch is one gather for each of them.
@@ -73,14 +76,22 @@ class Transitions:
         n_step: how rows are put together when they are sampled; not at all by default.
         slabs: batches that are valid at a time. The arrays of a batch are overwritten when `slabs` more have been
             drawn; 2 lets the next be drawn while one is learnt from.
+        folder: where rows are kept, in files without a name that are mapped into memory; by default they are in memory.
 
     Raises:
         ValueError: `capacity` or `slabs` is below 1, there are no fields, one holds Python objects, or `n_step` names
             one that isn't there or isn't of the kind it needs.
+        OSError: there is no such folder, or too little space in it.
     """
 
     def __init__(
-        self, fields: Mapping[str, Field], capacity: int, *, n_step: NStep | None = None, slabs: int = 2
+        self,
+        fields: Mapping[str, Field],
+        capacity: int,
+        *,
+        n_step: NStep | None = None,
+        slabs: int = 2,
+        folder: str | Path | None = None,
     ) -> None:
         if capacity < 1 or slabs < 1:
             raise ValueError(f"capacity and slabs must be at least 1, got {capacity} and {slabs}")
@@ -95,7 +106,7 @@ class Transitions:
         for name, (dtype, shape, finite) in self.fields.items():
             if np.dtype(dtype).hasobject:
                 raise ValueError(f"{name}: expected a dtype of plain memory, got {dtype}")
-            self._ring[name] = np.empty((capacity, *shape), dtype)
+            self._ring[name] = allocate((capacity, *shape), dtype, folder)
             self._checks.append((name, shape, np.dtype(dtype), finite and np.dtype(dtype).kind == "f"))
         if n_step is not None:
             self._check_n_step(n_step)
@@ -257,6 +268,28 @@ class Transitions:
         batch[n_step.reward] = discounted.sum(1).astype(reward.dtype)
         batch["discount"] = (n_step.gamma**n_summed).astype(np.float32)
         return np.asarray(rows[np.arange(len(rows)), n_summed - 1], np.int64)
+
+    # Checkpoints ----------------------------------------------------------------------------------------------------
+
+    def _columns(self) -> dict[str, Column]:
+        columns = {
+            "capacity": Column.of(np.array(self.capacity, np.int64)),
+            "inserted": Column.of(np.array(self.inserted, np.int64)),
+        }
+        return columns | {f"rows/{name}": Column.of(array[: len(self)]) for name, array in self._ring.items()}
+
+    def _check_stock(self, stock: Stock) -> None:
+        stock.expect_value("capacity", self.capacity)
+        held = min(stock.read_count("inserted"), self.capacity)
+        for name, array in self._ring.items():
+            stock.expect(f"rows/{name}", array.dtype, (held, *array.shape[1:]))
+
+    def _take_stock(self, stock: Stock) -> None:
+        self.inserted = 0  # should reading fail from here on, nothing is held
+        inserted = stock.read_count("inserted")
+        for name, array in self._ring.items():
+            stock.read_into(f"rows/{name}", array[: min(inserted, self.capacity)])
+        self.inserted = inserted
 
     def check_valid(self) -> list[str]:
         """Return what is wrong with the books, one sentence each; nothing if all is well."""

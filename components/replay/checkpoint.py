@@ -1,0 +1,286 @@
+"""What a replay buffer holds, as plain arrays: taken out, put back, written to a file and read from it.
+
+A file is what NumPy calls npz, uncompressed: any of its arrays can be looked at with `np.load`. It has a checksum for
+each, holds no pickles, and appears under its name only when it is whole and on the disk.
+"""
+
+import os
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+from zipfile import BadZipFile, ZipFile, ZipInfo
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import DTypeLike, NDArray
+
+FORMAT = 1
+"""Of the names of arrays and what they mean; a file of another format is refused."""
+
+
+CHUNK = 1 << 20
+"""Bytes that are read at a time."""
+
+
+class CheckpointError(ValueError):
+    """A checkpoint is damaged, or is of something else; the message names the field and what was expected of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """An array to write, in pieces that follow each other along its first axis."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    pieces: Iterable[NDArray[Any]]
+
+    @classmethod
+    def of(cls, *pieces: NDArray[Any]) -> Self:
+        """Return the column of at least one piece; of only one, it may have no axis."""
+        if len(pieces) == 1:
+            return cls(pieces[0].dtype, pieces[0].shape, pieces)
+        return cls(pieces[0].dtype, (sum(map(len, pieces)), *pieces[0].shape[1:]), pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """An array to read: what it is, and what puts it into another of that shape and dtype."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    read_into: Callable[[NDArray[Any]], None]
+
+
+class Stock:
+    """Arrays to read by name, of which whoever reads says what is expected."""
+
+    def __init__(self, arrays: Mapping[str, Stored]) -> None:
+        self._arrays = dict(arrays)
+
+    def expect_names(self, names: Iterable[str]) -> None:
+        """Raise `CheckpointError` unless these are the arrays, in any order."""
+        expected, got = set(names), self._arrays.keys()
+        for name in sorted(expected - got):
+            raise CheckpointError(f"{name}: expected an array of this name, got {sorted(got)}")
+        for name in sorted(got - expected):
+            raise CheckpointError(f"{name}: expected no array of this name, but {sorted(expected)}")
+
+    def expect(self, name: str, dtype: DTypeLike, shape: tuple[int, ...]) -> None:
+        """Raise `CheckpointError` unless the array is there, of that shape and dtype."""
+        stored = self._find(name)
+        if stored.dtype != dtype or stored.shape != shape:
+            raise CheckpointError(
+                f"{name}: expected {np.dtype(dtype)} of shape {shape}, got {stored.dtype} of shape {stored.shape}"
+            )
+
+    def expect_value(self, name: str, value: Any) -> None:
+        """Raise `CheckpointError` unless the scalar `name` is `value`."""
+        wanted = np.asarray(value)
+        stored = self._find(name)
+        if stored.shape or stored.dtype.kind != wanted.dtype.kind:
+            raise CheckpointError(f"{name}: expected {value!r}, got {stored.dtype} of shape {stored.shape}")
+        if (got := self.read(name, stored.dtype, ()).item()) != value:
+            raise CheckpointError(f"{name}: expected {value!r}, got {got!r}")
+
+    def length(self, name: str) -> int:
+        """Return the length of an array's first axis."""
+        shape = self._find(name).shape
+        if not shape:
+            raise CheckpointError(f"{name}: expected an array, got a scalar")
+        return shape[0]
+
+    def read(self, name: str, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray[Any]:
+        """Return the array, which is expected to have that shape and dtype."""
+        self.expect(name, dtype, shape)
+        out = np.empty(shape, dtype)
+        self._find(name).read_into(out)
+        return out
+
+    def read_into(self, name: str, out: NDArray[Any]) -> None:
+        """Fill `out`, contiguous, with the array, which is expected to have its shape and dtype."""
+        self.expect(name, out.dtype, out.shape)
+        self._find(name).read_into(out)
+
+    def read_count(self, name: str, *, most: int | None = None) -> int:
+        """Return the int64 scalar `name`, which is expected to be at least 0 and no more than `most`."""
+        n = int(self.read(name, np.int64, ()))
+        if n < 0 or (most is not None and n > most):
+            raise CheckpointError(f"{name}: expected 0 to {'…' if most is None else most}, got {n}")
+        return n
+
+    def part(self, prefix: str) -> "Stock":
+        """Return the arrays whose names begin with `prefix` and a slash, under what follows it."""
+        start = f"{prefix}/"
+        return Stock({n.removeprefix(start): stored for n, stored in self._arrays.items() if n.startswith(start)})
+
+    def _find(self, name: str) -> Stored:
+        if name not in self._arrays:
+            raise CheckpointError(f"{name}: expected an array of this name, got {sorted(self._arrays)}")
+        return self._arrays[name]
+
+
+def prefixed(prefix: str, columns: Mapping[str, Column]) -> dict[str, Column]:
+    """Return columns under names that `Stock.part` finds again."""
+    return {f"{prefix}/{name}": column for name, column in columns.items()}
+
+
+class Checkpointed:
+    """What can be taken out as plain arrays, and be put back into another object made with the same arguments.
+
+    `state` copies, so that what it returns may be written elsewhere, by another thread say, while this goes on.
+    `save` copies nothing and takes as long as the disk does. Each class of the family adds what is its own to the
+    three methods below.
+    """
+
+    def _columns(self) -> dict[str, Column]:
+        """Return what is to be kept, as views of it where they do."""
+        return {}
+
+    def _check_stock(self, stock: Stock) -> None:
+        """Raise `CheckpointError` unless these arrays, which have the right names, are what `_columns` could give."""
+
+    def _take_stock(self, stock: Stock) -> None:
+        """Take over arrays that have been checked."""
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Return what is held, as copies: the same arrays that `save` writes."""
+        return {name: _joined(column) for name, column in self._named_columns().items()}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take over what the `state` of one made with the same arguments was; what was held before is gone.
+
+        Raises:
+            CheckpointError: it is the state of something else. The message names the first field that differs, and
+                what was expected; nothing has changed then.
+        """
+        self._take_over(Stock({name: _stored(np.asarray(array)) for name, array in state.items()}))
+
+    def save(self, path: str | Path) -> None:
+        """Write what is held to a file, which replaces the one at `path` once it is whole and on the disk."""
+        write_checkpoint(path, self._named_columns())
+
+    def load(self, path: str | Path) -> None:
+        """Take over what `save`, or `write_checkpoint` with a `state`, wrote; what was held before is gone.
+
+        Raises:
+            CheckpointError: as for `restore`; or the file is damaged. Nothing has changed then.
+            OSError: there is no such file, or it cannot be read.
+        """
+        with open_checkpoint(path) as stock:
+            self._take_over(stock)
+
+    def _named_columns(self) -> dict[str, Column]:
+        head = {"format": Column.of(np.array(FORMAT)), "kind": Column.of(np.array(type(self).__name__))}
+        return head | self._columns()
+
+    def _take_over(self, stock: Stock) -> None:
+        stock.expect_value("format", FORMAT)
+        stock.expect_value("kind", type(self).__name__)
+        stock.expect_names(self._named_columns())
+        self._check_stock(stock)
+        self._take_stock(stock)
+
+
+def _joined(column: Column) -> NDArray[Any]:
+    out = np.empty(column.shape, column.dtype)
+    at = 0
+    for piece in column.pieces:
+        if column.shape:
+            out[at : at + len(piece)] = piece
+            at += len(piece)
+        else:
+            out[()] = piece
+    return out
+
+
+def _stored(array: NDArray[Any]) -> Stored:
+    def read_into(out: NDArray[Any]) -> None:
+        out[...] = array
+
+    return Stored(array.dtype, array.shape, read_into)
+
+
+# Files ----------------------------------------------------------------------------------------------------------------
+
+
+def write_checkpoint(path: str | Path, columns: Mapping[str, Column] | Mapping[str, NDArray[Any]]) -> None:
+    """Write arrays by name to a file, which replaces the one at `path` once it is whole and on the disk.
+
+    Whatever happens, what is at `path` is either what was there before or all of what is new. What was written of a
+    file when its writer died is at `path` with `.partial` after it, is never read, and goes with the next attempt.
+    """
+    path = Path(path)
+    partial = path.with_name(path.name + ".partial")
+    try:
+        with open(partial, "wb") as file:
+            with ZipFile(file, "w") as archive:
+                for name, column in columns.items():
+                    _write_column(archive, name, column if isinstance(column, Column) else Column.of(column))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            partial.unlink()
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)  # the name itself is to be on the disk too
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _write_column(archive: ZipFile, name: str, column: Column) -> None:
+    if column.dtype.hasobject:
+        raise TypeError(f"{name}: expected a dtype of plain memory, got {column.dtype}")
+    member = ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0))  # the same state is to be the same bytes
+    with archive.open(member, "w", force_zip64=True) as out:
+        descr = npy.dtype_to_descr(column.dtype)
+        npy.write_array_header_2_0(out, {"descr": descr, "fortran_order": False, "shape": column.shape})
+        for piece in column.pieces:
+            out.write(np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data)
+
+
+@contextmanager
+def open_checkpoint(path: str | Path) -> Iterator[Stock]:
+    """Verify a checkpoint, and hand out its arrays, which are read from the file that stays open meanwhile.
+
+    Raises:
+        CheckpointError: the file is damaged.
+        OSError: there is no such file, or it cannot be read.
+    """
+    with open(path, "rb") as file, ExitStack() as stack:
+        try:
+            archive = stack.enter_context(ZipFile(file))
+            if damaged := archive.testzip():
+                raise BadZipFile(f"{damaged} does not match its checksum")
+            arrays = {member.filename.removesuffix(".npy"): _find(archive, member) for member in archive.filelist}
+        except (BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError, TypeError, struct.error) as error:
+            raise CheckpointError(f"{path}: expected a whole checkpoint, got a damaged one: {error}") from error
+        yield Stock(arrays)
+
+
+def _find(archive: ZipFile, member: ZipInfo) -> Stored:
+    with archive.open(member) as file:
+        if npy.read_magic(file) != (2, 0):
+            raise ValueError(f"{member.filename} is not an array")
+        shape, fortran, dtype = npy.read_array_header_2_0(file)
+        begin = file.tell()
+    if fortran or dtype.hasobject:
+        raise ValueError(f"{member.filename} is not an array of plain memory in C order")
+
+    def read_into(out: NDArray[Any]) -> None:
+        to = out.reshape(-1).view(np.uint8)
+        with archive.open(member) as file:
+            file.seek(begin)
+            while len(to):
+                chunk = file.read(min(len(to), CHUNK))
+                if not chunk:
+                    raise CheckpointError(f"{member.filename}: expected {len(to)} bytes more")
+                to[: len(chunk)] = np.frombuffer(chunk, np.uint8)
+                to = to[len(chunk) :]
+
+    return Stored(dtype, shape, read_into)
