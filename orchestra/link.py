@@ -74,6 +74,11 @@ class _Window:
         self.nbytes = 0
         self.waiting: deque[tuple[asyncio.Future[None], list[Buffer], int]] = deque()
 
+    @property
+    def used(self) -> float:
+        """The share of the credit that is in use."""
+        return min(max(self.count / WINDOW, self.nbytes / WINDOW_BYTES), 1.0)
+
     def take(self, nbytes: int) -> bool:
         """Use credit for one message. The last one may overshoot the bytes, so that no message is too large."""
         if self.count >= WINDOW or self.nbytes >= WINDOW_BYTES:
@@ -272,6 +277,7 @@ class Link:
             received_bytes=self._received_bytes,
             in_flight=sum(window.count for window in windows),
             in_flight_bytes=sum(window.nbytes for window in windows),
+            credit_used=max((window.used for window in windows), default=0.0),
             waiting=sum(len(window.waiting) for window in windows),
         )
 

@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from orchestra import log
+from orchestra import door, log
 from orchestra.cell import STOPPED, Cell
 from orchestra.errors import OrchestraError, UsageError
 from orchestra.launch.local import Launch, LocalLauncher
@@ -75,7 +75,8 @@ async def run_in_one_process(topology: Topology, run: RunDirectory, seed: int) -
             if main is None:
                 main = node.cell(main_actor)  # now: it may have ended before the last node is open
         assert main is not None
-        outcome = await _until_stopped(nodes[0], main)
+        with door.opened(run, None):
+            outcome = await _until_stopped(nodes[0], main)
         _write_flows(run, [node.statistics() for node in nodes])
         for node in nodes:
             node.stopping = True
@@ -95,7 +96,8 @@ async def run_in_processes(topology: Topology, run: RunDirectory, launch: Launch
         _spawn_all(topology, node)
         keeping = asyncio.create_task(launcher.run())
         try:
-            outcome = await _until_stopped(node, node.cell(main_actor))
+            with door.opened(run, door.Door(node.listening, node.secret)):
+                outcome = await _until_stopped(node, node.cell(main_actor))
             node.stopping = True
             _write_flows(run, await _wind_up(node))
         finally:

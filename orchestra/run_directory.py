@@ -11,8 +11,10 @@ What is in it, by the property that gives its path:
     flows.json       flows          which message went from whom to whom, how often
     curve.png        curve
     summary.json     summary        how it ended
+    door.json        door           where it can be joined, only while it goes on, only for its owner to read
 
-No secret is ever in it: the environment is not recorded, and of a flag that is named after one only the name is.
+No secret stays in it: the environment is not recorded, of a flag that is named after one only the name is, and the
+door, which holds the run's own secret, is gone when the run is over.
 """
 
 import hashlib
@@ -86,6 +88,18 @@ class RunDirectory:
         run.config()
         return run
 
+    @classmethod
+    def newest(cls, runs_dir: Path) -> Self:
+        """Find the folder of the run in `runs_dir` that was started last.
+
+        Raises:
+            UsageError: there is none.
+        """
+        configs = [(path.stat().st_mtime_ns, path) for path in runs_dir.glob("*/*/config.json")]
+        if not configs:
+            raise UsageError(f"there is no run in {str(runs_dir)!r}; name a run's directory, or --runs-dir")
+        return cls.open(max(configs)[1].parent)
+
     def __repr__(self) -> str:
         return f"<RunDirectory {self.path}>"
 
@@ -124,6 +138,10 @@ class RunDirectory:
     @property
     def summary(self) -> Path:
         return self.path / "summary.json"
+
+    @property
+    def door(self) -> Path:
+        return self.path / "door.json"
 
     def config(self) -> dict[str, Any]:
         """What `write_config` wrote.
@@ -175,6 +193,7 @@ class RunDirectory:
                 },
                 "platform": platform.platform(),
                 "machine": platform.machine(),
+                "host": platform.node(),
                 "cpus": os.cpu_count(),
             },
         )

@@ -74,7 +74,7 @@ class CellStatistics(Message):
     for_s: float
     """Seconds since it began with that message; for a plain `def`, since it last had nothing to do, or a bit later."""
     waits_for: tuple[str, ...]
-    """What has to happen before it goes on, in words."""
+    """What has to happen before it goes on, in words: `asks host-0/proxy`, `in a thread: Qmix.learn`."""
 
 
 class LinkStatistics(Message):
@@ -91,6 +91,8 @@ class LinkStatistics(Message):
     in_flight: int
     """Messages sent that have not left the mailboxes of the peer: credit in use."""
     in_flight_bytes: int
+    credit_used: float
+    """The share of its credit that the recipient with the least of it left has used; 1.0 lets nothing more through."""
     waiting: int
     """Senders of this node that wait for credit."""
 

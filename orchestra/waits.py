@@ -32,26 +32,23 @@ class Wait:
     @classmethod
     def for_thread(cls, function: Callable[..., Any], args: tuple[Any, ...]) -> "Wait":
         """Make the wait for `function(*args)` in a thread."""
-        return cls("a thread:", (function, args))
+        return cls("in a thread:", (function, args))
 
     @classmethod
     def for_answer(cls, of: str) -> "Wait":
         """Make the wait for an answer."""
-        return cls("an answer of", of)
+        return cls("asks", of)
 
     @classmethod
     def for_room(cls, at: str) -> "Wait":
         """Make the wait for room in a mailbox, or for its node to be reached."""
-        return cls("room at", at)
+        return cls("waits for room at", at)
 
 
 def _name(work: Any) -> str:
     function, args = work
-    # `with_threads(4, policy.learn, batch)` is named after what is called in the end, too.
-    called = [_qualified(entry) for entry in args if callable(entry) and hasattr(entry, "__qualname__")]
-    return _qualified(function) + (f"({', '.join(called)})" if called else "")
-
-
-def _qualified(function: Any) -> str:
+    # `with_threads(4, policy.learn, batch)` is named after what is called in the end.
+    called = [entry for entry in args if callable(entry) and hasattr(entry, "__qualname__")]
+    function = called[0] if called else function
     inner = getattr(function, "func", function)  # a partial is named after what it wraps
     return str(getattr(inner, "__qualname__", None) or type(inner).__qualname__)

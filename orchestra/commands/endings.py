@@ -28,6 +28,20 @@ def failures_in_one_line(run: RunDirectory) -> Iterator[None]:
         print(f"orchestra: the run failed: {error}{cause}; see {run.logs}", file=sys.stderr)
 
 
+@contextmanager
+def looking_into(run: RunDirectory) -> Iterator[None]:
+    """Be silent but for one line if `run` cannot be looked into. A misuse stays a `UsageError`."""
+    log.configure(None, node="guest", level="critical")
+    try:
+        yield
+    except UsageError:
+        raise
+    except OrchestraError as error:
+        print(f"orchestra: cannot look into the run in {str(run.path)!r}: {error}", file=sys.stderr)
+    finally:
+        log.close()
+
+
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):

@@ -92,7 +92,7 @@ def test_a_runs_directory_that_cannot_be_written_to_is_named(here: Path, capsys:
 
 
 def test_an_unknown_command_lists_the_known_ones(here: Path, capsys: Any) -> None:
-    assert refusal(capsys, "train") == "there is no command 'train'; the commands are run, evaluate"
+    assert refusal(capsys, "train") == "there is no command 'train'; the commands are run, ps, top, evaluate"
 
 
 @pytest.mark.slow

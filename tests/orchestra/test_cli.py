@@ -108,7 +108,7 @@ def test_the_package_can_be_run_as_a_module() -> None:
     assert done.returncode == 2
     assert (done.stdout, done.stderr) == (
         "",
-        "orchestra: error: there is no command 'fly'; the commands are run, evaluate\n",
+        "orchestra: error: there is no command 'fly'; the commands are run, ps, top, evaluate\n",
     )
 
 
@@ -116,8 +116,8 @@ def test_the_package_can_be_run_as_a_module() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["fly"], "there is no command 'fly'; the commands are run, evaluate"),
-        (["--seed", "1"], "there is no command '--seed'; the commands are run, evaluate"),
+        (["fly"], "there is no command 'fly'; the commands are run, ps, top, evaluate"),
+        (["--seed", "1"], "there is no command '--seed'; the commands are run, ps, top, evaluate"),
         (
             ["run"],
             "orchestra run needs the file of an experiment, as in: orchestra run experiments/qmix_8m.py",

@@ -101,10 +101,10 @@ def test_it_says_whose_answer_whose_room_or_which_work_it_waits_for(run) -> None
             for name, do in deeds.items():
                 await node.spawn(name, Busy, do).tell(GoMsg())
             await until(lambda: all(cell(node, name).state == "waiting" for name in deeds) and begun.is_set())
-            assert cell(node, "asks").waits_for == ("an answer of here/other",)
-            assert cell(node, "tells").waits_for == ("room at here/full",)
+            assert cell(node, "asks").waits_for == ("asks here/other",)
+            assert cell(node, "tells").waits_for == ("waits for room at here/full",)
             (computing,) = cell(node, "computes").waits_for
-            assert computing.startswith("a thread: ")
+            assert computing.startswith("in a thread: ")
             assert computing.endswith("compute")
             may_end.set()
             other.release()
@@ -163,7 +163,11 @@ def test_both_ends_of_a_link_say_what_went_by_it(run, address_of, scheme: str) -
             assert (theirs.peer, theirs.sent, theirs.received) == ("peer", 1, 6)
             assert mine.sent_bytes > 6 * 20
             assert mine.received_bytes > 0
-            assert (mine.in_flight, mine.waiting) == (6, 0)  # less than a quarter of the credit: not given back yet
+            assert (mine.in_flight, mine.credit_used, mine.waiting) == (
+                6,
+                6 / 4096,
+                0,
+            )  # less than a quarter of the credit: not given back yet
             link = peer.peers.find("root")
             assert link is not None
             link.ping()

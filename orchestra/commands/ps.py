@@ -1,0 +1,85 @@
+"""`orchestra ps`: what the actors of a running run are doing, once."""
+
+import asyncio
+import json
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from orchestra import door, overview
+from orchestra.commands.endings import FAILED, looking_into
+from orchestra.errors import UsageError
+from orchestra.flags import FlagParser
+from orchestra.guest import Guest, Look, joined
+from orchestra.run import run_loop
+from orchestra.run_directory import RunDirectory
+
+PIPED_COLUMNS = 160
+"""How wide the lines may be where no terminal limits them."""
+
+
+def command(arguments: list[str]) -> int:
+    """Show what the actors of a running run are doing."""
+    parser = FlagParser(
+        prog="orchestra ps",
+        description="Show what the actors of a running run are doing: what waits for them, how fast and how busy they "
+        "are,\nwhat they do or wait for, and what goes by the links between the nodes.",
+    )
+    add_run(parser)
+    parser.add_argument("--json", action="store_true", help="print all there is to know, as JSON")
+    parser.add_argument("--all", action="store_true", help="show the actors that every node has for itself, too")
+    parser.add_argument(
+        "--seconds", type=float, default=1.0, metavar="S", help="rates are those of so many seconds (default: 1)"
+    )
+    options = parser.parse_strictly(arguments)
+    if options.seconds <= 0:
+        raise UsageError(f"--seconds: {options.seconds:g} is not allowed: it must be more than 0")
+    run = which_run(options.run, options.runs_dir)
+    entrance = door.find(run)
+    with looking_into(run):
+        shown = run_loop(_two_looks(entrance, options.seconds))
+        if options.json:
+            print(json.dumps(overview.as_json(str(run.path), shown), indent=2))
+            return 0
+        console = Console(highlight=False, soft_wrap=True)
+        width = console.width if console.is_terminal else PIPED_COLUMNS
+        console.print(Text(str(run.path), style="dim"))
+        for line in overview.lines(shown, width, own=options.all):
+            console.print(line)
+        return 0
+    return FAILED
+
+
+def add_run(parser: FlagParser) -> None:
+    """Add the arguments that say which run is meant."""
+    parser.add_argument(
+        "run", metavar="RUN_DIR", type=Path, nargs="?", help="the run's directory (default: the newest)"
+    )
+    parser.add_argument(
+        "--runs-dir",
+        type=Path,
+        default=Path("runs"),
+        metavar="DIR",
+        help="where the newest is looked for (default: runs)",
+    )
+
+
+def which_run(given: Path | None, runs_dir: Path) -> RunDirectory:
+    """Return the run that is meant.
+
+    Raises:
+        UsageError: there is none.
+    """
+    return RunDirectory.newest(runs_dir) if given is None else RunDirectory.open(given)
+
+
+async def _two_looks(entrance: door.Door, seconds: float) -> list[overview.NodeRow]:
+    async with joined(entrance) as guest:
+        before = await guest.look()
+        await asyncio.wait({guest.left}, timeout=seconds)
+        return overview.rows(before, await _last_look(guest, before))
+
+
+async def _last_look(guest: Guest, before: Look) -> Look:
+    return before if guest.left.done() else await guest.look()

@@ -1,0 +1,296 @@
+"""What `orchestra ps` and `orchestra top` show: a run's actors by node, its links, and rates from two looks at it."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rich.text import Text
+
+from orchestra.guest import Look
+from orchestra.system import CellStatistics, LinkStatistics, NodeStatistics, ProcessStatistics
+
+Order = Literal["tree", "depth", "busy", "rate"]
+
+_OWN = ("system", "directory")
+"""The actors that every node has, and that mostly tell of this very look."""
+_STYLES = {"idle": "dim", "waiting": "yellow", "handling": "green", "restarting": "bold red", "stopping": "yellow"}
+
+
+@dataclass(frozen=True, slots=True)
+class ActorRow:
+    """An actor."""
+
+    now: CellStatistics
+    per_s: float | None
+    """Messages handled per second; None where there was no look before."""
+    busy: float | None
+    """The share of its time that it spent with messages."""
+
+    @property
+    def name(self) -> str:
+        """Its address without its node: of a child, `parent:child`."""
+        return self.now.address.partition("/")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkRow:
+    """A connection, as its first node sees it; what waits and what is on its way is that of both."""
+
+    node: str
+    now: LinkStatistics
+    sent_per_s: float | None
+    """Bytes."""
+    received_per_s: float | None
+    credit_used: float
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """A process."""
+
+    name: str
+    now: NodeStatistics | None
+    silent: str
+    """Why it says nothing; empty if it does."""
+    cpu: float | None
+    """Processors that it keeps busy: 1.0 for a whole one."""
+    process: ProcessStatistics | None
+    actors: tuple[ActorRow, ...]
+    links: tuple[LinkRow, ...]
+
+
+def rows(before: Look | None, after: Look) -> list[NodeRow]:
+    """Put two looks at a run together, or what one alone tells."""
+    answered = after.answered
+    earlier = {} if before is None else before.answered
+    root = next(iter(answered.values()), None)
+    processes = {process.node: process for process in (() if root is None else root.processes)}
+    ends = {(name, link.peer): link for name, node in answered.items() for link in node.links}
+    shown: set[frozenset[str]] = set()
+    made = []
+    for name, now in after.nodes.items():
+        process = processes.get(name)
+        if isinstance(now, str):
+            made.append(NodeRow(name, None, now, None, process, (), ()))
+            continue
+        then = earlier.get(name)
+        if then is not None and then.pid != now.pid:
+            then = None  # started again in between: it counts from nothing
+        span = None if then is None else max(now.at_s - then.at_s, 1e-9)
+        cells = {} if then is None else {cell.address: cell for cell in then.cells}
+        wires = {} if then is None else {link.peer: link for link in then.links}
+        links = []
+        for link in now.links:
+            pair = frozenset((name, link.peer))
+            if pair in shown:
+                continue
+            shown.add(pair)
+            other = ends.get((link.peer, name))
+            was = wires.get(link.peer)
+            links.append(
+                LinkRow(
+                    name,
+                    link,
+                    _rate(span, None if was is None else was.sent_bytes, link.sent_bytes),
+                    _rate(span, None if was is None else was.received_bytes, link.received_bytes),
+                    max(link.credit_used, other.credit_used if other else 0.0),
+                    link.waiting + (other.waiting if other else 0),
+                )
+            )
+        made.append(
+            NodeRow(
+                name,
+                now,
+                "",
+                _rate(span, None if then is None else then.cpu_s, now.cpu_s),
+                process,
+                tuple(_actor(cell, cells.get(cell.address), span) for cell in now.cells),
+                tuple(links),
+            )
+        )
+    return made
+
+
+def as_json(run: str, shown: list[NodeRow]) -> dict[str, Any]:
+    """Return all of it as what `json.dumps` takes."""
+    return {
+        "run": run,
+        "nodes": [
+            {
+                "node": node.name,
+                "answered": node.now is not None,
+                "reason": node.silent or None,
+                "process": None if node.process is None else node.process.model_dump(),
+                "cpu_share": node.cpu,
+                **({} if node.now is None else node.now.model_dump(exclude={"node", "cells", "flows", "processes"})),
+                "actors": [
+                    {**row.now.model_dump(), "messages_per_s": row.per_s, "busy_share": row.busy} for row in node.actors
+                ],
+            }
+            for node in shown
+        ],
+    }
+
+
+def lines(shown: list[NodeRow], width: int, order: Order = "tree", *, own: bool = False) -> list[Text]:
+    """Return the overview as lines of at most `width` columns.
+
+    Args:
+        shown: what `rows` returned.
+        width: of the terminal.
+        order: by node, or all actors with the fullest, the busiest, the fastest first.
+        own: whether to show the actors that every node has for itself, too.
+    """
+    table = _Table(shown, width, tree=order == "tree", own=own)
+    made = [table.heading()]
+    if order == "tree":
+        for node in shown:
+            made.append(_node_line(node, width))
+            made += [table.line(row) for row in node.actors if own or row.name not in _OWN]
+    else:
+        made += [_node_line(node, width) for node in shown if node.now is None]
+        actors = [row for node in shown for row in node.actors if own or row.name not in _OWN]
+        made += [table.line(row) for row in sorted(actors, key=_KEYS[order], reverse=True)]
+    links = [link for node in shown for link in node.links]
+    if links:
+        made += [Text(), *_link_lines(links, width)]
+    return made
+
+
+_KEYS: dict[Order, Callable[[ActorRow], tuple[float, ...]]] = {
+    "depth": lambda row: (row.now.mailbox.depth, row.now.mailbox.nbytes),
+    "busy": lambda row: (row.busy or 0.0, row.per_s or 0.0),
+    "rate": lambda row: (row.per_s or 0.0, row.busy or 0.0),
+}
+
+
+class _Table:
+    """The actors' columns: who, how much waits, how fast, how busy, and what it does, as wide as there is room."""
+
+    _NUMBERS = (("queue", 5), ("bytes", 7), ("msg/s", 6), ("busy", 4))
+
+    def __init__(self, shown: list[NodeRow], width: int, *, tree: bool, own: bool) -> None:
+        self._tree = tree
+        self._width = width
+        names = [self._who(row) for node in shown for row in node.actors if own or row.name not in _OWN]
+        numbers = sum(size + 1 for _, size in self._NUMBERS)
+        longest = max((name.cell_len for name in names), default=0)
+        self._name = max(min(longest, (width - numbers) * 3 // 5), len("actor"))
+
+    def heading(self) -> Text:
+        numbers = "".join(f" {title:>{size}}" for title, size in self._NUMBERS)
+        return _cut(Text(f"{'actor':<{self._name}}{numbers}  state", style="bold"), self._width)
+
+    def line(self, row: ActorRow) -> Text:
+        box = row.now.mailbox
+        values = (f"{box.depth:,}", _bytes(box.nbytes), _per_s(row.per_s), _percent(row.busy))
+        text = self._who(row)
+        text.truncate(self._name, overflow="ellipsis", pad=True)
+        crowded = box.depth >= box.capacity or box.waiting > 0
+        for (_, size), value in zip(self._NUMBERS, values, strict=True):
+            text.append(f" {value:>{size}}", style="bold red" if crowded else "")
+        text.append("  ")
+        text.append(_doing(row.now), style=_STYLES[row.now.state])
+        return _cut(text, self._width)
+
+    def _who(self, row: ActorRow) -> Text:
+        *above, name = row.name.split(":") if self._tree else [row.now.address]
+        indent = "  " * (len(above) + 1) if self._tree else ""
+        return Text.assemble(indent, name, (f" {row.now.kind}", "dim"))
+
+
+def _doing(cell: CellStatistics) -> str:
+    said: str = cell.state
+    if cell.message:
+        # What holds it up comes first: a narrow window cuts the rest.
+        said = f"{', '.join(cell.waits_for)} ({cell.message})" if cell.waits_for else cell.message
+        said = f"{said} {_duration(cell.for_s)}"
+        if cell.state == "stopping":
+            said = f"stopping: {said}"
+    if cell.mailbox.waiting:
+        said += f", {cell.mailbox.waiting} waiting for room"
+    if cell.restarts:
+        said = f"restarted {_times(cell.restarts)}, {said}"
+    return said
+
+
+def _node_line(node: NodeRow, width: int) -> Text:
+    text = Text(node.name, style="bold")
+    process = node.process
+    restarts = f"   restarted {_times(process.restarts)}" if process is not None and process.restarts else ""
+    if node.now is None:
+        why = "given up, it died too often" if process is not None and process.given_up else node.silent
+        return _cut(text.append(f"   {why}{restarts}", style="not bold red"), width)
+    now = node.now
+    said = f"   pid {now.pid}   cpu {_percent(node.cpu)}   {_bytes(now.rss)}   loop lag {_duration(now.lag_s)}"
+    if now.dead_letters:
+        said += f"   {now.dead_letters:,} dead letters"
+    text.append(said + f"   {now.tasks} tasks", style="not bold")
+    text.append(restarts, style="not bold yellow")
+    return _cut(text, width)
+
+
+def _link_lines(links: list[LinkRow], width: int) -> Iterator[Text]:
+    size = max(len(_pair(link)) for link in links)
+    yield _cut(
+        Text(f"{'link':<{size}} {'round trip':>10} {'sent/s':>8} {'got/s':>8} {'credit':>7} {'waiting':>7}", "bold"),
+        width,
+    )
+    for link in links:
+        trip = "-" if link.now.round_trip_s is None else _duration(link.now.round_trip_s)
+        text = Text(f"{_pair(link):<{size}} {trip:>10} {_bytes(link.sent_per_s):>8} {_bytes(link.received_per_s):>8}")
+        text.append(f" {_percent(link.credit_used):>7} {link.waiting:>7,}", style="bold red" if link.waiting else "")
+        if link.now.state != "open":
+            text.append(f" {link.now.state}", style="bold red")
+        yield _cut(text, width)
+
+
+def _pair(link: LinkRow) -> str:
+    return f"{link.node} - {link.now.peer}"
+
+
+def _actor(now: CellStatistics, then: CellStatistics | None, span: float | None) -> ActorRow:
+    if then is None or then.handled > now.handled:
+        return ActorRow(now, None, None)
+    busy = _rate(span, then.busy_s, now.busy_s)
+    return ActorRow(now, _rate(span, then.handled, now.handled), None if busy is None else min(max(busy, 0.0), 1.0))
+
+
+def _rate(span: float | None, then: float | None, now: float) -> float | None:
+    return None if span is None or then is None else max(now - then, 0.0) / span
+
+
+def _cut(text: Text, width: int) -> Text:
+    text.truncate(width, overflow="ellipsis")
+    return text
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.0%}"
+
+
+def _per_s(rate: float | None) -> str:
+    return "-" if rate is None else f"{rate:,.0f}" if rate >= 100 else f"{rate:.1f}"
+
+
+def _bytes(count: float | None) -> str:
+    if count is None:
+        return "-"
+    for unit in ("B", "kB", "MB"):
+        if count < 999.5:
+            return f"{count:.0f} {unit}" if count >= 9.95 or unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 0.01:
+        return f"{seconds * 1000:.1f} ms"
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    return f"{seconds:.1f} s" if seconds < 100 else f"{seconds / 60:.0f} min"

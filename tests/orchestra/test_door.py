@@ -1,0 +1,125 @@
+"""A run says where it can be joined, to its owner alone, for as long as it goes on; else it is plain why not."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestra import Node, RunDirectory, UsageError
+from orchestra.clock import RealClock
+from orchestra.door import Door, find, opened
+from orchestra.guest import joined
+from orchestra.testing import Probe
+
+SECRET = b"s" * 32
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> RunDirectory:
+    made = RunDirectory.create(tmp_path, "errand", 0, clock=RealClock())
+    made.write_config(experiment=Path(__file__), flags={}, seed=0, argv=[], clock=RealClock())
+    return made
+
+
+def refusal(run: RunDirectory) -> str:
+    with pytest.raises(UsageError) as caught:
+        find(run)
+    return str(caught.value)
+
+
+def test_a_door_is_for_its_owner_and_gone_when_the_run_is_over(directory: RunDirectory) -> None:
+    door = Door("tcp://127.0.0.1:80", SECRET)
+    with opened(directory, door):
+        assert find(directory) == door
+        assert stat.S_IMODE(directory.door.stat().st_mode) == 0o600
+    assert refusal(directory) == f"the run in '{directory.path}' is over"
+    assert [path.name for path in directory.path.iterdir() if path.is_file()] == ["config.json"]
+
+
+def test_a_door_does_not_show_its_secret() -> None:
+    assert repr(Door("tcp://127.0.0.1:80", SECRET)) == "<Door at tcp://127.0.0.1:80>"
+
+
+def test_a_run_in_one_process_says_what_helps_instead(directory: RunDirectory) -> None:
+    with opened(directory, None):
+        said = refusal(directory)
+    assert said.startswith(f"the run in '{directory.path}' is one process, which does not listen")
+    assert f"`kill -USR1 {os.getpid()}`" in said
+
+
+def test_the_door_of_a_run_that_was_killed_leads_nowhere(directory: RunDirectory) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    directory.door.write_text(json.dumps({"pid": gone.pid, "address": "tcp://127.0.0.1:1", "secret": "00"}))
+    assert refusal(directory) == f"the run in '{directory.path}' is over: its process, {gone.pid}, was killed"
+
+
+@pytest.mark.parametrize("written", ["", "{", "[]", "{}", '{"pid": "x"}', '{"pid": 1, "address": "a", "secret": "x"}'])
+def test_a_door_that_no_run_wrote_is_refused(directory: RunDirectory, written: str) -> None:
+    directory.door.write_text(written)
+    assert refusal(directory).startswith(f"'{directory.door}' is not what a run writes")
+
+
+def test_a_door_that_cannot_be_read_is_somebody_elses(directory: RunDirectory) -> None:
+    directory.door.mkdir()  # what its mode forbids a root may do all the same; a folder nobody reads
+    assert refusal(directory) == (
+        f"cannot read '{directory.door}': Is a directory; only whoever started a run can look into it"
+    )
+
+
+def test_the_newest_run_is_the_one_that_was_started_last(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="there is no run in"):
+        RunDirectory.newest(tmp_path)
+    for number, name in enumerate(["b", "a", "c"]):
+        run = RunDirectory.create(tmp_path, name, 0, clock=RealClock())
+        run.write_config(experiment=Path(__file__), flags={}, seed=0, argv=[], clock=RealClock())
+        os.utime(run.config_path, ns=(number, 3 - number))
+    assert RunDirectory.newest(tmp_path).path.parent.name == "b"
+
+
+def test_guests_see_every_node_and_are_seen_by_none(run, address_of) -> None:
+    async def main() -> None:
+        async with Node("root", listen=address_of("tcp"), secret=SECRET).running() as root:
+            door = Door(root.listening, SECRET)
+            Probe().start(root, "here")
+            async with Node("peer", listen=address_of("tcp"), join=door.address, secret=SECRET).running() as peer:
+                Probe().start(peer, "there")
+                async with joined(door) as one, joined(door) as other:
+                    for guest in (one, other):
+                        seen = await guest.look()
+                        assert list(seen.answered) == ["root", "peer"]
+                        addresses = {cell.address for node in seen.answered.values() for cell in node.cells}
+                        assert {"root/here", "peer/there"} <= addresses
+                        assert [node.peers for node in seen.answered.values()] == [("peer",), ("root",)]
+
+    run(main())
+
+
+def test_a_node_that_does_not_answer_in_time_is_named_and_the_others_are_shown(run, address_of) -> None:
+    async def main() -> None:
+        async with (
+            Node("root", listen=address_of("tcp"), secret=SECRET).running() as root,
+            Node("deaf", join=root.listening, secret=SECRET).running(),  # it does not listen: nobody can dial it
+            joined(Door(root.listening, SECRET), answer_s=0.05) as guest,
+        ):
+            seen = await guest.look()
+            assert list(seen.answered) == ["root"]
+            assert seen.nodes["deaf"] == "no answer within 0.05 s"
+
+    run(main())
+
+
+def test_a_guest_learns_that_the_run_is_over(run, address_of) -> None:
+    async def main() -> None:
+        async with (
+            Node("root", listen=address_of("tcp"), secret=SECRET).running() as root,
+            joined(Door(root.listening, SECRET)) as guest,
+        ):
+            await root.stop()
+            assert "the root is gone" in await guest.left
+
+    run(main())
