@@ -13,7 +13,7 @@ import heapq
 from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
@@ -182,12 +182,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def run_in_executor(self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
         """Run `func` inline: at once or later, and hand over its result after some time."""
-        result: asyncio.Future[T] = self.create_future()
-        work = _Work(result, partial(func, *args))
-        if self.dice.chance(0.5):
-            work.do()
-        self.call_later(self.dice.exponential(OFFLOADED_S), work.hand_over)
-        return result
+        return asyncio.wrap_future(SimulatedThreads(self).submit(func, *args), loop=self)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """End the simulation: nobody handles an exception here."""
@@ -227,7 +222,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             return
         self.steps += 1
         if self.steps - self._jumped > PATIENCE:
-            raise self._stuck(f"{PATIENCE:,} callbacks have run without any time passing")
+            raise self.stuck(f"{PATIENCE:,} callbacks have run without any time passing")
         self.note(strand, _name(handle))
         handle._run()
 
@@ -237,10 +232,10 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         while timers and timers[0][2].cancelled():
             heapq.heappop(timers)
         if not timers:
-            raise self._stuck("nothing will ever happen again")
+            raise self.stuck("nothing will ever happen again")
         when = timers[0][0]
         if when > self.until:
-            raise self._stuck("it should have come to an end by now")
+            raise self.stuck("it should have come to an end by now")
         self._now = when
         self._jumped = self.steps
         while timers and timers[0][0] <= when:
@@ -289,6 +284,10 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             if strand.alive
         }
 
+    def stuck(self, why: str) -> SimulationStuck:
+        """Return the error that says `why` nothing comes of this any more, and who waits for what."""
+        return SimulationStuck(f"after {self._now:.3f} s, {why}\n{self.report()}")
+
     def stand(self, strand: Strand, seconds: float) -> None:
         """Let nothing of `strand` run for so long, as if its process had been stopped; time goes on meanwhile."""
         if strand.standing or not strand.alive:
@@ -332,8 +331,38 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         if len(tasks) % 64 == 0:
             self._tasks[strand] = [task for task in tasks if not task.done()]
 
-    def _stuck(self, why: str) -> SimulationStuck:
-        return SimulationStuck(f"after {self._now:.3f} s, {why}\n{self.report()}")
+
+class SimulatedThreads(Executor):
+    """Threads that are none: what is to run in one runs inline, at once or later, and takes some virtual time."""
+
+    def __init__(self, loop: SimulatedLoop) -> None:
+        self._loop = loop
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """Return the future of `fn(*args, **kwargs)`."""
+        job: Future[T] = Future()
+        dice = self._loop.dice
+        lasts = dice.exponential(OFFLOADED_S)
+        if dice.chance(0.5):
+            job.set_running_or_notify_cancel()
+            finish = _work(job, partial(fn, *args, **kwargs))
+        else:
+            finish = partial(_begin, job, partial(fn, *args, **kwargs))
+        self._loop.call_later(lasts, finish)
+        return job
+
+
+def _begin(job: Future[Any], call: Callable[[], Any]) -> None:
+    if job.set_running_or_notify_cancel():  # else it was cancelled before a thread was free
+        _work(job, call)()
+
+
+def _work(job: Future[Any], call: Callable[[], Any]) -> Callable[[], None]:
+    """Make `call`, and return what tells `job` how it went."""
+    try:
+        return partial(job.set_result, call())
+    except Exception as error:
+        return partial(job.set_exception, error)
 
 
 def where(task: asyncio.Task[Any]) -> str:
@@ -348,34 +377,6 @@ def where(task: asyncio.Task[Any]) -> str:
     if found is None:
         return "what has not begun"
     return f"{found.f_code.co_qualname} ({found.f_code.co_filename}:{found.f_lineno})"
-
-
-class _Work:
-    """What would run in a thread."""
-
-    def __init__(self, result: asyncio.Future[Any], call: Callable[[], Any]) -> None:
-        self._result = result
-        self._call = call
-        self._done = False
-        self._error: Exception | None = None
-        self._value: Any = None
-
-    def do(self) -> None:
-        self._done = True
-        try:
-            self._value = self._call()
-        except Exception as error:
-            self._error = error
-
-    def hand_over(self) -> None:
-        if self._result.done():  # cancelled; as with a thread, what had not begun never will
-            return
-        if not self._done:
-            self.do()
-        if self._error is not None:
-            self._result.set_exception(self._error)
-        else:
-            self._result.set_result(self._value)
 
 
 def _name(handle: events.Handle) -> str:

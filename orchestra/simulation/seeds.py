@@ -5,6 +5,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from orchestra.errors import UsageError
+from orchestra.simulation.loop import SimulationStuck
 from orchestra.simulation.simulation import Simulation
 
 SEEDS_VARIABLE = "ORCHESTRA_SEEDS"
@@ -39,7 +40,7 @@ def run_seed(scenario: Scenario, seed: int, *, limit: float = 3600.0) -> Simulat
         simulation.run(scenario(simulation))
     except Exception as error:
         error.add_note(f"with seed {seed}; to run it alone: {SEEDS_VARIABLE}={seed} pytest …")
-        if simulation.log:
+        if simulation.log and not isinstance(error, SimulationStuck):  # which tells all of that
             error.add_note("\n".join(["what was logged:", *simulation.log]))
         raise
     return simulation

@@ -19,6 +19,8 @@ from orchestra.simulation.process import Process, ProcessDied, Setup
 T = TypeVar("T")
 
 LOG_LINES = 200
+LOOK_S = 0.1
+"""How often `until` looks."""
 HEALED_S = 3.0
 """How long a random partition lasts, on average."""
 DEAD_S = 1.0
@@ -115,6 +117,18 @@ class Simulation:
         root, *others = self.processes.values()
         await root.start()
         await asyncio.gather(*(process.start() for process in others))
+
+    async def until(self, condition: Callable[[], bool], *, within: float = 60.0) -> None:
+        """Wait until `condition` holds; it is looked at every now and then.
+
+        Raises:
+            SimulationStuck: it does not within so many virtual seconds; the text says who waits for what.
+        """
+        end = self.loop.time() + within
+        while not condition():
+            if self.loop.time() > end:
+                raise self.loop.stuck(f"what was waited for has not come about within {within:g} s")
+            await asyncio.sleep(LOOK_S)
 
     # Faults
 
@@ -238,6 +252,8 @@ class Simulation:
         return "\n".join(lines)
 
     def _keep(self, logger: WrappedLogger, method: str, line: EventDict) -> EventDict:
+        if not self.loop.is_running():
+            raise structlog.DropEvent  # of what never ran on; see SimulatedLoop.bury
         error = line.pop("exc_info", None)
         what = "  ".join(f"{key}={value}" for key, value in line.items() if key != "event")
         trouble = f"  {error!r}" if isinstance(error, BaseException) else ""

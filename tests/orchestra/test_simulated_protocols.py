@@ -1,0 +1,332 @@
+"""What the runtime promises, under many schedules: order, once, answers, ends, room, refs that outlive a failure."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from orchestra import (
+    Actor,
+    AskFailed,
+    Message,
+    Node,
+    Ref,
+    Request,
+    Restart,
+    TerminatedMsg,
+    Unreachable,
+    on,
+)
+from orchestra.simulation import Process, Simulation, each_seed
+from orchestra.testing import Probe
+
+
+class CountedMsg(Message):
+    """The number-th thing that somebody tells somebody."""
+
+    sender: str
+    number: int
+
+
+class TalkMsg(Message):
+    """Tell each of these so many things."""
+
+    to: tuple[Ref[CountedMsg], ...]
+    count: int
+
+
+class SquareMsg(Request[int]):
+    """What is its square?"""
+
+    number: int
+
+
+class EndMsg(Message):
+    """Stop, or fail for good."""
+
+    failing: bool
+
+
+Heard = dict[tuple[str, str], list[int]]
+"""What was heard, by sender and recipient."""
+
+
+class Hearer(Actor[CountedMsg]):
+    """Writes down what it hears; a message of a number that is divisible by `fails_at` is one failure too many."""
+
+    supervision = Restart(limit=1000, backoff_max=0.5)
+
+    def __init__(self, name: str, heard: Heard, fails_at: int = 0) -> None:
+        self.name, self.heard, self.fails_at = name, heard, fails_at
+
+    @on(CountedMsg)
+    def hear(self, msg: CountedMsg) -> None:
+        self.heard.setdefault((msg.sender, self.name), []).append(msg.number)
+        if self.fails_at and msg.number % self.fails_at == 0:
+            raise RuntimeError(f"{msg.number} is one too many")
+
+
+class Teller(Actor[TalkMsg]):
+    """Tells several, in turn or one after the other."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @on(TalkMsg)
+    async def talk(self, msg: TalkMsg) -> None:
+        for number in range(msg.count):
+            for to in msg.to:
+                await to.tell(CountedMsg(sender=self.name, number=number))
+
+
+def bounded(kind: type[Any], sim: Simulation) -> Any:
+    """The same actor with a mailbox that may be small."""
+    return type(kind.__name__, (kind,), {"mailbox_capacity": sim.dice.choice((1, 2, 5, 4096))})
+
+
+# Tells ----------------------------------------------------------------------------------------------------------------
+
+
+class Conversation:
+    """Every node of three has a teller and a hearer, and every teller tells every hearer."""
+
+    def __init__(self, sim: Simulation, *, fails_at: int = 0) -> None:
+        self.sim = sim
+        self.heard: Heard = {}
+        self.fails_at = fails_at
+        self.names = ("a", "b", "c")
+        for name in self.names:
+            sim.node(name, self._spawner(name))
+
+    def _spawner(self, name: str) -> Callable[[Node], None]:
+        def spawn(node: Node) -> None:
+            node.spawn("hearer", bounded(Hearer, self.sim), name, self.heard, self.fails_at)
+            node.spawn("teller", bounded(Teller, self.sim), name)
+
+        return spawn
+
+    async def talk(self, count: int) -> None:
+        to = tuple(Ref[CountedMsg](f"{name}/hearer") for name in self.names)
+        for name in self.names:
+            await self.sim.processes[name].ref(f"{name}/teller").tell(TalkMsg(to=to, count=count))
+
+    async def all_heard(self, count: int) -> None:
+        """Wait until everybody has heard so much of everybody; and a little longer, for what should not come."""
+        heard = self.heard
+        await self.sim.until(lambda: len(heard) == 9 and min(map(len, heard.values())) >= count, within=300.0)
+        await asyncio.sleep(3.0)
+
+    def check(self, count: int) -> None:
+        """Everybody has heard everything once, in order."""
+        assert self.heard == {(one, other): list(range(count)) for one in self.names for other in self.names}
+
+
+async def undisturbed_tells(sim: Simulation) -> None:
+    conversation = Conversation(sim)
+    await sim.start()
+    await conversation.talk(10)
+    await conversation.all_heard(10)
+    conversation.check(10)
+
+
+async def held_up_tells(sim: Simulation) -> None:
+    conversation = Conversation(sim)
+    await sim.start()
+    async with sim.faults(partitions=0.2, stills=0.2):
+        for _ in range(3):
+            await conversation.talk(3)
+            await asyncio.sleep(sim.dice.exponential(3.0))
+    await conversation.all_heard(9)
+    assert all(numbers == [0, 1, 2] * 3 for numbers in conversation.heard.values())
+
+
+async def tells_to_actors_that_fail(sim: Simulation) -> None:
+    conversation = Conversation(sim, fails_at=4)
+    await sim.start()
+    await conversation.talk(6)
+    await conversation.all_heard(6)
+    conversation.check(6)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "seeds"), [(undisturbed_tells, 150), (held_up_tells, 150), (tells_to_actors_that_fail, 100)]
+)
+def test_what_is_told_is_heard_once_and_in_order(scenario: Callable[[Simulation], Any], seeds: int) -> None:
+    each_seed(scenario, seeds)
+
+
+# Asks -----------------------------------------------------------------------------------------------------------------
+
+
+class Answerer(Actor[SquareMsg | EndMsg]):
+    """Answers at once, after some computation, later, or not at all."""
+
+    def __init__(self, answered: list[int]) -> None:
+        self.answered = answered
+
+    @on(SquareMsg)
+    async def square(self, msg: SquareMsg) -> Any:
+        self.answered.append(msg.number)
+        match msg.number % 4:
+            case 0:
+                return msg.number**2
+            case 1:
+                return await self.offload(pow, msg.number, 2)
+            case 2:
+                later: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+                asyncio.get_running_loop().call_later(1.0, lambda: later.done() or later.set_result(msg.number**2))
+                return later
+        raise RuntimeError("no answer")
+
+    supervision = Restart(limit=1000, backoff_max=0.5)
+
+    @on(EndMsg)
+    def end(self, msg: EndMsg) -> None:
+        self.stop()
+
+
+async def asks_of_one_that_may_die(sim: Simulation) -> None:
+    answered: list[int] = []
+    sim.node("a")
+    b = sim.node("b", lambda node: node.spawn("answerer", bounded(Answerer, sim), answered))
+    await sim.start()
+    ref = sim.processes["a"].ref("b/answerer")
+    await ref.ask(SquareMsg(number=0))
+
+    async def ask(number: int) -> str:
+        try:
+            if sim.dice.chance(0.3):
+                async with asyncio.timeout(sim.dice.exponential(0.1)):
+                    answer = await ref.ask(SquareMsg(number=number))
+            else:
+                answer = await ref.ask(SquareMsg(number=number))
+        except (AskFailed, Unreachable) as error:
+            return type(error).__name__
+        except TimeoutError:
+            return "gave up"
+        assert answer == number**2
+        assert number % 4 != 3
+        return "answered"
+
+    asks = [asyncio.create_task(ask(number)) for number in range(1, 13)]
+    match sim.dice.below(4):
+        case 0:
+            await asyncio.sleep(sim.dice.exponential(0.3))
+            b.kill(silently=sim.dice.chance(0.3))
+        case 1:
+            await asyncio.sleep(sim.dice.exponential(0.3))
+            await sim.processes["a"].ref("b/answerer").tell(EndMsg(failing=False))
+    async with asyncio.timeout(60.0):
+        await asyncio.gather(*asks)
+    assert len(set(answered)) == len(answered)  # no request was handled twice
+
+
+def test_every_ask_ends_and_none_is_handled_twice() -> None:
+    each_seed(asks_of_one_that_may_die, 200)
+
+
+# Ends -----------------------------------------------------------------------------------------------------------------
+
+
+class Mourner(Actor[CountedMsg]):
+    """Watches one, once or twice, and writes down what it hears of its end."""
+
+    def __init__(self, target: Ref[Any], heard: list[bool]) -> None:
+        self.target, self.heard = target, heard
+
+    async def started(self) -> None:
+        self.watch(self.target)
+
+    @on(CountedMsg)
+    def go_on(self, msg: CountedMsg) -> None: ...
+
+    @on(TerminatedMsg)
+    def terminated(self, msg: TerminatedMsg) -> None:
+        assert msg.address == self.target.address
+        self.heard.append(msg.graceful)
+
+
+async def ends_that_are_watched(sim: Simulation) -> None:
+    heard: dict[str, list[bool]] = {name: [] for name in "abc"}
+
+    def spawner(name: str) -> Callable[[Node], None]:
+        return lambda node: [
+            node.spawn("mourner", Mourner, Ref("b/answerer"), heard[name]),
+            node.spawn("answerer", Answerer, []),
+        ][0]
+
+    processes = {name: sim.node(name, spawner(name)) for name in "abc"}
+    await sim.start()
+    for name in "ac":
+        await processes[name].ref("b/answerer").ask(SquareMsg(number=0))
+    await asyncio.sleep(sim.dice.exponential(0.5))
+    b = processes["b"]
+    graceful = False
+    match sim.dice.below(3):
+        case 0:
+            b.kill(silently=sim.dice.chance(0.5))
+        case 1:
+            graceful = True
+            await processes["a"].ref("b/answerer").tell(EndMsg(failing=False))
+        case 2:
+            graceful = True
+            await b.stop()
+    await sim.until(lambda: bool(heard["a"] and heard["c"]))
+    await asyncio.sleep(5.0)
+    for name in ("a", "c"):
+        assert len(heard[name]) == 1
+        if graceful:
+            assert heard[name][0] or not b.running
+
+
+def test_who_watches_hears_of_an_end_exactly_once() -> None:
+    each_seed(ends_that_are_watched, 200)
+
+
+# Room -----------------------------------------------------------------------------------------------------------------
+
+CREDIT = 8
+
+
+async def one_that_is_stuck(sim: Simulation) -> None:
+    stuck = Probe(CountedMsg)
+    stuck.hold()
+    heard: Heard = {}
+
+    def listeners(node: Node) -> None:
+        stuck.start(node, "stuck")
+        node.spawn("hearer", Hearer, "b", heard)
+
+    def tellers(node: Node) -> None:
+        for name in ("one", "other", "third"):
+            node.spawn(name, Teller, name)
+
+    a, b = sim.node("a", tellers), sim.node("b", listeners)
+    await sim.start()
+    for name in ("one", "other"):
+        await a.ref(f"a/{name}").tell(TalkMsg(to=(Ref("b/stuck"),), count=3 * CREDIT))
+    async with sim.faults(stills=0.2):
+        await sim.until(lambda: _depth(b, "b/stuck") == CREDIT - 1)  # one more is being handled
+        await a.ref("a/third").tell(TalkMsg(to=(Ref("b/hearer"),), count=4 * CREDIT))
+        await sim.until(lambda: len(heard.get(("third", "b"), ())) == 4 * CREDIT)
+        await asyncio.sleep(30.0)
+    assert _depth(b, "b/stuck") == CREDIT - 1
+    assert heard["third", "b"] == list(range(4 * CREDIT))
+    assert b.node.statistics().peers == ("a",)  # the heartbeat went on
+    stuck.release()
+    await sim.until(lambda: len(stuck.messages) == 6 * CREDIT)
+    for name in ("one", "other"):
+        numbers = [msg.number for msg in stuck.messages if isinstance(msg, CountedMsg) and msg.sender == name]
+        assert numbers == list(range(3 * CREDIT))
+
+
+def _depth(process: Process, address: str) -> int:
+    return next(cell.mailbox.depth for cell in process.node.statistics().cells if cell.address == address)
+
+
+def test_one_that_is_stuck_holds_up_nobody_else_and_what_waits_for_it_is_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("orchestra.link.WINDOW", CREDIT)
+    each_seed(one_that_is_stuck, 100)
