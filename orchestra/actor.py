@@ -16,7 +16,7 @@ from orchestra.errors import HandlerError
 from orchestra.mailbox import CAPACITY
 from orchestra.message import Lane, Message
 from orchestra.ref import Ref
-from orchestra.supervision import Restart, Supervision
+from orchestra.supervision import OneForOne, Restart, Strategy, Supervision
 
 M = TypeVar("M", bound=Message)
 X = TypeVar("X", bound=Message)
@@ -47,10 +47,11 @@ class Context(Protocol):
 
     address: str
     clock: Clock
-    rng: np.random.Generator
     log: FilteringBoundLogger
     run_directory: Path | None
 
+    @property
+    def rng(self) -> np.random.Generator: ...
     def request_stop(self, *, graceful: bool = True) -> None: ...
     def watch(self, ref: Ref[Any]) -> None: ...
     def after(self, delay: float, message: Message) -> Handle: ...
@@ -76,6 +77,9 @@ class Actor(Generic[M]):
     """
 
     supervision: ClassVar[Supervision] = Restart()
+    """What to do when it fails, unless its parent's `children_strategy` says so for all children."""
+    children_strategy: ClassVar[Strategy] = OneForOne()
+    """Which of its children start anew when one of them fails."""
     mailbox_capacity: ClassVar[int] = CAPACITY
     handlers: ClassVar[Mapping[type[Message], str]] = {}
     """The handler's name, by message type."""

@@ -1,24 +1,34 @@
 """One running actor: take, dispatch, answer, report. One message at a time; nothing else runs an actor."""
 
 import asyncio
-import inspect
 import zlib
-from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 
-from orchestra import log, supervision
+from orchestra import codec, log, supervision
 from orchestra.actor import Actor, making
+from orchestra.children import Children
 from orchestra.clock import Clock, Handle
+from orchestra.contract import contract_of
+from orchestra.deliveries import Deliveries
 from orchestra.envelope import Envelope
-from orchestra.errors import ActorStopped, AskFailed, NotUnderstood, OrchestraError, Unreachable
+from orchestra.errors import ActorFailed, ActorStopped, MailboxFull, NotUnderstood, Unreachable
 from orchestra.mailbox import Mailbox
-from orchestra.message import Lane, Message, Request
+from orchestra.message import FLAT, Lane, Message, Request, isolated, size_of
 from orchestra.ref import Ref, speaking
-from orchestra.system import CellStatistics, StopMsg, TerminatedMsg, WatchMsg
+from orchestra.requests import Requests
+from orchestra.system import (
+    CellStatistics,
+    ChildFailedMsg,
+    HaltMsg,
+    StopMsg,
+    TerminatedMsg,
+    WatchMsg,
+    WithdrawnMsg,
+)
 from orchestra.waits import Wait
 
 if TYPE_CHECKING:
@@ -32,63 +42,90 @@ BURST = 64
 STOPPED = "stopped"
 """The reason of a graceful stop."""
 
-STORY = 8
-"""Deliveries that a failure tells of."""
 
-
-class ActorFailed(OrchestraError):
-    """An actor failed for good; its cause is the exception, its text the last deliveries."""
+class _Halted(Exception):
+    """This incarnation ends because a sibling failed."""
 
 
 class Cell:
-    """An actor while it runs: its mailbox, its loop, its account. It is the actor's `Context`, and its `Sender`."""
+    """An actor while it runs: its mailbox, its loop, its account. It is the actor's `Context`, and its `Sender`.
 
-    def __init__(self, node: "Node", address: str, kind: type[Actor[Any]], recipe: Callable[[], Actor[Any]]) -> None:
+    Args:
+        recipe: makes the actor; called again for every incarnation.
+        siblings: the children of its parent, itself among them; None for an actor without a parent on this node.
+        parent: the address of its parent on another node, with which it ends; empty if it has none there.
+    """
+
+    def __init__(
+        self,
+        node: "Node",
+        address: str,
+        kind: type[Actor[Any]],
+        recipe: Callable[[], Actor[Any]],
+        siblings: Children | None = None,
+        parent: str = "",
+    ) -> None:
         self.node = node
         self.address = address
         self.kind = kind
+        self.parent = parent
         self.clock: Clock = node.clock
         self.run_directory: Path | None = node.run_directory
         self.log = log.get(actor=address)
         self.mailbox = Mailbox(kind.mailbox_capacity)
-        self.understands = frozenset(kind.handlers) | {StopMsg, WatchMsg, TerminatedMsg}
-        self.flows: Counter[tuple[str, type[Message]]] = Counter()
-        self.children: list[Cell] = []
+        self.contract = contract_of(kind)
+        self.delivered = Deliveries()
+        self.children = Children(self)
+        self.requests = Requests(self)
         self.task: asyncio.Task[None] | None = None
         self.terminated: asyncio.Future[str] = node.loop.create_future()
         """The reason why it is gone, once it is."""
+        self.late: list[ActorFailed] = []
+        """What failed here after it was asked to stop, when no restart could mend it."""
         self.actor: Actor[Any] | None = None
-        self.rng = self._seeded(0)
+        self.draining = False
+        """Whether it was asked to stop gracefully."""
+        self._siblings = siblings
         self._recipe = recipe
-        self._policy = kind.supervision
+        self._rng: np.random.Generator | None = None
         self._failures: list[float] = []
         self._restarts = 0
-        self._handled = 0
         self._busy_s = 0.0
         self._busy_since: float | None = None
         self._message_since = 0.0
         self.waits: set[Wait] = set()
         """What the handler that is under way waits for."""
-        self._draining = False
+        self.current: Envelope | None = None
+        """The message that it is busy with."""
+        self._aborting = False
         self._wake: asyncio.Future[None] | None = None
-        self._current: Envelope | None = None
-        self._recent: deque[tuple[str, str]] = deque(maxlen=STORY)
+        self._halting: asyncio.Future[None] | None = None
+        self._interrupted = False
         self._watchers: set[str] = set()
-        self._parked: dict[asyncio.Future[Any], Envelope] = {}
         self._timers: set[Handle] = set()
 
     # What the actor sees: Context
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """The random numbers of this incarnation."""
+        if self._rng is None:
+            key = (zlib.crc32(self.address.encode()), self._restarts)
+            seeds = np.random.SeedSequence(self.node.seed, spawn_key=key)
+            self._rng = np.random.Generator(np.random.PCG64DXSM(seeds))
+        return self._rng
 
     def request_stop(self, *, graceful: bool = True) -> None:
         """Let nothing more in; handle what is queued if `graceful`, else stop at the next await."""
         self.mailbox.close()
         if not graceful:
+            self._aborting = True
             if self.task is not None:
                 self.task.cancel()
             return
-        if not self._draining:
-            self._draining = True
-            self._end_pause()
+        if not self.draining:
+            self.draining = True
+            self.wake()
             # Wakes a loop that waits for a message. A stop is a message to itself that handles nothing.
             self.mailbox.put_nowait(Envelope(self.address, self.address, StopMsg()))
 
@@ -114,40 +151,88 @@ class Cell:
         wait = Wait.for_thread(function, args)
         self.waits.add(wait)
         try:
-            return await self.node.offload(wait.work, function, *args)
+            return await self.node.offload(self, wait.work, function, *args)
         finally:
             self.waits.discard(wait)
 
     def spawn_child(self, name: str, kind: type[Actor[Any]], recipe: Callable[[], Actor[Any]]) -> Ref[Any]:
         """Start a child, which stops with this cell."""
-        child = self.node.start_cell(f"{self.address}:{name}".partition("/")[2], kind, recipe)
-        self.children = [*(other for other in self.children if not other.terminated.done()), child]
+        child = self.node.start_cell(f"{self.address}:{name}".partition("/")[2], kind, recipe, siblings=self.children)
+        self.children.add(child)
         return Ref(child.address)
 
     # How it speaks: Sender
 
     def post(self, recipient: str, message: Message) -> Awaitable[None] | None:
-        waiting = self.node.post(self.address, recipient, message)
+        cell = self.node.cells.get(recipient)
+        if cell is not None:
+            waiting = cell.accept(self.address, message)
+        else:
+            waiting = self.node.post_far(self.address, recipient, message)
         return None if waiting is None else self._noted(Wait.for_room(recipient), waiting)
 
     def post_nowait(self, recipient: str, message: Message) -> None:
         self.node.post_nowait(self.address, recipient, message)
 
     async def ask(self, recipient: str, request: Request[Any]) -> Any:
-        waiting = self._current.chain if self._current is not None else ()
         wait = Wait.for_answer(recipient)
         self.waits.add(wait)
         try:
-            return await self.node.ask(self.address, recipient, request, (*waiting, self.address))
+            requests = self.requests
+            return await self.node.ask(self.address, recipient, request, requests.chain(), requests.asked)
         finally:
             self.waits.discard(wait)
 
-    async def _noted(self, wait: Wait, until: Awaitable[None]) -> None:
+    async def _noted(self, wait: Wait, until: Awaitable[T]) -> T:
         self.waits.add(wait)
         try:
-            await until
+            return await until
         finally:
             self.waits.discard(wait)
+
+    # How it is spoken to
+
+    def accept(self, sender: str, message: Message) -> Awaitable[None] | None:
+        """Queue a message of this node; return what to await if there is no room yet."""
+        try:
+            weigh = self.contract.handed_over[type(message)]
+        except KeyError:
+            envelope = self.enclose(sender, message)
+        else:
+            envelope = Envelope(self.address, sender, message, FLAT if weigh is None else weigh(message))
+            if self.mailbox.put_ordered(envelope):
+                return None
+        mailbox = self.mailbox
+        if mailbox.closed and message.lane is not Lane.SYSTEM:
+            # As it would be if it came from another node. Who must know that an actor ends watches it.
+            self.node.dead_letter(envelope, "the actor is stopping")
+            return None
+        return None if mailbox.put_nowait(envelope) else mailbox.wait_for_room(envelope)
+
+    def accept_nowait(self, sender: str, message: Message) -> None:
+        """Queue a message of this node, or raise `MailboxFull`, or `ActorStopped` if this actor is stopping."""
+        if not self.mailbox.put_nowait(self.enclose(sender, message)):
+            raise MailboxFull(f"{self.address} has {len(self.mailbox)} messages waiting")
+
+    def enclose(self, sender: str, message: Message, correlation: int = 0, chain: tuple[str, ...] = ()) -> Envelope:
+        """Return an envelope with `message`, weighed, that shares nothing mutable with its sender.
+
+        Raises:
+            NotUnderstood: this actor does not handle it.
+        """
+        kind = type(message)
+        if kind not in self.contract.understands:
+            raise NotUnderstood(self.contract.refusal(kind))
+        if not kind.wire.immutable:
+            message, nbytes = codec.weighed_copy(message)
+        else:
+            message = isolated(message) if kind.wire.array_fields else message
+            nbytes = size_of(message)
+        return Envelope(self.address, sender, message, nbytes, correlation, chain)
+
+    def child_failed(self, address: str, reason: str = "") -> None:
+        """Have this actor fail with a child of it, after the message in hand."""
+        self.mailbox.put_nowait(Envelope(self.address, address, ChildFailedMsg(address=address, reason=reason)))
 
     # How it runs
 
@@ -168,6 +253,11 @@ class Cell:
         """Whether it lets nothing more in."""
         return self.mailbox.closed
 
+    @property
+    def aborting(self) -> bool:
+        """Whether it does not wait for anything any longer."""
+        return self._aborting
+
     def statistics(self) -> CellStatistics:
         """Return its account so far."""
         now = self.clock.monotonic()
@@ -176,7 +266,7 @@ class Cell:
             address=self.address,
             kind=self.kind.__name__,
             mailbox=self.mailbox.statistics(),
-            handled=self._handled,
+            handled=self.delivered.count,
             restarts=self._restarts,
             busy_s=self._busy_s + (0.0 if self._busy_since is None else now - self._busy_since),
             state=self._state(),
@@ -184,12 +274,8 @@ class Cell:
             sender="" if current is None else current.sender,
             for_s=0.0 if current is None else now - self._message_since,
             waits_for=tuple(sorted(map(str, self.waits))),
+            withdrawn=self.requests.withdrawn,
         )
-
-    @property
-    def current(self) -> Envelope | None:
-        """The message that it is busy with."""
-        return self._current
 
     def _state(self) -> Literal["idle", "handling", "waiting", "restarting", "stopping"]:
         if self._wake is not None and not self._wake.done():
@@ -198,40 +284,79 @@ class Cell:
             return "stopping"
         if self.waits:
             return "waiting"
-        return "idle" if self._current is None else "handling"
+        return "idle" if self.current is None else "handling"
 
-    def _seeded(self, incarnation: int) -> np.random.Generator:
-        key = (zlib.crc32(self.address.encode()), incarnation)
-        return np.random.Generator(np.random.PCG64DXSM(np.random.SeedSequence(self.node.seed, spawn_key=key)))
+    async def pause(self, delay: float | None = None) -> None:
+        """Wait until `wake`, for at most `delay` seconds. A stop wakes it."""
+        if self.draining:
+            return
+        self._wake = self.node.loop.create_future()
+        timer = None if delay is None else self.clock.call_later(delay, self.wake)
+        try:
+            await self._wake
+        finally:
+            self._wake = None
+            if timer is not None:
+                timer.cancel()
+
+    def wake(self) -> None:
+        """End a pause."""
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+    def halt(self) -> asyncio.Future[None]:
+        """Have this incarnation end after the message in hand; the future is done once it has."""
+        if self._halting is None:
+            self._halting = self.node.loop.create_future()
+            self.mailbox.put_nowait(Envelope(self.address, self.address, HaltMsg()))
+        return self._halting
+
+    def interrupt(self) -> None:
+        """Break off whatever this incarnation awaits, and end it."""
+        if self.task is not None and not self._interrupted:
+            self._interrupted = True
+            self.task.cancel()
+
+    def abort(self) -> None:
+        """Stop at the next await."""
+        self.request_stop(graceful=False)
 
     async def _run(self) -> None:
         speaking.set(self)
-        reason = STOPPED
+        reason = "aborted"
         try:
-            while True:
-                try:
-                    await self._live()
-                    reason = STOPPED  # whatever an earlier incarnation died of
-                    break
-                except (Exception, asyncio.CancelledError) as error:
-                    if isinstance(error, asyncio.CancelledError):
-                        if self.task is not None and self.task.cancelling():
-                            raise
-                        # Nobody aborts this actor: it awaited something that somebody else cancelled.
-                        error = RuntimeError(f"{self.address} awaited what was cancelled")
-                    reason = f"{type(error).__name__}: {error}"
-                    self._fail_current(error)
-                    if self.node.stopping and isinstance(error, Unreachable):
-                        break  # the others stopped first; there is nobody left to tell
-                    self.log.error("actor failed", error=reason, story=self._story(), exc_info=error)
-                    await self._bury()
-                    if not await self._survives(error):
-                        break
-        except asyncio.CancelledError:
-            reason = "aborted"
-            raise
+            while (error := await self._incarnation()) is not None and await self._outlives(error):
+                pass
+            reason = STOPPED if error is None else f"{type(error).__name__}: {error}"
         finally:
             self._tear_down(reason)
+
+    async def _incarnation(self) -> Exception | None:
+        """Live once; return what that ended with, None for a graceful stop. Only an abort cancels this."""
+        assert self.task is not None
+        try:
+            await self._live()
+        except (Exception, asyncio.CancelledError) as error:
+            interrupted = self._take_back_interruption()
+            if isinstance(error, Exception):
+                return error
+            if self.task.cancelling():
+                raise
+            if interrupted:
+                return _Halted("a sibling failed")
+            # Nobody aborts this actor: it awaited something that somebody else cancelled.
+            return RuntimeError(f"{self.address} awaited what was cancelled")
+        self._take_back_interruption()
+        return None
+
+    def _take_back_interruption(self) -> bool:
+        """Whether `interrupt` was called; it no longer counts as a cancellation of the task."""
+        if not self._interrupted:
+            return False
+        self._interrupted = False
+        assert self.task is not None
+        self.task.uncancel()
+        return True
 
     async def _live(self) -> None:
         """One incarnation, from its constructor to `stopped`."""
@@ -242,26 +367,30 @@ class Cell:
             making.reset(token)
         self.actor = made
         await made.started()
-        await self._serve(made)
+        if self._siblings is not None:
+            self._siblings.leave(self)
+        halted = None
+        try:
+            await self._serve(made)
+        except _Halted as error:
+            halted = error
+        self.late += await self.children.stop()
         await made.stopped()
+        if halted is not None:
+            raise halted
 
     async def _serve(self, actor: Actor[Any]) -> None:
-        handlers: dict[type[Message], tuple[Callable[[Any], Any], bool]] = {}
-        for accepted, name in actor.handlers.items():
-            method = getattr(actor, name)
-            handlers[accepted] = (method, inspect.iscoroutinefunction(method))
+        handlers = {kind: (getattr(actor, name), is_async) for kind, (name, is_async) in self.contract.handlers.items()}
         mailbox = self.mailbox
-        flows = self.flows
-        recent = self._recent
+        delivered = self.delivered
         monotonic = self.clock.monotonic
         burst = 0
         self._busy_since = self._message_since = monotonic()
         while True:
             envelope = mailbox.get_nowait()
             if envelope is None:
-                self._busy_s += monotonic() - self._busy_since
-                self._busy_since = None
-                if self._draining:
+                self._be_idle()
+                if self.draining:
                     return
                 await mailbox.wait_not_empty()
                 burst = 0
@@ -269,28 +398,35 @@ class Cell:
                 continue
             message = envelope.message
             kind = type(message)
-            handler = handlers.get(kind)
-            self._handled += 1
-            flows[envelope.sender, kind] += 1
-            if handler is None:
+            if kind is not delivered.kind or envelope.sender != delivered.sender:
+                delivered.turn(kind, envelope.sender)
+            delivered.count += 1
+            try:
+                call, is_async = handlers[kind]
+            except KeyError:
                 self._handle_system(message)
                 continue
-            recent.append((kind.__name__, envelope.sender))
-            self._current = envelope
-            call, is_async = handler
+            self.current = envelope
             if is_async:
                 self._message_since = monotonic()  # in a plain `def` nobody can look before it is over
-                result = await call(message)
-            else:
-                result = call(message)
             if envelope.correlation:
-                self._answer(envelope, result)
-            self._current = None
+                await self.requests.answer(envelope, call, is_async)
+            elif is_async:
+                await call(message)
+            else:
+                call(message)
+            self.current = None
             burst += 1
             if burst == BURST:
                 burst = 0
                 await asyncio.sleep(0)
                 self._message_since = monotonic()
+
+    def _be_idle(self) -> None:
+        self.current = None
+        if self._busy_since is not None:
+            self._busy_s += self.clock.monotonic() - self._busy_since
+            self._busy_since = None
 
     def _handle_system(self, message: Message) -> None:
         match message:
@@ -300,108 +436,121 @@ class Cell:
                 self._watchers.add(watcher.address)
             case TerminatedMsg():
                 self.log.debug("a watched actor terminated", address=message.address, reason=message.reason)
+            case ChildFailedMsg():
+                self.children.raise_escalated()
+            case HaltMsg():
+                if self._halting is not None:
+                    raise _Halted("a sibling failed")
+            case WithdrawnMsg():
+                pass  # counted when it was withdrawn
             case _:
-                raise NotUnderstood(refusal(self.kind, type(message)))
+                raise NotUnderstood(self.contract.refusal(type(message)))
 
-    def _answer(self, envelope: Envelope, result: Any) -> None:
-        if not isinstance(result, asyncio.Future):
-            self.node.answer(envelope, result)
-            return
-        self._parked[result] = envelope
-        result.add_done_callback(self._answer_parked)
+    # How it fails
 
-    def _answer_parked(self, future: asyncio.Future[Any]) -> None:
-        envelope = self._parked.pop(future, None)
-        if envelope is None:
-            return
-        if future.cancelled():
-            self.node.fail(envelope, ActorStopped(f"{self.address} gave up the answer"))
-        elif (error := future.exception()) is not None:
-            self.node.fail(envelope, self._blame(error))
+    async def _outlives(self, error: Exception) -> bool:
+        """Do what follows from the end of an incarnation; return whether there is another one."""
+        self._be_idle()
+        if isinstance(error, _Halted):
+            self.requests.fail_in_hand(ActorStopped(f"a sibling of {self.address} failed"))
+            self.late += await self._bury()
+            return await self._starts_with_siblings()
+        self.requests.fail_in_hand(self.requests.blame(error))
+        if self.node.stopping and isinstance(error, Unreachable):
+            return False  # the others stopped first; there is nobody left to tell
+        story = self.delivered.story()
+        self.log.error("actor failed", error=f"{type(error).__name__}: {error}", story=story, exc_info=error)
+        if others := await self._bury():
+            error = ExceptionGroup(f"{self.address} failed, and so did children that it stopped", [error, *others])
+        if self._halting is not None:
+            return await self._starts_with_siblings()
+        if self._siblings is not None:
+            decision = self._siblings.decide(self, self._failures)
         else:
-            try:
-                self.node.answer(envelope, future.result())
-            except Exception as unfit:
-                self.log.error("answer cannot be given", request=type(envelope.message).__name__, exc_info=unfit)
-                self.node.fail(envelope, self._blame(unfit))
-
-    def _fail_current(self, error: Exception) -> None:
-        envelope, self._current = self._current, None
-        if self._busy_since is not None:
-            self._busy_s += self.clock.monotonic() - self._busy_since
-            self._busy_since = None
-        if envelope is not None and envelope.correlation:
-            self.node.fail(envelope, self._blame(error))
-
-    def _blame(self, error: BaseException) -> AskFailed:
-        return AskFailed(f"{self.address}: {type(error).__name__}: {error}")
-
-    async def _bury(self) -> None:
-        """End what belonged to the incarnation that failed, so that the next one finds nothing half done."""
-        gone = ActorStopped(f"{self.address} failed before it answered")
-        parked, self._parked = self._parked, {}
-        for envelope in parked.values():
-            self.node.fail(envelope, gone)
-        for timer in self._timers:
-            timer.cancel()
-        self._timers.clear()
-        children, self.children = self.children, []
-        for child in reversed(children):
-            await self.node.stop_cell(child)
-
-    async def _survives(self, error: Exception) -> bool:
-        """Carry out what supervision decides; return whether there is another incarnation."""
-        self._failures.append(self.clock.monotonic())
-        match supervision.decide(self._policy, self._failures, self._failures[-1]):
+            now = self.clock.monotonic()
+            policy = self.kind.supervision
+            self._failures = [*supervision.counted(policy, self._failures, now), now]
+            decision = supervision.decide(policy, self._failures, now)
+        match decision:
             case supervision.RestartAfter(delay):
-                if self._draining:
-                    return False
-                self._restarts += 1
-                self.rng = self._seeded(self._restarts)
-                self._wake = self.node.loop.create_future()
-                timer = self.clock.call_later(delay, self._end_pause)
-                try:
-                    await self._wake
-                finally:
-                    timer.cancel()
-                return not self._draining
+                return await self._starts_anew(error, delay)
             case supervision.Stop():
                 return False
             case supervision.Escalate():
-                failed = ActorFailed(f"{self.address} ({self.kind.__name__}) failed; {self._story()}")
-                failed.__cause__ = error
-                self.node.escalate(failed)
+                self._escalate(self._verdict(error))
                 return False
 
-    def _end_pause(self) -> None:
-        if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
+    async def _starts_anew(self, error: Exception, delay: float) -> bool:
+        if self.draining:
+            self.late.append(self._verdict(error))
+            return False
+        self._begin_incarnation()
+        if self._siblings is not None:
+            return await self._siblings.restart(self, delay)
+        await self.pause(delay)
+        return not self.draining
 
-    def _story(self) -> str:
-        if not self._recent:
-            return "it had handled nothing yet"
-        told = ", ".join(f"{kind} from {sender}" for kind, sender in self._recent)
-        return f"last deliveries, newest last: {told}"
+    async def _starts_with_siblings(self) -> bool:
+        """Wait for its turn to start anew, after a failure that was not, or not only, its own."""
+        assert self._siblings is not None
+        assert self._halting is not None
+        halting, self._halting = self._halting, None
+        if self.draining:
+            return False
+        self._begin_incarnation()
+        self._siblings.join(self)
+        halting.set_result(None)
+        return await self._siblings.turn(self)
+
+    def _begin_incarnation(self) -> None:
+        self._restarts += 1
+        self._rng = None
+        self.children = Children(self)
+
+    def _verdict(self, error: Exception) -> ActorFailed:
+        text = f"{self.address} ({self.kind.__name__}) failed; {self.delivered.story()}"
+        failed = ActorFailed(self.address, text)
+        failed.__cause__ = error
+        return failed
+
+    def _escalate(self, failed: ActorFailed) -> None:
+        if self._siblings is not None:
+            self._siblings.escalate(failed)
+        elif self.parent:
+            self.node.escalate_far(self.parent, failed)
+        else:
+            self.node.escalate(failed)
+
+    async def _bury(self) -> list[ActorFailed]:
+        """End what belonged to this incarnation, so that the next one finds nothing half done.
+
+        Returns what failed as it was ended.
+        """
+        self.requests.drop(ActorStopped(f"{self.address} failed before it answered"))
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+        return await self.children.stop()
 
     def _tear_down(self, reason: str) -> None:
         if self.terminated.done():
             return
-        for child in self.children:
-            child.request_stop()
+        self.children.request_stop()
         for timer in self._timers:
             timer.cancel()
         self.mailbox.close()
         gone = ActorStopped(f"{self.address} stopped before it answered ({reason})")
-        left = self.mailbox.drain()
-        for envelope in [*left, *self._parked.values(), *([self._current] if self._current else [])]:
+        self.requests.fail_in_hand(gone)
+        self.requests.drop(gone)
+        for envelope in self.mailbox.drain():
             if envelope.correlation:
                 self.node.fail(envelope, gone)
-        self._parked.clear()
-        for envelope in left:
-            if isinstance(envelope.message, WatchMsg):
+            elif isinstance(envelope.message, WatchMsg):
                 self._watchers.add(envelope.message.watcher.address)
-            elif not envelope.correlation and envelope.message.lane is not Lane.SYSTEM:
+            elif not isinstance(envelope.message, WithdrawnMsg) and envelope.message.lane is not Lane.SYSTEM:
                 self.node.dead_letter(envelope, "the actor stopped before it handled this")
+        if self._siblings is not None:
+            self._siblings.leave(self)
         self.node.forget_cell(self, reason, self._watchers)
         self.terminated.set_result(reason)
 
@@ -417,9 +566,3 @@ class _Timer:
 
     def fail(self, correlation: int, error: Exception) -> None:
         """Nobody asked."""
-
-
-def refusal(actor: type[Actor[Any]], message: type[Message]) -> str:
-    """Say that `actor` does not handle `message`, and what it does handle."""
-    known = ", ".join(sorted(kind.__name__ for kind in actor.handlers)) or "nothing"
-    return f"{actor.__name__} got {message.__name__}; it understands {known}"

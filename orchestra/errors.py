@@ -12,6 +12,7 @@ OrchestraError
 │   ├── NotUnderstood          the recipient does not handle this type
 │   └── Unreachable            nobody is, or is any longer, at that address
 │       └── ActorStopped       the actor stopped, perhaps before it answered
+├── ActorFailed                an actor failed for good, and whoever is above it hears of it
 ├── AskFailed                  the handler of a request raised
 ├── AskCycle                   an ask went round in a circle and would have waited for itself
 └── WireError                  the other side broke the protocol
@@ -54,7 +55,7 @@ class DeliveryError(OrchestraError):
 
 
 class MailboxFull(DeliveryError):
-    """`tell_nowait` found no room. `tell` would have waited."""
+    """`tell_nowait` found no room, where `tell` would have waited; or an actor told itself more than fits."""
 
 
 class NotUnderstood(DeliveryError, TypeError):
@@ -67,6 +68,14 @@ class Unreachable(DeliveryError):
 
 class ActorStopped(Unreachable):
     """The actor stopped before the message was handled."""
+
+
+class ActorFailed(OrchestraError):
+    """An actor failed for good; its cause is the exception, its text the actor's address and last deliveries."""
+
+    def __init__(self, address: str, text: str) -> None:
+        super().__init__(text)
+        self.address = address
 
 
 class AskFailed(OrchestraError):

@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 
 from orchestra.envelope import Envelope
-from orchestra.errors import ActorStopped
+from orchestra.errors import ActorStopped, MailboxFull
 from orchestra.message import Lane
 from orchestra.system import MailboxStatistics
 
@@ -26,6 +26,8 @@ class Mailbox:
 
     Writers that found no room are let in in the order they came. An envelope that came over a connection is always
     let in, because its sender holds credit for it; so is a message larger than the whole mailbox, once it is empty.
+    What an actor tells itself never waits, since nobody but the one who would wait makes room: it is let in beyond the
+    bounds, up to twice of them, and beyond that refused.
     """
 
     __slots__ = (
@@ -67,29 +69,38 @@ class Mailbox:
 
         Raises:
             ActorStopped: the mailbox is closed.
+            MailboxFull: an actor told itself more than there is room for.
         """
         lane = envelope.message.lane
-        if lane is Lane.ORDERED:
-            if self._closed:
-                raise ActorStopped(f"{envelope.recipient} has stopped")
-            if envelope.origin is None and (self._writers or not self._has_room(envelope)):
-                return False
-            self._ordered.append(envelope)
-            self._nbytes += envelope.nbytes
-        elif lane is Lane.SYSTEM:
+        if lane is Lane.SYSTEM:
             self._system.append(envelope)
-        else:
-            if self._closed:
-                raise ActorStopped(f"{envelope.recipient} has stopped")
+        elif self._closed:
+            raise ActorStopped(f"{envelope.recipient} has stopped")
+        elif lane is Lane.LATEST:
             if not self._replace(envelope):
-                if envelope.origin is None and (self._writers or not self._has_room(envelope)):
+                if envelope.origin is None and not self._lets_in(envelope):
                     return False
                 self._append_latest(envelope)
-        reader = self._reader
-        if reader is not None:
-            self._reader = None
-            if not reader.done():
-                reader.set_result(None)
+        elif envelope.origin is None and not self._lets_in(envelope):
+            return False
+        else:
+            self._ordered.append(envelope)
+            self._nbytes += envelope.nbytes
+        self._wake()
+        return True
+
+    def put_ordered(self, envelope: Envelope) -> bool:
+        """Do as `put_nowait` for an envelope of this node in the ordered lane; false too where it would raise.
+
+        This is the way of most messages, and does the least.
+        """
+        nbytes = self._nbytes + envelope.nbytes
+        if self._closed or self._writers or len(self._ordered) >= self._capacity or nbytes > self._capacity_bytes:
+            return False
+        self._ordered.append(envelope)
+        self._nbytes = nbytes
+        if self._reader is not None:
+            self._wake()
         return True
 
     async def put(self, envelope: Envelope) -> None:
@@ -98,8 +109,11 @@ class Mailbox:
         Raises:
             ActorStopped: the mailbox was closed before there was room.
         """
-        if self.put_nowait(envelope):
-            return
+        if not self.put_nowait(envelope):
+            await self.wait_for_room(envelope)
+
+    async def wait_for_room(self, envelope: Envelope) -> None:
+        """Wait until there is room for `envelope`, which `put_nowait` found none for, and it is queued."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._writers.append((turn, envelope))
         await turn  # whoever frees the room queues the envelope, so that nobody overtakes; see _admit
@@ -108,7 +122,21 @@ class Mailbox:
         """Take the next envelope, or None."""
         if self._system:
             return self._system.popleft()
-        return self._take_ordered()
+        if not self._ordered:
+            return None
+        item = self._ordered.popleft()
+        if type(item) is not Envelope:
+            assert isinstance(item, _Slot)
+            envelope = item.envelope
+            del self._latest[type(envelope.message), envelope.sender]
+        else:
+            envelope = item
+        self._nbytes -= envelope.nbytes
+        if self._writers:
+            self._admit()
+        if envelope.origin is not None:
+            envelope.origin.consumed(envelope.recipient, envelope.nbytes)
+        return envelope
 
     async def wait_not_empty(self) -> None:
         """Wait until there is something to take."""
@@ -137,27 +165,29 @@ class Mailbox:
 
     def drain(self) -> list[Envelope]:
         """Take everything that is left, system messages first."""
-        left = list(self._system)
-        self._system.clear()
-        while (envelope := self._take_ordered()) is not None:
+        left = []
+        while (envelope := self.get_nowait()) is not None:
             left.append(envelope)
         return left
 
-    def _take_ordered(self) -> Envelope | None:
-        if not self._ordered:
-            return None
-        item = self._ordered.popleft()
-        if isinstance(item, _Slot):
-            envelope = item.envelope
-            del self._latest[type(envelope.message), envelope.sender]
-        else:
-            envelope = item
-        self._nbytes -= envelope.nbytes
-        if self._writers:
-            self._admit()
-        if envelope.origin is not None:
-            envelope.origin.consumed(envelope.recipient, envelope.nbytes)
-        return envelope
+    def _wake(self) -> None:
+        reader = self._reader
+        if reader is not None:
+            self._reader = None
+            if not reader.done():
+                reader.set_result(None)
+
+    def _lets_in(self, envelope: Envelope) -> bool:
+        if not self._writers and self._has_room(envelope):
+            return True
+        if envelope.sender != envelope.recipient:
+            return False
+        if len(self._ordered) < 2 * self._capacity and self._nbytes + envelope.nbytes <= 2 * self._capacity_bytes:
+            return True
+        raise MailboxFull(
+            f"{envelope.recipient} tells itself a {type(envelope.message).__name__} while its mailbox holds "
+            f"{len(self._ordered)} messages ({self._nbytes:,} bytes), twice what it should; it would wait for itself"
+        )
 
     def _has_room(self, envelope: Envelope) -> bool:
         if len(self._ordered) >= self._capacity:

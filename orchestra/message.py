@@ -8,7 +8,7 @@ goes through the codec even within a node.
 import enum
 import hashlib
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar, Union, get_args, get_origin
@@ -26,6 +26,11 @@ AnyArray = NDArray[Any]
 
 REGISTRY: dict[str, type["Message"]] = {}
 """Every message class that may travel, by tag. A class defined again under one name replaces the older one."""
+
+FLAT = 128
+"""Bytes that any message is taken to need in a mailbox, whatever is in it."""
+ENTRY = 16
+"""Bytes that an entry of a tuple is taken to need."""
 
 _ATOMS = (int, float, str, bytes, bool, type(None), enum.Enum, PurePath)
 
@@ -91,10 +96,10 @@ class Wire:
     """Its fields, in the order in which they travel."""
     array_fields: tuple[str, ...]
     """The fields that hold an array."""
-    bytes_fields: tuple[str, ...]
-    """The fields that hold bytes."""
     immutable: bool
     """Whether nothing but its arrays could change after the message was made."""
+    weigh: "Callable[[Message], int] | None"
+    """Returns how many bytes a message takes, its arrays aside; None where that is `FLAT` for all of them."""
 
 
 class Message(BaseModel):
@@ -118,18 +123,21 @@ class Message(BaseModel):
             raise HandlerError(
                 f"{cls.__qualname__} is a request: a newer one cannot take its place, somebody waits for it"
             )
-        arrays, blobs = [], []
+        arrays, sized, loose = [], [], []
         immutable = True
         for name, field in cls.model_fields.items():
             if any(isinstance(entry, Axes) for entry in field.metadata):
                 arrays.append(name)
-            elif field.annotation is bytes:
-                blobs.append(name)
+            elif field.annotation in (str, bytes):
+                sized.append(name)
             elif not _is_immutable(field.annotation):
                 immutable = False
+            elif _may_be_long(field.annotation):
+                loose.append(name)
         tag = f"{cls.__module__}.{cls.__qualname__}"
         fingerprint = hashlib.sha256(_describe(cls).encode()).digest()[:8]
-        cls.wire = Wire(tag, fingerprint, tuple(cls.model_fields), tuple(arrays), tuple(blobs), immutable)
+        weigh = _weigher(tuple(sized), tuple(loose))
+        cls.wire = Wire(tag, fingerprint, tuple(cls.model_fields), tuple(arrays), immutable, weigh)
         REGISTRY[tag] = cls
 
     @classmethod
@@ -163,9 +171,56 @@ def isolated(message: M) -> M:
 
 
 def size_of(message: Message) -> int:
-    """Return the size of a message's arrays and bytes, plus a flat allowance for the rest."""
-    arrays = sum(array.nbytes for _, array in _arrays(message))
-    return 128 + arrays + sum(len(getattr(message, name)) for name in message.wire.bytes_fields)
+    """Return about how many bytes an immutable message takes: its arrays, texts and tuples, and `FLAT` for the rest."""
+    weigh = message.wire.weigh
+    flat = FLAT if weigh is None else weigh(message)
+    return flat + sum(array.nbytes for _, array in _arrays(message)) if message.wire.array_fields else flat
+
+
+def _weigher(sized: tuple[str, ...], loose: tuple[str, ...]) -> Callable[["Message"], int] | None:
+    """What weighs messages with these fields of text or bytes, and these that may hold some. Most have one or two."""
+    if loose:
+
+        def weigh_all(message: Message) -> int:
+            fields = message.__dict__
+            return FLAT + sum(len(fields[name]) for name in sized) + sum(_length(fields[name]) for name in loose)
+
+        return weigh_all
+    if not sized:
+        return None
+    first, *others = sized
+    if not others:
+        return lambda message: FLAT + len(message.__dict__[first])
+    second = others[0]
+
+    def weigh_two(message: Message) -> int:
+        fields = message.__dict__
+        return FLAT + len(fields[first]) + len(fields[second])
+
+    def weigh_many(message: Message) -> int:
+        fields = message.__dict__
+        return FLAT + sum([len(fields[name]) for name in sized])
+
+    return weigh_two if len(sized) == 2 else weigh_many
+
+
+def _length(value: Any) -> int:
+    """About how many bytes a value takes; what is in a tuple is not looked at, only how much of it there is."""
+    if isinstance(value, str | bytes):
+        return len(value)
+    if isinstance(value, tuple | frozenset):
+        return ENTRY * len(value)
+    return size_of(value) if isinstance(value, Message) else 0
+
+
+def _may_be_long(annotation: Any) -> bool:
+    origin = get_origin(annotation)
+    if origin is Literal:
+        return False
+    if origin in (Annotated, Union, types.UnionType):
+        return any(_may_be_long(arm) for arm in get_args(annotation))
+    kind = origin or annotation
+    return isinstance(kind, type) and issubclass(kind, str | bytes | tuple | frozenset | Message)
 
 
 def _arrays(message: Message) -> Iterator[tuple[str, AnyArray]]:

@@ -16,22 +16,25 @@ from pydantic import ValidationError
 
 from orchestra import codec, log
 from orchestra.actor import Actor, actor_class, on
-from orchestra.cell import STOPPED, Cell, refusal
+from orchestra.cell import STOPPED, Cell
+from orchestra.children import STOP_S, Children
 from orchestra.clock import Clock, RealClock
 from orchestra.directory import Directory
 from orchestra.envelope import Envelope, check_name, is_guest, node_of
 from orchestra.errors import (
+    ActorFailed,
     AskCycle,
     AskFailed,
-    MailboxFull,
     NotUnderstood,
     Unreachable,
     UsageError,
 )
-from orchestra.message import Lane, Message, Request, isolated, size_of
+from orchestra.message import Lane, Message, Request, isolated
+from orchestra.offload import in_thread
 from orchestra.peers import DIRECTORY, Peers
 from orchestra.ref import Ref
 from orchestra.system import (
+    ChildFailedMsg,
     Flow,
     LookupMsg,
     NodeStatistics,
@@ -50,8 +53,6 @@ T = TypeVar("T")
 
 SYSTEM = "system"
 """The name of the actor that every node has, and that speaks for the node itself."""
-STOP_S = 10.0
-"""How long a graceful stop may take before it becomes an abort."""
 LOGGED_DEAD_LETTERS = 10
 
 
@@ -104,7 +105,8 @@ class Node:
         self.log = log.get(actor=f"{name}/{SYSTEM}")
         self.inline = inline
         self.peers = Peers(self, listen, join)
-        self._cells: dict[str, Cell] = {}
+        self.cells: dict[str, Cell] = {}
+        """The actors that run here, by address."""
         self._pending: dict[int, tuple[asyncio.Future[Any], type[Request[Any]] | None, str]] = {}
         self._correlation = 0
         self._early: list[Envelope] | None = []
@@ -163,8 +165,8 @@ class Node:
     async def stop(self) -> None:
         """Stop all actors, the youngest first, then the links. A deadline of 10 s turns it into an abort."""
         self.stopping = True
-        for cell in reversed(list(self._cells.values())):
-            await self.stop_cell(cell)
+        for cell in reversed(list(self.cells.values())):
+            self._failures += await self.stop_cell(cell)
         errands = list(self._errands)
         for task in errands:
             task.cancel()
@@ -173,20 +175,28 @@ class Node:
         if self._executor is not None:
             self._executor.shutdown(wait=False, cancel_futures=True)
 
-    async def stop_cell(self, cell: Cell, deadline: float = STOP_S) -> None:
-        """Stop one actor gracefully; abort it after `deadline` seconds."""
+    async def stop_cell(self, cell: Cell, deadline: float = STOP_S) -> list[ActorFailed]:
+        """Stop one actor gracefully; abort it after `deadline` seconds. Return what failed on the way."""
         cell.request_stop()
         done, _ = await asyncio.wait({cell.terminated}, timeout=deadline)
         if not done:
             self.log.warning("actor did not stop in time and is aborted", address=cell.address, seconds=deadline)
             cell.request_stop(graceful=False)
             await asyncio.wait({cell.terminated}, timeout=deadline)
+        failed, cell.late = cell.late, []
+        return failed
 
     def escalate(self, error: Exception) -> None:
         """Fail the node: the block of `running()` is cancelled, and `running()` raises `error` in a group."""
         self._failures.append(error)
         if self._body is not None and len(self._failures) == 1:
             self._body.cancel()
+
+    def escalate_far(self, parent: str, failed: ActorFailed) -> None:
+        """Fail an actor of another node with its child `failed`; without a connection the child ends all the same."""
+        link = self.peers.find(node_of(parent))
+        if link is not None:
+            link.post(failed.address, parent, ChildFailedMsg(address=failed.address, reason=str(failed)))
 
     def request_stop(self, reason: str) -> None:
         """Ask whoever runs this node to stop it."""
@@ -200,16 +210,23 @@ class Node:
         cell = self.start_cell(name, actor_class(kind), partial(kind, *args, **kwargs))
         return Ref(cell.address, self._outside)
 
-    def start_cell(self, name: str, kind: type[Actor[Any]], recipe: Callable[[], Actor[Any]]) -> Cell:
-        """Start an actor under `name`.
+    def start_cell(
+        self,
+        name: str,
+        kind: type[Actor[Any]],
+        recipe: Callable[[], Actor[Any]],
+        siblings: Children | None = None,
+        parent: str = "",
+    ) -> Cell:
+        """Start an actor under `name`; what else there is to say of it is said at `Cell`.
 
         Raises:
             UsageError: the name is taken, or no name.
         """
         address = f"{self.name}/{check_name(name, 'an actor')}"
-        if address in self._cells:
+        if address in self.cells:
             raise UsageError(f"there is an actor at {address} already")
-        cell = self._cells[address] = Cell(self, address, kind, recipe)
+        cell = self.cells[address] = Cell(self, address, kind, recipe, siblings, parent)
         cell.start()
         return cell
 
@@ -223,16 +240,16 @@ class Node:
         Raises:
             Unreachable: there is none.
         """
-        cell = self._cells.get(address)
+        cell = self.cells.get(address)
         if cell is None:
-            known = ", ".join(sorted(self._cells)) or "none"
+            known = ", ".join(sorted(self.cells)) or "none"
             raise Unreachable(f"there is no actor at {address}; the actors of {self.name} are {known}")
         return cell
 
     def forget_cell(self, cell: Cell, reason: str, watchers: set[str]) -> None:
         """Take note that `cell` is gone."""
-        self._cells.pop(cell.address, None)
-        for (sender, kind), count in cell.flows.items():
+        self.cells.pop(cell.address, None)
+        for (sender, kind), count in cell.delivered.flows().items():
             self._past_flows[sender, kind.__name__, cell.address] += count
         for watcher in sorted(watchers):
             self.tell_terminated(watcher, cell.address, reason)
@@ -240,28 +257,28 @@ class Node:
     @property
     def idle(self) -> bool:
         """Whether all its actors wait for messages, there is none, and nothing is on its way out."""
-        return not self._errands and all(cell.idle for cell in self._cells.values())
+        return not self._errands and all(cell.idle for cell in self.cells.values())
 
-    async def offload(self, function: Callable[..., T], *args: Any) -> T:
-        """Run `function` in one of this node's threads; inline if the node is to be reproducible."""
+    async def offload(self, cell: Cell, function: Callable[..., T], *args: Any) -> T:
+        """Run `function` in one of this node's threads for `cell`; inline if the node is to be reproducible."""
         if self.inline:
             result = function(*args)
             await asyncio.sleep(0)  # as with a thread, the others get their turn meanwhile
             return result
         if self._executor is None:
             self._executor = ThreadPoolExecutor(max_workers=64, thread_name_prefix=f"{self.name}-offload")
-        return await self.loop.run_in_executor(self._executor, function, *args)
+        return await in_thread(self._executor, lambda: cell.aborting, function, args)
 
     def statistics(self) -> NodeStatistics:
         """Return how this node is doing."""
         flows = Counter(self._past_flows)
-        for cell in self._cells.values():
-            for (sender, kind), count in cell.flows.items():
+        for cell in self.cells.values():
+            for (sender, kind), count in cell.delivered.flows().items():
                 flows[sender, kind.__name__, cell.address] += count
         told = ((*flow, count) for flow, count in sorted(flows.items()) if not is_guest(flow[0]))
         return NodeStatistics(
             node=self.name,
-            cells=tuple(cell.statistics() for cell in self._cells.values()),
+            cells=tuple(cell.statistics() for cell in self.cells.values()),
             flows=tuple(Flow(sender=s, type=t, recipient=r, count=n) for s, t, r, n in told),
             dead_letters=self._dead_letters.total(),
             peers=self.peers.names,
@@ -279,14 +296,11 @@ class Node:
 
     def post(self, sender: str, recipient: str, message: Message) -> Awaitable[None] | None:
         """Deliver `message` here or to another node; return what to await if there is no room yet."""
-        cell = self._cells.get(recipient)
-        if cell is not None:
-            envelope = self._local(cell, sender, message)
-            if cell.stopping and message.lane is not Lane.SYSTEM:
-                # As it would be if it came from another node. Who must know that an actor ends watches it.
-                self.dead_letter(envelope, "the actor is stopping")
-                return None
-            return None if cell.mailbox.put_nowait(envelope) else cell.mailbox.put(envelope)
+        cell = self.cells.get(recipient)
+        return self.post_far(sender, recipient, message) if cell is None else cell.accept(sender, message)
+
+    def post_far(self, sender: str, recipient: str, message: Message) -> Awaitable[None] | None:
+        """Send `message` to another node; return what to await if there is no room yet."""
         link = self.peers.find(self._peer_of(recipient))
         if link is not None:
             return link.post(sender, recipient, message)
@@ -294,10 +308,9 @@ class Node:
 
     def post_nowait(self, sender: str, recipient: str, message: Message) -> None:
         """Deliver `message` at once, or raise `MailboxFull`, or `ActorStopped` if the recipient is stopping."""
-        cell = self._cells.get(recipient)
+        cell = self.cells.get(recipient)
         if cell is not None:
-            if not cell.mailbox.put_nowait(self._local(cell, sender, message)):
-                raise MailboxFull(f"{recipient} has {len(cell.mailbox)} messages waiting")
+            cell.accept_nowait(sender, message)
             return
         peer = self._peer_of(recipient)
         link = self.peers.find(peer)
@@ -305,28 +318,48 @@ class Node:
             raise Unreachable(f"{self.name} has no connection to {peer} yet; `tell` makes one")
         link.post_nowait(sender, recipient, message)
 
-    async def ask(self, sender: str, recipient: str, request: Request[Any], chain: tuple[str, ...]) -> Any:
-        """Deliver `request` and wait for the answer; `chain` names who is waiting, the asker last."""
+    async def ask(
+        self,
+        sender: str,
+        recipient: str,
+        request: Request[Any],
+        chain: tuple[str, ...],
+        asked: set[asyncio.Future[Any]] | None = None,
+    ) -> Any:
+        """Deliver `request` and wait for the answer. Whoever stops waiting withdraws the request.
+
+        Args:
+            chain: who is waiting, the asker last.
+            asked: where the future of the answer is kept while it is awaited, so that the asker can end it.
+        """
         if recipient in chain:
             raise AskCycle(f"{' → '.join([*chain, recipient])}: this ask would wait for itself")
         self._correlation += 1
         correlation = self._correlation
         future: asyncio.Future[Any] = self.loop.create_future()
-        cell = self._cells.get(recipient)
+        cell = self.cells.get(recipient)
         self._pending[correlation] = (future, None if cell else type(request), node_of(recipient))
+        if asked is not None:
+            asked.add(future)
         try:
             if cell is not None:
-                envelope = self._local(cell, sender, request)
-                envelope.correlation, envelope.chain = correlation, chain
-                await cell.mailbox.put(envelope)
+                envelope = cell.enclose(sender, request, correlation, chain)
+                if not cell.mailbox.put_nowait(envelope):
+                    await cell.mailbox.wait_for_room(envelope)
             else:
                 link = await self.peers.link_to(self._peer_of(recipient))
                 waiting = link.post(sender, recipient, request, correlation, chain)
                 if waiting is not None:
                     await waiting
             return await future
+        except asyncio.CancelledError:
+            if cell is not None and (future.cancelled() or not future.done()):
+                cell.requests.withdraw(envelope)
+            raise
         finally:
             del self._pending[correlation]
+            if asked is not None:
+                asked.discard(future)
             if future.done() and not future.cancelled():
                 future.exception()  # seen, also where the link that broke failed the sending first
 
@@ -349,7 +382,7 @@ class Node:
     def watch(self, watcher: str, target: str) -> None:
         """Have `watcher`, an actor of this node, told when `target` terminates."""
         if node_of(target) == self.name:
-            cell = self._cells.get(target)
+            cell = self.cells.get(target)
             if cell is None:
                 self.tell_terminated(watcher, target, "it had stopped before")
             else:
@@ -362,7 +395,7 @@ class Node:
         key = (envelope.recipient, type(envelope.message).__name__)
         self._dead_letters[key] += 1
         if self._dead_letters[key] <= LOGGED_DEAD_LETTERS:
-            cell = self._cells.get(envelope.recipient)
+            cell = self.cells.get(envelope.recipient)
             expected = self.stopping or (cell is not None and cell.stopping)
             (self.log.info if expected else self.log.warning)(
                 "dead letter", recipient=key[0], type=key[1], sender=envelope.sender, reason=reason
@@ -377,15 +410,15 @@ class Node:
             return
         if isinstance(envelope.message, TerminatedMsg):
             self.peers.told_terminated(envelope.recipient, envelope.message.address)
-        cell = self._cells.get(envelope.recipient)
+        cell = self.cells.get(envelope.recipient)
         if cell is None:
             reason = f"there is no actor at {envelope.recipient}"
             if isinstance(envelope.message, WatchMsg):
                 self.tell_terminated(envelope.message.watcher.address, envelope.recipient, reason)
             else:
                 self._undelivered(envelope, Unreachable(reason), reason)
-        elif type(envelope.message) not in cell.understands:
-            reason = refusal(cell.kind, type(envelope.message))
+        elif type(envelope.message) not in cell.contract.understands:
+            reason = cell.contract.refusal(type(envelope.message))
             self._undelivered(envelope, NotUnderstood(reason), reason)
         else:
             try:
@@ -419,7 +452,7 @@ class Node:
     def tell_terminated(self, watcher: str, address: str, reason: str) -> None:
         """Tell `watcher`, wherever it is, that the actor at `address` is gone."""
         message = TerminatedMsg(address=address, reason=reason, graceful=reason == STOPPED)
-        cell = self._cells.get(watcher)
+        cell = self.cells.get(watcher)
         if cell is not None:
             cell.mailbox.put_nowait(Envelope(watcher, address, message))
         elif node_of(watcher) != self.name and (link := self.peers.find(node_of(watcher))) is not None:
@@ -442,18 +475,6 @@ class Node:
         if peer == self.name:
             raise Unreachable(f"there is no actor at {recipient} (any longer)")
         return peer
-
-    def _local(self, cell: Cell, sender: str, message: Message) -> Envelope:
-        kind = type(message)
-        if kind not in cell.understands:
-            raise NotUnderstood(refusal(cell.kind, kind))
-        if not kind.wire.immutable:
-            message, nbytes = codec.weighed_copy(message)
-            return Envelope(cell.address, sender, message, nbytes)
-        if kind.wire.array_fields or kind.wire.bytes_fields:
-            message = isolated(message)
-            return Envelope(cell.address, sender, message, size_of(message))
-        return Envelope(cell.address, sender, message)
 
     def _undelivered(self, envelope: Envelope, error: Exception, reason: str) -> None:
         if envelope.origin is not None and envelope.message.lane is not Lane.SYSTEM:  # which needs no credit

@@ -30,6 +30,25 @@ class StopMsg(Message):
     graceful: bool = True
 
 
+class ChildFailedMsg(Message):
+    """A child of the recipient failed for good: the recipient fails with it, and its own policy decides."""
+
+    lane: ClassVar[Lane] = Lane.SYSTEM
+    address: str
+    reason: str
+    """What the failure says of itself."""
+
+
+class HaltMsg(Message):
+    """End this incarnation after the message in hand: a sibling failed. A cell tells only itself."""
+
+    lane: ClassVar[Lane] = Lane.SYSTEM
+
+
+class WithdrawnMsg(Message):
+    """Stands in a mailbox in the place of a request whose asker has given up."""
+
+
 class LookupMsg(Request[str]):
     """Where does this node listen? Answered once it has registered."""
 
@@ -75,6 +94,8 @@ class CellStatistics(Message):
     """Seconds since it began with that message; for a plain `def`, since it last had nothing to do, or a bit later."""
     waits_for: tuple[str, ...]
     """What has to happen before it goes on, in words: `asks host-0/proxy`, `in a thread: Qmix.learn`."""
+    withdrawn: int = 0
+    """Requests whose asker gave up: dropped unread, or broken off."""
 
 
 class LinkStatistics(Message):

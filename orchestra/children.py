@@ -1,0 +1,130 @@
+"""The children of an actor: which of them start anew together, in which order, and how they stop."""
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from orchestra import supervision
+from orchestra.errors import ActorFailed
+from orchestra.supervision import OneForOne
+
+if TYPE_CHECKING:
+    from orchestra.cell import Cell
+
+STOP_S = 10.0
+"""How long an actor may take to stop, or to end for a restart, before its handler is broken off."""
+
+
+class Children:
+    """The children of one incarnation of an actor, oldest first.
+
+    Under `AllForOne` and `RestForOne` a failure begins a *round*: the siblings concerned end, the youngest first, each
+    after the message it has in hand; then, after the backoff, they start in the order of spawning, each once `started`
+    of the one before has returned. One that fails on the way begins anew; a failure elsewhere joins the round.
+    """
+
+    def __init__(self, parent: "Cell") -> None:
+        self._parent = parent
+        self._strategy = parent.kind.children_strategy
+        self._cells: list[Cell] = []
+        self._failures: list[float] = []
+        self._escalated: list[ActorFailed] = []
+        self._round: list[Cell] = []
+        self._holds = 0
+
+    def add(self, cell: "Cell") -> None:
+        """Take note of a new child."""
+        self._cells = [*(other for other in self._cells if not other.terminated.done()), cell]
+
+    async def stop(self) -> list[ActorFailed]:
+        """Stop all, the youngest first; return what failed on the way."""
+        for child in reversed(self._cells):
+            if not child.terminated.done():
+                self._escalated += await self._parent.node.stop_cell(child)
+        failed, self._escalated = self._escalated, []
+        return failed
+
+    def request_stop(self) -> None:
+        """Have all stop, without waiting for it."""
+        for child in reversed(self._cells):
+            child.request_stop()
+
+    # Failures
+
+    def decide(self, child: "Cell", own: list[float]) -> supervision.Decision:
+        """Decide about a failure of `child` that happened now; `own` are the times of those before."""
+        now = self._parent.clock.monotonic()
+        policy = self._strategy.policy
+        failures = own if policy is None else self._failures
+        policy = policy or child.kind.supervision
+        failures[:] = [*supervision.counted(policy, failures, now), now]
+        return supervision.decide(policy, failures, now)
+
+    def escalate(self, failed: ActorFailed) -> None:
+        """Fail the parent, as soon as it has handled the message in hand."""
+        self._escalated.append(failed)
+        self._parent.child_failed(failed.address)
+
+    def raise_escalated(self) -> None:
+        """Raise what was escalated since the last call, if anything."""
+        failed, self._escalated = self._escalated, []
+        if len(failed) == 1:
+            raise failed[0]
+        if failed:
+            raise ExceptionGroup(f"children of {self._parent.address} failed", failed)
+
+    # Starting anew
+
+    async def restart(self, failed: "Cell", delay: float) -> bool:
+        """Wait until `failed` may start anew, with all that start anew with it; return false if it stops instead."""
+        if isinstance(self._strategy, OneForOne):
+            await failed.pause(delay)
+            return not failed.draining
+        self._holds += 1
+        try:
+            self.join(failed)
+            for sibling in reversed(self._restarted_with(failed)):
+                if sibling not in self._round:
+                    await self._halt(sibling)
+            await failed.pause(delay)
+        finally:
+            self._holds -= 1
+            self._wake_next()
+        return await self.turn(failed)
+
+    async def turn(self, child: "Cell") -> bool:
+        """Wait until it is the turn of `child` in the round; return false if it stops instead."""
+        self.join(child)
+        while not (child.draining or (self._holds == 0 and self._round[0] is child)):
+            await child.pause()
+        return not child.draining
+
+    def leave(self, child: "Cell") -> None:
+        """Take note that `child` is up again, or gone: the next one's turn has come."""
+        if child in self._round:
+            self._round.remove(child)
+            self._wake_next()
+
+    def join(self, child: "Cell") -> None:
+        """Take note that `child` waits in the round."""
+        if child not in self._round:
+            self._round = [cell for cell in self._cells if cell is child or cell in self._round]
+
+    def _wake_next(self) -> None:
+        if self._holds == 0 and self._round:
+            self._round[0].wake()
+
+    def _restarted_with(self, failed: "Cell") -> list["Cell"]:
+        there = [cell for cell in self._cells if cell is failed or not cell.stopping]
+        chosen = supervision.restarted_with(self._strategy, there.index(failed), len(there))
+        return [there[position] for position in chosen]
+
+    async def _halt(self, sibling: "Cell") -> None:
+        """Have the incarnation of `sibling` end; break its handler off if it takes too long, then abort it."""
+        ended: set[asyncio.Future[Any]] = {sibling.halt(), sibling.terminated}
+        for too_slow in (sibling.interrupt, sibling.abort):
+            done, _ = await asyncio.wait(ended, timeout=STOP_S, return_when=asyncio.FIRST_COMPLETED)
+            if done:
+                return
+            sibling.log.warning("a sibling failed, and this actor does not end in time", seconds=STOP_S)
+            too_slow()
+        await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)

@@ -1,0 +1,61 @@
+"""What an actor was told: by whom, what, how often; and the last of it, for the story of a failure."""
+
+from collections import Counter, deque
+
+from orchestra.message import Message
+
+STORY = 8
+"""Runs of equal deliveries that a failure tells of."""
+
+
+class Deliveries:
+    """One actor's account. Messages of one type and sender that follow each other are counted as one run.
+
+    Whoever delivers calls `turn` when the type or the sender is another than the last time, and then adds one to
+    `count`: a message like the one before costs an addition.
+    """
+
+    __slots__ = ("_begun", "_flows", "_recent", "count", "kind", "sender")
+
+    def __init__(self) -> None:
+        self.count = 0
+        """Messages delivered."""
+        self.kind: type[Message] | None = None
+        """The type of the last one."""
+        self.sender = ""
+        """Whoever sent it."""
+        self._begun = 0
+        self._flows: Counter[tuple[str, type[Message]]] = Counter()
+        self._recent: deque[tuple[str, type[Message], int]] = deque(maxlen=STORY)
+
+    def turn(self, kind: type[Message], sender: str) -> None:
+        """Begin a new run, before its first message is counted."""
+        self._end_run()
+        self.kind = kind
+        self.sender = sender
+
+    def flows(self) -> Counter[tuple[str, type[Message]]]:
+        """Return how many messages came, by sender and type."""
+        flows = self._flows.copy()
+        if self.kind is not None and self.count > self._begun:
+            flows[self.sender, self.kind] += self.count - self._begun
+        return flows
+
+    def story(self) -> str:
+        """Return the last deliveries as text."""
+        runs = list(self._recent)
+        if self.kind is not None and self.count > self._begun:
+            runs.append((self.sender, self.kind, self.count - self._begun))
+        if not runs:
+            return "it had handled nothing yet"
+        told = (
+            f"{kind.__name__} from {sender}{f', {count} times' if count > 1 else ''}" for sender, kind, count in runs
+        )
+        return f"last deliveries, newest last: {'; '.join(list(told)[-STORY:])}"
+
+    def _end_run(self) -> None:
+        count = self.count - self._begun
+        if self.kind is not None and count:
+            self._flows[self.sender, self.kind] += count
+            self._recent.append((self.sender, self.kind, count))
+        self._begun = self.count

@@ -1,0 +1,132 @@
+"""The requests that an actor answers, now or later, and those whose answers it waits for."""
+
+import asyncio
+from collections.abc import Callable
+from contextvars import ContextVar
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from orchestra.envelope import Envelope
+from orchestra.errors import ActorStopped, AskFailed
+from orchestra.system import WithdrawnMsg
+
+if TYPE_CHECKING:
+    from orchestra.cell import Cell
+
+_waiting: ContextVar[tuple[str, ...]] = ContextVar("waiting", default=())
+"""The actors that wait for what this task does, outermost first. A task that a handler starts inherits it."""
+
+
+class Requests:
+    """The asks of one actor, in both directions. None outlives the incarnation that answers it, or that asks."""
+
+    def __init__(self, cell: "Cell") -> None:
+        self.withdrawn = 0
+        """Requests whose asker gave up."""
+        self._cell = cell
+        self._in_hand: Envelope | None = None
+        self._broken_off = False
+        self._parked: dict[int, tuple[asyncio.Future[Any], Envelope]] = {}
+        self.asked: set[asyncio.Future[Any]] = set()
+        """What the actor, and tasks that it started, wait for."""
+
+    # Answering
+
+    async def answer(self, envelope: Envelope, call: Callable[[Any], Any], is_async: bool) -> None:
+        """Have a request handled, and answer it; later, if its handler returned a future."""
+        self._in_hand = envelope
+        token = _waiting.set(envelope.chain)
+        try:
+            result = await call(envelope.message) if is_async else call(envelope.message)
+        except asyncio.CancelledError:
+            if not self._given_up():
+                raise
+        else:
+            if self._given_up():
+                pass  # it was asked to give up, and had its answer all the same
+            elif isinstance(result, asyncio.Future):
+                self._parked[id(envelope)] = (result, envelope)
+                result.add_done_callback(partial(self._answer_parked, envelope))
+            else:
+                self._cell.node.answer(envelope, result)
+        finally:
+            _waiting.reset(token)
+        self._in_hand = None
+
+    def withdraw(self, envelope: Envelope) -> None:
+        """Take back a request whose asker has given up: unread, in hand, or parked."""
+        self.withdrawn += 1
+        if envelope is self._in_hand:
+            if self._cell.task is not None and not self._broken_off:
+                self._broken_off = True
+                self._cell.task.cancel()  # it awaits something in the handler of this request, and nowhere else
+        elif id(envelope) in self._parked:
+            future, _ = self._parked.pop(id(envelope))
+            if all(other is not future for other, _ in self._parked.values()):
+                future.cancel()
+        else:
+            envelope.correlation = 0
+            envelope.message = WithdrawnMsg()
+
+    def fail_in_hand(self, error: Exception) -> None:
+        """Say that the request in hand, if it is one, has no answer."""
+        envelope, self._in_hand = self._in_hand, None
+        if envelope is not None:
+            self._cell.node.fail(envelope, error)
+
+    def drop(self, gone: ActorStopped) -> None:
+        """Fail what is parked, and what this actor still waits for in tasks of its own."""
+        parked, self._parked = self._parked, {}
+        for future, envelope in parked.values():
+            self._cell.node.fail(envelope, gone)
+            future.cancel()
+        for future in self.asked:
+            if not future.done():
+                future.set_exception(ActorStopped(f"{self._cell.address}, which asked, has stopped or failed"))
+
+    def blame(self, error: BaseException) -> AskFailed:
+        """Return what the asker is told of `error`."""
+        return AskFailed(f"{self._cell.address}: {type(error).__name__}: {error}")
+
+    # Asking
+
+    def chain(self) -> tuple[str, ...]:
+        """Return who waits for what is asked now: the actor, last, and all that wait for it."""
+        waiting = _waiting.get()
+        if self._parked and asyncio.current_task() is self._cell.task:
+            # A parked answer is given by a later message, so whoever waits for it waits for this ask too. A task that
+            # was parked is no such case: it comes to its end by itself.
+            parked = [
+                who
+                for future, envelope in self._parked.values()
+                if not isinstance(future, asyncio.Task)
+                for who in envelope.chain
+            ]
+            waiting = tuple(dict.fromkeys((*parked, *waiting)))
+        return (*waiting, self._cell.address)
+
+    # Inside
+
+    def _given_up(self) -> bool:
+        """Whether the asker gave up the request in hand, and nobody wants more than this handler to end."""
+        if not self._broken_off:
+            return False
+        self._broken_off = False
+        self._in_hand = None
+        assert self._cell.task is not None
+        return self._cell.task.uncancel() == 0
+
+    def _answer_parked(self, envelope: Envelope, future: asyncio.Future[Any]) -> None:
+        if self._parked.pop(id(envelope), None) is None:
+            return
+        cell = self._cell
+        if future.cancelled():
+            cell.node.fail(envelope, ActorStopped(f"{cell.address} gave up the answer"))
+        elif (error := future.exception()) is not None:
+            cell.node.fail(envelope, self.blame(error))
+        else:
+            try:
+                cell.node.answer(envelope, future.result())
+            except Exception as unfit:
+                cell.log.error("answer cannot be given", request=type(envelope.message).__name__, exc_info=unfit)
+                cell.node.fail(envelope, self.blame(unfit))
