@@ -3,6 +3,7 @@
 from orchestra.actor import Actor, on
 from orchestra.clock import Clock, RealClock
 from orchestra.errors import (
+    ActorFailed,
     ActorStopped,
     AskCycle,
     AskFailed,
@@ -17,15 +18,18 @@ from orchestra.errors import (
 )
 from orchestra.message import Axes, Lane, Message, Request, freeze
 from orchestra.node import Node
+from orchestra.offload import cancelled
 from orchestra.ref import Ref
 from orchestra.run_directory import RunDirectory
-from orchestra.supervision import Escalate, Restart, Stop, Supervision
+from orchestra.supervision import AllForOne, Escalate, OneForOne, Restart, RestForOne, Stop, Strategy, Supervision
 from orchestra.system import NodeStatistics, StatisticsMsg, TerminatedMsg
 from orchestra.topology import Topology
 
 __all__ = [
     "Actor",
+    "ActorFailed",
     "ActorStopped",
+    "AllForOne",
     "AskCycle",
     "AskFailed",
     "Axes",
@@ -39,20 +43,24 @@ __all__ = [
     "Node",
     "NodeStatistics",
     "NotUnderstood",
+    "OneForOne",
     "OrchestraError",
     "RealClock",
     "Ref",
     "Request",
+    "RestForOne",
     "Restart",
     "RunDirectory",
     "StatisticsMsg",
     "Stop",
+    "Strategy",
     "Supervision",
     "TerminatedMsg",
     "Topology",
     "Unreachable",
     "UsageError",
     "WireError",
+    "cancelled",
     "freeze",
     "on",
 ]
