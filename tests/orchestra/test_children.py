@@ -58,7 +58,8 @@ class Child(Actor[NoteMsg | BreakMsg | CountMsg | HoldMsg]):
 
     async def started(self) -> None:
         self.log_.append(f"+{self.name}")
-        if self.gates.pop("broken", None) == self.name:
+        if self.gates.get("broken") == self.name:
+            del self.gates["broken"]
             raise ValueError("stillborn")
         if (gate := self.gates.get(f"start {self.name}")) is not None:
             await gate.wait()
