@@ -79,7 +79,7 @@ def comparison_figure(groups: Sequence[Group]) -> Figure:
                 line = _LINES[number // len(_COLOURS) % len(_LINES)]
                 grid, (low, middle, high) = group.band(axis, value)
                 seeds = f"{len(group.trials)} seed{'s' if len(group.trials) > 1 else ''}"
-                label = textwrap.fill(f"{group.label} ({seeds})", 150)
+                label = textwrap.fill(f"{group.label} ({seeds})", 110)
                 panel.plot(grid, middle, line, color=colour, linewidth=1.6, label=label)
                 if len(group.trials) > 1:
                     panel.fill_between(grid, low, high, color=colour, alpha=0.18, linewidth=0)
