@@ -57,6 +57,15 @@ class _Output:
                     self._to_file({**line, "event": "nobody reads stderr any longer", "error": repr(error)})
         raise structlog.DropEvent  # written: nothing is left for structlog's own logger to print
 
+    def record(self, line: EventDict) -> Path | None:
+        with self._lock:
+            self._to_file({"node": self._node, **line})
+        return None if self._file is None else Path(self._file.name)
+
+    def say(self, text: str) -> None:
+        with self._lock:
+            print(text, file=self.stream if self.stream is not None else sys.stderr, flush=True)
+
     def _to_file(self, line: EventDict) -> None:
         if self._file is None:
             return
@@ -140,6 +149,22 @@ def get(**bound: object) -> FilteringBoundLogger:
     """A logger that writes `bound` into every line, as in `get(actor="learner/trainer")`."""
     logger: FilteringBoundLogger = structlog.get_logger(**bound)
     return logger
+
+
+def record(event: str, **fields: object) -> Path | None:
+    """Write a line that somebody asked for to the file alone, whatever the level; return the file, if there is one."""
+    output = _current_output()
+    line = {"timestamp": datetime.now(UTC).isoformat(), "level": "info", "event": event, **fields}
+    return None if output is None else output.record(line)
+
+
+def say(text: str) -> None:
+    """Print something that somebody asked for where warnings go, and nowhere else."""
+    output = _current_output()
+    if output is None:
+        print(text, file=sys.stderr, flush=True)
+    else:
+        output.say(text)
 
 
 @contextlib.contextmanager

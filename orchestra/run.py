@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from orchestra import door, log
+from orchestra import door, dump, log
 from orchestra.cell import STOPPED, Cell
 from orchestra.errors import OrchestraError, UsageError
 from orchestra.launch.local import Launch, LocalLauncher
@@ -57,6 +57,7 @@ async def run_in_one_process(topology: Topology, run: RunDirectory, seed: int) -
     root_address = f"{scope}-{topology.root.name}"
     async with AsyncExitStack() as stack:
         nodes: list[Node] = []
+        stack.enter_context(dump.on_request(nodes, then=lambda: None))
         main: Cell | None = None
         for planned in topology.nodes.values():
             node = Node(
@@ -96,7 +97,10 @@ async def run_in_processes(topology: Topology, run: RunDirectory, launch: Launch
         _spawn_all(topology, node)
         keeping = asyncio.create_task(launcher.run())
         try:
-            with door.opened(run, door.Door(node.listening, node.secret)):
+            with (
+                dump.on_request([node], then=lambda: launcher.signal(signal.SIGUSR1)),
+                door.opened(run, door.Door(node.listening, node.secret)),
+            ):
                 outcome = await _until_stopped(node, node.cell(main_actor))
             node.stopping = True
             _write_flows(run, await _wind_up(node))
@@ -124,7 +128,7 @@ async def run_node(topology: Topology, node: Node, join: str) -> str:
     root_lives = False
     try:
         # Heard from before there is a socket file that a sudden end would leave behind.
-        with _on_signals(terminate, signal.SIGTERM):
+        with _on_signals(terminate, signal.SIGTERM), dump.on_request([node]):
             async with node.running():
                 _spawn_all(topology, node)
                 done, _ = await asyncio.wait({terminated, node.stop_requested}, return_when=asyncio.FIRST_COMPLETED)

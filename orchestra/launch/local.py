@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Collection, Sequence
@@ -78,6 +79,13 @@ class LocalLauncher:
             )
             for node in self._nodes
         )
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to each process that has joined; one that has not may not know yet what to do with it."""
+        joined = self._root.peers.names
+        for node, process in self._processes.items():
+            if node in joined and process.returncode is None:
+                process.send_signal(number)
 
     async def stop(self, told: Collection[str] = (), deadline: float = 10.0) -> None:
         """Wait for all processes to end; terminate, then kill those that do not.

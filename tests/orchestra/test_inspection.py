@@ -287,3 +287,68 @@ class Screen:
             self._process.kill()
         self._process.wait(10)
         os.close(self._terminal)
+
+
+# SIGUSR1
+
+
+def dumped(run: Going, node: str) -> dict[str, Any]:
+    """What the actors of `node` were doing, by address, if it has been asked."""
+    lines = [line for line in run.log(node) if line["event"] == "what every actor is doing"]
+    return {actor["address"]: actor for actor in lines[-1]["actors"]} if lines else {}
+
+
+def test_sigusr1_makes_every_process_say_what_its_actors_do_down_to_the_line(
+    going: Callable[..., Going], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = going()
+    run.until(lambda: is_busy(capsys))
+    run.process.send_signal(signal.SIGUSR1)
+    asks = run.until(lambda: dumped(run, "w0"))["w0/asks"]
+    assert (asks["message"], asks["sender"], asks["state"], asks["queue"]) == ("GoMsg", "w0/asks", "waiting", 0)
+    assert asks["for_s"] > 0
+    assert [line.partition(" ")[2] for line in asks["stack"]] == [
+        "go: await deep_down(self.boss)",
+        "deep_down: await boss.ask(AnswerMsg())",
+    ]
+    computes = run.until(lambda: dumped(run, "w1"))["w1/computes"]
+    assert [line.partition(" ")[2] for line in computes["stack"]] == [
+        'go: await self.offload(compute_for_ever, self.run_directory / "door.json")'
+    ]
+    (thread,) = computes["threads"].values()
+    assert thread[0].partition(" ")[2].startswith("compute_for_ever: ")
+
+    boss = run.until(lambda: dumped(run, "root"))["root/boss"]  # which had nothing to do since the workers joined
+    assert (boss["state"], boss["stack"]) == ("idle", [])
+    run.until(lambda: f"those of the other processes: in {run.run.relative_to(Path.cwd())}/logs" in run.err)
+    assert f"actors of process {run.process.pid} are doing:" in run.err
+    assert "  root/boss Boss: idle; 0 messages wait" in run.err
+    run.process.send_signal(signal.SIGUSR1)  # and again
+    run.until(lambda: run.err.count("root/boss Boss: idle") == 2)
+    assert run.ends() == 0
+
+
+def test_sigusr1_is_heard_by_a_process_whose_loop_is_stuck(going: Callable[..., Going]) -> None:
+    run = going("--spins")
+    run.until(lambda: {"w0", "w1"} <= {line.get("peer") for line in run.log("root") if line["event"] == "connected"})
+
+    def is_found() -> dict[str, Any]:
+        run.process.send_signal(signal.SIGUSR1)  # until it has begun
+        found = dumped(run, "w1").get("w1/computes", {})
+        return found if found.get("stack") else {}
+
+    spins = run.until(is_found)
+    assert (spins["state"], spins["message"]) == ("handling", "GoMsg")
+    assert [line.partition(" ")[2].partition(":")[0] for line in spins["stack"]] == ["go"]
+
+
+def test_sigusr1_of_a_run_in_one_process_tells_of_all_its_nodes(going: Callable[..., Going]) -> None:
+    run = going("--single-process", "--no-workers")
+    run.until((run.run / "door.json").exists)
+
+    def is_idle() -> bool:
+        run.process.send_signal(signal.SIGUSR1)  # the first may come while it is still busy with its start
+        return bool(dumped(run, "root").get("root/boss", {}).get("state") == "idle")
+
+    run.until(is_idle)
+    assert run.ends() == 0

@@ -1,0 +1,140 @@
+"""What every actor of a process is doing, down to the line, when SIGUSR1 asks: also when the loop itself is stuck."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from orchestra import log
+from orchestra.cell import Cell
+from orchestra.node import Node
+from orchestra.waits import Wait
+
+_HERE = str(Path(__file__).parent) + os.sep
+
+
+@contextlib.contextmanager
+def on_request(nodes: Sequence[Node], then: Callable[[], None] | None = None) -> Iterator[None]:
+    """While the block runs, answer SIGUSR1 by writing what the actors of `nodes` are doing into the log file.
+
+    Args:
+        nodes: those of this process; may grow.
+        then: called after each signal, by the root, which passes it on; what was written goes to stderr as well.
+    """
+
+    def dump(number: int, frame: FrameType | None) -> None:
+        # Python calls this between two instructions of whatever the main thread is at, which may be holding a lock of
+        # the log: all is looked at here, and written by a thread.
+        found = [actor for node in nodes for actor in actors_of(node, frame)]
+        threading.Thread(target=_write, args=(found, then is not None), name="dump").start()
+        if then is not None:
+            then()
+
+    before = signal.signal(signal.SIGUSR1, dump)
+    try:
+        yield
+    finally:
+        # A signal that comes too late must not kill, which is what it does by default.
+        signal.signal(signal.SIGUSR1, before if callable(before) else signal.SIG_IGN)
+
+
+def actors_of(node: Node, running: FrameType | None = None) -> list[dict[str, Any]]:
+    """Return what each actor of `node` is doing: its statistics, `stack`, and `threads`, the stacks of its threads.
+
+    Args:
+        node: one of this process.
+        running: what the main thread is at.
+    """
+    try:
+        task = asyncio.current_task(node.loop)
+    except RuntimeError:
+        task = None
+    threads = sys._current_frames()
+    made = []
+    for cell in node.cells():
+        is_running = task is not None and task is cell.task
+        frames = list(_inner_first(running)) if is_running else list(_suspended(cell))
+        told = cell.statistics()
+        made.append(
+            {
+                **told.model_dump(exclude={"mailbox"}),
+                "state": "handling" if is_running and told.state == "idle" else told.state,
+                "queue": told.mailbox.depth,
+                "queue_bytes": told.mailbox.nbytes,
+                "stack": _lines(frames) if told.message or told.state == "stopping" else [],
+                "threads": {
+                    str(wait): _lines(_work(threads[wait.thread])) for wait in cell.waits if wait.thread in threads
+                },
+            }
+        )
+    return made
+
+
+def as_text(actors: Sequence[dict[str, Any]]) -> str:
+    """Return it for people."""
+    lines = [f"what {len(actors)} actors of process {os.getpid()} are doing:"]
+    for actor in actors:
+        doing = actor["state"]
+        if actor["message"]:
+            doing += f", {actor['message']} of {actor['sender']} for {actor['for_s']:.1f} s"
+        doing += "".join(f", {what}" for what in actor["waits_for"])
+        lines.append(f"  {actor['address']} {actor['kind']}: {doing}; {actor['queue']} messages wait")
+        lines += [f"      {line}" for line in actor["stack"]]
+        for what, stack in actor["threads"].items():
+            lines.append(f"    {what}")
+            lines += [f"      {line}" for line in stack]
+    return "\n".join(lines)
+
+
+def _write(actors: list[dict[str, Any]], for_people: bool) -> None:
+    path = log.record("what every actor is doing", actors=actors)
+    if for_people:
+        log.say(as_text(actors) + (f"\nthose of the other processes: in {path.parent}" if path is not None else ""))
+
+
+def _inner_first(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _suspended(cell: Cell) -> Iterator[FrameType]:
+    """The frames of a task that waits: from the coroutine at its bottom to what that awaits, and so on; inner first."""
+    found: list[FrameType] = []
+    step: Any = None if cell.task is None else cell.task.get_coro()
+    while step is not None:
+        kind = next((prefix for prefix in ("cr", "ag", "gi") if hasattr(step, f"{prefix}_frame")), None)
+        if kind is None:
+            break  # a future: whatever is behind it is no stack
+        frame = getattr(step, f"{kind}_frame")
+        if frame is not None:
+            found.append(frame)
+        step = getattr(step, "gi_yieldfrom" if kind == "gi" else f"{kind}_await")
+    return reversed(found)
+
+
+def _work(frame: FrameType) -> Iterator[FrameType]:
+    """The frames of a thread down to, and without, the runtime that called it."""
+    for entry in _inner_first(frame):
+        if entry.f_code is Wait.work.__code__:
+            return
+        yield entry
+
+
+def _lines(inner_first: Iterator[FrameType] | list[FrameType]) -> list[str]:
+    """The frames as lines, the innermost last, without those of the runtime around an actor."""
+    frames = [(frame, frame.f_lineno) for frame in inner_first if not frame.f_code.co_filename.startswith(_HERE)]
+    frames = frames[: next((i for i, (frame, _) in enumerate(frames) if _is_loop(frame)), len(frames))]
+    summary = traceback.StackSummary.extract(iter(reversed(frames)))
+    return [f"{entry.filename}:{entry.lineno} {entry.name}: {entry.line}" for entry in summary]
+
+
+def _is_loop(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] in ("asyncio", "uvloop")
