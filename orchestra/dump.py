@@ -58,7 +58,7 @@ def actors_of(node: Node, running: FrameType | None = None) -> list[dict[str, An
         task = None
     threads = sys._current_frames()
     made = []
-    for cell in node.cells():
+    for cell in list(node.cells.values()):
         is_running = task is not None and task is cell.task
         frames = list(_inner_first(running)) if is_running else list(_suspended(cell))
         told = cell.statistics()

@@ -246,10 +246,6 @@ class Node:
             raise Unreachable(f"there is no actor at {address}; the actors of {self.name} are {known}")
         return cell
 
-    def cells(self) -> tuple[Cell, ...]:
-        """Return all actors of this node that run."""
-        return tuple(self._cells.values())
-
     def forget_cell(self, cell: Cell, reason: str, watchers: set[str]) -> None:
         """Take note that `cell` is gone."""
         self.cells.pop(cell.address, None)
