@@ -1,5 +1,6 @@
 """Replay buffers for whole episodes and for transitions, what selects from them, and what paces them."""
 
+from components.replay.checkpoint import CheckpointError, open_checkpoint, write_checkpoint
 from components.replay.episodes import EpisodeReplay, Sampled
 from components.replay.fresh import FreshEpisodes
 from components.replay.invalid import InvalidExperience
@@ -15,11 +16,13 @@ from components.replay.selectors import (
     Selector,
     UniformSelector,
 )
+from components.replay.shared import Place, SharedArena
 from components.replay.table import TransitionTable
 from components.replay.transitions import Field, NStep, SampledTransitions, Transitions
 from components.replay.two_phase import NotPushed, SampledUnion, Share, TwoPhaseReplay, UnionStatistics
 
 __all__ = [
+    "CheckpointError",
     "EpisodeReplay",
     "Field",
     "FifoSelector",
@@ -30,6 +33,7 @@ __all__ = [
     "LowestSelector",
     "NStep",
     "NotPushed",
+    "Place",
     "Priorities",
     "PrioritizedEpisodeReplay",
     "PrioritizedSelector",
@@ -40,9 +44,12 @@ __all__ = [
     "SampledUnion",
     "Selector",
     "Share",
+    "SharedArena",
     "TransitionTable",
     "Transitions",
     "TwoPhaseReplay",
     "UniformSelector",
     "UnionStatistics",
+    "open_checkpoint",
+    "write_checkpoint",
 ]

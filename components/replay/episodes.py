@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from components.replay.checkpoint import Checkpointed, CheckpointError, Column, Stock
 from components.replay.invalid import InvalidExperience, check_array, check_indices, check_priorities
-from components.replay.storage import allocate
+from components.replay.storage import Slabs, allocate
 
 if TYPE_CHECKING:  # the one brings a compiler along, the other torch, and memories work without either
     from components.envs.base import EnvSpec
@@ -78,8 +78,8 @@ class EpisodeReplay(Checkpointed):
         self._lengths = np.zeros(capacity, np.int32)
         self._terminated = np.zeros(capacity, np.bool_)
         self._generations = np.full(capacity, -1, np.int64)  # how many were inserted before
-        self._slabs: list[dict[str, NDArray[Any]]] = [{} for _ in range(slabs)]
-        self._next_slab = 0
+        self.slabs = Slabs(slabs)
+        """Where batches are gathered."""
 
     def __len__(self) -> int:
         """Return how many episodes are held."""
@@ -215,14 +215,12 @@ class EpisodeReplay(Checkpointed):
         rows = (self._starts[slots][:, None] + time) % self._n_frames
         frames = np.where(time <= lengths[:, None], rows, self._n_frames)
         steps = np.where(time < lengths[:, None], rows, self._n_frames)[:, :-1]
-        slab = self._slabs[self._next_slab]
-        self._next_slab = (self._next_slab + 1) % len(self._slabs)
+        slab = self.slabs.turn()
+        most = len(slots) * (self.spec.episode_limit + 1)
         gathered: dict[str, Any] = {}
         for name, source in self._ring.items():
             wanted = frames if name in FRAME_FIELDS else steps
-            if name not in slab or len(slab[name]) < wanted.size:
-                slab[name] = np.empty((wanted.size, *source.shape[1:]), source.dtype)
-            out = slab[name][: wanted.size]
+            out = self.slabs.take(slab, name, wanted.size, source, most)
             # The rows are in range; without a mode numpy would gather into a buffer of its own and copy that.
             np.take(source, wanted.reshape(-1), axis=0, out=out, mode="clip")
             gathered[name] = out.reshape(*wanted.shape, *source.shape[1:])

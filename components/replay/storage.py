@@ -1,7 +1,8 @@
-"""Memory for what is kept: ordinary, or mapped from files on a disk and so as large as that."""
+"""Memory for what is kept, ordinary or mapped from files on a disk and so as large as that, and for what is drawn."""
 
 import mmap
 import os
+from collections.abc import Callable
 from math import prod
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -9,6 +10,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
+
+Allocate = Callable[[tuple[int, ...], DTypeLike], NDArray[Any]]
+"""Returns an array of a shape and a dtype, its numbers arbitrary: `np.empty`, or `SharedArena.allocate`."""
 
 
 def allocate(shape: tuple[int, ...], dtype: DTypeLike, folder: str | Path | None) -> NDArray[Any]:
@@ -31,3 +35,40 @@ def allocate(shape: tuple[int, ...], dtype: DTypeLike, folder: str | Path | None
             raise OSError(error.errno, f"{error.strerror}: {n_bytes:,} bytes are needed", str(folder)) from error
         mapped = mmap.mmap(file.fileno(), n_bytes)
     return np.frombuffer(mapped, np.uint8)[: prod(shape) * np.dtype(dtype).itemsize].view(dtype).reshape(shape)
+
+
+class Slabs:
+    """The memory of batches, used again and again in turn.
+
+    Args:
+        n: batches that are valid at a time, at least 1.
+    """
+
+    def __init__(self, n: int) -> None:
+        self._slabs: list[dict[str, NDArray[Any]]] = [{} for _ in range(n)]
+        self._next = 0
+        self._allocate: Allocate = np.empty
+
+    def allocate_with(self, allocate: Allocate) -> None:
+        """From now on gather batches into arrays that `allocate` returns, in shared memory say.
+
+        It is asked again when a batch is larger than any before; a batch of whole episodes only when there are more of
+        them, since room is taken for the longest there can be.
+        """
+        self._allocate = allocate
+        self._slabs = [{} for _ in self._slabs]
+
+    def turn(self) -> dict[str, NDArray[Any]]:
+        """Return the slab for the next batch: arrays by field, which `take` takes from and adds to."""
+        slab = self._slabs[self._next]
+        self._next = (self._next + 1) % len(self._slabs)
+        return slab
+
+    def take(
+        self, slab: dict[str, NDArray[Any]], name: str, n: int, source: NDArray[Any], most: int = 0
+    ) -> NDArray[Any]:
+        """Return room for `n` rows like those of `source`; if there is too little, it is taken for `most` at least."""
+        out = slab.get(name)
+        if out is None or len(out) < n:
+            out = slab[name] = self._allocate((max(n, most), *source.shape[1:]), source.dtype)
+        return out[:n] if len(out) > n else out

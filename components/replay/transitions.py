@@ -14,7 +14,10 @@ from numpy.typing import DTypeLike, NDArray
 
 from components.replay.checkpoint import Checkpointed, Column, Stock
 from components.replay.invalid import InvalidExperience, describe
-from components.replay.storage import allocate
+from components.replay.storage import Slabs, allocate
+
+DISCOUNT = np.zeros(0, np.float32)
+"""What the field that n-step transitions have more is like."""
 
 
 class Field(NamedTuple):
@@ -110,8 +113,8 @@ class Transitions(Checkpointed):
             self._checks.append((name, shape, np.dtype(dtype), finite and np.dtype(dtype).kind == "f"))
         if n_step is not None:
             self._check_n_step(n_step)
-        self._slabs: list[dict[str, NDArray[Any]]] = [{} for _ in range(slabs)]
-        self._next_slab = 0
+        self.slabs = Slabs(slabs)
+        """Where batches are gathered."""
 
     def _check_n_step(self, n_step: NStep) -> None:
         for name, kind in ((n_step.reward, "f"), (n_step.end, "b"), *((name, "") for name in n_step.arrival)):
@@ -234,19 +237,14 @@ class Transitions(Checkpointed):
         return rng.integers(0, len(self), batch_size), np.ones(batch_size, np.float32)
 
     def _gather(self, slots: NDArray[np.int64], serials: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-        slab = self._slabs[self._next_slab]
-        self._next_slab = (self._next_slab + 1) % len(self._slabs)
+        slab = self.slabs.turn()
         n_step = self.n_step
         batch: dict[str, NDArray[Any]] = {}
-        arrival = slots if n_step is None else self._sum_rewards(n_step, serials, batch)
+        arrival = slots if n_step is None else self._sum_rewards(n_step, serials, batch, slab)
         for name, source in self._ring.items():
             if name in batch:
                 continue
-            out = slab.get(name)
-            if out is None or len(out) < len(slots):
-                out = slab[name] = np.empty((len(slots), *source.shape[1:]), source.dtype)
-            if len(out) > len(slots):
-                out = out[: len(slots)]
+            out = self.slabs.take(slab, name, len(slots), source)
             wanted = arrival if n_step is not None and name in n_step.arrival else slots
             # The rows are in range; without a mode numpy would gather into a buffer of its own and copy that.
             source.take(wanted, axis=0, out=out, mode="clip")
@@ -254,7 +252,7 @@ class Transitions(Checkpointed):
         return batch
 
     def _sum_rewards(
-        self, n_step: NStep, serials: NDArray[np.int64], batch: dict[str, NDArray[Any]]
+        self, n_step: NStep, serials: NDArray[np.int64], batch: dict[str, NDArray[Any]], slab: dict[str, NDArray[Any]]
     ) -> NDArray[np.int64]:
         """Put rewards and discounts into a batch, and return the slots (B,) where the sums end."""
         ahead = serials[:, None] + n_step.stride * np.arange(n_step.n)
@@ -265,8 +263,10 @@ class Transitions(Checkpointed):
         reward = self._ring[n_step.reward]
         discounted = np.where(counts, reward[rows], 0.0) * n_step.gamma ** np.arange(n_step.n)
         n_summed = counts.sum(1)
-        batch[n_step.reward] = discounted.sum(1).astype(reward.dtype)
-        batch["discount"] = (n_step.gamma**n_summed).astype(np.float32)
+        batch[n_step.reward] = self.slabs.take(slab, n_step.reward, len(rows), reward)
+        batch[n_step.reward][:] = discounted.sum(1)
+        batch["discount"] = self.slabs.take(slab, "discount", len(rows), DISCOUNT)
+        batch["discount"][:] = n_step.gamma**n_summed
         return np.asarray(rows[np.arange(len(rows)), n_summed - 1], np.int64)
 
     # Checkpoints ----------------------------------------------------------------------------------------------------
