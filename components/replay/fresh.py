@@ -1,10 +1,16 @@
 """Episodes for algorithms that learn from their present policy: each is drawn once, the oldest first."""
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
 
-from components.envs.base import EnvSpec
+from components.replay.checkpoint import Column, Stock
 from components.replay.episodes import EpisodeReplay, Sampled
+
+if TYPE_CHECKING:  # it brings a compiler along
+    from components.envs.base import EnvSpec
 
 
 class FreshEpisodes(EpisodeReplay):
@@ -14,10 +20,11 @@ class FreshEpisodes(EpisodeReplay):
         spec: sizes of the environment.
         capacity: episodes held at most, drawn or not; the oldest go first.
         slabs: as for `EpisodeReplay`.
+        folder: as for `EpisodeReplay`.
     """
 
-    def __init__(self, spec: EnvSpec, capacity: int, *, slabs: int = 2) -> None:
-        super().__init__(spec, capacity, slabs=slabs)
+    def __init__(self, spec: "EnvSpec", capacity: int, *, slabs: int = 2, folder: str | Path | None = None) -> None:
+        super().__init__(spec, capacity, slabs=slabs, folder=folder)
         self._next = 0  # how many came before the next to be drawn
         self.dropped = 0
         """Episodes that had to make room before they were drawn."""
@@ -42,3 +49,16 @@ class FreshEpisodes(EpisodeReplay):
         self.dropped += first - self._next
         self._next = first + batch_size
         return (first + np.arange(batch_size)) % self.capacity, np.ones(batch_size, np.float32)
+
+    def _columns(self) -> dict[str, Column]:
+        books = {"next": Column.of(np.array(self._next)), "dropped": Column.of(np.array(self.dropped))}
+        return super()._columns() | books
+
+    def _check_stock(self, stock: Stock) -> None:
+        super()._check_stock(stock)
+        stock.read_count("next", most=stock.read_count("inserted"))
+        stock.read_count("dropped")
+
+    def _take_stock(self, stock: Stock) -> None:
+        super()._take_stock(stock)
+        self._next, self.dropped = stock.read_count("next"), stock.read_count("dropped")

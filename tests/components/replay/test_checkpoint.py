@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from components.envs.base import EnvSpec
 from components.replay.checkpoint import CheckpointError, Column, write_checkpoint
 from components.replay.episodes import EpisodeReplay
+from components.replay.fresh import FreshEpisodes
 from components.replay.limiter import SampleToInsertRatio
 from components.replay.prioritized import PrioritizedEpisodeReplay, PrioritizedTransitions
 from components.replay.transitions import Field, Transitions
@@ -44,7 +45,7 @@ class Case:
             self.insert(kept, int(generator.integers(1, 4)))
             if isinstance(kept, SampleToInsertRatio):
                 continue
-            sampled = kept.sample(min(3, len(kept)), generator)
+            sampled = kept.sample(min(3, getattr(kept, "fresh", len(kept))), generator)
             obs = sampled.batch["obs"] if isinstance(sampled.batch, dict) else sampled.batch.obs
             drawn.append((sampled.indices.tolist(), sampled.generations.tolist(), obs.tobytes()))
             if hasattr(kept, "update"):
@@ -58,7 +59,9 @@ def limit(limiter, n):
     limiter.delete()
 
 
-@pytest.fixture(params=["rows", "rows by priority", "episodes", "episodes by priority", "limiter"], scope="module")
+@pytest.fixture(
+    params=["rows", "rows by priority", "episodes", "episodes by priority", "fresh episodes", "limiter"], scope="module"
+)
 def case(request, spec, make_episodes):
     def insert_episodes(replay, n):
         first = replay.inserted
@@ -69,6 +72,7 @@ def case(request, spec, make_episodes):
         "rows by priority": Case(lambda: PrioritizedTransitions(FIELDS, 7, normalize="buffer", decay=0.9), insert_rows),
         "episodes": Case(lambda: EpisodeReplay(spec, 5), insert_episodes),
         "episodes by priority": Case(lambda: PrioritizedEpisodeReplay(spec, 5), insert_episodes),
+        "fresh episodes": Case(lambda: FreshEpisodes(spec, 5), insert_episodes),
         "limiter": Case(lambda: SampleToInsertRatio(2, 3, 4), limit),
     }[request.param]
 
