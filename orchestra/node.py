@@ -5,7 +5,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -71,6 +71,7 @@ class Node:
             nothing but the messages: a single-process run repeats bit for bit. Such a node sets its peers no
             deadlines, since long work in this very process holds them up.
         entropy: makes bytes that nobody guesses, so many: the secret, nonces. A simulation hands in its own.
+        executor: runs what actors offload; by default up to 64 threads. It is shut down when the node stops.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class Node:
         inline: bool = False,
         limits: Limits | None = None,
         entropy: Callable[[int], bytes] = os.urandom,
+        executor: Executor | None = None,
     ) -> None:
         self.name = check_name(name, "a node")
         self.entropy = entropy
@@ -114,7 +116,7 @@ class Node:
         self._errands: set[asyncio.Task[None]] = set()
         self._body: asyncio.Task[Any] | None = None
         self._failures: list[Exception] = []
-        self._executor: ThreadPoolExecutor | None = None
+        self._executor = executor
         self._dead_letters: Counter[tuple[str, str]] = Counter()
         self._past_flows: Counter[tuple[str, str, str]] = Counter()
         self._outside = _Outside(self)

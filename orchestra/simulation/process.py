@@ -10,7 +10,7 @@ from orchestra.errors import OrchestraError, UsageError
 from orchestra.message import Message, Request
 from orchestra.node import Node
 from orchestra.ref import Ref
-from orchestra.simulation.loop import SimulatedLoop, Strand
+from orchestra.simulation.loop import SimulatedLoop, SimulatedThreads, Strand
 
 if TYPE_CHECKING:
     from orchestra.simulation.network import Network
@@ -165,7 +165,13 @@ class Process:
 
     async def _live(self, opened: asyncio.Future[None]) -> str:
         loop = self._loop
-        node = self._node = Node(self.name, clock=SimulatedClock(loop), entropy=loop.dice.bytes, **self._options)
+        node = self._node = Node(
+            self.name,
+            clock=SimulatedClock(loop),
+            entropy=loop.dice.bytes,
+            executor=SimulatedThreads(loop),
+            **self._options,
+        )
         async with node.running():
             if self._setup is not None:
                 self._setup(node)
