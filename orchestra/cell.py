@@ -29,6 +29,7 @@ from orchestra.system import (
     WatchMsg,
     WithdrawnMsg,
 )
+from orchestra.trace.cell_recorder import CellRecorder
 from orchestra.waits import Wait
 
 if TYPE_CHECKING:
@@ -69,7 +70,8 @@ class Cell:
         self.address = address
         self.kind = kind
         self.parent = parent
-        self.clock: Clock = node.clock
+        self.recorder = CellRecorder.of(self, node.recorder)
+        self.clock: Clock = node.clock if self.recorder is None else self.recorder.clock
         self.run_directory: Path | None = node.run_directory
         self.log = log.get(actor=address)
         self.mailbox = Mailbox(kind.mailbox_capacity)
@@ -117,6 +119,8 @@ class Cell:
 
     def request_stop(self, *, graceful: bool = True) -> None:
         """Let nothing more in; handle what is queued if `graceful`, else stop at the next await."""
+        if self.recorder is not None and speaking.get() is self:
+            self.recorder.stop_requested(graceful=graceful)
         self.mailbox.close()
         if not graceful:
             self._aborting = True
@@ -131,27 +135,34 @@ class Cell:
 
     def watch(self, ref: Ref[Any]) -> None:
         """Have this cell told when `ref` terminates."""
+        if self.recorder is not None:
+            self.recorder.watched(ref.address)
         self.node.watch(self.address, ref.address)
 
     def after(self, delay: float, message: Message) -> Handle:
         """Tell this actor `message` after `delay` seconds."""
+        number = clock = 0
+        if self.recorder is not None:
+            message, number, clock = self.recorder.timer_set(delay, message)
 
         def fire() -> None:
             self._timers.discard(handle)
             if not self.mailbox.closed:
                 # A timer is as good as a message from outside: it is let in like one that holds credit.
-                self.mailbox.put_nowait(Envelope(self.address, self.address, message, origin=_Timer()))
+                timer = Envelope(self.address, self.address, message, origin=_Timer(), number=number, clock=clock)
+                self.mailbox.put_nowait(timer)
 
-        handle = self.clock.call_later(delay, fire)
+        handle = self.node.clock.call_later(delay, fire)
         self._timers.add(handle)
-        return handle
+        return handle if self.recorder is None else self.recorder.timer_handle(handle, number)
 
     async def offload(self, function: Callable[..., T], *args: Any) -> T:
         """Run `function` in a thread of the node, or at once on a node that must be reproducible."""
         wait = Wait.for_thread(function, args)
         self.waits.add(wait)
         try:
-            return await self.node.offload(self, wait.work, function, *args)
+            done = self.node.offload(self, wait.work, function, *args)
+            return await (done if self.recorder is None else self.recorder.offloaded(done))
         finally:
             self.waits.discard(wait)
 
@@ -159,26 +170,35 @@ class Cell:
         """Start a child, which stops with this cell."""
         child = self.node.start_cell(f"{self.address}:{name}".partition("/")[2], kind, recipe, siblings=self.children)
         self.children.add(child)
+        if self.recorder is not None:
+            self.recorder.spawned(child, recipe)
         return Ref(child.address)
 
     # How it speaks: Sender
 
     def post(self, recipient: str, message: Message) -> Awaitable[None] | None:
         cell = self.node.cells.get(recipient)
-        if cell is not None:
+        if self.recorder is not None:
+            waiting = self.recorder.post(cell, recipient, message)
+        elif cell is not None:
             waiting = cell.accept(self.address, message)
         else:
             waiting = self.node.post_far(self.address, recipient, message)
         return None if waiting is None else self._noted(Wait.for_room(recipient), waiting)
 
     def post_nowait(self, recipient: str, message: Message) -> None:
-        self.node.post_nowait(self.address, recipient, message)
+        if self.recorder is not None:
+            self.recorder.post_nowait(self.node.cells.get(recipient), recipient, message)
+        else:
+            self.node.post_nowait(self.address, recipient, message)
 
     async def ask(self, recipient: str, request: Request[Any]) -> Any:
         wait = Wait.for_answer(recipient)
         self.waits.add(wait)
         try:
             requests = self.requests
+            if self.recorder is not None:
+                return await self.recorder.ask(recipient, request, requests.chain(), requests.asked)
             return await self.node.ask(self.address, recipient, request, requests.chain(), requests.asked)
         finally:
             self.waits.discard(wait)
@@ -202,8 +222,12 @@ class Cell:
             envelope = Envelope(self.address, sender, message, FLAT if weigh is None else weigh(message))
             if self.mailbox.put_ordered(envelope):
                 return None
+        return self.admit(envelope)
+
+    def admit(self, envelope: Envelope) -> Awaitable[None] | None:
+        """Queue what `enclose` returned; return what to await if there is no room yet."""
         mailbox = self.mailbox
-        if mailbox.closed and message.lane is not Lane.SYSTEM:
+        if mailbox.closed and envelope.message.lane is not Lane.SYSTEM:
             # As it would be if it came from another node. Who must know that an actor ends watches it.
             self.node.dead_letter(envelope, "the actor is stopping")
             return None
@@ -211,7 +235,11 @@ class Cell:
 
     def accept_nowait(self, sender: str, message: Message) -> None:
         """Queue a message of this node, or raise `MailboxFull`, or `ActorStopped` if this actor is stopping."""
-        if not self.mailbox.put_nowait(self.enclose(sender, message)):
+        self.admit_nowait(self.enclose(sender, message))
+
+    def admit_nowait(self, envelope: Envelope) -> None:
+        """Queue what `enclose` returned, or raise `MailboxFull`, or `ActorStopped` if this actor is stopping."""
+        if not self.mailbox.put_nowait(envelope):
             raise MailboxFull(f"{self.address} has {len(self.mailbox)} messages waiting")
 
     def enclose(self, sender: str, message: Message, correlation: int = 0, chain: tuple[str, ...] = ()) -> Envelope:
@@ -260,7 +288,7 @@ class Cell:
 
     def statistics(self) -> CellStatistics:
         """Return its account so far."""
-        now = self.clock.monotonic()
+        now = self.node.clock.monotonic()
         current = self.current
         return CellStatistics(
             address=self.address,
@@ -291,7 +319,7 @@ class Cell:
         if self.draining:
             return
         self._wake = self.node.loop.create_future()
-        timer = None if delay is None else self.clock.call_later(delay, self.wake)
+        timer = None if delay is None else self.node.clock.call_later(delay, self.wake)
         try:
             await self._wake
         finally:
@@ -360,6 +388,9 @@ class Cell:
 
     async def _live(self) -> None:
         """One incarnation, from its constructor to `stopped`."""
+        recorder = self.recorder
+        if recorder is not None:
+            recorder.born()
         token = making.set(self)
         try:
             made = self._recipe()
@@ -367,6 +398,8 @@ class Cell:
             making.reset(token)
         self.actor = made
         await made.started()
+        if recorder is not None:
+            recorder.handled()
         if self._siblings is not None:
             self._siblings.leave(self)
         halted = None
@@ -375,15 +408,20 @@ class Cell:
         except _Halted as error:
             halted = error
         self.late += await self.children.stop()
+        if recorder is not None:
+            recorder.stopping()
         await made.stopped()
+        if recorder is not None:
+            recorder.handled()
         if halted is not None:
             raise halted
 
     async def _serve(self, actor: Actor[Any]) -> None:
         handlers = {kind: (getattr(actor, name), is_async) for kind, (name, is_async) in self.contract.handlers.items()}
         mailbox = self.mailbox
+        recorder = self.recorder
         delivered = self.delivered
-        monotonic = self.clock.monotonic
+        monotonic = self.node.clock.monotonic
         burst = 0
         self._busy_since = self._message_since = monotonic()
         while True:
@@ -401,10 +439,14 @@ class Cell:
             if kind is not delivered.kind or envelope.sender != delivered.sender:
                 delivered.turn(kind, envelope.sender)
             delivered.count += 1
+            if recorder is not None:
+                recorder.delivered(envelope)
             try:
                 call, is_async = handlers[kind]
             except KeyError:
                 self._handle_system(message)
+                if recorder is not None:
+                    recorder.handled()
                 continue
             self.current = envelope
             if is_async:
@@ -415,6 +457,8 @@ class Cell:
                 await call(message)
             else:
                 call(message)
+            if recorder is not None:
+                recorder.handled()
             self.current = None
             burst += 1
             if burst == BURST:
@@ -425,7 +469,7 @@ class Cell:
     def _be_idle(self) -> None:
         self.current = None
         if self._busy_since is not None:
-            self._busy_s += self.clock.monotonic() - self._busy_since
+            self._busy_s += self.node.clock.monotonic() - self._busy_since
             self._busy_since = None
 
     def _handle_system(self, message: Message) -> None:
@@ -451,13 +495,17 @@ class Cell:
     async def _outlives(self, error: Exception) -> bool:
         """Do what follows from the end of an incarnation; return whether there is another one."""
         self._be_idle()
+        # Where the others stopped first, there is nobody left to tell, and no harm done.
+        harmless = self.node.stopping and isinstance(error, Unreachable)
+        if self.recorder is not None:
+            self.recorder.failed(error, expected=harmless or isinstance(error, _Halted))
         if isinstance(error, _Halted):
             self.requests.fail_in_hand(ActorStopped(f"a sibling of {self.address} failed"))
             self.late += await self._bury()
             return await self._starts_with_siblings()
         self.requests.fail_in_hand(self.requests.blame(error))
-        if self.node.stopping and isinstance(error, Unreachable):
-            return False  # the others stopped first; there is nobody left to tell
+        if harmless:
+            return False
         story = self.delivered.story()
         self.log.error("actor failed", error=f"{type(error).__name__}: {error}", story=story, exc_info=error)
         if others := await self._bury():
@@ -467,7 +515,7 @@ class Cell:
         if self._siblings is not None:
             decision = self._siblings.decide(self, self._failures)
         else:
-            now = self.clock.monotonic()
+            now = self.node.clock.monotonic()
             policy = self.kind.supervision
             self._failures = [*supervision.counted(policy, self._failures, now), now]
             decision = supervision.decide(policy, self._failures, now)
@@ -551,6 +599,8 @@ class Cell:
                 self.node.dead_letter(envelope, "the actor stopped before it handled this")
         if self._siblings is not None:
             self._siblings.leave(self)
+        if self.recorder is not None:
+            self.recorder.ended(reason)
         self.node.forget_cell(self, reason, self._watchers)
         self.terminated.set_result(reason)
 

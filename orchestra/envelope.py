@@ -31,6 +31,8 @@ class Envelope:
     """The sender's count of what it sent, this one included; 0 if it does not count."""
     clock: int = 0
     """The sender's Lamport clock when it sent this."""
+    queued: float = 0.0
+    """When it came to this node, by the node's monotonic clock; 0 where nothing is recorded."""
 
 
 def node_of(address: str) -> str:

@@ -51,10 +51,10 @@ PROOF_SECONDS = 5.0
 # What the frames of each kind hold.
 _MESSAGE = (str, str, int, list, int, int, object, object)
 """Recipient, sender, correlation, chain of asks, number, clock, type, fields."""
-_ANSWER = (int, object)
-"""Correlation, value."""
-_FAILURE = (int, str, str)
-"""Correlation, error, text."""
+_ANSWER = (int, int, object)
+"""Correlation, clock, value."""
+_FAILURE = (int, int, str, str)
+"""Correlation, clock, error, text."""
 _CREDIT = (str, int, int)
 """Recipient, messages, bytes."""
 
@@ -155,7 +155,7 @@ class Link:
         self._connection.send(pieces)
         return None
 
-    def post_nowait(self, sender: str, recipient: str, message: Message) -> None:
+    def post_nowait(self, sender: str, recipient: str, message: Message, number: int = 0, clock: int = 0) -> None:
         """Send `message` at once.
 
         Raises:
@@ -165,11 +165,11 @@ class Link:
         full = window.waiting or window.count >= WINDOW or window.nbytes >= WINDOW_BYTES
         if full and message.lane is not Lane.SYSTEM:
             raise MailboxFull(f"{recipient} has {window.count} messages ({window.nbytes:,} bytes) on their way already")
-        self.post(sender, recipient, message)
+        self.post(sender, recipient, message, number=number, clock=clock)
 
     def answer(self, correlation: int, value: Any) -> None:
         """Send the answer to a request that came by this link."""
-        header, arrays = self._encoder.encode([correlation, value])
+        header, arrays = self._encoder.encode([correlation, self._node.logical, value])
         size = codec.payload_size(arrays)
         limits = self._node.limits
         if len(header) > limits.header or size > limits.payload:
@@ -180,7 +180,7 @@ class Link:
     def fail(self, correlation: int, error: Exception) -> None:
         """Send that a request that came by this link has no answer."""
         kind = type(error).__name__ if type(error).__name__ in _FAILURES else "AskFailed"
-        self._send(Kind.FAILURE, msgpack.packb([correlation, kind, str(error)[:4000]]))
+        self._send(Kind.FAILURE, msgpack.packb([correlation, self._node.logical, kind, str(error)[:4000]]))
 
     def consumed(self, recipient: str, nbytes: int) -> None:
         """Credit the peer for a message that left the mailbox of `recipient`."""
@@ -226,10 +226,12 @@ class Link:
                 self._message(frame)
             case Kind.ANSWER:
                 self._count_received(frame.nbytes)
-                correlation, value = self._unpack(frame, _ANSWER)
+                correlation, clock, value = self._unpack(frame, _ANSWER)
+                self._node.witness(clock)
                 self._node.resolve(correlation, value)
             case Kind.FAILURE:
-                correlation, kind, text = self._unpack(frame, _FAILURE)
+                correlation, clock, kind, text = self._unpack(frame, _FAILURE)
+                self._node.witness(clock)
                 self._node.reject(correlation, _FAILURES.get(kind, errors.AskFailed)(text))
             case Kind.CREDIT:
                 self._credit(*self._unpack(frame, _CREDIT))

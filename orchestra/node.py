@@ -45,6 +45,7 @@ from orchestra.system import (
     WatchMsg,
     WindUpMsg,
 )
+from orchestra.trace.recorder import Recorder
 from orchestra.transport.frames import Limits
 
 P = ParamSpec("P")
@@ -72,6 +73,7 @@ class Node:
             deadlines, since long work in this very process holds them up.
         entropy: makes bytes that nobody guesses, so many: the secret, nonces. A simulation hands in its own.
         executor: runs what actors offload; by default up to 64 threads. It is shut down when the node stops.
+        recorder: records what the actors are told and do; closed when the node has stopped.
     """
 
     def __init__(
@@ -88,9 +90,11 @@ class Node:
         limits: Limits | None = None,
         entropy: Callable[[int], bytes] = os.urandom,
         executor: Executor | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         self.name = check_name(name, "a node")
         self.entropy = entropy
+        self.recorder = recorder
         self.secret = secret if secret is not None else entropy(32)
         self.seed = seed
         self.run_directory = run_directory
@@ -176,6 +180,8 @@ class Node:
         await self.peers.close()
         if self._executor is not None:
             self._executor.shutdown(wait=False, cancel_futures=True)
+        if self.recorder is not None:
+            self.recorder.close()
 
     async def stop_cell(self, cell: Cell, deadline: float = STOP_S) -> list[ActorFailed]:
         """Stop one actor gracefully; abort it after `deadline` seconds. Return what failed on the way."""
@@ -301,24 +307,33 @@ class Node:
         cell = self.cells.get(recipient)
         return self.post_far(sender, recipient, message) if cell is None else cell.accept(sender, message)
 
-    def post_far(self, sender: str, recipient: str, message: Message) -> Awaitable[None] | None:
-        """Send `message` to another node; return what to await if there is no room yet."""
+    def post_far(
+        self, sender: str, recipient: str, message: Message, number: int = 0, clock: int = 0
+    ) -> Awaitable[None] | None:
+        """Send `message` to another node; return what to await if there is no room yet.
+
+        `number` and `clock` are a recorded sender's count of what it sent, and its Lamport clock.
+        """
         link = self.peers.find(self._peer_of(recipient))
         if link is not None:
-            return link.post(sender, recipient, message)
-        return self.peers.post(sender, recipient, message)
+            return link.post(sender, recipient, message, number=number, clock=clock)
+        return self.peers.post(sender, recipient, message, number, clock)
 
     def post_nowait(self, sender: str, recipient: str, message: Message) -> None:
         """Deliver `message` at once, or raise `MailboxFull`, or `ActorStopped` if the recipient is stopping."""
         cell = self.cells.get(recipient)
         if cell is not None:
             cell.accept_nowait(sender, message)
-            return
+        else:
+            self.post_far_nowait(sender, recipient, message)
+
+    def post_far_nowait(self, sender: str, recipient: str, message: Message, number: int = 0, clock: int = 0) -> None:
+        """Send `message` to another node at once, or raise `MailboxFull`, or `Unreachable` without a connection."""
         peer = self._peer_of(recipient)
         link = self.peers.find(peer)
         if link is None:
             raise Unreachable(f"{self.name} has no connection to {peer} yet; `tell` makes one")
-        link.post_nowait(sender, recipient, message)
+        link.post_nowait(sender, recipient, message, number, clock)
 
     async def ask(
         self,
@@ -327,12 +342,16 @@ class Node:
         request: Request[Any],
         chain: tuple[str, ...],
         asked: set[asyncio.Future[Any]] | None = None,
+        number: int = 0,
+        clock: int = 0,
     ) -> Any:
         """Deliver `request` and wait for the answer. Whoever stops waiting withdraws the request.
 
         Args:
             chain: who is waiting, the asker last.
             asked: where the future of the answer is kept while it is awaited, so that the asker can end it.
+            number: a recorded asker's count of what it sent.
+            clock: its Lamport clock.
         """
         if recipient in chain:
             raise AskCycle(f"{' → '.join([*chain, recipient])}: this ask would wait for itself")
@@ -346,11 +365,12 @@ class Node:
         try:
             if cell is not None:
                 envelope = cell.enclose(sender, request, correlation, chain)
+                envelope.number, envelope.clock = number, clock
                 if not cell.mailbox.put_nowait(envelope):
                     await cell.mailbox.wait_for_room(envelope)
             else:
                 link = await self.peers.link_to(self._peer_of(recipient))
-                waiting = link.post(sender, recipient, request, correlation, chain)
+                waiting = link.post(sender, recipient, request, correlation, chain, number, clock)
                 if waiting is not None:
                     await waiting
             return await future
@@ -410,6 +430,9 @@ class Node:
         if self._early is not None:
             self._early.append(envelope)
             return
+        if self.recorder is not None:
+            self.recorder.witness(envelope.clock)
+            envelope.queued = self.clock.monotonic()
         if isinstance(envelope.message, TerminatedMsg):
             self.peers.told_terminated(envelope.recipient, envelope.message.address)
         cell = self.cells.get(envelope.recipient)
@@ -427,6 +450,16 @@ class Node:
                 cell.mailbox.put_nowait(envelope)
             except Unreachable as error:
                 self._undelivered(envelope, error, str(error))
+
+    @property
+    def logical(self) -> int:
+        """This node's Lamport clock; 0 if nothing is recorded."""
+        return 0 if self.recorder is None else self.recorder.logical
+
+    def witness(self, clock: int) -> None:
+        """Take note of a peer's Lamport clock."""
+        if self.recorder is not None:
+            self.recorder.witness(clock)
 
     def resolve(self, correlation: int, value: Any) -> None:
         """Take an answer that came from another node."""

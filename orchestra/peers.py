@@ -176,10 +176,10 @@ class Peers:
 
     # Sending
 
-    async def post(self, sender: str, recipient: str, message: Message) -> None:
+    async def post(self, sender: str, recipient: str, message: Message, number: int = 0, clock: int = 0) -> None:
         """Send `message` to a node that may have to be dialled first; wait while its recipient has no room."""
         link = await self.link_to(node_of(recipient))
-        waiting = link.post(sender, recipient, message)
+        waiting = link.post(sender, recipient, message, number=number, clock=clock)
         if waiting is not None:
             await waiting
 

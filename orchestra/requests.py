@@ -48,7 +48,7 @@ class Requests:
                 self._parked[id(envelope)] = (result, envelope)
                 result.add_done_callback(partial(self._answer_parked, envelope))
             else:
-                self._cell.node.answer(envelope, result)
+                self._give(envelope, result)
         finally:
             _waiting.reset(token)
         self._in_hand = None
@@ -56,6 +56,8 @@ class Requests:
     def withdraw(self, envelope: Envelope) -> None:
         """Take back a request whose asker has given up: unread, in hand, or parked."""
         self.withdrawn += 1
+        if self._cell.recorder is not None and (envelope is self._in_hand or id(envelope) in self._parked):
+            self._cell.recorder.withdrawn(envelope)
         if envelope is self._in_hand:
             if self._cell.task is not None and not self._broken_off:
                 self._broken_off = True
@@ -72,13 +74,13 @@ class Requests:
         """Say that the request in hand, if it is one, has no answer."""
         envelope, self._in_hand = self._in_hand, None
         if envelope is not None:
-            self._cell.node.fail(envelope, error)
+            self._refuse(envelope, error)
 
     def drop(self, gone: ActorStopped) -> None:
         """Fail what is parked, and what this actor still waits for in tasks of its own."""
         parked, self._parked = self._parked, {}
         for future, envelope in parked.values():
-            self._cell.node.fail(envelope, gone)
+            self._refuse(envelope, gone)
             future.cancel()
         for future in self.asked:
             if not future.done():
@@ -107,6 +109,16 @@ class Requests:
 
     # Inside
 
+    def _give(self, envelope: Envelope, answer: Any) -> None:
+        self._cell.node.answer(envelope, answer)
+        if self._cell.recorder is not None:
+            self._cell.recorder.answered(envelope, answer)
+
+    def _refuse(self, envelope: Envelope, error: Exception) -> None:
+        self._cell.node.fail(envelope, error)
+        if self._cell.recorder is not None:
+            self._cell.recorder.refused(envelope, error)
+
     def _given_up(self) -> bool:
         """Whether the asker gave up the request in hand, and nobody wants more than this handler to end."""
         if not self._broken_off:
@@ -121,12 +133,12 @@ class Requests:
             return
         cell = self._cell
         if future.cancelled():
-            cell.node.fail(envelope, ActorStopped(f"{cell.address} gave up the answer"))
+            self._refuse(envelope, ActorStopped(f"{cell.address} gave up the answer"))
         elif (error := future.exception()) is not None:
-            cell.node.fail(envelope, self.blame(error))
+            self._refuse(envelope, self.blame(error))
         else:
             try:
-                cell.node.answer(envelope, future.result())
+                self._give(envelope, future.result())
             except Exception as unfit:
                 cell.log.error("answer cannot be given", request=type(envelope.message).__name__, exc_info=unfit)
-                cell.node.fail(envelope, self.blame(unfit))
+                self._refuse(envelope, self.blame(unfit))

@@ -22,6 +22,7 @@ from orchestra.message import AnyArray
 from orchestra.ref import Ref
 from orchestra.trace.records import (
     EFFECTS,
+    INPUTS,
     PHASES,
     Answer,
     AnswerGiven,
@@ -45,6 +46,7 @@ from orchestra.trace.records import (
     Record,
     Sent,
     TimerSet,
+    Withdrawn,
 )
 
 MAGIC = b"ORTRACE\n"
@@ -166,12 +168,18 @@ class Decoder:
             TraceError: the body is not what its kind says.
         """
         try:
-            return _BUILDERS[kind](self, self.unpacked(body))
+            return _BUILDERS[kind](self, self.unpacked(body, resolve=kind in INPUTS))
         except (KeyError, ValueError, TypeError, IndexError, struct.error, msgpack.UnpackException) as error:
             raise TraceError(f"a {kind.name} record cannot be understood: {error!r}") from error
 
-    def unpacked(self, body: bytes, *, values: bool = True) -> list[Any]:
-        """Return the header of a body, its arrays filled in; without `values`, every array is None."""
+    def unpacked(self, body: bytes, *, values: bool = True, resolve: bool = False) -> list[Any]:
+        """Return the header of a body, its arrays filled in.
+
+        Args:
+            body: of a record.
+            values: whether arrays are wanted at all; else each is None.
+            resolve: whether an array told by digest is looked for in the file; else it is a `Digest`.
+        """
         (length,) = _LENGTH.unpack_from(body)
         begin = _LENGTH.size
         position = begin + length
@@ -195,7 +203,7 @@ class Decoder:
                 return array
             digest = body[position : position + DIGEST_BYTES]
             position += DIGEST_BYTES
-            blob = self._blob(digest)
+            blob = self._blob(digest) if resolve else None
             return Digest(dtype, shape, digest) if blob is None else blob.view(dtype).reshape(shape)
 
         header = msgpack.unpackb(
@@ -242,6 +250,8 @@ class Decoder:
                 yield AnswerGiven(at, MessageId(rest[0], rest[1]), *rest[2:])
             elif made is AnswerRefused:
                 yield AnswerRefused(at, MessageId(rest[0], rest[1]), *rest[2:])
+            elif made is Withdrawn:
+                yield Withdrawn(at, MessageId(rest[0], rest[1]), rest[2])
             else:
                 yield made(at, *rest)
 

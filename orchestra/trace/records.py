@@ -396,11 +396,21 @@ class Watched(Effect):
     address: str
 
 
+@dataclass(frozen=True, slots=True)
+class Withdrawn(Effect):
+    """Whoever asked gave up: a handler is cancelled where it waits, an answer for later is dropped."""
+
+    code: ClassVar[int] = 17
+    request: MessageId
+    correlation: int
+
+
 EFFECTS: dict[int, type[Effect]] = {
     kind.code: kind
     for kind in (
         *(Sent, Told, SendFailed, Asked, Answered, AskFailed, AnswerGiven, AnswerRefused, Spawned, TimerSet),
         *(TimerCancelled, MonotonicRead, NowRead, Offloaded, StopRequested, Watched),
+        Withdrawn,
     )
 }
 

@@ -418,8 +418,8 @@ TAG = [NumberMsg.wire.tag, NumberMsg.wire.fingerprint]
 def test_an_answer_that_nobody_awaits_any_more_is_let_pass(meet: Root) -> None:
     async def conversation(root: Node, peer: Impostor) -> None:
         await peer.join()
-        peer.say(Kind.ANSWER, [12345, "x"])
-        peer.say(Kind.FAILURE, [12345, "NoSuchError", "x"])
+        peer.say(Kind.ANSWER, [12345, 0, "x"])
+        peer.say(Kind.FAILURE, [12345, 0, "NoSuchError", "x"])
         peer.send(Kind.PING)
         assert (await peer.heard()).kind is Kind.PONG
 
@@ -431,7 +431,7 @@ def test_an_unknown_failure_is_a_failed_ask(meet: Root) -> None:
         await peer.join()
         asking = asyncio.create_task(root.ref("impostor/x").ask(AskMsg()))
         _, _, correlation, *_ = msgpack.unpackb((await peer.heard()).header)
-        peer.say(Kind.FAILURE, [correlation, "SystemExit", "3"])
+        peer.say(Kind.FAILURE, [correlation, 0, "SystemExit", "3"])
         with pytest.raises(AskFailed, match=r"^3$"):
             await asking
 

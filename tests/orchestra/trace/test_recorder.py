@@ -1,0 +1,442 @@
+"""What a node records of its actors."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from orchestra import Actor, Axes, Message, Node, Ref, Request, Restart, Stop, Supervision, freeze, on
+from orchestra.errors import AskFailed, MailboxFull
+from orchestra.testing import ManualClock, settle
+from orchestra.trace.records import (
+    Activation,
+    Answered,
+    AnswerGiven,
+    AnswerRefused,
+    Asked,
+    Delivery,
+    Digest,
+    MonotonicRead,
+    NowRead,
+    Offloaded,
+    SendFailed,
+    Sent,
+    Spawned,
+    StopRequested,
+    TimerCancelled,
+    TimerSet,
+    Told,
+    Watched,
+)
+from orchestra.trace.records import AskFailed as AskFailure
+from orchestra.trace.run_trace import RunTrace
+from orchestra.trace.settings import TraceSettings
+
+Traced = Callable[..., AbstractAsyncContextManager[Node]]
+
+
+class PokeMsg(Message):
+    what: str
+
+
+class NoteMsg(Message):
+    text: str
+    numbers: Annotated[NDArray[np.float32], Axes("float32", "n")]
+
+
+class TagsMsg(Message):
+    tags: dict[str, int]
+
+
+class SumMsg(Request[dict[str, int]]):
+    tags: dict[str, int]
+
+
+class Answerer(Actor[SumMsg | NoteMsg]):
+    mailbox_capacity: ClassVar[int] = 1
+    supervision: ClassVar[Supervision] = Stop()
+
+    def __init__(self, factor: int = 1) -> None:
+        self.factor = factor
+        self.parked: list[asyncio.Future[dict[str, int]]] = []
+
+    @on(SumMsg)
+    def sum(self, msg: SumMsg) -> Any:
+        if "fail" in msg.tags:
+            raise ValueError("no sum today")
+        if "later" in msg.tags:
+            self.parked.append(asyncio.get_running_loop().create_future())
+            return self.parked[-1]
+        return {"sum": self.factor * sum(msg.tags.values())}
+
+    @on(NoteMsg)
+    def note(self, msg: NoteMsg) -> None:
+        for future in self.parked:
+            future.set_result({"sum": -1})
+
+
+class Doer(Actor[PokeMsg]):
+    """Does everything that an actor can do to the world."""
+
+    supervision: ClassVar[Supervision] = Restart(backoff=0.0)
+
+    def __init__(self, other: Ref[Any]) -> None:
+        self.other = other
+        self.timer: Any = None
+        self.clock.monotonic()
+
+    async def started(self) -> None:
+        await self.me.tell(PokeMsg(what="begin"))
+
+    async def stopped(self) -> None:
+        self.clock.now()
+
+    @on(PokeMsg)
+    async def poke(self, msg: PokeMsg) -> None:
+        match msg.what:
+            case "tell":
+                await self.other.tell(NoteMsg(text="hi", numbers=freeze(np.arange(100, dtype=np.float32))))
+            case "ask":
+                assert (await self.other.ask(SumMsg(tags={"a": 1, "b": 2})))["sum"] == 3
+            case "ask in vain":
+                with pytest.raises(AskFailed):
+                    await self.other.ask(SumMsg(tags={"fail": 1}))
+            case "ask for later":
+                await self.other.ask(SumMsg(tags={"later": 1}))
+            case "flood":
+                numbers = freeze(np.zeros(1, np.float32))
+                self.other.tell_nowait(NoteMsg(text="one", numbers=numbers))
+                with pytest.raises(MailboxFull):
+                    self.other.tell_nowait(NoteMsg(text="two", numbers=numbers))
+                await self.other.tell(NoteMsg(text="three", numbers=numbers))
+            case "time":
+                self.clock.monotonic()
+                self.clock.now()
+                self.timer = self.after(5.0, PokeMsg(what="rang"))
+                self.after(9.0, PokeMsg(what="never")).cancel()
+            case "work":
+                await self.offload(sum, [1, 2])
+            case "spawn":
+                child = self.spawn("child", Answerer, factor=2)
+                self.watch(child)
+            case "fail":
+                raise RuntimeError("on purpose")
+            case "stop":
+                self.stop()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def traced(tmp_path: Path, clock: ManualClock) -> Traced:
+    @asynccontextmanager
+    async def running(name: str = "here", **options: Any) -> AsyncIterator[Node]:
+        settings = TraceSettings(**{"mode": "full", **options})
+        planned = frozenset({f"{name}/doer"})
+        recorder = settings.recorder(name, tmp_path, clock=clock, seed=0, inline=True, planned=planned)
+        async with Node(name, clock=clock, inline=True, recorder=recorder).running() as node:
+            yield node
+
+    return running
+
+
+def run(test: Callable[[], Any]) -> Any:
+    return asyncio.run(test())
+
+
+def activations(folder: Path, actor: str, incarnation: int = 0) -> list[Activation]:
+    with RunTrace(folder) as trace:
+        return list(trace.activations(trace.life(actor, incarnation=incarnation)))
+
+
+async def do(node: Node, *pokes: str) -> None:
+    other = node.spawn("other", Answerer)
+    doer = node.spawn("doer", Doer, other)
+    for poke in pokes:
+        await settle(node)
+        await doer.tell(PokeMsg(what=poke))
+    await settle(node)
+
+
+def of(folder: Path, traced: Traced, *pokes: str, **options: Any) -> list[Activation]:
+    """What is recorded of a Doer that is poked, after its start and its first poke."""
+
+    async def test() -> None:
+        async with traced(**options) as node:
+            await do(node, *pokes)
+
+    run(test)
+    return activations(folder, "here/doer")
+
+
+def test_an_actor_is_recorded_from_its_birth_to_its_end(tmp_path: Path, traced: Traced) -> None:
+    told = of(tmp_path, traced, "tell")
+    assert [each.phase for each in told] == ["start", "message", "message", "message", "stop"]
+    with RunTrace(tmp_path) as trace:
+        life = trace.life("here/doer")
+        assert (life.birth.origin, life.birth.incarnation) == ("planned", 0)
+        assert life.birth.kind.endswith(":Doer")
+        assert len(life.birth.source) == 64
+        assert life.end is not None
+        assert (life.end.reason, life.end.final) == ("stopped", True)
+        assert trace.life("here/other").birth.origin == "outside"
+        assert trace.actors() == ["here/doer", "here/other"]  # the runtime's own actors are not recorded
+    begin = told[0]
+    assert [type(effect) for effect in begin.effects] == [MonotonicRead, Sent]
+    assert [type(effect) for effect in told[-1].effects] == [NowRead]
+
+
+def test_a_delivery_names_its_cause_and_has_its_values(tmp_path: Path, traced: Traced) -> None:
+    told = of(tmp_path, traced, "tell")
+    (sent,) = told[2].effects
+    assert isinstance(sent, Sent)
+    assert isinstance(sent.fields["numbers"], Digest)
+    note = activations(tmp_path, "here/other")[1].delivery
+    assert note is not None
+    assert (note.id.sender, note.id.number, note.id.serial) == ("here/doer", sent.number, 2)
+    np.testing.assert_array_equal(note.fields["numbers"], np.arange(100, dtype=np.float32))
+    handled = told[2].handled
+    assert handled is not None
+    assert told[2].delivery.clock < note.clock
+    assert note.nbytes > 400
+
+
+def test_an_ask_is_recorded_on_both_sides(tmp_path: Path, traced: Traced) -> None:
+    told = of(tmp_path, traced, "ask", "ask in vain")
+    asked, answered = told[2].effects
+    assert isinstance(asked, Asked)
+    assert asked.fields == {"tags": {"a": 1, "b": 2}}
+    assert answered == Answered(answered.at, asked.number)
+    assert told[2].answers[asked.number].value == {"sum": 3}
+    _, failed = told[3].effects
+    assert isinstance(failed, AskFailure)
+    assert (failed.error, failed.text) == ("AskFailed", "here/other: ValueError: no sum today")
+    other = activations(tmp_path, "here/other")
+    (given,) = other[1].effects
+    assert isinstance(given, AnswerGiven)
+    assert (given.request.sender, given.request.number, given.value) == ("here/doer", asked.number, {"sum": 3})
+    assert other[2].handled.failure.type == "ValueError"
+    assert other[2].handled.failure.file == __file__
+    (refused,) = other[2].effects
+    assert isinstance(refused, AnswerRefused)
+
+
+def test_an_answer_given_later_belongs_to_the_activation_begun_last(tmp_path: Path, traced: Traced) -> None:
+    async def test() -> None:
+        async with traced() as node:
+            other = node.spawn("other", Answerer)
+            doer = node.spawn("doer", Doer, other)
+            await settle(node)
+            await doer.tell(PokeMsg(what="ask for later"))
+            for _ in range(20):  # it never settles: an ask is under way
+                await asyncio.sleep(0)
+            await node.ref("here/other").tell(NoteMsg(text="now", numbers=np.zeros(1, np.float32)))
+            await settle(node)
+
+    run(test)
+    other = activations(tmp_path, "here/other")
+    assert other[1].effects == ()
+    (given,) = other[2].late
+    assert isinstance(given, AnswerGiven)
+    assert given.value == {"sum": -1}
+    asked = activations(tmp_path, "here/doer")[2]
+    assert next(iter(asked.answers.values())).value == {"sum": -1}
+
+
+def test_a_full_mailbox_and_the_wait_for_it_are_recorded(tmp_path: Path, traced: Traced) -> None:
+    told = of(tmp_path, traced, "flood")
+    one, two, full, three, through = told[2].effects
+    assert [type(each) for each in (one, two, full, three, through)] == [Sent, Sent, SendFailed, Sent, Told]
+    assert (full.number, full.error) == (two.number, "MailboxFull")
+    assert (one.nowait, three.nowait, through.number) == (True, False, three.number)
+
+
+def test_time_is_recorded_as_the_actor_saw_it(tmp_path: Path, traced: Traced, clock: ManualClock) -> None:
+    async def test() -> None:
+        async with traced() as node:
+            clock.advance(2.5)
+            await do(node, "time")
+            clock.advance(20.0)
+            await settle(node)
+
+    run(test)
+    told = activations(tmp_path, "here/doer")
+    monotonic, now, timer, other, cancelled = told[2].effects
+    assert isinstance(monotonic, MonotonicRead)
+    assert monotonic.value == 2.5
+    assert isinstance(now, NowRead)
+    assert (now.value - ManualClock().now()).total_seconds() == 2.5
+    assert isinstance(timer, TimerSet)
+    assert (timer.delay, timer.fields) == (5.0, {"what": "rang"})
+    assert isinstance(other, TimerSet)
+    assert cancelled == TimerCancelled(cancelled.at, other.number)
+    rang = told[3].delivery
+    assert (rang.timer, rang.id.number, rang.fields) == (True, timer.number, {"what": "rang"})
+    assert not told[2].delivery.timer
+
+
+def test_work_children_and_the_wish_to_stop_are_recorded(tmp_path: Path, traced: Traced) -> None:
+    told = of(tmp_path, traced, "work", "spawn", "stop")
+    assert [(type(each), each.index) for each in told[2].effects] == [(Offloaded, 1)]
+    spawned, watched = told[3].effects
+    assert isinstance(spawned, Spawned)
+    assert spawned.address == "here/doer:child"
+    assert watched == Watched(watched.at, "here/doer:child")
+    assert told[4].effects == (StopRequested(told[4].effects[0].at, True),)
+    with RunTrace(tmp_path) as trace:
+        birth = trace.life("here/doer:child").birth
+    assert (birth.origin, birth.parent, birth.parent_n) == ("child", "here/doer", 3)
+    assert (birth.args, birth.kwargs) == ((), {"factor": 2})
+
+
+def test_a_failure_is_recorded_and_the_next_incarnation_counts_on(
+    tmp_path: Path, traced: Traced, clock: ManualClock
+) -> None:
+    async def test() -> None:
+        async with traced() as node:
+            await do(node, "fail")
+            clock.advance(1.0)
+            await settle(node)
+            await node.ref("here/doer").tell(PokeMsg(what="tell"))
+            await settle(node)
+
+    run(test)
+    told = activations(tmp_path, "here/doer")
+    failure = told[2].handled.failure
+    assert (failure.type, failure.text, failure.file) == ("RuntimeError", "on purpose", __file__)
+    assert Path(__file__).read_text().splitlines()[failure.line - 1].strip() == 'raise RuntimeError("on purpose")'
+    with RunTrace(tmp_path) as trace:
+        first, second = trace.lives("here/doer")
+        assert (first.end.reason, first.end.final) == ("RuntimeError: on purpose", False)
+        assert (second.birth.incarnation, second.birth.sent & 0xFFFFFFFF) == (1, 1)
+        assert second.end.final
+        numbers = [
+            effect.number & 0xFFFFFFFF
+            for life in (first, second)
+            for each in trace.activations(life)
+            for effect in each.effects
+            if isinstance(effect, Sent)
+        ]
+    assert numbers == [1, 2, 3]  # each incarnation pokes itself, and the second tells
+
+
+def test_what_changes_after_it_was_sent_is_recorded_as_it_was_sent(tmp_path: Path, traced: Traced) -> None:
+    class Fickle(Actor[PokeMsg]):
+        def __init__(self, to: Ref[Any]) -> None:
+            self.to = to
+
+        @on(PokeMsg)
+        async def poke(self, msg: PokeMsg) -> None:
+            tags, numbers = {"a": 1}, np.zeros(3, np.float32)
+            await self.to.tell(TagsMsg(tags=tags))
+            await self.to.tell(NoteMsg(text="", numbers=numbers))
+            tags["a"] = 2
+            numbers[:] = 7.0
+
+    class Sponge(Actor[TagsMsg | NoteMsg]):
+        @on(TagsMsg)
+        def tags(self, msg: TagsMsg) -> None:
+            msg.tags.clear()
+
+        @on(NoteMsg)
+        def note(self, msg: NoteMsg) -> None: ...
+
+    async def test() -> None:
+        async with traced() as node:
+            fickle = node.spawn("fickle", Fickle, node.spawn("sponge", Sponge))
+            await fickle.tell(PokeMsg(what=""))
+            await settle(node)
+
+    run(test)
+    tags, note = activations(tmp_path, "here/fickle")[1].effects
+    assert tags.fields == {"tags": {"a": 1}}
+    np.testing.assert_array_equal(note.fields["numbers"], np.zeros(3, np.float32))
+    assert activations(tmp_path, "here/sponge")[1].delivery.fields == {"tags": {"a": 1}}
+
+
+def test_filters_leave_out_actors_and_the_fields_of_types(tmp_path: Path, traced: Traced) -> None:
+    told = of(tmp_path, traced, "tell", exclude=("here/o*", "Note*"))
+    with RunTrace(tmp_path) as trace:
+        assert trace.actors() == ["here/doer"]
+    assert told[2].delivery.fields == {"what": "tell"}
+    (sent,) = told[2].effects
+    assert (sent.type.name, sent.fields) == ("NoteMsg", None)
+
+
+def test_only_what_is_included_is_recorded(tmp_path: Path, traced: Traced) -> None:
+    of(tmp_path, traced, "tell", include=("*/doer", "Note*"))
+    with RunTrace(tmp_path) as trace:
+        assert trace.actors() == ["here/doer"]
+        told = list(trace.activations(trace.life("here/doer")))
+    assert told[2].delivery.fields is None
+    assert told[2].effects[0].fields["text"] == "hi"
+
+
+def test_nothing_is_counted_where_nothing_is_recorded(tmp_path: Path) -> None:
+    seen: list[Any] = []
+
+    class Looker(Answerer):
+        @on(NoteMsg)
+        def note(self, msg: NoteMsg) -> None:
+            seen.append(self._context.current)
+
+    async def test() -> None:
+        async with Node("here").running() as node:
+            await node.spawn("doer", Doer, node.spawn("looker", Looker)).tell(PokeMsg(what="tell"))
+            await settle(node)
+
+    run(test)
+    assert [(each.number, each.clock, each.queued) for each in seen] == [(0, 0, 0.0)]
+
+
+def test_clocks_follow_causes_across_nodes_and_back(tmp_path: Path, clock: ManualClock) -> None:
+    async def test() -> None:
+        settings = TraceSettings(mode="full")
+        secret = b"s" * 32
+        recorders = [settings.recorder(name, tmp_path, clock=clock, seed=0) for name in ("left", "right")]
+        left = Node("left", listen="memory://left", secret=secret, clock=clock, inline=True, recorder=recorders[0])
+        right = Node(
+            "right",
+            listen="memory://right",
+            join="memory://left",
+            secret=secret,
+            clock=clock,
+            inline=True,
+            recorder=recorders[1],
+        )
+        async with left.running(), right.running():
+            far = right.spawn("other", Answerer)
+            busy = right.spawn("busy", Doer, far)  # its node's clock runs ahead
+            for _ in range(20):
+                await busy.tell(PokeMsg(what="time"))
+            await settle(left, right)
+            doer = left.spawn("doer", Doer, Ref("right/other"))
+            await doer.tell(PokeMsg(what="ask"))
+            await doer.tell(PokeMsg(what="tell"))
+            await settle(left, right)
+
+    run(test)
+    deliveries: dict[Any, Delivery] = {}
+    with RunTrace(tmp_path) as trace:
+        told = {actor: list(trace.activations(trace.life(actor))) for actor in ("left/doer", "right/other")}
+    for each in told["right/other"]:
+        if each.delivery is not None:
+            deliveries[each.delivery.id.number] = each.delivery
+    checked = 0
+    for each in told["left/doer"]:
+        for effect in each.effects:
+            if isinstance(effect, Asked | Sent) and effect.number in deliveries:
+                assert each.delivery.clock < deliveries[effect.number].clock
+                checked += 1
+        for answer in each.answers.values():
+            assert deliveries[answer.number].clock < answer.clock
+            checked += 1
+    assert checked == 3
