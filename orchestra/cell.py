@@ -507,10 +507,13 @@ class Cell:
         if harmless:
             return False
         story = self.delivered.story()
-        self.log.error("actor failed", error=f"{type(error).__name__}: {error}", story=story, exc_info=error)
+        said = f"{type(error).__name__}: {error}"
+        # For the file alone: people are told below what follows from it, or by whoever is above what that was.
+        self.log.error("actor failed", error=said, story=story, exc_info=error, quiet=True)
         if others := await self._bury():
             error = ExceptionGroup(f"{self.address} failed, and so did children that it stopped", [error, *others])
         if self._halting is not None:
+            self.log.warning("actor failed and is started again, as its siblings are", error=said)
             return await self._starts_with_siblings()
         if self._siblings is not None:
             decision = self._siblings.decide(self, self._failures)
@@ -521,8 +524,11 @@ class Cell:
             decision = supervision.decide(policy, self._failures, now)
         match decision:
             case supervision.RestartAfter(delay):
+                self.log.warning("actor failed and is started again", error=said, after=delay)
                 return await self._starts_anew(error, delay)
             case supervision.Stop():
+                if self.address != self.node.main_actor:
+                    self.log.error("actor failed and stays stopped", error=said)
                 return False
             case supervision.Escalate():
                 self._escalate(self._verdict(error))

@@ -23,6 +23,8 @@ import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, WrappedLogger
 
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
+QUIET = "quiet"
+"""A line with this set is for the file alone, if there is one: people are told by another."""
 # What a short line has in other places, or leaves to the file.
 _NOT_IN_SHORT = {"timestamp", "level", "node", "actor", "event", "exception", "error", "library"}
 _LONGEST = 80
@@ -43,9 +45,10 @@ class _Output:
 
     def __call__(self, logger: WrappedLogger, method: str, given: EventDict) -> NoReturn:
         line = {"timestamp": given.pop("timestamp"), "level": given.pop("level"), "node": self._node, **given}
+        quiet = line.pop(QUIET, False) and self._file is not None
         with self._lock:
             self._to_file(line)
-            if self._heard and _LEVELS.get(str(line["level"]), 0) >= logging.WARNING:
+            if self._heard and not quiet and _LEVELS.get(str(line["level"]), 0) >= logging.WARNING:
                 # Looked up each time: a live display puts a stream of its own in the place of sys.stderr.
                 stream = self.stream if self.stream is not None else sys.stderr
                 try:

@@ -103,6 +103,8 @@ class Node:
         self.incarnation = entropy(8)
         self.stopping = False
         self.directory = Directory()
+        self.main_actor = ""
+        """The actor whose end is the end of the run, if it is here; whoever runs this node tells why it ended."""
         self.processes: Callable[[], tuple[ProcessStatistics, ...]] = tuple
         """Tells of the processes that this node launched."""
         self.loop: asyncio.AbstractEventLoop

@@ -35,6 +35,8 @@ class Outcome:
     completed: bool
     """Whether its main actor stopped by itself, or on the first Ctrl-C."""
     reason: str
+    verdict: str = ""
+    """The main actor, and its last deliveries: what to say of it if it failed."""
 
 
 def run_loop(main: Coroutine[Any, Any, T]) -> T:
@@ -70,6 +72,7 @@ async def run_in_one_process(topology: Topology, run: RunDirectory, seed: int) -
                 inline=True,
             )
             if not nodes:
+                node.main_actor = main_actor
                 node.directory.expect(topology.nodes)
             nodes.append(await stack.enter_async_context(node.running()))
             _spawn_all(topology, node)
@@ -90,6 +93,7 @@ async def run_in_processes(topology: Topology, run: RunDirectory, launch: Launch
     root = topology.root.name
     others = [name for name in topology.nodes if name != root]
     node = Node(root, listen=listen, seed=launch.seed, run_directory=run.path)
+    node.main_actor = main_actor
     node.directory.expect(topology.nodes)
     async with node.running():
         launcher = LocalLauncher(node, launch, others)
@@ -178,7 +182,9 @@ async def _until_stopped(root: Node, cell: Cell) -> Outcome:
             # Something else failed. The main actor goes first, while those that it may need to save are still there.
             await root.stop_cell(cell)
             raise
-    return Outcome(completed=reason == STOPPED, reason="interrupted" if asked and reason == STOPPED else reason)
+    completed = reason == STOPPED
+    verdict = f"{cell.address} ({cell.kind.__name__}) failed; {cell.delivered.story()}"
+    return Outcome(completed, "interrupted" if asked and completed else reason, verdict)
 
 
 @contextlib.contextmanager

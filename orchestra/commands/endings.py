@@ -3,9 +3,10 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from orchestra import log
-from orchestra.errors import OrchestraError, UsageError
+from orchestra.errors import ActorFailed, OrchestraError, UsageError
 from orchestra.launch.local import AllNodesLost
 from orchestra.run_directory import RunDirectory
 
@@ -15,17 +16,16 @@ ABORTED = 130
 
 
 @contextmanager
-def failures_in_one_line(run: RunDirectory) -> Iterator[None]:
-    """Say in one line what failed; the logs have the rest. A misuse stays a `UsageError`."""
+def failures_in_one_line(what: str, log_file: Path) -> Iterator[None]:
+    """Say in one line why `what` failed; the log has the traceback. A misuse stays a `UsageError`."""
     try:
         yield
     except* UsageError as group:
         raise _first(group) from None
     except* (OrchestraError, AllNodesLost) as group:
         error = _first(group)
-        cause = f" ({type(error.__cause__).__name__}: {error.__cause__})" if error.__cause__ else ""
-        log.get().error("the run failed", exc_info=error)
-        print(f"orchestra: the run failed: {error}{cause}; see {run.logs}", file=sys.stderr)
+        log.get().error(f"{what} failed", exc_info=error, quiet=True)
+        print(f"orchestra: {what} failed: {error}{_cause(error)}; traceback in {log_file}", file=sys.stderr)
 
 
 @contextmanager
@@ -40,6 +40,12 @@ def looking_into(run: RunDirectory) -> Iterator[None]:
         print(f"orchestra: cannot look into the run in {str(run.path)!r}: {error}", file=sys.stderr)
     finally:
         log.close()
+
+
+def _cause(error: BaseException) -> str:
+    """What an actor failed of: behind the text that says which one, and what it had been told."""
+    cause = error.__cause__
+    return f" ({type(cause).__name__}: {cause})" if isinstance(error, ActorFailed) and cause is not None else ""
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -40,7 +40,7 @@ def command(arguments: list[str]) -> int:
         run_directory=run.path,
     )
     try:
-        with failures_in_one_line(run):
+        with failures_in_one_line(f"node {options.node}", run.logs / f"{options.node}.jsonl"):
             reason = run_loop(run_node(topology, node, options.join))
             log.get().info("node ends", reason=reason)
             return 0

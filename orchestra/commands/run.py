@@ -67,7 +67,7 @@ def command(arguments: list[str]) -> int:
     if options.seed < 0:
         raise UsageError(f"--seed: {options.seed} is not allowed: it must be 0 or more")
     topology = build(function, values)
-    main_actor = topology.main_actor()
+    topology.main_actor()  # or say that there is none, before anything is made
     in_one_process = options.single_process or len(topology.nodes) == 1
     transport = transport_for(options.listen)
     if not in_one_process and isinstance(transport, MemoryTransport):
@@ -81,16 +81,17 @@ def command(arguments: list[str]) -> int:
     run.write_config(
         experiment=path, flags=values, seed=options.seed, argv=["orchestra", "run", *arguments], clock=clock
     )
+    log_file = run.logs / f"{topology.root.name}.jsonl"
     log.configure(run.logs, node=topology.root.name, level=options.log_level)
     try:
-        with failures_in_one_line(run):
+        with failures_in_one_line("the run", log_file):
             if in_one_process:
                 outcome = run_loop(run_in_one_process(topology, run, options.seed))
             else:
                 given = flags.to_argv(values)
                 launch = Launch(path.absolute(), given, options.seed, run.path.absolute(), options.log_level)
                 outcome = run_loop(run_in_processes(topology, run, launch, options.listen))
-            return _exit_code(outcome, main_actor)
+            return _exit_code(outcome, log_file)
         return FAILED
     finally:
         log.close()
@@ -107,10 +108,10 @@ def _experiment_path(arguments: Sequence[str]) -> Path | None:
     return None
 
 
-def _exit_code(outcome: Outcome, main_actor: str) -> int:
+def _exit_code(outcome: Outcome, log_file: Path) -> int:
     if outcome.completed:
         return 0
     if outcome.reason == "aborted":
         return ABORTED
-    print(f"orchestra: the run failed: {main_actor}: {outcome.reason}", file=sys.stderr)
+    print(f"orchestra: the run failed: {outcome.verdict} ({outcome.reason}); traceback in {log_file}", file=sys.stderr)
     return FAILED

@@ -3,19 +3,20 @@
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib.metadata import version
+from importlib.metadata import entry_points, version
 from pathlib import Path
 
 import pytest
 
 from orchestra.cli import main
 
+COMMANDS = ", ".join(["run", "ps", "top", *sorted(point.name for point in entry_points(group="orchestra.commands"))])
 EXPERIMENT = '''
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from orchestra import Actor, Message, Stop, Topology, on
+from orchestra import Actor, Escalate, Message, Restart, Stop, Topology, on
 
 
 class GoMsg(Message):
@@ -23,8 +24,6 @@ class GoMsg(Message):
 
 
 class Boss(Actor[GoMsg]):
-    supervision = Stop()
-
     def __init__(self, fail: bool) -> None:
         self.fail = fail
 
@@ -45,7 +44,13 @@ class Helper(Actor[GoMsg]):
     def go(self, msg: GoMsg) -> None: ...
 
 
-def experiment(*, helpers: Annotated[int, Field(ge=0, description="how many")] = 2, fail: bool = False) -> Topology:
+def experiment(
+    *,
+    helpers: Annotated[int, Field(ge=0, description="how many")] = 2,
+    fail: bool = False,
+    supervision: Literal["Stop", "Escalate", "Restart"] = "Stop",
+) -> Topology:
+    Boss.supervision = {"Stop": Stop(), "Escalate": Escalate(), "Restart": Restart(limit=1, backoff=0.01)}[supervision]
     topology = Topology("errand")
     boss = topology.node("root").spawn("boss", Boss, fail)
     topology.until(boss)
@@ -106,18 +111,16 @@ def test_the_package_can_be_run_as_a_module() -> None:
     )
 
     assert done.returncode == 2
-    assert (done.stdout, done.stderr) == (
-        "",
-        "orchestra: error: there is no command 'fly'; the commands are run, ps, top, evaluate\n",
-    )
+    assert done.stdout == ""
+    assert done.stderr == f"orchestra: error: there is no command 'fly'; the commands are {COMMANDS}\n"
 
 
 @pytest.mark.usefixtures("nothing_is_made")
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["fly"], "there is no command 'fly'; the commands are run, ps, top, evaluate"),
-        (["--seed", "1"], "there is no command '--seed'; the commands are run, ps, top, evaluate"),
+        (["fly"], f"there is no command 'fly'; the commands are {COMMANDS}"),
+        (["--seed", "1"], f"there is no command '--seed'; the commands are {COMMANDS}"),
         (
             ["run"],
             "orchestra run needs the file of an experiment, as in: orchestra run experiments/qmix_8m.py",
@@ -214,19 +217,34 @@ def test_a_run_that_went_well_ends_with_0_and_is_silent(here: Path, capsys: pyte
     assert len(list(here.glob("runs/errand/*-seed0/config.json"))) == 1
 
 
+def test_a_failure_that_is_mended_is_a_warning_and_the_last_one_is_the_end(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "errand.py", "--single-process", "--fail", "--supervision", "Restart"]) == 1
+    first, last = capsys.readouterr().err.splitlines()
+    assert first.endswith("WARNING root/boss  actor failed and is started again  after=0.01  ValueError: had enough")
+    assert last.startswith("orchestra: the run failed: root/boss (Boss) failed; ")
+
+
 def test_a_run_of_one_node_needs_no_address_that_others_reach(here: Path) -> None:
     assert main(["run", "errand.py", "--helpers", "0", "--listen", "memory://x"]) == 0
 
 
-def test_a_run_that_fails_ends_with_1_and_says_why_in_one_line(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "errand.py", "--single-process", "--fail"]) == 1
+@pytest.mark.parametrize("supervision", ["Stop", "Escalate"])
+@pytest.mark.parametrize("mode", [["--single-process"], ["--helpers", "1"]], ids=["one process", "processes"])
+def test_a_run_that_fails_ends_with_1_and_says_why_in_one_line(
+    here: Path, capsys: pytest.CaptureFixture[str], mode: list[str], supervision: str
+) -> None:
+    assert main(["run", "errand.py", *mode, "--fail", f"--supervision={supervision}"]) == 1
     printed = capsys.readouterr()
-    (line,) = [line for line in printed.err.splitlines() if line.startswith("orchestra: ")]
+    (log,) = here.glob("runs/errand/*/logs/root.jsonl")
 
     assert printed.out == ""
-    assert line.startswith("orchestra: the run failed: ")
-    assert "had enough" in line
-    assert "Traceback" not in printed.err
+    assert printed.err == (
+        "orchestra: the run failed: root/boss (Boss) failed; last deliveries, newest last: GoMsg from root/boss "
+        f"(ValueError: had enough); traceback in {log.relative_to(here)}\n"
+    )
+    assert "Traceback" in log.read_text()
 
 
 # A launched process, which no person starts
@@ -285,6 +303,6 @@ def test_a_launched_process_whose_root_is_gone_fails_in_one_line(
     assert main(["node", "errand.py", *NODE, "--run-directory", str(run)]) == 1
     printed = capsys.readouterr().err
     (line,) = [line for line in printed.splitlines() if line.startswith("orchestra: ")]
-    assert line.startswith("orchestra: the run failed: nobody answers at tcp://127.0.0.1:1: Connection refused")
-    assert line.endswith(f"; see {run}/logs")
+    assert line.startswith("orchestra: node h0 failed: nobody answers at tcp://127.0.0.1:1: Connection refused")
+    assert line.endswith(f"; traceback in {run}/logs/h0.jsonl")
     assert "Traceback" not in printed

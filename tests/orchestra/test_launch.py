@@ -241,7 +241,8 @@ def test_a_run_whose_workers_all_die_too_often_fails_in_one_line(launch: Launch)
     assert run.err.count("process died too often and is given up") == 1
     assert "Traceback" not in run.err
     assert run.err.splitlines()[-1] == (
-        f"orchestra: the run failed: every node died too often; the last, w0, exited with code 3; see {run.run}/logs"
+        f"orchestra: the run failed: every node died too often; the last, w0, exited with code 3; "
+        f"traceback in {run.run}/logs/root.jsonl"
     )
     assert (run.run / "saved").exists()  # the main actor was stopped in order all the same
 
