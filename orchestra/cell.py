@@ -1,7 +1,6 @@
 """One running actor: take, dispatch, answer, report. One message at a time; nothing else runs an actor."""
 
 import asyncio
-import zlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -20,6 +19,7 @@ from orchestra.mailbox import Mailbox
 from orchestra.message import FLAT, Lane, Message, Request, isolated, size_of
 from orchestra.ref import Ref, speaking
 from orchestra.requests import Requests
+from orchestra.seeding import generator_for
 from orchestra.system import (
     CellStatistics,
     ChildFailedMsg,
@@ -112,9 +112,7 @@ class Cell:
     def rng(self) -> np.random.Generator:
         """The random numbers of this incarnation."""
         if self._rng is None:
-            key = (zlib.crc32(self.address.encode()), self._restarts)
-            seeds = np.random.SeedSequence(self.node.seed, spawn_key=key)
-            self._rng = np.random.Generator(np.random.PCG64DXSM(seeds))
+            self._rng = generator_for(self.node.seed, self.address, self._restarts)
         return self._rng
 
     def request_stop(self, *, graceful: bool = True) -> None:

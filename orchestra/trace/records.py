@@ -157,6 +157,8 @@ class Header:
     experiment: Experiment | None
     reason: str
     """Why it was written: `recorded`, or what made a flight recorder write."""
+    run_directory: str = ""
+    """How the actors were told where the run keeps its files; empty if it keeps none."""
 
     def at(self, monotonic: float) -> datetime:
         """The wall clock's time, in UTC, of a moment of this process."""

@@ -108,6 +108,7 @@ class TraceSettings:
         inline: bool = False,
         planned: frozenset[str] = frozenset(),
         experiment: Experiment | None = None,
+        run_directory: Path | None = None,
     ) -> Recorder | None:
         """Return the recorder of one node process, or None where nothing is recorded.
 
@@ -119,6 +120,7 @@ class TraceSettings:
             inline: whether the node runs offloaded work on its loop.
             planned: the addresses of the actors that the experiment plans there.
             experiment: what the run was started from.
+            run_directory: where the run keeps its files, as the node tells its actors.
         """
         if self.mode == "off":
             return None
@@ -139,6 +141,7 @@ class TraceSettings:
             versions=_versions(),
             experiment=experiment,
             reason="recorded",
+            run_directory="" if run_directory is None else str(run_directory),
         )
         types: dict[int, MessageType] = {}
 
