@@ -17,15 +17,18 @@ from components.replay.selectors import (
     UniformSelector,
 )
 from components.replay.shared import Place, SharedArena
-from components.replay.table import TransitionTable
+from components.replay.table import EpisodeTable, TransitionTable
 from components.replay.transitions import Field, NStep, SampledTransitions, Transitions
 from components.replay.two_phase import NotPushed, SampledUnion, Share, TwoPhaseReplay, UnionStatistics
+from components.replay.windows import FrameStack, Rollout
 
 __all__ = [
     "CheckpointError",
     "EpisodeReplay",
+    "EpisodeTable",
     "Field",
     "FifoSelector",
+    "FrameStack",
     "FreshEpisodes",
     "HighestSelector",
     "InvalidExperience",
@@ -38,6 +41,7 @@ __all__ = [
     "PrioritizedEpisodeReplay",
     "PrioritizedSelector",
     "PrioritizedTransitions",
+    "Rollout",
     "SampleToInsertRatio",
     "Sampled",
     "SampledTransitions",

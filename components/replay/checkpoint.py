@@ -9,6 +9,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any, Self
 from zipfile import BadZipFile, ZipFile, ZipInfo
@@ -23,6 +24,9 @@ FORMAT = 1
 
 CHUNK = 1 << 20
 """Bytes that are read at a time."""
+
+ROWS = 1024
+"""Rows that are copied at a time, where they do not lie together."""
 
 
 class CheckpointError(ValueError):
@@ -47,11 +51,11 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """An array to read: what it is, and what puts it into another of that shape and dtype."""
+    """An array to read: what it is, and what fills another, contiguous, with its rows from a given one on."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
-    read_into: Callable[[NDArray[Any]], None]
+    read_into: Callable[[NDArray[Any], int], None]
 
 
 class Stock:
@@ -96,13 +100,21 @@ class Stock:
         """Return the array, which is expected to have that shape and dtype."""
         self.expect(name, dtype, shape)
         out = np.empty(shape, dtype)
-        self._find(name).read_into(out)
+        self._find(name).read_into(out, 0)
         return out
 
     def read_into(self, name: str, out: NDArray[Any]) -> None:
         """Fill `out`, contiguous, with the array, which is expected to have its shape and dtype."""
         self.expect(name, out.dtype, out.shape)
-        self._find(name).read_into(out)
+        self._find(name).read_into(out, 0)
+
+    def read_in_chunks(self, name: str, dtype: DTypeLike, shape: tuple[int, ...]) -> Iterator[NDArray[Any]]:
+        """Yield the array, which is expected to have that shape and dtype, a few rows at a time."""
+        self.expect(name, dtype, shape)
+        for start in range(0, shape[0], ROWS):
+            chunk = np.empty((min(ROWS, shape[0] - start), *shape[1:]), dtype)
+            self._find(name).read_into(chunk, start)
+            yield chunk
 
     def read_count(self, name: str, *, most: int | None = None) -> int:
         """Return the int64 scalar `name`, which is expected to be at least 0 and no more than `most`."""
@@ -197,8 +209,8 @@ def _joined(column: Column) -> NDArray[Any]:
 
 
 def _stored(array: NDArray[Any]) -> Stored:
-    def read_into(out: NDArray[Any]) -> None:
-        out[...] = array
+    def read_into(out: NDArray[Any], first: int) -> None:
+        out[...] = array[first : first + len(out)] if out.ndim else array
 
     return Stored(array.dtype, array.shape, read_into)
 
@@ -272,10 +284,10 @@ def _find(archive: ZipFile, member: ZipInfo) -> Stored:
     if fortran or dtype.hasobject:
         raise ValueError(f"{member.filename} is not an array of plain memory in C order")
 
-    def read_into(out: NDArray[Any]) -> None:
+    def read_into(out: NDArray[Any], first: int) -> None:
         to = out.reshape(-1).view(np.uint8)
         with archive.open(member) as file:
-            file.seek(begin)
+            file.seek(begin + first * prod(shape[1:]) * dtype.itemsize)
             while len(to):
                 chunk = file.read(min(len(to), CHUNK))
                 if not chunk:

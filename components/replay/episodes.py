@@ -69,8 +69,7 @@ class EpisodeReplay(Checkpointed):
             "reward": ((), np.float32),
         }
         self._folder = folder
-        first = min(capacity, FIRST_EPISODES) if folder is None else capacity
-        self._n_frames = first * (spec.episode_limit + 1)
+        self._n_frames = self._episodes_at_first() * (spec.episode_limit + 1)
         self._ring = self._allocate(self._n_frames)
         self._head = 0  # where the next frame goes
         self._used = 0  # frames of the episodes held
@@ -80,6 +79,10 @@ class EpisodeReplay(Checkpointed):
         self._generations = np.full(capacity, -1, np.int64)  # how many were inserted before
         self.slabs = Slabs(slabs)
         """Where batches are gathered."""
+
+    def _episodes_at_first(self) -> int:
+        """Return for how many episodes of full length room is taken at first."""
+        return self.capacity if self._folder is not None else min(self.capacity, FIRST_EPISODES)
 
     def __len__(self) -> int:
         """Return how many episodes are held."""

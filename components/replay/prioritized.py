@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from components.replay.checkpoint import Stock
 from components.replay.episodes import EpisodeReplay
 from components.replay.invalid import check_indices
 from components.replay.priorities import Priorities, Prioritized
 from components.replay.transitions import Field, NStep, Transitions
+from components.replay.windows import Window
 
 if TYPE_CHECKING:  # the one brings a compiler along, the other torch, and memories work without either
     from components.envs.base import EnvSpec
@@ -32,6 +34,7 @@ class PrioritizedTransitions(Prioritized, Transitions):
         normalize: what importance weights are divided by.
         decay: what drawing a row does to its weight.
         n_step: as for `Transitions`.
+        window: as for `Transitions`.
         slabs: as for `Transitions`.
         folder: as for `Transitions`.
 
@@ -50,10 +53,11 @@ class PrioritizedTransitions(Prioritized, Transitions):
         normalize: Literal["batch", "buffer"] = "batch",
         decay: float = 1.0,
         n_step: NStep | None = None,
+        window: Window | None = None,
         slabs: int = 2,
         folder: str | Path | None = None,
     ) -> None:
-        super().__init__(fields, capacity, n_step=n_step, slabs=slabs, folder=folder)
+        super().__init__(fields, capacity, n_step=n_step, window=window, slabs=slabs, folder=folder)
         self.stale_updates = 0
         self.priorities = Priorities(
             capacity, alpha=alpha, beta=beta, epsilon=epsilon, normalize=normalize, decay=decay
@@ -96,6 +100,17 @@ class PrioritizedTransitions(Prioritized, Transitions):
             self.priorities.enter(start, held)
         else:
             self.priorities.set((start + np.arange(held)) % self.capacity, weights[n - held :])
+        self._retire()
+
+    def _retire(self) -> None:
+        """Take the weight from rows that are not to be drawn any more."""
+        if self._lead:
+            oldest = self.inserted - len(self)
+            self.priorities.clear(oldest % self.capacity, min(self._lead, len(self)))
+
+    def _take_stock(self, stock: Stock) -> None:
+        super()._take_stock(stock)
+        self._retire()
 
     def _draw(self, batch_size: int, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         slots, importance, _ = self.priorities.draw(batch_size, rng)
@@ -104,7 +119,7 @@ class PrioritizedTransitions(Prioritized, Transitions):
     @property
     def share_fields(self) -> dict[str, Field]:
         """What the items of a share hold, as `TwoPhaseReplay` takes it."""
-        return self.fields if self.n_step is None else self.fields | {"discount": Field(np.float32)}
+        return self.batch_fields
 
     def _read(self, slots: NDArray[np.int64]) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:
         generations = self._generations_of(slots)
@@ -120,7 +135,7 @@ class PrioritizedTransitions(Prioritized, Transitions):
     ) -> None:
         """Set the priorities of rows that `sample` named; of one named twice the last stays.
 
-        A row that has been overwritten since is left out, and counted in `stale_updates`.
+        A row that has been overwritten since, or whose window has, is left out, and counted in `stale_updates`.
 
         Raises:
             InvalidExperience: an array's shape or dtype is another, an index is none, or a priority is negative or not
@@ -128,7 +143,7 @@ class PrioritizedTransitions(Prioritized, Transitions):
         """
         check_indices(indices, generations, self.capacity)
         weights = self.priorities.weigh(priorities, len(indices))
-        current = (generations == self._generations_of(indices)) & (generations >= 0)
+        current = (generations == self._generations_of(indices)) & (generations >= self._first)
         if not current.all():
             self.stale_updates += int((~current).sum())
             indices, weights, priorities = indices[current], weights[current], priorities[current]

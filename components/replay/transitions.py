@@ -15,6 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 from components.replay.checkpoint import Checkpointed, Column, Stock
 from components.replay.invalid import InvalidExperience, describe
 from components.replay.storage import Slabs, allocate
+from components.replay.windows import FrameStack, Rollout, Window, check_window, rows_of
 
 DISCOUNT = np.zeros(0, np.float32)
 """What the field that n-step transitions have more is like."""
@@ -76,14 +77,16 @@ class Transitions(Checkpointed):
     Args:
         fields: by name, what a row holds.
         capacity: rows held at most; the oldest go first.
-        n_step: how rows are put together when they are sampled; not at all by default.
+        n_step: how the rewards of rows are summed when they are sampled; not at all by default.
+        window: which rows come together when one is sampled; only that one by default. Rows whose window would need
+            some that have been overwritten are not drawn any more.
         slabs: batches that are valid at a time. The arrays of a batch are overwritten when `slabs` more have been
             drawn; 2 lets the next be drawn while one is learnt from.
         folder: where rows are kept, in files without a name that are mapped into memory; by default they are in memory.
 
     Raises:
-        ValueError: `capacity` or `slabs` is below 1, there are no fields, one holds Python objects, or `n_step` names
-            one that isn't there or isn't of the kind it needs.
+        ValueError: `capacity` or `slabs` is below 1, there are no fields, one holds Python objects, or `n_step` or
+            `window` names one that isn't there or isn't of the kind it needs, or reaches too far.
         OSError: there is no such folder, or too little space in it.
     """
 
@@ -93,6 +96,7 @@ class Transitions(Checkpointed):
         capacity: int,
         *,
         n_step: NStep | None = None,
+        window: Window | None = None,
         slabs: int = 2,
         folder: str | Path | None = None,
     ) -> None:
@@ -101,7 +105,7 @@ class Transitions(Checkpointed):
         if not fields:
             raise ValueError("fields: expected at least one")
         self.fields = {name: Field(np.dtype(f.dtype), tuple(f.shape), f.finite) for name, f in fields.items()}
-        self.capacity, self.n_step = capacity, n_step
+        self.capacity, self.n_step, self.window = capacity, n_step, window
         self.inserted = 0
         """Rows inserted so far, those that are gone included."""
         self._ring: dict[str, NDArray[Any]] = {}
@@ -113,6 +117,11 @@ class Transitions(Checkpointed):
             self._checks.append((name, shape, np.dtype(dtype), finite and np.dtype(dtype).kind == "f"))
         if n_step is not None:
             self._check_n_step(n_step)
+        if window is not None:
+            check_window(window, self.fields, capacity)
+            if n_step is not None and isinstance(window, Rollout):
+                raise ValueError("window: expected no n_step beside a Rollout, which has the rewards of all its rows")
+        self._reach = 0 if window is None else (window.length - 1) * window.stride
         self.slabs = Slabs(slabs)
         """Where batches are gathered."""
 
@@ -130,6 +139,21 @@ class Transitions(Checkpointed):
     def __len__(self) -> int:
         """Return how many rows are held."""
         return min(self.inserted, self.capacity)
+
+    @property
+    def batch_fields(self) -> dict[str, Field]:
+        """What each row of a batch holds, by name."""
+        fields, window = dict(self.fields), self.window
+        if self.n_step is not None:
+            fields["discount"] = Field(np.float32)
+        if window is not None:
+            wide = fields if isinstance(window, Rollout) else {*window.stacked, *window.arrival}
+            for name in wide:
+                dtype, shape, finite = fields[name]
+                fields[name] = Field(dtype, (window.length, *shape), finite)
+        if isinstance(window, Rollout):
+            fields |= {name: Field(np.bool_, (window.length,)) for name in ("real", "learn")}
+        return fields
 
     @property
     def n_bytes(self) -> int:
@@ -219,9 +243,9 @@ class Transitions(Checkpointed):
         The arrays of the batch are this object's memory: see `slabs`.
 
         Raises:
-            ValueError: nothing is held, or `batch_size` is below 1.
+            ValueError: nothing is held that can be drawn, or `batch_size` is below 1.
         """
-        if batch_size < 1 or not self.inserted:
+        if batch_size < 1 or len(self) <= self._lead:
             raise ValueError(f"expected a batch_size of at least 1 and rows to draw, got {batch_size} and {len(self)}")
         slots, weights = self._draw(batch_size, rng)
         generations = self._generations_of(slots)
@@ -234,13 +258,35 @@ class Transitions(Checkpointed):
 
     def _draw(self, batch_size: int, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Return the slots (B,) of a batch and their importance weights (B,)."""
-        return rng.integers(0, len(self), batch_size), np.ones(batch_size, np.float32)
+        lead = self._lead
+        slots = rng.integers(lead, len(self), batch_size)
+        if lead:  # the oldest come first only when they are counted from there
+            slots = (self.inserted - len(self) + slots) % self.capacity
+        return slots, np.ones(batch_size, np.float32)
+
+    @property
+    def _lead(self) -> int:
+        """How many of the oldest rows are not to be drawn, since their windows would begin before them."""
+        if not self._reach or (self.inserted <= self.capacity and self.window is not None and self.window.padded):
+            return 0
+        return self._reach
+
+    @property
+    def _first(self) -> int:
+        """The serial number of the oldest row that may be drawn."""
+        return max(self.inserted - len(self) + self._lead, 0)
 
     def _gather(self, slots: NDArray[np.int64], serials: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-        slab = self.slabs.turn()
-        n_step = self.n_step
+        slab, n_step, window = self.slabs.turn(), self.n_step, self.window
         batch: dict[str, NDArray[Any]] = {}
-        arrival = slots if n_step is None else self._sum_rewards(n_step, serials, batch, slab)
+        last, arrival = serials, slots
+        if n_step is not None:
+            last = self._sum_rewards(n_step, serials, batch, slab)
+            arrival = last % self.capacity
+        if isinstance(window, FrameStack):
+            self._stack(window, serials, last, batch, slab)
+        elif window is not None:
+            self._unroll(window, serials, batch, slab)
         for name, source in self._ring.items():
             if name in batch:
                 continue
@@ -251,10 +297,52 @@ class Transitions(Checkpointed):
             batch[name] = out
         return batch
 
+    def _stack(
+        self,
+        window: FrameStack,
+        serials: NDArray[np.int64],
+        last: NDArray[np.int64],
+        batch: dict[str, NDArray[Any]],
+        slab: dict[str, NDArray[Any]],
+    ) -> None:
+        """Put the fields that are stacked into a batch."""
+        end, oldest, shape = self._ring[window.end], self.inserted - len(self), (len(serials), window.length)
+        arriving = () if self.n_step is None else self.n_step.arrival
+        rows = rows_of(window, serials, end, oldest)[0] % self.capacity
+        rows_last = rows if last is serials else rows_of(window, last, end, oldest)[0] % self.capacity
+        for name in (*window.stacked, *window.arrival):
+            source, wanted = self._ring[name], rows_last if name in arriving else rows
+            flat = self.slabs.take(slab, name, wanted.size, source)
+            out = batch[name] = flat.reshape(*shape, *source.shape[1:])
+            if name in window.arrival:
+                out[:, :-1] = self._ring[window.arrival[name]][wanted[:, 1:]]
+                out[:, -1] = source[wanted[:, -1]]
+            else:
+                source.take(wanted.reshape(-1), axis=0, out=flat, mode="clip")
+
+    def _unroll(
+        self,
+        window: Rollout,
+        serials: NDArray[np.int64],
+        batch: dict[str, NDArray[Any]],
+        slab: dict[str, NDArray[Any]],
+    ) -> None:
+        """Put all fields into a batch, as sequences."""
+        rows, real = rows_of(window, serials, self._ring[window.end], self.inserted - len(self))
+        rows %= self.capacity
+        for name, source in self._ring.items():
+            flat = self.slabs.take(slab, name, rows.size, source)
+            source.take(rows.reshape(-1), axis=0, out=flat, mode="clip")
+            batch[name] = flat.reshape(*rows.shape, *source.shape[1:])
+        learn = real & (np.arange(window.length) >= window.burn_in)
+        for name, mask in (("real", real), ("learn", learn)):
+            batch[name] = self.slabs.take(slab, name, len(mask), mask)
+            batch[name][:] = mask
+
     def _sum_rewards(
         self, n_step: NStep, serials: NDArray[np.int64], batch: dict[str, NDArray[Any]], slab: dict[str, NDArray[Any]]
     ) -> NDArray[np.int64]:
-        """Put rewards and discounts into a batch, and return the slots (B,) where the sums end."""
+        """Put rewards and discounts into a batch, and return the serial numbers (B,) where the sums end."""
         ahead = serials[:, None] + n_step.stride * np.arange(n_step.n)
         rows = ahead % self.capacity
         counts = np.ones(rows.shape, np.bool_)
@@ -267,7 +355,7 @@ class Transitions(Checkpointed):
         batch[n_step.reward][:] = discounted.sum(1)
         batch["discount"] = self.slabs.take(slab, "discount", len(rows), DISCOUNT)
         batch["discount"][:] = n_step.gamma**n_summed
-        return np.asarray(rows[np.arange(len(rows)), n_summed - 1], np.int64)
+        return np.asarray(ahead[np.arange(len(rows)), n_summed - 1], np.int64)
 
     # Checkpoints ----------------------------------------------------------------------------------------------------
 

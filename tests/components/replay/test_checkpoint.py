@@ -18,6 +18,14 @@ from components.replay.episodes import EpisodeReplay
 from components.replay.fresh import FreshEpisodes
 from components.replay.limiter import SampleToInsertRatio
 from components.replay.prioritized import PrioritizedEpisodeReplay, PrioritizedTransitions
+from components.replay.selectors import (
+    FifoSelector,
+    HighestSelector,
+    LifoSelector,
+    PrioritizedSelector,
+    UniformSelector,
+)
+from components.replay.table import EpisodeTable, TransitionTable
 from components.replay.transitions import Field, Transitions
 
 FIELDS = {"obs": Field(np.float32, (3,)), "reward": Field(np.float32, finite=True), "done": Field(np.bool_)}
@@ -44,6 +52,8 @@ class Case:
         for _ in range(n):
             self.insert(kept, int(generator.integers(1, 4)))
             if isinstance(kept, SampleToInsertRatio):
+                continue
+            if not len(kept):
                 continue
             sampled = kept.sample(min(3, getattr(kept, "fresh", len(kept))), generator)
             obs = sampled.batch["obs"] if isinstance(sampled.batch, dict) else sampled.batch.obs
@@ -73,6 +83,22 @@ def case(request, spec, make_episodes):
         "episodes": Case(lambda: EpisodeReplay(spec, 5), insert_episodes),
         "episodes by priority": Case(lambda: PrioritizedEpisodeReplay(spec, 5), insert_episodes),
         "fresh episodes": Case(lambda: FreshEpisodes(spec, 5), insert_episodes),
+        "table": Case(
+            lambda: TransitionTable(
+                FIELDS, 7, sampler=PrioritizedSelector(7, 0.5), remover=UniformSelector(7), rng=rng(9)
+            ),
+            insert_rows,
+        ),
+        "queue": Case(
+            lambda: TransitionTable(FIELDS, 7, sampler=FifoSelector(7), remover=LifoSelector(7), max_times_sampled=1),
+            insert_rows,
+        ),
+        "table of episodes": Case(
+            lambda: EpisodeTable(
+                spec, 5, sampler=HighestSelector(5), remover=HighestSelector(5), remove_by="times_sampled"
+            ),
+            insert_episodes,
+        ),
         "limiter": Case(lambda: SampleToInsertRatio(2, 3, 4), limit),
     }[request.param]
 
@@ -293,6 +319,43 @@ def test_books_that_cannot_be_are_refused_and_nothing_changes(name, value, messa
         target.restore({**source.state(), name: value})
     assert target.inserted == 2
     assert target.check_valid() == []
+
+
+def table(sampler=UniformSelector, **options):
+    return TransitionTable(FIELDS, 7, sampler=sampler(7, **options), remover=FifoSelector(7))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("slots/generations", np.array([0, 0, 1, -1, -1, -1, -1]), "generations: expected numbers below 3, each once"),
+        ("slots/generations", np.array([0, 1, 3, -1, -1, -1, -1]), "generations: expected numbers below 3, each once"),
+        ("slots/times_sampled", np.full(7, -1), "times_sampled: expected numbers of at least 0"),
+        ("slots/free", np.array([6, 5, 4, 4]), "free: expected the slots without a generation, got [6 5 4 4]"),
+        ("slots/rng", np.array([1, 2], np.uint8), "rng: expected the state of a PCG64, got b'"),
+        ("slots/sampler/items", np.array([0, 1, 4]), "items: expected those that are there, [0 1 2], got [0 1 4]"),
+        ("slots/remover/keys", np.full(3, np.nan), "keys: expected numbers, got [nan nan nan]"),
+        ("slots/remover/ticks", np.array([0, 0, 1]), "ticks: expected numbers of 0 to 2, each once, got [0 0 1]"),
+        ("slots/remover/kind", np.array("LifoSelector"), "kind: expected 'FifoSelector', got 'LifoSelector'"),
+    ],
+)
+def test_books_of_a_table_that_cannot_be_are_refused_and_nothing_changes(name, value, message):
+    source, target = table(), table()
+    insert_rows(source, 3)
+    insert_rows(target, 2)
+    with pytest.raises(CheckpointError, match=re.escape(message)):
+        target.restore({**source.state(), name: value})
+    assert len(target) == target.inserted == 2
+    assert target.check_valid() == []
+
+
+def test_weights_made_with_another_exponent_are_refused():
+    source, target = table(PrioritizedSelector, exponent=0.5), table(PrioritizedSelector, exponent=0.6)
+    with pytest.raises(CheckpointError, match=re.escape("exponent: expected 0.6, got 0.5")):
+        target.restore(source.state())
+    insert_rows(source, 1)
+    with pytest.raises(CheckpointError, match=re.escape("weights: expected finite numbers of at least 0, got [-1.]")):
+        source.restore({**source.state(), "slots/sampler/weights": np.array([-1.0])})
 
 
 def test_what_is_no_plain_memory_is_not_written(tmp_path):

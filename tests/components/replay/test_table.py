@@ -16,7 +16,7 @@ from components.replay.selectors import (
     PrioritizedSelector,
     UniformSelector,
 )
-from components.replay.table import TransitionTable
+from components.replay.table import EpisodeTable, TransitionTable
 from components.replay.transitions import Field
 
 FIELDS = {"obs": Field(np.float32, (2,)), "reward": Field(np.float32, finite=True)}
@@ -160,7 +160,7 @@ def test_a_remover_that_draws_leaves_each_as_likely_as_another():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda t: t.insert(make_rows(5)), "expected at most 4 rows, the capacity, got 5"),
+        (lambda t: t.insert(make_rows(5)), "expected at most 4 at a time, the capacity, got 5"),
         (lambda t: t.insert(make_rows(2), np.array([1.0, -1.0])), "priorities: expected finite numbers of at least 0"),
         (
             lambda t: t.insert(make_rows(2), np.array([1.0, np.nan])),
@@ -180,7 +180,7 @@ def test_what_is_malformed_is_refused_and_nothing_changes(call, message):
         call(table)
     assert table.check_valid() == []
     assert table.sample(3, rng()).generations.tolist() == [1, 0, 2]
-    assert table.remover.select(3, rng()).tolist() == [1, 0, 2]
+    assert table.slots.remover.select(3, rng()).tolist() == [1, 0, 2]
 
 
 def test_arguments_out_of_range_are_refused():
@@ -196,5 +196,88 @@ def test_arguments_out_of_range_are_refused():
 def test_spoilt_books_are_reported():
     table = make_table(3)
     table.insert(make_rows(1))
-    table._generations[2] = 7
+    table.slots.generations[2] = 7
     assert "should be free" in table.check_valid()[0]
+
+
+# Whole episodes -------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    capacity=st.sampled_from([1, 2, 7, 10]),
+    sampler=st.sampled_from(list(ORDERED)),
+    remover=st.sampled_from(list(ORDERED)),
+    limit=st.integers(0, 3),
+    seed=st.integers(0, 10_000),
+)
+def test_a_table_of_episodes_is_what_a_dictionary_would_be(
+    spec, make_episodes, capacity, sampler, remover, limit, seed
+):
+    table = EpisodeTable(spec, capacity, sampler=sampler(capacity), remover=remover(capacity), max_times_sampled=limit)
+    model, generator, lengths_of, slot_of = Model(capacity, sampler, remover), rng(seed), {}, {}
+    for _ in range(20):
+        n = int(generator.integers(1, capacity + 1))
+        what = generator.choice(["insert", "sample", "update"], p=[0.4, 0.4, 0.2])
+        if what == "insert":
+            lengths, priorities = generator.integers(1, 7, n).tolist(), generator.choice([0.0, 0.5, 3.0], n)
+            lengths_of |= dict(zip(range(model.inserted, model.inserted + n), lengths, strict=True))
+            table.insert(**make_episodes(lengths, first=model.inserted), priorities=priorities)
+            model.insert(priorities.tolist())
+        elif what == "sample" and n <= len(model.rows):
+            sampled = table.sample(n, generator)
+            assert sampled.generations.tolist() == model.first(sampler, n)
+            for row, serial in enumerate(sampled.generations.tolist()):
+                expected = make_episodes([lengths_of[serial]], first=serial)
+                steps = lengths_of[serial]
+                assert sampled.batch.lengths[row] == steps
+                assert sampled.batch.terminated[row] == expected["terminated"][0]
+                np.testing.assert_array_equal(sampled.batch.obs[row, : steps + 1], expected["obs"])
+                np.testing.assert_array_equal(sampled.batch.reward[row, :steps], expected["reward"])
+                assert not sampled.batch.obs[row, steps + 1 :].any()
+                assert not sampled.batch.actions[row, steps:].any()
+                model.rows[serial][2] += 1
+                slot_of[serial] = sampled.indices[row]
+                if limit and model.rows[serial][2] >= limit:
+                    del model.rows[serial]
+        elif what == "update" and slot_of:
+            serial = int(generator.choice(list(slot_of)))
+            which = np.array([slot_of[serial]]), np.array([serial])
+            if generator.random() < 0.3:
+                model.stale += serial not in model.rows
+                model.rows.pop(serial, None)
+                table.remove(*which)
+                continue
+            table.update(*which, np.array([2.0]))
+            if serial in model.rows:
+                model.rows[serial][:2] = model.tick, 2.0
+                model.tick += 1
+            else:
+                model.stale += 1
+        assert table.check_valid() == []
+        assert (len(table), table.inserted, table.stale_updates) == (len(model.rows), model.inserted, model.stale)
+
+
+def test_more_episodes_than_a_table_holds_are_refused_at_once(spec, make_episodes):
+    table = EpisodeTable(spec, 2, sampler=FifoSelector(2), remover=FifoSelector(2))
+    table.insert(**make_episodes([1]))
+    with pytest.raises(InvalidExperience, match="expected at most 2 at a time, the capacity, got 3"):
+        table.insert(**make_episodes([1, 1, 1]))
+    with pytest.raises(InvalidExperience, match="priorities: expected finite numbers of at least 0"):
+        table.insert(**make_episodes([1]), priorities=np.array([np.nan]))
+    with pytest.raises(InvalidExperience, match="reward: expected float32 of shape"):
+        table.insert(**(make_episodes([1]) | {"reward": np.zeros(1)}))
+    assert (len(table), table.inserted) == (1, 1)
+    assert table.check_valid() == []
+
+
+def test_episodes_follow_their_priorities(spec, make_episodes):
+    table = EpisodeTable(spec, 4, sampler=PrioritizedSelector(4), remover=LowestSelector(4))
+    table.insert(**make_episodes([1, 2, 3, 4]), priorities=np.array([1.0, 0.0, 4.0, 5.0]))
+    generator = rng()
+    counts = np.bincount(np.concatenate([table.sample(4, generator).indices for _ in range(1500)]), minlength=4)
+    assert counts[1] == 0
+    expected = np.array([600.0, 2400, 3000])
+    assert ((counts[[0, 2, 3]] - expected) ** 2 / expected).sum() < 18.5  # 2 degrees of freedom: p = 1e-4
+    table.insert(**make_episodes([1], first=4))
+    assert sorted(table.slots.generations.tolist()) == [0, 2, 3, 4]
