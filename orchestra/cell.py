@@ -76,6 +76,8 @@ class Cell:
         self.log = log.get(actor=address)
         self.mailbox = Mailbox(kind.mailbox_capacity)
         self.contract = contract_of(kind)
+        self._handed_over = self.contract.handed_over
+        self._neighbours = node.cells
         self.delivered = Deliveries()
         self.children = Children(self)
         self.requests = Requests(self)
@@ -97,7 +99,7 @@ class Cell:
         self._message_since = 0.0
         self.waits: set[Wait] = set()
         """What the handler that is under way waits for."""
-        self.current: Envelope | None = None
+        self.current: Message | None = None
         """The message that it is busy with."""
         self._aborting = False
         self._wake: asyncio.Future[None] | None = None
@@ -175,7 +177,7 @@ class Cell:
     # How it speaks: Sender
 
     def post(self, recipient: str, message: Message) -> Awaitable[None] | None:
-        cell = self.node.cells.get(recipient)
+        cell = self._neighbours.get(recipient)
         if self.recorder is not None:
             waiting = self.recorder.post(cell, recipient, message)
         elif cell is not None:
@@ -213,14 +215,13 @@ class Cell:
     def accept(self, sender: str, message: Message) -> Awaitable[None] | None:
         """Queue a message of this node; return what to await if there is no room yet."""
         try:
-            weigh = self.contract.handed_over[type(message)]
+            weigh = self._handed_over[type(message)]
         except KeyError:
-            envelope = self.enclose(sender, message)
+            pass
         else:
-            envelope = Envelope(self.address, sender, message, FLAT if weigh is None else weigh(message))
-            if self.mailbox.put_ordered(envelope):
+            if self.mailbox.put_told(sender, message, FLAT if weigh is None else weigh(message)):
                 return None
-        return self.admit(envelope)
+        return self.admit(self.enclose(sender, message))
 
     def admit(self, envelope: Envelope) -> Awaitable[None] | None:
         """Queue what `enclose` returned; return what to await if there is no room yet."""
@@ -296,8 +297,8 @@ class Cell:
             restarts=self._restarts,
             busy_s=self._busy_s + (0.0 if self._busy_since is None else now - self._busy_since),
             state=self._state(),
-            message="" if current is None else type(current.message).__name__,
-            sender="" if current is None else current.sender,
+            message="" if current is None else type(current).__name__,
+            sender="" if current is None else self.delivered.sender,
             for_s=0.0 if current is None else now - self._message_since,
             waits_for=tuple(sorted(map(str, self.waits))),
             withdrawn=self.requests.withdrawn,
@@ -423,8 +424,8 @@ class Cell:
         burst = 0
         self._busy_since = self._message_since = monotonic()
         while True:
-            envelope = mailbox.get_nowait()
-            if envelope is None:
+            item = mailbox.take()
+            if item is None:
                 self._be_idle()
                 if self.draining:
                     return
@@ -432,13 +433,19 @@ class Cell:
                 burst = 0
                 self._busy_since = self._message_since = monotonic()
                 continue
-            message = envelope.message
+            if type(item) is tuple:
+                sender, message, _ = item
+                request = None
+            else:
+                assert isinstance(item, Envelope)
+                sender, message = item.sender, item.message
+                request = item if item.correlation else None
             kind = type(message)
-            if kind is not delivered.kind or envelope.sender != delivered.sender:
-                delivered.turn(kind, envelope.sender)
+            if kind is not delivered.kind or sender != delivered.sender:
+                delivered.turn(kind, sender)
             delivered.count += 1
             if recorder is not None:
-                recorder.delivered(envelope)
+                recorder.delivered(item if isinstance(item, Envelope) else Envelope(self.address, *item))
             try:
                 call, is_async = handlers[kind]
             except KeyError:
@@ -446,11 +453,11 @@ class Cell:
                 if recorder is not None:
                     recorder.handled()
                 continue
-            self.current = envelope
+            self.current = message
             if is_async:
                 self._message_since = monotonic()  # in a plain `def` nobody can look before it is over
-            if envelope.correlation:
-                await self.requests.answer(envelope, call, is_async)
+            if request is not None:
+                await self.requests.answer(request, call, is_async)
             elif is_async:
                 await call(message)
             else:
@@ -594,7 +601,8 @@ class Cell:
         gone = ActorStopped(f"{self.address} stopped before it answered ({reason})")
         self.requests.fail_in_hand(gone)
         self.requests.drop(gone)
-        for envelope in self.mailbox.drain():
+        for item in self.mailbox.drain():
+            envelope = item if isinstance(item, Envelope) else Envelope(self.address, *item)
             if envelope.correlation:
                 self.node.fail(envelope, gone)
             elif isinstance(envelope.message, WatchMsg):

@@ -5,8 +5,11 @@ from collections import deque
 
 from orchestra.envelope import Envelope
 from orchestra.errors import ActorStopped, MailboxFull
-from orchestra.message import Lane
+from orchestra.message import Lane, Message
 from orchestra.system import MailboxStatistics
+
+Told = tuple[str, Message, int]
+"""A message while it waits, with its sender and its bytes. Most need no more, and an envelope costs more to make."""
 
 CAPACITY = 4096
 CAPACITY_BYTES = 256 << 20
@@ -48,7 +51,7 @@ class Mailbox:
         self._capacity = capacity
         self._capacity_bytes = capacity_bytes
         self._system: deque[Envelope] = deque()
-        self._ordered: deque[Envelope | _Slot] = deque()
+        self._ordered: deque[Told | Envelope | _Slot] = deque()
         self._latest: dict[tuple[type, str], _Slot] = {}
         self._nbytes = 0
         self._writers: deque[tuple[asyncio.Future[None], Envelope]] = deque()
@@ -89,16 +92,16 @@ class Mailbox:
         self._wake()
         return True
 
-    def put_ordered(self, envelope: Envelope) -> bool:
-        """Do as `put_nowait` for an envelope of this node in the ordered lane; false too where it would raise.
+    def put_told(self, sender: str, message: Message, nbytes: int) -> bool:
+        """Queue a message of this node in the ordered lane; return false if that takes more than there being room.
 
         This is the way of most messages, and does the least.
         """
-        nbytes = self._nbytes + envelope.nbytes
-        if self._closed or self._writers or len(self._ordered) >= self._capacity or nbytes > self._capacity_bytes:
+        total = self._nbytes + nbytes
+        if len(self._ordered) >= self._capacity or total > self._capacity_bytes or self._writers or self._closed:
             return False
-        self._ordered.append(envelope)
-        self._nbytes = nbytes
+        self._ordered.append((sender, message, nbytes))
+        self._nbytes = total
         if self._reader is not None:
             self._wake()
         return True
@@ -118,25 +121,28 @@ class Mailbox:
         self._writers.append((turn, envelope))
         await turn  # whoever frees the room queues the envelope, so that nobody overtakes; see _admit
 
-    def get_nowait(self) -> Envelope | None:
-        """Take the next envelope, or None."""
+    def take(self) -> Envelope | Told | None:
+        """Take the next message, or None."""
         if self._system:
             return self._system.popleft()
         if not self._ordered:
             return None
         item = self._ordered.popleft()
-        if type(item) is not Envelope:
-            assert isinstance(item, _Slot)
-            envelope = item.envelope
-            del self._latest[type(envelope.message), envelope.sender]
-        else:
-            envelope = item
-        self._nbytes -= envelope.nbytes
+        if type(item) is tuple:
+            self._nbytes -= item[2]
+            if self._writers:
+                self._admit()
+            return item
+        if isinstance(item, _Slot):
+            item = item.envelope
+            del self._latest[type(item.message), item.sender]
+        assert isinstance(item, Envelope)
+        self._nbytes -= item.nbytes
         if self._writers:
             self._admit()
-        if envelope.origin is not None:
-            envelope.origin.consumed(envelope.recipient, envelope.nbytes)
-        return envelope
+        if item.origin is not None:
+            item.origin.consumed(item.recipient, item.nbytes)
+        return item
 
     async def wait_not_empty(self) -> None:
         """Wait until there is something to take."""
@@ -163,11 +169,11 @@ class Mailbox:
             if not turn.done():
                 turn.set_exception(ActorStopped(f"{envelope.recipient} stopped while its mailbox was full"))
 
-    def drain(self) -> list[Envelope]:
+    def drain(self) -> list[Envelope | Told]:
         """Take everything that is left, system messages first."""
         left = []
-        while (envelope := self.get_nowait()) is not None:
-            left.append(envelope)
+        while (item := self.take()) is not None:
+            left.append(item)
         return left
 
     def _wake(self) -> None:

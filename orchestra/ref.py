@@ -54,7 +54,8 @@ class Ref(Generic[M_contra]):
             NotUnderstood: the actor does not handle this type.
             Unreachable: nobody is at this address any longer.
         """
-        waiting = self._sender().post(self.address, message)
+        sender = speaking.get() or self._home
+        waiting = (sender or self._sender()).post(self.address, message)
         if waiting is not None:
             await waiting
 

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from orchestra import ActorStopped, Lane, Message
+from orchestra import ActorStopped, Lane, MailboxFull, Message
 from orchestra.envelope import Envelope
 from orchestra.mailbox import Mailbox
 
@@ -49,10 +49,13 @@ def envelope(message: Message, sender: str = "a/x", nbytes: int = 1, origin: Any
 
 
 def taken(mailbox: Mailbox) -> list[int]:
-    found = []
-    while (one := mailbox.get_nowait()) is not None:
-        found.append(one.message.n)  # type: ignore[attr-defined]  # every message here has one
-    return found
+    return [number(one) for one in mailbox.drain()]
+
+
+def number(item: Any) -> int:
+    """What is in a message, whether it waits in an envelope or without one."""
+    message = item.message if isinstance(item, Envelope) else item[1]
+    return int(message.n)
 
 
 def test_a_full_mailbox_lets_nothing_more_in() -> None:
@@ -109,6 +112,19 @@ def test_replacing_a_message_needs_no_room() -> None:
     assert taken(mailbox) == [2]
 
 
+def test_what_an_actor_tells_itself_is_let_in_up_to_twice_the_bounds_and_then_refused() -> None:
+    mailbox = Mailbox(capacity=2, capacity_bytes=10)
+    mine = [envelope(NumberMsg(n=n), sender="here/me", nbytes=2) for n in range(6)]
+    assert [mailbox.put_nowait(one) for one in mine[:4]] == [True] * 4
+    with pytest.raises(MailboxFull, match="here/me tells itself a NumberMsg while its mailbox holds 4 messages"):
+        mailbox.put_nowait(mine[4])
+    assert not mailbox.put_nowait(envelope(NumberMsg(n=9)))
+    assert taken(mailbox) == [0, 1, 2, 3]
+    assert mailbox.put_nowait(envelope(NumberMsg(n=5), sender="here/me", nbytes=50)), "alone, any size is let in"
+    with pytest.raises(MailboxFull, match=r"1 messages \(50 bytes\)"):
+        mailbox.put_nowait(mine[5])
+
+
 def test_what_holds_credit_is_let_in_and_credited_when_it_leaves() -> None:
     mailbox, credit = Mailbox(capacity=1), Credit()
     mailbox.put_nowait(envelope(NumberMsg(n=0)))
@@ -133,10 +149,10 @@ def test_writers_are_let_in_in_the_order_they_came(run: Callable[..., Any]) -> N
         await asyncio.sleep(0)
         assert mailbox.statistics().waiting == 3
         order = []
-        while (one := mailbox.get_nowait()) is not None:
-            order.append(one.message.n)  # type: ignore[attr-defined]  # it is a NumberMsg
+        while (one := mailbox.take()) is not None:
+            order.append(number(one))
             assert not mailbox.put_nowait(envelope(NumberMsg(n=99))) or not mailbox.statistics().waiting
-            if one.message.n == 3:  # type: ignore[attr-defined]  # it is a NumberMsg
+            if number(one) == 3:
                 break
         await asyncio.gather(*writers)
         assert order == [0, 1, 2, 3]
@@ -216,6 +232,14 @@ class Model(RuleBasedStateMachine):
         if fits:
             self.ordered.append(("", self.n, nbytes))
 
+    @rule(nbytes=st.integers(1, 30))
+    def put_told(self, nbytes: int) -> None:
+        self.n += 1
+        fits = len(self.ordered) < 4 and sum(size for _, _, size in self.ordered) + nbytes <= 20
+        assert self.mailbox.put_told("a/x", NumberMsg(n=self.n), nbytes) is fits
+        if fits:
+            self.ordered.append(("", self.n, nbytes))
+
     @rule(sender=st.sampled_from(["a/x", "a/y"]), nbytes=st.integers(1, 30))
     def put_newest(self, sender: str, nbytes: int) -> None:
         self.n += 1
@@ -237,9 +261,9 @@ class Model(RuleBasedStateMachine):
     @rule()
     def get(self) -> None:
         expected = self.system.pop(0) if self.system else self.ordered.pop(0)[1]
-        one = self.mailbox.get_nowait()
+        one = self.mailbox.take()
         assert one is not None
-        assert one.message.n == expected  # type: ignore[attr-defined]  # every message here has one
+        assert number(one) == expected
 
     @invariant()
     def account(self) -> None:
