@@ -249,7 +249,7 @@ def test_of_params_pace_and_progress_only_the_newest_unread_counts() -> None:
         mailbox.put_nowait(Envelope("host/worker", "learner/orchestrator", PaceMsg(running=running)))
         mailbox.put_nowait(Envelope("host/worker", "learner/orchestrator", MembersMsg(proxy=HERE, workers=running)))
     left = []
-    while (envelope := mailbox.get_nowait()) is not None:
+    while (envelope := mailbox.take()) is not None:
         left.append(envelope.message)
     assert left == [PaceMsg(running=True), *(MembersMsg(proxy=HERE, workers=n) for n in (1, 0, 1))]
 
