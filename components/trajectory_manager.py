@@ -53,7 +53,7 @@ class TrajectoryManager(Actor[InsertTransitionMsg | SampleBatchMsg | UpdatePrior
 
     @on(SampleBatchMsg)
     async def sample(self, msg: SampleBatchMsg) -> None:
-        sampled = self._replay.sample(msg.batch_size, self.rng)
+        sampled = self.draw(msg)
         batch = sampled.batch
         await msg.trainer.tell(
             BatchTrainingDataMsg(
@@ -72,6 +72,10 @@ class TrajectoryManager(Actor[InsertTransitionMsg | SampleBatchMsg | UpdatePrior
                 generations=sampled.generations,
             )
         )
+
+    def draw(self, msg: SampleBatchMsg) -> Sampled:
+        """Return the episodes that are sent for `msg`; a manager of another kind may draw others."""
+        return self._replay.sample(msg.batch_size, self.rng)
 
     @on(UpdatePriorityMsg)
     def update(self, msg: UpdatePriorityMsg) -> None:

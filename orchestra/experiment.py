@@ -10,6 +10,7 @@ import inspect
 import re
 import sys
 import traceback
+import typing
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -75,6 +76,38 @@ def variant(function: Callable[..., Topology], **defaults: object) -> Callable[.
 
     experiment.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # read by inspect
     return experiment
+
+
+def extends(base: Callable[..., Topology]) -> Callable[[Callable[..., Topology]], Callable[..., Topology]]:
+    """Make an experiment of a function that changes what `base` lays out. All flags of both are its flags.
+
+        @extends(load_experiment(Path(__file__).with_name("qmix_8m.py")))
+        def experiment(topology: Topology, *, every: Annotated[int, Field(ge=1)] = 4) -> Topology: ...
+
+    Raises:
+        UsageError: both have a parameter of one name.
+    """
+
+    def extend(function: Callable[..., Topology]) -> Callable[..., Topology]:
+        _, *own = inspect.signature(function).parameters.values()
+        inherited = inspect.signature(base).parameters
+        if twice := [parameter.name for parameter in own if parameter.name in inherited]:
+            raise UsageError(
+                f"{', '.join(twice)}: the experiment that is extended has a parameter of that name already"
+            )
+
+        @functools.wraps(function)
+        def experiment(**values: Any) -> Topology:
+            mine = {parameter.name: values.pop(parameter.name) for parameter in own if parameter.name in values}
+            return function(base(**values), **mine)
+
+        signature = inspect.Signature([*inherited.values(), *own], return_annotation=Topology)
+        experiment.__signature__ = signature  # type: ignore[attr-defined]  # read by inspect
+        both = (typing.get_type_hints(function, include_extras=True), typing.get_type_hints(base, include_extras=True))
+        experiment.__annotations__ = {**both[0], **both[1]}
+        return experiment
+
+    return extend
 
 
 def build(function: Callable[..., Topology], values: Mapping[str, Any]) -> Topology:

@@ -48,6 +48,23 @@ class PlannedNode:
         self.actors.append(PlannedActor(name, actor_class(kind), recipe))
         return Ref(f"{self.name}/{name}")
 
+    def replace(self, name: str, kind: type[Actor[Any]], **more: Any) -> None:
+        """Have the planned actor `name` be a `kind` instead: made with the arguments that were planned, and `more`.
+
+        Refs to it, and the order in which actors start, stay as they are.
+
+        Raises:
+            UsageError: no such actor is planned.
+        """
+        for index, actor in enumerate(self.actors):
+            if actor.name == name:
+                planned = actor.recipe
+                recipe: partial[Actor[Any]] = partial(actor_class(kind), *planned.args, **planned.keywords, **more)
+                self.actors[index] = PlannedActor(name, kind, recipe)
+                return
+        known = ", ".join(actor.name for actor in self.actors) or "none"
+        raise UsageError(f"node {self.name!r} has no actor {name!r} to replace; its actors are {known}")
+
 
 class Topology:
     """A plan: nodes, their actors, and which actor's end is the end of the run.

@@ -1,0 +1,60 @@
+"""QMIX on 8m with a TrajectoryManager of one's own: now and then a batch is made of won episodes alone."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from components import TrajectoryManager
+from components.replay import EpisodeReplay
+from components.replay.episodes import Sampled
+from messages import InsertTransitionMsg, SampleBatchMsg
+from orchestra import Topology, on
+from orchestra.experiment import extends, load_experiment
+
+STANDARD = Path(__file__).resolve().parents[2] / "experiments" / "qmix_8m.py"
+
+
+class Rehearsal(TrajectoryManager):
+    """Keeps won episodes a second time, and draws every n-th batch from them, once there are enough."""
+
+    def __init__(self, *, replay: EpisodeReplay, every: int) -> None:
+        super().__init__(replay=replay)
+        self._wins = EpisodeReplay(replay.spec, replay.capacity)
+        self._every = every
+
+    @on(InsertTransitionMsg)
+    def insert(self, msg: InsertTransitionMsg) -> None:
+        super().insert(msg)
+        frames, steps = np.repeat(msg.won, msg.lengths + 1), np.repeat(msg.won, msg.lengths)
+        if msg.won.any():
+            self._wins.insert(
+                msg.obs[frames],
+                msg.state[frames],
+                msg.available[frames],
+                msg.actions[steps],
+                msg.reward[steps],
+                msg.terminated[msg.won],
+                msg.lengths[msg.won],
+            )
+
+    def draw(self, msg: SampleBatchMsg) -> Sampled:
+        """Draw from the won episodes when it is their turn."""
+        if msg.number % self._every or len(self._wins) < msg.batch_size:
+            return super().draw(msg)
+        sampled = self._wins.sample(msg.batch_size, self.rng)
+        # Priorities that come back for these concern nobody: no episode of the other buffer has this generation.
+        return replace(sampled, generations=np.full_like(sampled.generations, -1))
+
+
+@extends(load_experiment(STANDARD))
+def experiment(
+    topology: Topology,
+    *,
+    rehearse_every: Annotated[int, Field(ge=1, description="every so many batches, one of won episodes")] = 4,
+) -> Topology:
+    """Lay out the standard run, with another TrajectoryManager in the place of its own."""
+    topology.nodes["learner"].replace("trajectories", Rehearsal, every=rehearse_every)
+    return topology
