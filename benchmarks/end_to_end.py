@@ -33,6 +33,7 @@ from components.replay import EpisodeReplay
 from orchestra import RealClock, RunDirectory, log
 from orchestra.experiment import build, load_experiment
 from orchestra.flags import Flags
+from orchestra.launch.local import Launch
 from orchestra.run import run_in_one_process, run_loop
 
 HERE = Path(__file__).resolve().parent
@@ -92,7 +93,7 @@ def run_inline(flags: dict[str, Any]) -> dict[str, float]:
         run = RunDirectory.create(Path(folder), "end_to_end", 0, clock=RealClock())
         run.write_config(experiment=EXPERIMENT, flags=values, seed=0, argv=sys.argv, clock=RealClock())
         log.configure(run.logs, node="learner")
-        run_loop(run_in_one_process(build(function, values), run, 0))
+        run_loop(run_in_one_process(build(function, values), run, Launch(EXPERIMENT, (), 0, run.path)))
         summary = json.loads(run.summary.read_text())
         log.close()
     wall = account.ended - account.began

@@ -2,23 +2,27 @@
 
 import asyncio
 import contextlib
+import hashlib
 import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from orchestra import door, dump, log
 from orchestra.cell import STOPPED, Cell
+from orchestra.clock import RealClock
 from orchestra.errors import OrchestraError, UsageError
 from orchestra.launch.local import Launch, LocalLauncher
 from orchestra.node import SYSTEM, Node
-from orchestra.run_directory import RunDirectory, write_json
+from orchestra.run_directory import RunDirectory, without_secrets, write_json
 from orchestra.system import NodeStatistics, StopNodeMsg, WindUpMsg
 from orchestra.topology import Topology
+from orchestra.trace.recorder import Recorder
+from orchestra.trace.records import Experiment
 from orchestra.transport.registry import transport_for
 
 T = TypeVar("T")
@@ -48,7 +52,21 @@ def run_loop(main: Coroutine[Any, Any, T]) -> T:
         return runner.run(main)
 
 
-async def run_in_one_process(topology: Topology, run: RunDirectory, seed: int) -> Outcome:
+def recorder_of(node: str, topology: Topology, run: RunDirectory, launch: Launch, *, inline: bool) -> Recorder | None:
+    """Return what records `node` of a run, or None if nothing does."""
+    digest = hashlib.sha256(launch.experiment.read_bytes()).hexdigest()
+    return launch.trace.recorder(
+        node,
+        run.traces,
+        clock=RealClock(),
+        seed=launch.seed,
+        inline=inline,
+        planned=frozenset(f"{node}/{actor.name}" for actor in topology.nodes[node].actors),
+        experiment=Experiment(str(launch.experiment), digest, tuple(without_secrets(launch.flags))),
+    )
+
+
+async def run_in_one_process(topology: Topology, run: RunDirectory, launch: Launch) -> Outcome:
     """Run every node of `topology` in this process, over the in-memory transport.
 
     What actors offload runs inline, so that two runs with one seed do exactly the same.
@@ -60,6 +78,7 @@ async def run_in_one_process(topology: Topology, run: RunDirectory, seed: int) -
     async with AsyncExitStack() as stack:
         nodes: list[Node] = []
         stack.enter_context(dump.on_request(nodes, then=lambda: None))
+        stack.enter_context(_recorded_on_request(nodes))
         main: Cell | None = None
         for planned in topology.nodes.values():
             node = Node(
@@ -67,9 +86,10 @@ async def run_in_one_process(topology: Topology, run: RunDirectory, seed: int) -
                 listen=f"{scope}-{planned.name}",
                 join=root_address if nodes else None,
                 secret=secret,
-                seed=seed,
+                seed=launch.seed,
                 run_directory=run.path,
                 inline=True,
+                recorder=recorder_of(planned.name, topology, run, launch, inline=True),
             )
             if not nodes:
                 node.main_actor = main_actor
@@ -92,7 +112,8 @@ async def run_in_processes(topology: Topology, run: RunDirectory, launch: Launch
     main_actor = topology.main_actor()
     root = topology.root.name
     others = [name for name in topology.nodes if name != root]
-    node = Node(root, listen=listen, seed=launch.seed, run_directory=run.path)
+    recorder = recorder_of(root, topology, run, launch, inline=False)
+    node = Node(root, listen=listen, seed=launch.seed, run_directory=run.path, recorder=recorder)
     node.main_actor = main_actor
     node.directory.expect(topology.nodes)
     async with node.running():
@@ -103,6 +124,7 @@ async def run_in_processes(topology: Topology, run: RunDirectory, launch: Launch
         try:
             with (
                 dump.on_request([node], then=lambda: launcher.signal(signal.SIGUSR1)),
+                _recorded_on_request([node], then=lambda: launcher.signal(signal.SIGUSR2)),
                 door.opened(run, door.Door(node.listening, node.secret)),
             ):
                 outcome = await _until_stopped(node, node.cell(main_actor))
@@ -132,7 +154,7 @@ async def run_node(topology: Topology, node: Node, join: str) -> str:
     root_lives = False
     try:
         # Heard from before there is a socket file that a sudden end would leave behind.
-        with _on_signals(terminate, signal.SIGTERM), dump.on_request([node]):
+        with _on_signals(terminate, signal.SIGTERM), dump.on_request([node]), _recorded_on_request([node]):
             async with node.running():
                 _spawn_all(topology, node)
                 done, _ = await asyncio.wait({terminated, node.stop_requested}, return_when=asyncio.FIRST_COMPLETED)
@@ -197,6 +219,25 @@ def _on_signals(call: Callable[[str], None], *signals: signal.Signals) -> Iterat
     finally:
         for number in signals:
             loop.remove_signal_handler(number)
+
+
+@contextlib.contextmanager
+def _recorded_on_request(nodes: Sequence[Node], then: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """While the block runs, answer SIGUSR2 by writing what the nodes' recorders know; the root passes it on."""
+
+    def write() -> None:
+        for node in nodes:
+            if node.recorder is not None:
+                node.recorder.dump("SIGUSR2")
+        then()
+
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGUSR2, write)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGUSR2)
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # one that comes too late must not kill
 
 
 async def _wind_up(root: Node) -> list[NodeStatistics]:

@@ -181,7 +181,7 @@ class RunDirectory:
                 },
                 "flags": {name: _HIDDEN if _SECRET.search(name) else value for name, value in flags.items()},
                 "seed": seed,
-                "command": _without_secrets(argv),
+                "command": without_secrets(argv),
                 "started": clock.now().isoformat(),
                 "git": git_state(experiment.absolute().parent),
                 # From the installed packages' metadata: asking torch itself would import it into every process.
@@ -262,7 +262,8 @@ def _plain(value: object) -> object:
     return value
 
 
-def _without_secrets(argv: Sequence[str]) -> list[str]:
+def without_secrets(argv: Sequence[str]) -> list[str]:
+    """A command line as it may be written down: of a flag that is named after a secret, the name only."""
     shown: list[str] = []
     hide_next = False
     for word in argv:

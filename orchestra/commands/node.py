@@ -8,10 +8,11 @@ from orchestra.commands.endings import FAILED, failures_in_one_line
 from orchestra.errors import UsageError
 from orchestra.experiment import build, load_experiment
 from orchestra.flags import FlagParser, Flags
-from orchestra.launch.local import SECRET_VARIABLE
+from orchestra.launch.local import SECRET_VARIABLE, Launch
 from orchestra.node import Node
-from orchestra.run import run_loop, run_node
+from orchestra.run import recorder_of, run_loop, run_node
 from orchestra.run_directory import RunDirectory
+from orchestra.trace.settings import TraceSettings
 
 
 def command(arguments: list[str]) -> int:
@@ -22,6 +23,7 @@ def command(arguments: list[str]) -> int:
         parser.add_argument(option, required=True)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--run-directory", type=Path, required=True)
+    TraceSettings.add_to(parser)
     end = arguments.index("--") if "--" in arguments else len(arguments)
     options = parser.parse_strictly(arguments[:end])
     secret = _secret()
@@ -31,6 +33,8 @@ def command(arguments: list[str]) -> int:
         raise UsageError(f"{options.file} has no node {options.node!r}; its nodes are {', '.join(topology.nodes)}")
     run = RunDirectory.open(options.run_directory)
     log.configure(run.logs, node=options.node, level=options.log_level)
+    trace = TraceSettings.of(options)
+    launch = Launch(options.file, arguments[end + 1 :], options.seed, run.path, options.log_level, trace)
     node = Node(
         options.node,
         listen=options.listen,
@@ -38,6 +42,7 @@ def command(arguments: list[str]) -> int:
         secret=secret,
         seed=options.seed,
         run_directory=run.path,
+        recorder=recorder_of(options.node, topology, run, launch, inline=False),
     )
     try:
         with failures_in_one_line(f"node {options.node}", run.logs / f"{options.node}.jsonl"):

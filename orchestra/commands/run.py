@@ -4,6 +4,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from rich.filesize import decimal
+
 from orchestra import log
 from orchestra.clock import RealClock
 from orchestra.commands.endings import ABORTED, FAILED, failures_in_one_line
@@ -13,6 +15,7 @@ from orchestra.flags import FlagParser, Flags
 from orchestra.launch.local import Launch
 from orchestra.run import Outcome, run_in_one_process, run_in_processes, run_loop
 from orchestra.run_directory import RunDirectory
+from orchestra.trace.settings import TraceSettings
 from orchestra.transport.memory import MemoryTransport
 from orchestra.transport.registry import transport_for
 
@@ -48,6 +51,7 @@ def _parser() -> FlagParser:
         choices=["debug", "info", "warning", "error"],
         help="what goes into the logs of the run (default: info)",
     )
+    TraceSettings.add_to(parser)
     return parser
 
 
@@ -66,6 +70,7 @@ def command(arguments: list[str]) -> int:
     values = flags.collect(options)
     if options.seed < 0:
         raise UsageError(f"--seed: {options.seed} is not allowed: it must be 0 or more")
+    trace = TraceSettings.of(options)
     topology = build(function, values)
     topology.main_actor()  # or say that there is none, before anything is made
     in_one_process = options.single_process or len(topology.nodes) == 1
@@ -85,21 +90,29 @@ def command(arguments: list[str]) -> int:
     log.configure(run.logs, node=topology.root.name, level=options.log_level)
     try:
         with failures_in_one_line("the run", log_file):
+            given = flags.to_argv(values)
+            launch = Launch(path.absolute(), given, options.seed, run.path.absolute(), options.log_level, trace)
             if in_one_process:
-                outcome = run_loop(run_in_one_process(topology, run, options.seed))
+                outcome = run_loop(run_in_one_process(topology, run, launch))
             else:
-                given = flags.to_argv(values)
-                launch = Launch(path.absolute(), given, options.seed, run.path.absolute(), options.log_level)
                 outcome = run_loop(run_in_processes(topology, run, launch, options.listen))
             return _exit_code(outcome, log_file)
         return FAILED
     finally:
         log.close()
+        _say_where_the_trace_is(run)
+
+
+def _say_where_the_trace_is(run: RunDirectory) -> None:
+    files = list(run.traces.glob("*.trace"))
+    if files:
+        nbytes = sum(file.stat().st_size for file in files)
+        print(f"trace: {decimal(nbytes)} in {run.traces}; orchestra trace ls {run.path}", file=sys.stderr)
 
 
 def _experiment_path(arguments: Sequence[str]) -> Path | None:
     """The first word that is neither a flag nor the value of a flag of `orchestra run`."""
-    takes_value = {"--seed", "--runs-dir", "--listen", "--log-level"}
+    takes_value = {"--seed", "--runs-dir", "--listen", "--log-level", *TraceSettings.TAKE_VALUES}
     previous = ""
     for word in arguments:
         if not word.startswith("-") and previous not in takes_value:

@@ -16,6 +16,7 @@ from orchestra.errors import UsageError
 from orchestra.node import Node
 from orchestra.supervision import Restart
 from orchestra.system import ProcessStatistics
+from orchestra.trace.settings import NO_TRACE, TraceSettings
 from orchestra.transport.registry import transport_for
 
 SECRET_VARIABLE = "ORCHESTRA_SECRET"  # noqa: S105 (the variable's name, not a secret)
@@ -32,11 +33,12 @@ class Launch:
     seed: int
     run_directory: Path
     log_level: str = "info"
+    trace: TraceSettings = NO_TRACE
 
     def command(self, node: str, join: str, listen: str) -> list[str]:
         """Return the command line of the process of `node`."""
         own = ["--node", node, "--join", join, "--listen", listen, "--seed", str(self.seed)]
-        own += ["--run-directory", str(self.run_directory), "--log-level", self.log_level]
+        own += ["--run-directory", str(self.run_directory), "--log-level", self.log_level, *self.trace.to_argv()]
         return [sys.executable, "-m", "orchestra", "node", str(self.experiment), *own, "--", *self.flags]
 
 

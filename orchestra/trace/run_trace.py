@@ -1,6 +1,7 @@
 """The trace of a run: the recordings of its node processes, and the lives of the actors in them."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -81,13 +82,17 @@ class RunTrace:
         self.path = path
         self.recordings: list[Recording] = []
         groups: dict[tuple[str, int], dict[str, list[TraceFile]]] = {}
-        for each in trace_files(path):
-            file = TraceFile(each)
-            stem = each.name.rsplit(".", 2)[0]
-            groups.setdefault((file.header.node, file.header.generation), {}).setdefault(stem, []).append(file)
-        for _, stems in sorted(groups.items()):
-            newest = max(stems.values(), key=lambda files: files[0].header.wall)
-            self.recordings.append(Recording(sorted(newest, key=lambda file: file.header.segment)))
+        with ExitStack() as stack:
+            for each in trace_files(path):
+                file = stack.enter_context(TraceFile(each))
+                stem = each.name.rsplit(".", 2)[0]
+                groups.setdefault((file.header.node, file.header.generation), {}).setdefault(stem, []).append(file)
+            for _, stems in sorted(groups.items()):
+                newest = max(stems, key=lambda stem: stems[stem][0].header.wall)
+                self.recordings.append(Recording(sorted(stems.pop(newest), key=lambda file: file.header.segment)))
+                for file in [file for older in stems.values() for file in older]:
+                    file.close()
+            stack.pop_all()
 
     def __enter__(self) -> Self:
         return self

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
-from typing import Self, get_args
+from typing import ClassVar, Self, get_args
 
 from orchestra.clock import Clock
 from orchestra.errors import UsageError
@@ -27,6 +27,11 @@ _DISTRIBUTIONS = {"orchestra": "orchestra-rl", "numpy": "numpy", "torch": "torch
 @dataclass(frozen=True, slots=True)
 class TraceSettings:
     """What of a run is recorded."""
+
+    TAKE_VALUES: ClassVar[frozenset[str]] = frozenset(
+        {"--trace", "--trace-include", "--trace-exclude", "--trace-flight-mib"}
+    )
+    """The flags that are followed by a value."""
 
     mode: Mode = "flight"
     include: Sequence[str] = ()
@@ -159,6 +164,9 @@ class TraceSettings:
             )
         filters = Filters(self.include, self.exclude)
         return Recorder(sink, types=types, generation=generation, clock=clock, planned=planned, filters=filters)
+
+
+NO_TRACE = TraceSettings(mode="off")
 
 
 def _versions() -> dict[str, str]:
