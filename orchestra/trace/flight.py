@@ -101,4 +101,4 @@ class FlightRing:
             self._log.error("the flight record could not be written", exc_info=error)
             return
         files = [str(path) for path in writer.paths]
-        self._log.warning("flight record written", files=files, nbytes=writer.nbytes, reason=reason)
+        self._log.info("flight record written", files=files, nbytes=writer.nbytes, reason=reason)
