@@ -107,7 +107,7 @@ def _say_where_the_trace_is(run: RunDirectory) -> None:
     files = list(run.traces.glob("*.trace"))
     if files:
         nbytes = sum(file.stat().st_size for file in files)
-        print(f"trace: {decimal(nbytes)} in {run.traces}; orchestra trace ls {run.path}", file=sys.stderr)
+        print(f"trace: {decimal(nbytes)} in {run.traces}; orchestra trace ls {run.path}")
 
 
 def _experiment_path(arguments: Sequence[str]) -> Path | None:

@@ -108,10 +108,10 @@ def run_of(folder: Path) -> Path:
 
 def test_a_run_of_several_processes_is_recorded_whole(tmp_path: Path) -> None:
     with started(tmp_path, "--trace", "full", "--seed", "5") as process:
-        _, err = process.communicate(timeout=PATIENCE_S)
+        out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, err
     run = run_of(tmp_path)
-    assert f"in {run / 'traces'}; orchestra trace ls {run}" in err
+    assert f"in {run / 'traces'}; orchestra trace ls {run}" in out
     with RunTrace(run) as trace:
         assert trace.actors() == ["far/client", "root/server"]
         assert [recording.notes() for recording in trace.recordings] == [[], []]
@@ -155,7 +155,7 @@ def test_a_failure_and_a_signal_write_the_flight_records_of_processes(tmp_path: 
     with started(other, "--fail-at", "20") as process:
         _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1
-    assert "root/server failed: ValueError: 20 is too much" in err
+    assert "20 is too much" in err
     with RunTrace(run_of(other)) as trace:
         *_, last = trace.activations(trace.life("root/server"))
     assert last.handled.failure.text == "20 is too much"
