@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from components.downwards import pass_down
 from components.evaluations import Evaluations
 from components.replay.limiter import SampleToInsertRatio
 from messages import (
@@ -131,8 +132,8 @@ class Orchestrator(
         self._below[msg.ref.address] = msg.ref
         self._workers[msg.ref.address] = 1 if msg.role == "worker" else 0
         if self._params is not None:
-            await msg.ref.tell(self._params)
-        await msg.ref.tell(PaceMsg(running=self._running))
+            await pass_down(msg.ref, self._params)
+        await pass_down(msg.ref, PaceMsg(running=self._running))
         self._evaluations.lost(msg.ref.address)  # started anew, it knows nothing of what it was asked before
         await self._hand_out_evaluations()
         await self._report()
@@ -182,7 +183,7 @@ class Orchestrator(
     async def load(self, msg: LoadParamsMsg) -> None:
         self._params = msg.model_copy(update={"env_steps": self._env_steps})
         for ref in self._below.values():
-            await ref.tell(self._params)
+            await pass_down(ref, self._params)
 
     @on(EvaluatedMsg)
     async def evaluated(self, msg: EvaluatedMsg) -> None:
@@ -224,7 +225,7 @@ class Orchestrator(
             return
         self._running = running
         for ref in self._below.values():
-            await ref.tell(PaceMsg(running=running))
+            await pass_down(ref, PaceMsg(running=running))
 
     async def _test(self) -> bool:
         """Have a worker below play greedily; return whether there was one."""
@@ -240,7 +241,7 @@ class Orchestrator(
         """Have each test that waits played below: of one that died with it, by another."""
         players = [ref for address, ref in self._below.items() if self._workers[address]]
         for player, message in self._evaluations.assign(players):
-            await player.tell(message)
+            await pass_down(player, message)
 
     async def _finish(self) -> None:
         if self._finishing:

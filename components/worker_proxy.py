@@ -2,6 +2,7 @@
 
 from typing import Any, ClassVar
 
+from components.downwards import pass_down
 from components.evaluations import Evaluations
 from components.rollout import concatenated
 from messages import EvaluatedMsg, EvaluateMsg, InsertTransitionMsg, JoinMsg, LoadParamsMsg, MembersMsg, PaceMsg
@@ -49,9 +50,9 @@ class WorkerProxy(
         self._workers[worker.address] = worker
         self.watch(worker)
         if self._params is not None:
-            await worker.tell(self._params)
+            await pass_down(worker, self._params)
         if self._pace is not None:
-            await worker.tell(self._pace)
+            await pass_down(worker, self._pace)
         self._evaluations.lost(worker.address)  # started anew, it knows nothing of what it was asked before
         await self._hand_out_evaluations()
         await self._to.tell(MembersMsg(proxy=self.me, workers=len(self._workers)))
@@ -84,13 +85,13 @@ class WorkerProxy(
     async def load(self, msg: LoadParamsMsg) -> None:
         self._params = msg
         for worker in self._workers.values():
-            await worker.tell(msg)
+            await pass_down(worker, msg)
 
     @on(PaceMsg)
     async def pace(self, msg: PaceMsg) -> None:
         self._pace = msg
         for worker in self._workers.values():
-            await worker.tell(msg)
+            await pass_down(worker, msg)
 
     @on(EvaluateMsg)
     async def evaluate(self, msg: EvaluateMsg) -> None:
@@ -106,7 +107,7 @@ class WorkerProxy(
     async def _hand_out_evaluations(self) -> None:
         """Have each test that waits played by one of the workers, and hear of its end."""
         for worker, message in self._evaluations.assign(list(self._workers.values())):
-            await worker.tell(message.model_copy(update={"reply_to": Ref(self.me.address)}))
+            await pass_down(worker, message.model_copy(update={"reply_to": Ref(self.me.address)}))
 
     async def _send_on(self) -> None:
         gathered, self._gathered = self._gathered, []

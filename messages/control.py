@@ -65,6 +65,8 @@ class TrainedMsg(Message):
 class CheckpointMsg(Request[str]):
     """Save everything that learning on needs, and answer with the file's path."""
 
+    lane: ClassVar[Lane] = Lane.BOUNDED
+
     env_steps: int
 
 

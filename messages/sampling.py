@@ -1,16 +1,18 @@
 """Across: a batch is asked for, arrives at the Trainer, and its priorities go back."""
 
-from typing import Annotated, Self
+from typing import Annotated, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import model_validator
 
-from orchestra import Axes, Message, Ref
+from orchestra import Axes, Lane, Message, Ref
 
 
 class BatchTrainingDataMsg(Message):
     """A batch of whole episodes, padded with zeros to the longest: `frames` is its steps + 1."""
+
+    lane: ClassVar[Lane] = Lane.BOUNDED
 
     number: int
     """Which batch of the run this is, from 1."""

@@ -230,7 +230,13 @@ class Cell:
             # As it would be if it came from another node. Who must know that an actor ends watches it.
             self.node.dead_letter(envelope, "the actor is stopping")
             return None
-        return None if mailbox.put_nowait(envelope) else mailbox.wait_for_room(envelope)
+        return None if mailbox.put_nowait(envelope) else self._queue(envelope)
+
+    async def _queue(self, envelope: Envelope) -> None:
+        try:
+            await self.mailbox.wait_for_room(envelope)
+        except ActorStopped:
+            self.node.dead_letter(envelope, "the actor stopped while its mailbox was full")
 
     def accept_nowait(self, sender: str, message: Message) -> None:
         """Queue a message of this node, or raise `MailboxFull`, or `ActorStopped` if this actor is stopping."""

@@ -30,7 +30,7 @@ class Mailbox:
     Writers that found no room are let in in the order they came. An envelope that came over a connection is always
     let in, because its sender holds credit for it; so is a message larger than the whole mailbox, once it is empty.
     What an actor tells itself never waits, since nobody but the one who would wait makes room: it is let in beyond the
-    bounds, up to twice of them, and beyond that refused.
+    bounds, up to twice of them whatever others told, and beyond that refused.
     """
 
     __slots__ = (
@@ -84,7 +84,7 @@ class Mailbox:
                 if envelope.origin is None and not self._lets_in(envelope):
                     return False
                 self._append_latest(envelope)
-        elif envelope.origin is None and not self._lets_in(envelope):
+        elif lane is Lane.ORDERED and envelope.origin is None and not self._lets_in(envelope):
             return False
         else:
             self._ordered.append(envelope)
@@ -188,11 +188,12 @@ class Mailbox:
             return True
         if envelope.sender != envelope.recipient:
             return False
-        if len(self._ordered) < 2 * self._capacity and self._nbytes + envelope.nbytes <= 2 * self._capacity_bytes:
+        sizes = [nbytes for sender, nbytes in map(_sender_and_size, self._ordered) if sender == envelope.sender]
+        if len(sizes) < 2 * self._capacity and sum(sizes) + envelope.nbytes <= 2 * self._capacity_bytes:
             return True
         raise MailboxFull(
             f"{envelope.recipient} tells itself a {type(envelope.message).__name__} while its mailbox holds "
-            f"{len(self._ordered)} messages ({self._nbytes:,} bytes), twice what it should; it would wait for itself"
+            f"{len(sizes)} messages ({sum(sizes):,} bytes) from itself already; it would wait for itself"
         )
 
     def _has_room(self, envelope: Envelope) -> bool:
@@ -232,3 +233,10 @@ class Mailbox:
         if old.origin is not None:
             old.origin.consumed(old.recipient, old.nbytes)
         return True
+
+
+def _sender_and_size(item: Told | Envelope | _Slot) -> tuple[str, int]:
+    if isinstance(item, tuple):
+        return item[0], item[2]
+    envelope = item.envelope if isinstance(item, _Slot) else item
+    return envelope.sender, envelope.nbytes

@@ -1,6 +1,7 @@
 """A process of a simulation: a node with a machine of its own. It can be killed, held up, and started again."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Setup = Callable[[Node], object]
 
+DEAD_S = 1.0
+"""How long a process that is kept is dead, on average."""
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -52,21 +55,31 @@ class Process:
         name: its own, its node's, and its host's on the network.
         setup: spawns the node's actors; called again for each new start.
         may_fail: whether the simulation goes on when an actor of it fails for good, which ends the process.
+        kept: whether it is started again when it has died, as a launcher does; then it may fail, too.
         options: what else `Node` is given.
     """
 
     def __init__(
-        self, loop: SimulatedLoop, name: str, setup: Setup | None, *, may_fail: bool, options: Mapping[str, Any]
+        self,
+        loop: SimulatedLoop,
+        name: str,
+        setup: Setup | None,
+        *,
+        may_fail: bool,
+        kept: bool,
+        options: Mapping[str, Any],
     ) -> None:
         self.name = name
         self.starts = 0
         """How often it was started."""
         self.failures: list[BaseException] = []
         """What it died of, where it died of itself."""
+        self.kept = kept
+        """Whether it is started again when it has died."""
         self._loop = loop
         self._network: Network = loop.network
         self._setup = setup
-        self._may_fail = may_fail
+        self._may_fail = may_fail or kept
         self._options = options
         self._strand: Strand | None = None
         self._node: Node | None = None
@@ -113,7 +126,8 @@ class Process:
             raise ProcessDied(f"process {self.name} ended as it began: {self._ended.result()}")
 
     async def stop(self) -> None:
-        """Stop gracefully, and wait for the end."""
+        """Stop gracefully and for good, and wait for the end."""
+        self.kept = False
         self.node.request_stop("asked to stop")
         await self.ended()
 
@@ -196,6 +210,15 @@ class Process:
         assert self._ended is not None
         if not self._ended.done():
             self._ended.set_result(reason)
+        if self.kept:
+            name = f"launcher of {self.name}"
+            self._loop.create_task(self._revive(), name=name, context=self._loop.outside.context.copy())
+
+    async def _revive(self) -> None:
+        await asyncio.sleep(self._loop.dice.exponential(DEAD_S))
+        if not self.running:
+            with contextlib.suppress(ProcessDied):  # it did not reach the root, say; its end has been seen to already
+                await self.start()
 
 
 class _Hop:

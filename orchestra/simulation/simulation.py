@@ -4,7 +4,6 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any, TypeVar
 
 import structlog
@@ -14,7 +13,7 @@ from orchestra.errors import UsageError
 from orchestra.simulation.dice import Dice
 from orchestra.simulation.loop import SimulatedLoop, where
 from orchestra.simulation.network import PREFIX, Network
-from orchestra.simulation.process import Process, ProcessDied, Setup
+from orchestra.simulation.process import Process, Setup
 
 T = TypeVar("T")
 
@@ -23,8 +22,6 @@ LOOK_S = 0.1
 """How often `until` looks."""
 HEALED_S = 3.0
 """How long a random partition lasts, on average."""
-DEAD_S = 1.0
-"""How long a process that was killed at random is dead, on average."""
 STILL_S = 2.0
 """How long a process stands still at random, on average."""
 
@@ -83,13 +80,22 @@ class Simulation:
 
     # Its processes
 
-    def node(self, name: str, setup: Setup | None = None, *, may_fail: bool = False, **options: Any) -> Process:
+    def node(
+        self,
+        name: str,
+        setup: Setup | None = None,
+        *,
+        may_fail: bool = False,
+        kept: bool = False,
+        **options: Any,
+    ) -> Process:
         """Plan a process that hosts the node `name`; the first is the root, which the others join.
 
         Args:
             name: the node's.
             setup: spawns its actors, each time that it starts.
             may_fail: whether the simulation goes on when the node fails, as a process of a run does.
+            kept: whether it is started again, about a second later, when it has died or failed, as a launcher does.
             options: other arguments of `Node`.
 
         Raises:
@@ -104,7 +110,7 @@ class Simulation:
             "secret": self._secret,
             "seed": self.seed,
         }
-        process = Process(self.loop, name, setup, may_fail=may_fail, options=given | options)
+        process = Process(self.loop, name, setup, may_fail=may_fail, kept=kept, options=given | options)
         self.processes[name] = process
         return process
 
@@ -162,7 +168,6 @@ class Simulation:
         partitions: float = 0.0,
         stills: float = 0.0,
         kills: float = 0.0,
-        mortal: tuple[Process, ...] = (),
     ) -> AsyncIterator[None]:
         """While the block runs, let things go wrong at random. Packets get through again when it ends.
 
@@ -171,8 +176,7 @@ class Simulation:
             partitions: pairs of processes, per second, between which no packet gets through for some seconds, one way
                 or both.
             stills: processes per second that stand still for some seconds.
-            kills: processes per second that are killed, loudly or silently, and started again.
-            mortal: the processes that may be killed.
+            kills: processes per second, of those that are kept, that are killed, loudly or silently.
         """
         busy = [
             self.loop.create_task(self._repeat(rate, fault), name="faults")
@@ -180,7 +184,7 @@ class Simulation:
                 (cuts, self._cut_one),
                 (partitions, self._partition_some),
                 (stills, self._stop_one),
-                (kills, partial(self._kill_one, mortal)),
+                (kills, self._kill_one),
             )
             if rate > 0
         ]
@@ -194,8 +198,6 @@ class Simulation:
             for error in ends:
                 if isinstance(error, Exception):
                     raise error
-            for process in mortal:
-                await self._revive(process)
 
     async def _repeat(self, rate: float, fault: Callable[[], Awaitable[None]]) -> None:
         while True:
@@ -220,18 +222,9 @@ class Simulation:
     async def _stop_one(self) -> None:
         self.dice.choice(list(self.processes.values())).stand_still(self.dice.exponential(STILL_S))
 
-    async def _kill_one(self, mortal: tuple[Process, ...]) -> None:
-        process = self.dice.choice(mortal)
-        process.kill(silently=self.dice.chance(0.3))
-        await asyncio.sleep(self.dice.exponential(DEAD_S))
-        await self._revive(process)
-
-    async def _revive(self, process: Process) -> None:
-        while not process.running:
-            try:
-                await process.start()
-            except ProcessDied:  # it did not reach the root; a launcher tries again too
-                await asyncio.sleep(DEAD_S)
+    async def _kill_one(self) -> None:
+        if mortal := [process for process in self.processes.values() if process.kept and process.running]:
+            self.dice.choice(mortal).kill(silently=self.dice.chance(0.3))
 
     # What it looks like
 

@@ -28,6 +28,11 @@ class UrgentMsg(Message):
     n: int
 
 
+class BoundedMsg(Message):
+    lane: ClassVar[Lane] = Lane.BOUNDED
+    n: int
+
+
 class Credit:
     """An origin that counts what was given back."""
 
@@ -172,6 +177,24 @@ def test_a_writer_that_gave_up_is_passed_over(run: Callable[..., Any]) -> None:
         await second
 
     run(main())
+
+
+def test_what_its_receiver_has_bounded_is_let_in_in_order() -> None:
+    mailbox = Mailbox(capacity=1)
+    messages = [NumberMsg(n=0), BoundedMsg(n=1), BoundedMsg(n=2), NumberMsg(n=3)]
+    assert [mailbox.put_nowait(envelope(message)) for message in messages] == [True, True, True, False]
+    assert taken(mailbox) == [0, 1, 2]
+
+
+def test_what_others_told_takes_no_room_from_what_an_actor_tells_itself() -> None:
+    mailbox = Mailbox(capacity=2)
+    for n in range(5):
+        mailbox.put_nowait(envelope(NumberMsg(n=n), origin=Credit()))
+    for n in (5, 6, 7, 8):
+        assert mailbox.put_nowait(envelope(NumberMsg(n=n), sender="here/me"))
+    with pytest.raises(MailboxFull, match=r"here/me tells itself a NumberMsg while .* holds 4 messages \(4 bytes\)"):
+        mailbox.put_nowait(envelope(NumberMsg(n=9), sender="here/me"))
+    assert taken(mailbox) == list(range(9))
 
 
 def test_closing_turns_waiting_writers_away_and_keeps_what_is_queued(run: Callable[..., Any]) -> None:

@@ -212,6 +212,25 @@ def test_tell_waits_while_the_mailbox_is_full_and_tell_nowait_raises(run: Run) -
     run(main())
 
 
+def test_what_waits_for_room_when_an_actor_stops_is_a_dead_letter_and_no_failure_of_its_sender(run: Run) -> None:
+    async def main() -> None:
+        gate = asyncio.Event()
+        async with alone() as node:
+            book = node.spawn("book", Notebook, gate=gate)
+            await book.tell(HoldMsg())
+            await settle_started(node)
+            for n in range(4):
+                book.tell_nowait(NoteMsg(n=n))
+            telling = asyncio.create_task(book.tell(NoteMsg(n=4)))
+            await asyncio.sleep(0)
+            node.cell("here/book").request_stop()
+            await telling
+            assert node.statistics().dead_letters == 1
+            gate.set()
+
+    run(main())
+
+
 async def settle_started(node: Node) -> None:
     """Let the first message of a notebook be taken."""
     await turns_until(lambda: node.cell("here/book").statistics().handled > 0)

@@ -1,0 +1,365 @@
+"""The five actors under many schedules: nothing is lost, counted twice or stuck, and parameters never go backwards.
+
+The actors, nodes and links are the real ones. The environment counts its episodes and names them in its observations,
+the policy counts its updates, and the replay buffer writes down what it is given.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from components import LinearSchedule, Orchestrator, Trainer, TrajectoryManager, Worker, WorkerProxy
+from components.envs.base import Env, EnvSpec
+from components.policies.base import EpisodeBatch, Learned, Policy
+from components.replay import EpisodeReplay, PrioritizedEpisodeReplay, SampleToInsertRatio
+from messages import (
+    BatchTrainingDataMsg,
+    EvaluatedMsg,
+    InsertTransitionMsg,
+    LoadParamsMsg,
+    PaceMsg,
+    ProgressMsg,
+    SampleBatchMsg,
+)
+from orchestra import Actor, Lane, Node, Ref, freeze, on
+from orchestra.cell import STOPPED
+from orchestra.simulation import Process, Simulation, SimulationStuck, each_seed, failing_seed
+
+SPEC = EnvSpec("tally", n_agents=1, n_actions=2, obs_size=3, state_size=1, episode_limit=4)
+Episode = tuple[int, int, int]
+"""Which environment, which copy of it, which episode of that."""
+
+
+class Account:
+    """What happened in a run, seen from outside."""
+
+    def __init__(self) -> None:
+        self.played: defaultdict[int, list[Episode]] = defaultdict(list)
+        """By environment, the episodes that ended, in this order."""
+        self.inserted: list[Episode] = []
+        """Those that the replay buffer was given."""
+        self.loaded: list[list[float]] = []
+        """By policy, the parameters that it was given, in this order."""
+        self.progress: list[ProgressMsg] = []
+        self.environments = 0
+
+    def inserted_by(self, environment: int) -> list[Episode]:
+        return [episode for episode in self.inserted if episode[0] == environment]
+
+    def check(self, *, gaps: bool = False) -> None:
+        """Nothing twice; per environment all in order; and, unless there may be `gaps`, nothing missing in between."""
+        assert len(set(self.inserted)) == len(self.inserted)
+        for environment, played in self.played.items():
+            inserted = self.inserted_by(environment)
+            if gaps:
+                assert inserted == [episode for episode in played if episode in set(inserted)]
+            else:
+                assert inserted == played[: len(inserted)]
+        for loads in self.loaded:
+            assert loads == sorted(loads)
+        last = self.progress[-1]
+        assert last.state == "done"
+        assert last.env_steps >= last.goal_steps
+        assert last.episodes == len(self.inserted)
+        assert last.updates > 0
+
+
+class Tally(Env):
+    """Episodes of one to four steps, each of which says whose it is."""
+
+    spec = SPEC
+
+    def __init__(self, n_envs: int, *, seed: int, account: Account) -> None:
+        self.n_envs = n_envs
+        self._account = account
+        account.environments += 1
+        self._number = account.environments
+        self._rng = np.random.default_rng(seed)
+        self._episode = np.full(n_envs, -1)
+        self._left = np.zeros(n_envs, np.int64)
+        self.obs = np.zeros((n_envs, 1, 3), np.float32)
+        self.state = np.zeros((n_envs, 1), np.float32)
+        self.available = np.ones((n_envs, 1, 2), np.bool_)
+        self.reward = np.ones(n_envs, np.float32)
+        self.terminated = np.zeros(n_envs, np.bool_)
+        self.truncated = np.zeros(n_envs, np.bool_)
+        self.won = np.zeros(n_envs, np.bool_)
+
+    def reset(self, which: np.ndarray | None = None) -> None:
+        which = np.ones(self.n_envs, np.bool_) if which is None else which
+        self._episode[which] += 1
+        self._left[which] = self._rng.integers(1, SPEC.episode_limit + 1, which.sum())
+        self.terminated[which] = False
+        self._look()
+
+    def step(self, actions: np.ndarray) -> None:
+        self._left -= 1
+        self.terminated[:] = self._left == 0
+        for copy in np.flatnonzero(self.terminated):
+            self._account.played[self._number].append((self._number, int(copy), int(self._episode[copy])))
+
+    def _look(self) -> None:
+        self.obs[:, 0, 0] = self._number
+        self.obs[:, 0, 1] = np.arange(self.n_envs)
+        self.obs[:, 0, 2] = self._episode
+
+
+class Counter(Policy):
+    """Its one parameter is how often it has learned."""
+
+    def __init__(self, spec: EnvSpec, *, seed: int, account: Account) -> None:
+        self.updates = 0.0
+        self._loads: list[float] = []
+        account.loaded.append(self._loads)
+
+    def initial_hidden(self, n_envs: int) -> np.ndarray:
+        return np.zeros((n_envs, 1, 1), np.float32)
+
+    def act(self, obs: Any, available: Any, last_actions: Any, hidden: Any, *, epsilon: float, rng: Any) -> Any:
+        return np.zeros(obs.shape[:2], np.int64), hidden
+
+    def learn(self, batch: EpisodeBatch) -> Learned:
+        self.updates += 1.0
+        return Learned({"loss": self.updates}, np.ones(len(batch.lengths), np.float32))
+
+    def params(self) -> np.ndarray:
+        return freeze(np.array([self.updates], np.float32))
+
+    def load(self, params: np.ndarray) -> None:
+        self._loads.append(float(params[0]))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"updates": torch.tensor(self.updates)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.updates = float(state["updates"])
+
+
+def recording(kind: type[Any], account: Account) -> Any:
+    """An empty replay buffer of a kind that writes down what it is given."""
+
+    class Recording(kind):
+        def insert(self, obs: Any, state: Any, available: Any, actions: Any, reward: Any, *rest: Any) -> None:
+            super().insert(obs, state, available, actions, reward, *rest)
+            starts = np.cumsum(rest[1] + 1) - (rest[1] + 1)
+            account.inserted += [(int(a), int(b), int(c)) for a, b, c in obs[starts, 0]]
+
+    return Recording(SPEC, 16)
+
+
+class Listener(Actor[ProgressMsg | EvaluatedMsg]):
+    """In the Monitor's place."""
+
+    def __init__(self, account: Account) -> None:
+        self._account = account
+
+    @on(ProgressMsg)
+    def progress(self, msg: ProgressMsg) -> None:
+        self._account.progress.append(msg)
+
+    @on(EvaluatedMsg)
+    def evaluated(self, msg: EvaluatedMsg) -> None: ...
+
+
+class Plan:
+    """A run of the five actors whose every free choice is the seed's."""
+
+    def __init__(
+        self,
+        sim: Simulation,
+        *,
+        workers_die: bool = False,
+        proxy_dies: bool = False,
+        manager: Any = TrajectoryManager,
+        gatherer: Any = WorkerProxy,
+    ) -> None:
+        dice = sim.dice
+        self.sim = sim
+        self.account = Account()
+        self.env = partial(Tally, account=self.account)
+        self.policy = partial(Counter, account=self.account)
+        self.prioritized = dice.chance(0.3)
+        self.n_envs = 1 + dice.below(3)
+        self.goal = 12 + dice.below(24)
+        self.batches_per_load = 1 + dice.below(3)
+        self.manager, self.gatherer = manager, gatherer
+        self.learner = sim.node("learner", self._learner, run_directory=Path("nowhere"))
+        upstream = "learner/orchestrator"
+        self.proxy: Process | None = None
+        if dice.chance(0.7):
+            self.proxy = sim.node("host", partial(self._proxy, Ref(upstream)), kept=proxy_dies)
+            upstream = "host/proxy"
+        self.workers = [
+            sim.node(f"worker-{number}", partial(self._worker, Ref(upstream)), kept=workers_die or proxy_dies)
+            for number in range(1 + dice.below(3))
+        ]
+
+    async def end(self) -> None:
+        """Wait until the Orchestrator has stopped, and then the learner."""
+        assert await self.orchestrator == STOPPED
+        await self.learner.stop()
+
+    def small(self, kind: type[Any]) -> Any:
+        """The same actor, with a mailbox that may be as small as one message."""
+        capacity = self.sim.dice.choice((1, 1, 2, 3, 4096))
+        return type(kind.__name__, (kind,), {"mailbox_capacity": capacity})
+
+    def _learner(self, node: Node) -> None:
+        dice = self.sim.dice
+        monitor = node.spawn("monitor", self.small(Listener), self.account)
+        kind = PrioritizedEpisodeReplay if self.prioritized else EpisodeReplay
+        manager = node.spawn("trajectories", self.small(self.manager), replay=recording(kind, self.account))
+        ratio = dice.choice((0.25, 0.5, 1.0, 2.0))
+        orchestrator = node.spawn(
+            "orchestrator",
+            self.small(Orchestrator),
+            trajectories=manager,
+            monitor=monitor,
+            limiter=SampleToInsertRatio(ratio, min_size=3, error_buffer=max(2.0 * ratio, dice.choice((2.0, 8.0)))),
+            batch_size=2,
+            goal_steps=self.goal,
+            batches_per_load=self.batches_per_load,
+            batches_in_flight=1 + dice.below(3),
+            test_interval=10,
+            test_episodes=2,
+            checkpoint_interval=dice.choice((3, 10)),
+        )
+        node.spawn(
+            "trainer",
+            self.small(Trainer),
+            spec=SPEC,
+            policy=self.policy,
+            to=orchestrator,
+            priorities_to=manager if self.prioritized else None,
+        )
+        self.orchestrator = node.cell(orchestrator.address).terminated
+
+    def _proxy(self, to: Ref[Any], node: Node) -> None:
+        node.spawn("proxy", self.small(self.gatherer), to=to)
+
+    def _worker(self, to: Ref[Any], node: Node) -> None:
+        node.spawn(
+            "worker",
+            self.small(Worker),
+            env=self.env,
+            policy=self.policy,
+            to=to,
+            n_envs=self.n_envs,
+            exploration=LinearSchedule(1.0, 0.0, over=100),
+            steps_per_turn=1 + self.sim.dice.below(3),
+        )
+
+
+async def undisturbed(sim: Simulation) -> None:
+    plan = Plan(sim)
+    await sim.start()
+    await plan.end()
+    plan.account.check()
+
+
+async def deadly_for_workers(sim: Simulation) -> None:
+    plan = Plan(sim, workers_die=True)
+    await sim.start()
+    async with sim.faults(kills=3.0, stills=0.3):
+        await asyncio.sleep(sim.dice.exponential(1.0))
+    await plan.end()
+    plan.account.check()
+
+
+async def deadly_for_all_but_the_learner(sim: Simulation) -> None:
+    plan = Plan(sim, workers_die=True, proxy_dies=True)
+    await sim.start()
+    async with sim.faults(kills=3.0, stills=0.3):
+        await asyncio.sleep(sim.dice.exponential(1.0))
+    await plan.end()
+    plan.account.check(gaps=True)
+
+
+@pytest.fixture(autouse=True)
+def _no_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("components.trainer.save_checkpoint", lambda *_: None)
+
+
+# What holds -----------------------------------------------------------------------------------------------------------
+
+
+def test_no_episode_is_lost_or_counted_twice_and_no_mailbox_is_too_small() -> None:
+    each_seed(undisturbed, 200, limit=600.0)
+
+
+def test_what_a_dead_worker_told_counts_once_and_the_run_ends() -> None:
+    each_seed(deadly_for_workers, 150, limit=600.0)
+
+
+def test_nothing_counts_twice_and_the_run_ends_when_a_proxy_dies_too() -> None:
+    each_seed(deadly_for_all_but_the_learner, 150, limit=600.0)
+
+
+# Bugs made on purpose are found ---------------------------------------------------------------------------------------
+
+
+class TwoForOne(TrajectoryManager):
+    """Inserts again what it was told last, when a sample is asked for while more waits."""
+
+    last: InsertTransitionMsg
+
+    @on(InsertTransitionMsg)
+    def insert(self, msg: InsertTransitionMsg) -> None:
+        self.last = msg
+        super().insert(msg)
+
+    @on(SampleBatchMsg)
+    async def sample(self, msg: SampleBatchMsg) -> None:
+        if msg.number % 3 == 0:
+            super().insert(self.last)
+        await super().sample(msg)
+
+
+class Forgetful(WorkerProxy):
+    """Sends on the newest of what has gathered, where something gathers."""
+
+    async def _send_on(self) -> None:
+        del self._gathered[:-1]
+        await super()._send_on()
+
+
+class Nostalgic(WorkerProxy):
+    """Hands out the first parameters it got, together with the pace."""
+
+    first: LoadParamsMsg | None = None
+
+    @on(LoadParamsMsg)
+    async def load(self, msg: LoadParamsMsg) -> None:
+        self.first = self.first or msg
+        await super().load(msg)
+
+    @on(PaceMsg)
+    async def pace(self, msg: PaceMsg) -> None:
+        await super().pace(msg)
+        if self.first is not None:
+            for worker in self._workers.values():
+                await worker.tell(self.first)
+
+
+@pytest.mark.parametrize("broken", [TwoForOne, Forgetful, Nostalgic])
+def test_an_actor_with_a_bug_is_found(broken: type[Actor[Any]]) -> None:
+    async def scenario(sim: Simulation) -> None:
+        plan = Plan(sim, **{"manager" if broken is TwoForOne else "gatherer": broken})
+        await sim.start()
+        await plan.end()
+        plan.account.check()
+
+    assert failing_seed(scenario, 60, limit=600.0) is not None
+
+
+def test_a_circle_of_actors_that_all_wait_for_room_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BatchTrainingDataMsg, "lane", Lane.ORDERED)  # as it was, before a simulation found this
+    with pytest.raises(SimulationStuck, match=r"learner/trajectories in Mailbox\.wait_for_room"):
+        each_seed(undisturbed, 60, limit=30.0)
