@@ -14,6 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from components.echo import silenced
 from components.progress import Progress
 from orchestra import log
 
@@ -59,7 +60,9 @@ class Display:
         self._has_screen = (
             is_terminal and not self._console.is_dumb_terminal and self._console.encoding.startswith("utf")
         )
+        self._stream = stream
         self._live: Live | None = None
+        self._echo_again: Callable[[], None] = _nothing
         self._rates = WinRates()
         self._gone = False
 
@@ -88,9 +91,12 @@ class Display:
         live, self._live = self._live, None
         if live is not None:
             self._attempt(live.stop)
+        echo_again, self._echo_again = self._echo_again, _nothing
+        echo_again()
 
     def _draw(self, progress: Progress) -> None:
         if self._live is None:
+            self._echo_again = silenced(self._stream)
             # Drawn when there is news, by whoever brings it: no thread of rich's own writes in between.
             self._live = Live(console=self._console, auto_refresh=False, transient=True, vertical_overflow="crop")
             self._live.start()
@@ -120,6 +126,10 @@ class Display:
                 # Gives back stdout and stderr, which rich had taken over, before it fails at the stream once more.
                 with contextlib.suppress(OSError):
                     live.stop()
+
+
+def _nothing() -> None:
+    """Undo nothing."""
 
 
 def plain_line(progress: Progress) -> str:

@@ -12,7 +12,9 @@ Times are UTC. What other libraries log through `logging` (asyncio's forgotten e
 import contextlib
 import json
 import logging
+import shutil
 import sys
+import textwrap
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -28,6 +30,7 @@ QUIET = "quiet"
 # What a short line has in other places, or leaves to the file.
 _NOT_IN_SHORT = {"timestamp", "level", "node", "actor", "event", "exception", "error", "library"}
 _LONGEST = 80
+_INDENT = " " * len("12:30:05 ")
 
 
 class _Output:
@@ -52,7 +55,7 @@ class _Output:
                 # Looked up each time: a live display puts a stream of its own in the place of sys.stderr.
                 stream = self.stream if self.stream is not None else sys.stderr
                 try:
-                    stream.write(_short(line, with_file=self._file is not None))
+                    stream.write(fitted(_short(line, with_file=self._file is not None), stream))
                     stream.flush()
                 except OSError as error:
                     # The terminal was closed. A run of hours does not end for that; the file has every line.
@@ -219,6 +222,19 @@ def _short(line: EventDict, *, with_file: bool) -> str:
     if not with_file and "exception" in line:
         text += f"{line['exception']}\n"
     return text
+
+
+def fitted(text: str, stream: TextIO) -> str:
+    """Return lines that fit the terminal behind `stream`, long ones going on further in; elsewhere, as they are."""
+    if not stream.isatty():
+        return text
+    width = shutil.get_terminal_size().columns
+    lines = [
+        part
+        for line in text.splitlines()
+        for part in textwrap.wrap(line, width, subsequent_indent=_INDENT, break_on_hyphens=False) or [""]
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def _one_line(value: object) -> str:

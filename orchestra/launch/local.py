@@ -197,7 +197,8 @@ async def _relay(output: asyncio.StreamReader) -> None:
             continue
         if not line:
             return
-        print(line.decode(errors="replace").rstrip(), file=sys.stderr)
+        sys.stderr.write(log.fitted(line.decode(errors="replace").rstrip() + "\n", sys.stderr))
+        sys.stderr.flush()
 
 
 def _listen_beside(address: str, node: str) -> str:

@@ -2,8 +2,13 @@
 
 import errno
 import io
+import os
+import pty
 import re
+import select
+import subprocess
 import sys
+import termios
 from dataclasses import replace
 from pathlib import Path
 
@@ -290,6 +295,55 @@ def test_the_terminal_is_given_back_also_when_the_run_fails() -> None:
     with pytest.raises(KeyboardInterrupt):
         run()
     assert terminal.getvalue().count("\x1b[?25h") == 1
+
+
+ON_A_TERMINAL = """
+import fcntl, signal, sys, termios
+from dataclasses import replace
+from components.display import Display
+from components.progress import Progress
+
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+kinds = Progress.__annotations__.items()
+progress = Progress(**{name: None if "None" in str(kind) else 1 for name, kind in kinds} | {"state": "training"})
+with Display(sys.stdout) as display:
+    display.show(progress)
+    print("up", flush=True)
+    signal.sigwait({signal.SIGINT})
+print("over", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_what_is_typed_does_not_show_on_the_screen_and_shows_again_afterwards() -> None:
+    terminal, inner = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", ON_A_TERMINAL], stdin=inner, stdout=inner, stderr=inner, start_new_session=True
+    )
+    os.close(inner)
+
+    def until(text: str) -> str:
+        seen = ""
+        while text not in seen:
+            assert select.select([terminal], [], [], 60)[0], seen
+            seen += os.read(terminal, 4096).decode(errors="replace")
+        return seen
+
+    def is_shown() -> bool:
+        return bool(termios.tcgetattr(terminal)[3] & termios.ECHO)
+
+    try:
+        assert is_shown()
+        until("up")
+        assert not is_shown()
+        os.write(terminal, b"\x03")
+        assert "^C" not in until("over")
+        assert is_shown()
+    finally:
+        process.kill()
+        process.wait(10)
+        os.close(terminal)
 
 
 def test_what_is_printed_meanwhile_stays_above_the_screen() -> None:

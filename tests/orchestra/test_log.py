@@ -195,3 +195,20 @@ def test_an_unknown_level_is_refused_and_leaves_the_set_up_alone(tmp_path: Path)
         log.configure(tmp_path / "gone", node="other")
     log.get().info("still here")
     assert lines(tmp_path)[0]["event"] == "still here"
+
+
+def test_on_a_terminal_a_long_line_goes_on_below_its_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("COLUMNS", "40")
+    for stream, indented in ((Terminal(), True), (io.StringIO(), False)):
+        monkeypatch.setattr(sys, "stderr", stream)
+        log.configure(tmp_path, node="learner")
+        log.get(actor="a/b").warning("process died and is started again", pid=14354, how="killed by signal 9")
+        first, *rest = stream.getvalue().splitlines()
+        assert bool(rest) == indented
+        assert all(line.startswith(" " * 9) and line[9] != " " and len(line) <= 40 for line in rest)
+        said = " ".join([first, *(line.strip() for line in rest)])
+        assert said.split()[-4:] == ["how=killed", "by", "signal", "9"]
