@@ -11,7 +11,8 @@ OrchestraError
 │   ├── MailboxFull            the recipient has no room now
 │   ├── NotUnderstood          the recipient does not handle this type
 │   └── Unreachable            nobody is, or is any longer, at that address
-│       └── ActorStopped       the actor stopped, perhaps before it answered
+│       ├── ActorStopped       the actor stopped, perhaps before it answered
+│       └── NobodyListens      the machine answers, but no process listens at that address
 ├── ActorFailed                an actor failed for good, and whoever is above it hears of it
 ├── AskFailed                  the handler of a request raised
 ├── AskCycle                   an ask went round in a circle and would have waited for itself
@@ -68,6 +69,10 @@ class Unreachable(DeliveryError):
 
 class ActorStopped(Unreachable):
     """The actor stopped before the message was handled."""
+
+
+class NobodyListens(Unreachable):
+    """No process listens at the address, for certain: it has ended, or not yet begun."""
 
 
 class ActorFailed(OrchestraError):

@@ -1,21 +1,14 @@
-"""A link: the conversation of two nodes over one connection, from the handshake to the last frame.
+"""A link: the conversation of two nodes, in one session, over one connection after the other.
 
-Before a peer has proved that it knows the run's secret, it may send three small frames of fixed layout and nothing
-else; no message is decoded. Dialer D and listener L prove themselves to each other:
-
-    D → L   nonce of D (32 bytes)
-    L → D   nonce of L, HMAC-SHA256(secret, "listener" ‖ nonce of D ‖ nonce of L)
-    D → L   HMAC-SHA256(secret, "dialer" ‖ nonce of D ‖ nonce of L)
-
-Then each says hello: its name, where it listens, and the schemas of its message types.
+`orchestra.handshake` makes the connections, `orchestra.session` remembers what the peer may lack; here messages become
+frames and frames messages.
 
 Flow control is per recipient. A sender may have `WINDOW` messages and about `WINDOW_BYTES` bytes on their way to one
 mailbox; what leaves that mailbox is credited back. A full mailbox so never holds up another one, nor the heartbeat.
 """
 
 import asyncio
-import hashlib
-import hmac
+import struct
 from collections import deque
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
@@ -25,16 +18,10 @@ import msgpack
 from orchestra import codec, errors
 from orchestra.codec import Buffer
 from orchestra.envelope import Envelope
-from orchestra.errors import (
-    DecodeError,
-    FrameError,
-    HandshakeError,
-    MailboxFull,
-    OrchestraError,
-    Unreachable,
-    WireError,
-)
+from orchestra.errors import DecodeError, FrameError, HandshakeError, MailboxFull, Unreachable, WireError
+from orchestra.handshake import REFUSAL, Hello
 from orchestra.message import REGISTRY, Lane, Message
+from orchestra.session import Session
 from orchestra.system import LinkStatistics
 from orchestra.transport.base import Connection
 from orchestra.transport.frames import Frame, Kind, frame_bytes, frame_prefix
@@ -45,8 +32,8 @@ if TYPE_CHECKING:
 
 WINDOW = 4096
 WINDOW_BYTES = 64 << 20
-NONCE = 32
-PROOF_SECONDS = 5.0
+COUNT = struct.Struct("<Q")
+"""What an acknowledgement holds: how many frames of the session came."""
 
 # What the frames of each kind hold.
 _MESSAGE = (str, str, int, list, int, int, object, object)
@@ -57,6 +44,9 @@ _FAILURE = (int, int, str, str)
 """Correlation, clock, error, text."""
 _CREDIT = (str, int, int)
 """Recipient, messages, bytes."""
+
+_NUMBERED = frozenset({Kind.MESSAGE, Kind.ANSWER, Kind.FAILURE, Kind.CREDIT, Kind.GOODBYE})
+"""The frames that a session counts and keeps; the others concern one connection only."""
 
 _FAILURES = {
     kind.__name__: kind
@@ -88,42 +78,150 @@ class _Window:
         return True
 
 
-class Link:
-    """One side of a conversation with another node."""
+class _Nobody:
+    """Who takes what still comes by a connection that is of no use any more."""
 
-    def __init__(self, node: "Node", peers: "Peers", connection: Connection, *, dialing: bool) -> None:
+    def frame_received(self, frame: Frame) -> None:
+        """It comes too late."""
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Nobody minds."""
+
+
+class Link:
+    """One side of a conversation with another process.
+
+    Args:
+        session: its name, chosen by who dialled.
+        address: where the peer listens, for who dialled; empty for who was dialled.
+    """
+
+    def __init__(self, node: "Node", peers: "Peers", session: bytes, address: str = "") -> None:
         self.peer = ""
         """The other node's name, once it has said hello."""
         self.peer_listening = ""
         self.peer_incarnation = b""
-        self.opened: asyncio.Future[None] = node.loop.create_future()
-        self.silent_beats = 0
-        """Heartbeats of this node since the peer was heard."""
-        self.lost = False
         self._sent = self._sent_bytes = self._received = self._received_bytes = 0
         self._pinged_at: float | None = None
         self._round_trip_s: float | None = None
+        self.address = address
+        self.session = session
+        self.account = Session()
+        self.attempt = 0
+        """The number of the newest connection that the dialer tried."""
+        self.missed_beats = 0
+        """Heartbeats of this node since the peer was heard, or since the connection broke."""
+        self.ended = False
+        self.finished: asyncio.Future[None] = node.loop.create_future()
+        """Done once it has ended."""
         self.said_goodbye = False
+        """Whether the peer did."""
         self._node = node
         self._peers = peers
-        self._connection = connection
-        self._dialing = dialing
-        self._proven = False
-        self._nonce = node.entropy(NONCE)
-        self._peer_nonce = b""
+        self._connection: Connection | None = None
+        self._closing = False
         self._encoder = codec.Encoder()
         self._my_tags = sorted(REGISTRY)
         self._my_numbers = {tag: number for number, tag in enumerate(self._my_tags)}
         self._peer_types: list[type[Message] | str] = []
         self._windows: dict[str, _Window] = {}
+        self._stalled: dict[str, _Window] = {}
+        """Those that have credit, and wait until the session keeps less."""
         self._owed: dict[str, list[int]] = {}
-        self._deadline = None if node.inline else node.loop.call_later(PROOF_SECONDS, self._too_slow)
-        connection.attach(self)
-        if dialing:
-            self._send(Kind.HANDSHAKE, self._nonce)
 
     def __repr__(self) -> str:
-        return f"<Link to {self.peer or self._connection.peer}>"
+        return f"<Link to {self.peer or self.address}>"
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection now."""
+        return self._connection is not None
+
+    # Its life
+
+    def hello(self) -> Hello:
+        """Return what this side says on a new connection."""
+        return Hello(
+            node=self._node.name,
+            listening=self._node.listening,
+            incarnation=self._node.incarnation,
+            session=self.session,
+            attempt=self.attempt,
+            resumes=bool(self.peer),
+            received=self.account.received,
+            types=[[tag, REGISTRY[tag].wire.fingerprint] for tag in self._my_tags],
+        )
+
+    def begin(self, connection: Connection, hello: Hello, table: list[type[Message] | str]) -> None:
+        """Go on over `connection`, after the peer's hello.
+
+        Raises:
+            HandshakeError: it is another process than before, or its account of the session is impossible.
+        """
+        if self.ended:
+            raise HandshakeError("the session has ended")
+        fresh = not self.peer
+        if fresh:
+            self.peer, self.peer_listening, self.peer_incarnation = hello.node, hello.listening, hello.incarnation
+            self._peer_types = table
+        elif (self.peer, self.peer_incarnation, self.session) != (hello.node, hello.incarnation, hello.session):
+            raise HandshakeError(f"another process took the place of {self.peer}")
+        try:
+            again = self.account.resume(hello.received)
+        except FrameError as error:
+            raise HandshakeError(f"{hello.node} cannot go on with the session: {error}") from error
+        self.drop_connection()
+        self._connection = connection
+        self.missed_beats = 0
+        connection.attach(self)
+        for frame in again:
+            connection.send(frame)
+        if fresh:
+            self._peers.link_opened(self)
+        else:
+            self._peers.link_resumed(self)
+        self._unstall()
+
+    def drop_connection(self) -> None:
+        """Have nothing more to do with the connection that there is, if any: another one takes its place."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.attach(_NOBODY)
+            connection.abort()
+
+    def interrupt(self, error: Exception) -> None:
+        """Break the connection that there is, if any. The session goes on."""
+        if self._connection is not None:
+            self._connection.abort(error)
+
+    def close(self) -> None:
+        """Say goodbye. It ends when the peer has all that it was sent."""
+        if self.ended or self._closing:
+            return
+        self._closing = True
+        self._send(Kind.GOODBYE, b"")
+
+    def end(self, error: Exception | None) -> None:
+        """End the session at once; `error` says why if it was not a goodbye. What depended on it fails."""
+        if self.ended:
+            return
+        self.ended = True
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.attach(_NOBODY)
+            if error is not None and not self.said_goodbye:
+                connection.send([frame_bytes(Kind.GOODBYE, str(error)[:REFUSAL].encode())])
+            connection.close()
+        gone = Unreachable(f"the connection to {self.peer or self.address} is lost: {error or 'closed by this side'}")
+        for window in self._windows.values():
+            for turn, _, _ in window.waiting:
+                if not turn.done():
+                    turn.set_exception(gone)
+                    turn.exception()  # seen, also if its sender has given up
+        self.account.end()
+        self._stalled.clear()
+        self.finished.set_result(None)
+        self._peers.link_lost(self, error)
 
     # Sending
 
@@ -142,17 +240,20 @@ class Link:
         The other arguments are what `Envelope` says of them.
 
         Raises:
-            Unreachable: the link is lost.
+            Unreachable: the session has ended.
         """
         pieces, nbytes = self._encode(sender, recipient, message, correlation, chain, number, clock)
         if message.lane is not Lane.SYSTEM:
             window = self._window(recipient)
-            if window.waiting or not window.take(nbytes):
+            full = self.account.full
+            if full or window.waiting or not window.take(nbytes):
                 turn: asyncio.Future[None] = self._node.loop.create_future()
                 window.waiting.append((turn, pieces, nbytes))
+                if full:
+                    self._stalled[recipient] = window
                 return turn
         self._count_sent(nbytes)
-        self._connection.send(pieces)
+        self._transmit(pieces, nbytes)
         return None
 
     def post_nowait(self, sender: str, recipient: str, message: Message, number: int = 0, clock: int = 0) -> None:
@@ -162,9 +263,15 @@ class Link:
             MailboxFull: the recipient has no room.
         """
         window = self._window(recipient)
-        full = window.waiting or window.count >= WINDOW or window.nbytes >= WINDOW_BYTES
-        if full and message.lane is not Lane.SYSTEM:
-            raise MailboxFull(f"{recipient} has {window.count} messages ({window.nbytes:,} bytes) on their way already")
+        if message.lane is not Lane.SYSTEM:
+            if self.account.full:
+                raise MailboxFull(
+                    f"{self.peer} has yet to acknowledge {self.account.kept} frames ({self.account.kept_bytes:,} bytes)"
+                )
+            if window.waiting or window.count >= WINDOW or window.nbytes >= WINDOW_BYTES:
+                raise MailboxFull(
+                    f"{recipient} has {window.count} messages ({window.nbytes:,} bytes) on their way already"
+                )
         self.post(sender, recipient, message, number=number, clock=clock)
 
     def answer(self, correlation: int, value: Any) -> None:
@@ -174,8 +281,9 @@ class Link:
         limits = self._node.limits
         if len(header) > limits.header or size > limits.payload:
             raise self._too_large("an answer", len(header), size)
-        self._count_sent(len(header) + size)
-        self._connection.send([frame_prefix(Kind.ANSWER, len(header), size) + header, *codec.payload_buffers(arrays)])
+        frame = frame_prefix(Kind.ANSWER, len(header), size) + header
+        self._count_sent(len(frame) + size)
+        self._transmit([frame, *codec.payload_buffers(arrays)], len(frame) + size)
 
     def fail(self, correlation: int, error: Exception) -> None:
         """Send that a request that came by this link has no answer."""
@@ -197,29 +305,51 @@ class Link:
         """Ask for a sign of life."""
         if self._pinged_at is None:
             self._pinged_at = self._node.clock.monotonic()
-        self._send(Kind.PING, b"")
+        if self.account.owes:
+            self._acknowledge()
+        self._mention(Kind.PING, b"")
 
-    def close(self) -> None:
-        """Send what is queued, say goodbye, and close."""
-        if self._proven:
-            self._send(Kind.GOODBYE, b"")
-        self._connection.close()
-
-    def abort(self, error: Exception) -> None:
-        """Close at once."""
-        self._connection.abort(error)
+    def statistics(self) -> LinkStatistics:
+        """Return what went by it so far, and what is on its way."""
+        windows = self._windows.values()
+        return LinkStatistics(
+            peer=self.peer,
+            state="open" if self.connected else "broken",
+            round_trip_s=self._round_trip_s,
+            sent=self._sent,
+            sent_bytes=self._sent_bytes,
+            received=self._received,
+            received_bytes=self._received_bytes,
+            in_flight=sum(window.count for window in windows),
+            in_flight_bytes=sum(window.nbytes for window in windows),
+            credit_used=max((window.used for window in windows), default=0.0),
+            waiting=sum(len(window.waiting) for window in windows),
+        )
 
     # Receiving
 
     def frame_received(self, frame: Frame) -> None:
-        """Handle one frame; raises `WireError` for one that breaks the protocol."""
-        self.silent_beats = 0
-        if not self._proven:
-            self._prove(frame)
+        """Handle one frame. One that breaks the protocol ends the session, and the peer is told why."""
+        self.missed_beats = 0
+        try:
+            if frame.kind in _NUMBERED and self.account.receive(frame.nbytes):
+                self._acknowledge()
+            self._handle(frame)
+        except WireError as error:
+            self.end(error)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Wait for another connection, or try to make one."""
+        self._connection = None
+        if isinstance(error, WireError):
+            self.end(error)  # the bytes were no frames
             return
-        if not self.peer:
-            self._greet(frame)
-            return
+        self.missed_beats = 0
+        self._peers.link_broken(self, error or ConnectionAbortedError("closed by this side"))
+
+    # Inside
+
+    def _handle(self, frame: Frame) -> None:
         match frame.kind:
             case Kind.MESSAGE:
                 self._count_received(frame.nbytes)
@@ -235,55 +365,28 @@ class Link:
                 self._node.reject(correlation, _FAILURES.get(kind, errors.AskFailed)(text))
             case Kind.CREDIT:
                 self._credit(*self._unpack(frame, _CREDIT))
+            case Kind.ACKNOWLEDGE:
+                self._acknowledged(frame)
             case Kind.PING:
-                self._send(Kind.PONG, b"")
+                if self.account.owes:
+                    self._acknowledge()
+                self._mention(Kind.PONG, b"")
             case Kind.PONG:
                 if self._pinged_at is not None:
                     self._round_trip_s = self._node.clock.monotonic() - self._pinged_at
                     self._pinged_at = None
             case Kind.GOODBYE:
-                self.said_goodbye = True
+                self._goodbye(frame.header)
             case _:
                 raise FrameError(f"{frame.kind.name} is out of place here")
 
-    def connection_lost(self, error: Exception | None) -> None:
-        """Fail all that depended on the connection."""
-        self.lost = True
-        if self._deadline is not None:
-            self._deadline.cancel()
-        if isinstance(error, WireError) and not isinstance(error, HandshakeError) and not self.peer:
-            # Whoever sends bytes that are no frame does not belong to the run either.
-            error = HandshakeError(f"{self._connection.peer} does not prove itself: {error}")
-        reason = str(error) if error is not None else "closed by this side"
-        gone = Unreachable(f"the connection to {self.peer or self._connection.peer} is lost: {reason}")
-        if not self.opened.done():
-            refused = isinstance(error, OrchestraError)
-            self.opened.set_exception(error if refused and error is not None else gone)
-            self.opened.exception()  # a listener does not await it
-        for window in self._windows.values():
-            for turn, _, _ in window.waiting:
-                if not turn.done():
-                    turn.set_exception(gone)
-        self._peers.link_lost(self, error)
-
-    def statistics(self) -> LinkStatistics:
-        """Return what went by it so far, and what is on its way."""
-        windows = self._windows.values()
-        return LinkStatistics(
-            peer=self.peer,
-            state="lost" if self.lost else "open",
-            round_trip_s=self._round_trip_s,
-            sent=self._sent,
-            sent_bytes=self._sent_bytes,
-            received=self._received,
-            received_bytes=self._received_bytes,
-            in_flight=sum(window.count for window in windows),
-            in_flight_bytes=sum(window.nbytes for window in windows),
-            credit_used=max((window.used for window in windows), default=0.0),
-            waiting=sum(len(window.waiting) for window in windows),
-        )
-
-    # Inside
+    def _goodbye(self, reason: bytes) -> None:
+        if reason:
+            self.end(Unreachable(f"{self.peer} broke it off: {reason.decode(errors='replace')}"))
+            return
+        self.said_goodbye = True
+        self._acknowledge()
+        self.end(Unreachable("it said goodbye"))
 
     def _count_sent(self, nbytes: int) -> None:
         self._sent += 1
@@ -294,10 +397,42 @@ class Link:
         self._received_bytes += nbytes
 
     def _send(self, kind: Kind, header: bytes) -> None:
-        self._connection.send([frame_bytes(kind, header)])
+        frame = frame_bytes(kind, header)
+        self._transmit([frame], len(frame))
+
+    def _transmit(self, pieces: list[Buffer], nbytes: int) -> None:
+        """Send a frame that must arrive."""
+        if self.ended:
+            return
+        self.account.send(pieces, nbytes)
+        if self._connection is not None:
+            self._connection.send(pieces)
+
+    def _mention(self, kind: Kind, header: bytes) -> None:
+        """Send a frame that matters to this connection only."""
+        if self._connection is not None:
+            self._connection.send([frame_bytes(kind, header)])
+
+    def _acknowledge(self) -> None:
+        self._mention(Kind.ACKNOWLEDGE, COUNT.pack(self.account.acknowledge()))
+
+    def _acknowledged(self, frame: Frame) -> None:
+        if len(frame.header) != COUNT.size:
+            raise FrameError(f"{self.peer} sent an acknowledgement of {len(frame.header)} bytes")
+        self.account.forget(*COUNT.unpack(frame.header))
+        if self._closing and not self.account.kept:
+            self.end(None)
+        else:
+            self._unstall()
+
+    def _unstall(self) -> None:
+        if self._stalled and not self.account.full:
+            stalled, self._stalled = self._stalled, {}
+            for recipient, window in stalled.items():
+                self._let_go(recipient, window)
 
     def _window(self, recipient: str) -> _Window:
-        if self.lost:
+        if self.ended:
             raise Unreachable(f"the connection to {self.peer} is lost")
         window = self._windows.get(recipient)
         if window is None:
@@ -378,90 +513,24 @@ class Link:
             raise FrameError(f"{self.peer} credits {count} messages ({nbytes} bytes) of {recipient} that it never got")
         window.count -= count
         window.nbytes -= nbytes
+        self._let_go(recipient, window)
+
+    def _let_go(self, recipient: str, window: _Window) -> None:
+        """Send what waits, as far as there is room."""
         while window.waiting:
             turn, pieces, size = window.waiting[0]
             if turn.done():  # its sender gave up
                 window.waiting.popleft()
                 continue
+            if self.account.full:
+                self._stalled[recipient] = window
+                return
             if not window.take(size):
                 return
             window.waiting.popleft()
             self._count_sent(size)
-            self._connection.send(pieces)
+            self._transmit(pieces, size)
             turn.set_result(None)
 
-    def _mac(self, role: bytes) -> bytes:
-        mine, theirs = (self._nonce, self._peer_nonce) if self._dialing else (self._peer_nonce, self._nonce)
-        return hmac.new(self._node.secret, role + mine + theirs, hashlib.sha256).digest()
 
-    def _prove(self, frame: Frame) -> None:
-        if frame.kind is not Kind.HANDSHAKE:
-            raise HandshakeError(f"{self._connection.peer} sent a {frame.kind.name} frame before it proved itself")
-        if self._dialing:
-            self._expect(frame, NONCE + 32)
-            self._peer_nonce = frame.header[:NONCE]
-            self._verify(frame.header[NONCE:], b"listener")
-            self._send(Kind.HANDSHAKE, self._mac(b"dialer"))
-        elif not self._peer_nonce:
-            self._expect(frame, NONCE)
-            self._peer_nonce = frame.header
-            self._send(Kind.HANDSHAKE, self._nonce + self._mac(b"listener"))
-            return
-        else:
-            self._expect(frame, 32)
-            self._verify(frame.header, b"dialer")
-        self._proven = True
-        self._connection.limits = self._node.limits
-        hello = {
-            "node": self._node.name,
-            "listening": self._node.listening,
-            "incarnation": self._node.incarnation,
-            "types": [[tag, REGISTRY[tag].wire.fingerprint] for tag in self._my_tags],
-        }
-        self._send(Kind.HELLO, msgpack.packb(hello))
-
-    def _expect(self, frame: Frame, length: int) -> None:
-        if len(frame.header) != length:
-            raise HandshakeError(
-                f"{self._connection.peer} sent a proof of {len(frame.header)} bytes instead of {length}"
-            )
-
-    def _verify(self, proof: bytes, role: bytes) -> None:
-        if not hmac.compare_digest(proof, self._mac(role)):
-            raise HandshakeError(f"{self._connection.peer} does not know this run's secret")
-
-    def _greet(self, frame: Frame) -> None:
-        hello = codec.decode(frame.header, frame.payload) if frame.kind is Kind.HELLO else None
-        match hello:
-            case {
-                "node": str(name),
-                "listening": str(listening),
-                "incarnation": bytes(incarnation),
-                "types": list(types),
-            } if name:
-                pass
-            case _:
-                raise HandshakeError(f"{self._connection.peer} did not say hello")
-        if name == self._node.name:
-            raise HandshakeError(f"{self._connection.peer} calls itself {name!r}, as this node does")
-        for entry in types:
-            match entry:
-                case [str(tag), bytes(fingerprint)]:
-                    mine = REGISTRY.get(tag)
-                    if mine is not None and mine.wire.fingerprint != fingerprint:
-                        raise HandshakeError(
-                            f"{name} and {self._node.name} disagree about the fields of {tag}: "
-                            "they run different versions of the code"
-                        )
-                    self._peer_types.append(tag if mine is None else mine)
-                case _:
-                    raise HandshakeError(f"{name} sent a malformed table of types")
-        self.peer, self.peer_listening, self.peer_incarnation = name, listening, incarnation
-        if self._deadline is not None:
-            self._deadline.cancel()
-        self._peers.link_opened(self)
-        if not self.opened.done():
-            self.opened.set_result(None)
-
-    def _too_slow(self) -> None:
-        self.abort(HandshakeError(f"{self._connection.peer} did not prove itself within {PROOF_SECONDS:g} s"))
+_NOBODY = _Nobody()

@@ -71,7 +71,8 @@ class Node:
         inline: run what actors offload at once, on the loop. Slower, but the order of all deliveries then depends on
             nothing but the messages: a single-process run repeats bit for bit. Such a node sets its peers no
             deadlines, since long work in this very process holds them up.
-        entropy: makes bytes that nobody guesses, so many: the secret, nonces. A simulation hands in its own.
+        entropy: makes bytes that nobody guesses, so many: the secret, nonces, the names of sessions, the jitter of
+            pauses. A simulation hands in its own.
         executor: runs what actors offload; by default up to 64 threads. It is shut down when the node stops.
         recorder: records what the actors are told and do; closed when the node has stopped.
     """

@@ -1,11 +1,13 @@
 """The other nodes that a node talks to: whom it dials, whom it lets in, who is still there, and who is gone."""
 
 import asyncio
+import itertools
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from orchestra.envelope import is_guest, node_of
-from orchestra.errors import HandshakeError, OrchestraError, Unreachable
+from orchestra.errors import HandshakeError, NobodyListens, OrchestraError, Unreachable
+from orchestra.handshake import Handshake, Hello
 from orchestra.link import Link
 from orchestra.message import Message
 from orchestra.ref import Ref
@@ -19,16 +21,32 @@ if TYPE_CHECKING:
 DIRECTORY = "directory"
 """The name of the actor that says where nodes listen. It does nothing else, so that nothing else decides its order."""
 HEARTBEAT_S = 2.0
-SILENT_BEATS = 10
-"""A peer that was not heard for so many heartbeats is taken for dead. Counted in beats, not in seconds: a node that was
-itself busy for a minute has heard nobody meanwhile, and that is no fault of theirs."""
+SILENT_BEATS = 5
+"""A connection by which nothing was heard for so many heartbeats is given up, and made anew. Counted in beats, not in
+seconds: a node that was itself busy for a minute has heard nobody meanwhile, and that is no fault of theirs."""
+ABSENT_BEATS = 5
+"""A peer to which there has been no connection for so many heartbeats is dead."""
+REFUSALS = 6
+"""A peer at whose address nobody listens, so many times in a row, is dead: that takes about a second."""
 REMEMBERED_BEATS = 5
+BACKOFF_S = 0.02
+"""The pause before a broken connection is made anew; doubled for every try that fails, and jittered."""
+BACKOFF_MAX_S = 1.0
+DIAL_S = 5.0
+"""How long one try may take until somebody picks up."""
+DIALS = 5
+"""Tries to begin a session with somebody who picks up and then hangs up."""
+GOODBYE_S = 2.0
+"""How long a node that stops waits until its peers have all that it sent them."""
 MAX_UNPROVEN = 64
 """Connections that have not proved themselves yet; one more is turned away."""
 
 
 class Peers:
-    """The connections of one node, and what depends on them.
+    """The other processes that a node talks to, and what depends on them.
+
+    A peer is alive as long as its session is. Who dialled it dials again when a connection breaks; the other side waits
+    for that, and looks meanwhile whether anybody listens where the peer did.
 
     Args:
         node: whose they are.
@@ -45,8 +63,12 @@ class Peers:
         self._listen = listen
         self._join = join
         self._links: dict[str, Link] = {}
-        self._other_links: set[Link] = set()
+        """The link by which each peer is sent to."""
+        self._sessions: dict[bytes, Link] = {}
+        """Every link. When two nodes dial each other at once, there are two between them."""
+        self._handshakes: set[Handshake] = set()
         self._connecting: dict[str, asyncio.Task[Link]] = {}
+        self._repairs: dict[Link, asyncio.Task[None]] = {}
         self._listener: Listener | None = None
         self._watched: dict[str, set[tuple[str, str]]] = {}
         self._heart: asyncio.Task[None] | None = None
@@ -54,7 +76,7 @@ class Peers:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The nodes of the run that this one is connected to, sorted."""
+        """The nodes of the run that this one has a session with, sorted."""
         return tuple(sorted(peer for peer in self._links if not is_guest(peer)))
 
     @property
@@ -82,13 +104,19 @@ class Peers:
             self._heart = self._node.loop.create_task(self._beat(), name=f"{self._node.name}: heartbeat")
 
     async def close(self) -> None:
-        """Say goodbye to all, and let nobody in any more."""
-        leftover = [*self._connecting.values(), *([self._heart] if self._heart is not None else [])]
-        for task in leftover:
-            task.cancel()
-        await asyncio.gather(*leftover, return_exceptions=True)
-        for link in [*self._links.values(), *self._other_links]:
+        """Say goodbye to all, wait a little until they have all that they were sent, and let nobody in any more."""
+        await self._cancel(*self._connecting.values())
+        links = list(self._sessions.values())
+        for link in links:
             link.close()
+        saying = [link.finished for link in links if not link.ended]
+        if saying:
+            await asyncio.wait(saying, timeout=GOODBYE_S)
+        for link in list(self._sessions.values()):
+            link.end(None)
+        await self._cancel(*self._repairs.values(), *([self._heart] if self._heart is not None else []))
+        for handshake in list(self._handshakes):
+            handshake.abort(Unreachable(f"{self._node.name} stops"))
         if self._listener is not None:
             await self._listener.close()
             self._listener = None
@@ -121,42 +149,62 @@ class Peers:
         return await asyncio.shield(connecting)
 
     def link_opened(self, link: Link) -> None:
-        """Take note of a peer that said hello."""
-        self._other_links.discard(link)
+        """Take note of a session that has begun."""
+        self._sessions[link.session] = link
         older = self._links.get(link.peer)
-        if older is not None and older.peer_incarnation == link.peer_incarnation:
-            self._other_links.add(link)  # both dialled at once; each goes on sending by the link it has
-            return
-        if older is not None:
-            replaced = HandshakeError(f"another process took the place of {link.peer}")
-            self.link_lost(older, replaced)  # at once: what is sent from here on concerns the new process
-            older.abort(replaced)
+        if older is not None and older.peer_incarnation != link.peer_incarnation:
+            # At once: what is sent from here on concerns the new process.
+            older.end(HandshakeError(f"another process took the place of {link.peer}"))
+        elif older is not None and not older.address and not link.address:
+            older.end(Unreachable(f"{link.peer} began anew"))  # it has given up the session that it had dialled
+        elif older is not None:
+            return  # both dialled at once; each goes on sending by the link it has
         self._links[link.peer] = link
         if self._join is None and link.peer_listening:
             self._node.directory.register(link.peer, link.peer_listening)
         self._node.log.info("connected", peer=link.peer)
 
+    def link_broken(self, link: Link, error: Exception) -> None:
+        """Mend a link whose connection is lost, if that is up to this side."""
+        self._node.log.info("connection broken", peer=link.peer, reason=str(error))
+        repair = self._redial(link) if link.address else self._look_for(link)
+        task = self._repairs[link] = self._node.loop.create_task(repair, name=f"{self._node.name}: find {link.peer}")
+
+        def over(done: asyncio.Task[None]) -> None:
+            if self._repairs.get(link) is done:
+                del self._repairs[link]
+            if not done.cancelled() and (failure := done.exception()) is not None:
+                link.end(failure if isinstance(failure, Exception) else RuntimeError(repr(failure)))
+
+        task.add_done_callback(over)
+
+    def link_resumed(self, link: Link) -> None:
+        """Take note that a link has a connection again."""
+        if not link.address:  # whoever dialled it is just returning from that
+            self._end_repair(link)
+        self._node.log.info("connected again", peer=link.peer)
+
     def link_lost(self, link: Link, error: Exception | None) -> None:
         """Fail all that depended on a peer."""
         node = self._node
-        self._other_links.discard(link)
+        self._end_repair(link)
+        if self._sessions.get(link.session) is link:
+            del self._sessions[link.session]
         if self._links.get(link.peer) is not link:
-            if isinstance(error, HandshakeError):
-                node.log.warning("connection refused", reason=str(error))
             return
         del self._links[link.peer]
         reason = f"node {link.peer} is gone: {error or 'closed by this side'}"
         if not node.stopping:
             expected = link.said_goodbye or error is None or is_guest(link.peer)
             level = node.log.info if expected else node.log.warning
-            level("peer gone", peer=link.peer, reason="it said goodbye" if link.said_goodbye else str(error))
+            level("peer gone", peer=link.peer, reason=str(error))
         if self._join is None:
             node.directory.unregister(link.peer)
         node.peer_lost(link.peer, Unreachable(reason))
         for watcher, target in sorted(self._watched.pop(link.peer, set())):
             node.tell_terminated(watcher, target, reason)
         if link.peer == self.root:
-            node.request_stop(f"the root is gone: {error or 'it said goodbye'}")
+            node.request_stop(f"the root is gone: {error}")
 
     # Watching
 
@@ -183,14 +231,37 @@ class Peers:
         if waiting is not None:
             await waiting
 
-    # Inside
+    # Inside: who dials this node
 
     def _accept(self, connection: Connection) -> None:
-        if sum(not link.peer for link in self._other_links) >= MAX_UNPROVEN:
+        if len(self._handshakes) >= MAX_UNPROVEN:
             self._node.log.warning("too many connections that have not proved themselves", peer=connection.peer)
             connection.abort(HandshakeError("too many unproven connections"))
             return
-        self._other_links.add(Link(self._node, self, connection, dialing=False))
+        self._handshakes.add(Handshake(self._node, connection, admit=self._admit, over=self._handshake_over))
+
+    def _handshake_over(self, handshake: Handshake, error: Exception | None) -> None:
+        self._handshakes.discard(handshake)
+        if isinstance(error, HandshakeError):
+            self._node.log.warning("connection refused", reason=str(error))
+
+    def _admit(self, hello: Hello) -> Link:
+        """Return the link that a dialer's hello is for, ready for a new connection."""
+        link = self._sessions.get(hello.session)
+        if link is None:
+            if hello.resumes:
+                raise HandshakeError(f"{self._node.name} has ended the session with {hello.node}")
+            link = Link(self._node, self, hello.session)
+            link.attempt = hello.attempt
+            return link
+        if (link.peer, link.peer_incarnation) != (hello.node, hello.incarnation) or link.address:
+            raise HandshakeError(f"{hello.node} names a session that is another's")
+        if hello.attempt <= link.attempt:
+            raise Unreachable("a newer connection came first")
+        link.attempt = hello.attempt
+        return link
+
+    # Inside: whom this node dials
 
     async def _dial(self, peer: str) -> Link:
         node = self._node
@@ -206,32 +277,107 @@ class Peers:
         link = await self._connect(address)
         if link.peer != peer:
             error = HandshakeError(f"expected {peer} at {address}, found {link.peer}")
-            link.abort(error)
+            link.end(error)
             raise error
         return self._links[peer]
 
     async def _connect(self, address: str) -> Link:
-        link = Link(self._node, self, await transport_for(address).dial(address), dialing=True)
-        try:
-            await link.opened
-        except asyncio.CancelledError:
-            link.abort(Unreachable("given up before it was open"))
-            raise
-        if link.lost:
+        """Begin a session with whoever listens at `address`."""
+        link = Link(self._node, self, self._node.entropy(16), address)
+        for tries in itertools.count(1):
+            try:
+                await self._shake_hands(link)
+                break
+            except (HandshakeError, NobodyListens):
+                raise
+            except Unreachable:
+                if tries == DIALS:
+                    raise
+                await asyncio.sleep(self._backoff(tries))
+        if link.ended:
             raise Unreachable(f"{link.peer} at {address} was lost as soon as it was found")
         return link
 
+    async def _shake_hands(self, link: Link) -> None:
+        link.attempt += 1
+        try:
+            async with asyncio.timeout(DIAL_S):
+                connection = await transport_for(link.address).dial(link.address)
+        except TimeoutError:
+            raise Unreachable(f"nobody answers at {link.address} within {DIAL_S:g} s") from None
+        handshake = Handshake(self._node, connection, link=link, over=self._handshake_over)
+        try:
+            await handshake.done
+        except asyncio.CancelledError:
+            if handshake.done.cancelled():
+                handshake.abort(Unreachable("given up before it was open"))
+            raise
+
+    async def _redial(self, link: Link) -> None:
+        """Make a new connection for a session that this side began; end it if that is in vain."""
+        refused = 0
+        for tries in itertools.count():
+            await asyncio.sleep(self._backoff(tries))
+            try:
+                await self._shake_hands(link)
+                return
+            except HandshakeError as error:
+                link.end(error)
+                return
+            except NobodyListens as error:
+                refused += 1
+                if refused == REFUSALS:
+                    link.end(error)
+                    return
+            except Unreachable:
+                refused = 0  # somebody may be there
+
+    async def _look_for(self, link: Link) -> None:
+        """While the other side should be dialling: see whether it lives at all."""
+        refused = 0
+        for tries in itertools.count():
+            if not link.peer_listening:
+                return  # it can only be waited for
+            await asyncio.sleep(self._backoff(tries))
+            try:
+                async with asyncio.timeout(DIAL_S):
+                    (await transport_for(link.peer_listening).dial(link.peer_listening)).abort()
+                refused = 0
+            except NobodyListens as error:
+                refused += 1
+                if refused == REFUSALS:
+                    link.end(error)
+                    return
+            except (Unreachable, TimeoutError):
+                refused = 0
+
+    def _backoff(self, tries: int) -> float:
+        """Return the seconds to wait before a try, after so many that failed: doubled each time, ± 50%."""
+        jitter = 0.5 + int.from_bytes(self._node.entropy(4), "little") / 2**32
+        return float(min(BACKOFF_S * 2 ** min(tries, 20), BACKOFF_MAX_S) * jitter)
+
+    def _end_repair(self, link: Link) -> None:
+        repair = self._repairs.pop(link, None)
+        if repair is not None and repair is not asyncio.current_task():
+            repair.cancel()
+
+    async def _cancel(self, *tasks: "asyncio.Task[Any]") -> None:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
     async def _beat(self) -> None:
-        """Ping the peers, and take a silent one for dead."""
+        """Ping the peers; give up connections that are silent, and peers that do not come back."""
         while True:
             due = self._node.loop.time() + HEARTBEAT_S
             await asyncio.sleep(HEARTBEAT_S)
             self._lags.append(max(0.0, self._node.loop.time() - due))
-            for link in [*self._links.values(), *self._other_links]:
-                if not link.peer:
-                    continue  # it has to prove itself first, and in time
-                link.silent_beats += 1
-                if link.silent_beats > SILENT_BEATS:
-                    link.abort(Unreachable(f"not heard for {SILENT_BEATS * HEARTBEAT_S:g} s"))
+            for link in list(self._sessions.values()):
+                link.missed_beats += 1
+                if not link.connected:
+                    if link.missed_beats > ABSENT_BEATS:
+                        link.end(Unreachable(f"it did not come back within {ABSENT_BEATS * HEARTBEAT_S:g} s"))
+                elif link.missed_beats > SILENT_BEATS:
+                    link.interrupt(Unreachable(f"not heard for {SILENT_BEATS * HEARTBEAT_S:g} s"))
                 else:
                     link.ping()

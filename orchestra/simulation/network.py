@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable
 
 from orchestra.codec import Buffer
-from orchestra.errors import Unreachable, UsageError
+from orchestra.errors import NobodyListens, Unreachable, UsageError
 from orchestra.simulation.dice import Dice
 from orchestra.simulation.loop import SimulatedLoop, Strand
 from orchestra.transport.base import Accept, Listener
@@ -201,7 +201,7 @@ class SimulatedTransport:
             await asyncio.sleep(RETRY_S)
         door = network.doors.get(address)
         if door is None:
-            raise Unreachable(f"nobody listens at {address}")
+            raise NobodyListens(f"nobody listens at {address}")
         connection = network.connect(door, address)
         try:
             await asyncio.sleep(network.delay(there, here))

@@ -81,5 +81,6 @@ class Transport(Protocol):
         """Connect to a listener.
 
         Raises:
-            Unreachable: nobody listens there.
+            NobodyListens: nobody does, for certain.
+            Unreachable: it did not work; somebody may listen there all the same.
         """

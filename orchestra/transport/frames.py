@@ -42,6 +42,8 @@ class Kind(enum.IntEnum):
     PING = 7
     PONG = 8
     GOODBYE = 9
+    ACKNOWLEDGE = 10
+    REFUSAL = 11
 
 
 _BEGIN = struct.Struct("<4sIQ")

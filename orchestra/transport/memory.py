@@ -3,7 +3,7 @@
 import asyncio
 
 from orchestra.codec import Buffer
-from orchestra.errors import Unreachable, UsageError
+from orchestra.errors import NobodyListens, UsageError
 from orchestra.transport.base import Accept, Listener
 from orchestra.transport.endpoint import Endpoint
 
@@ -37,7 +37,7 @@ class MemoryTransport:
     async def dial(self, address: str) -> "MemoryConnection":
         listener = _listening.get(address)
         if listener is None:
-            raise Unreachable(f"nobody listens at {address}")
+            raise NobodyListens(f"nobody listens at {address}")
         here, there = MemoryConnection(address), MemoryConnection("memory://")
         here._other, there._other = there, here
         listener.accept(there)

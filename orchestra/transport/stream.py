@@ -8,10 +8,13 @@ import stat
 from typing import Any, cast
 
 from orchestra.codec import Buffer
-from orchestra.errors import Unreachable, UsageError
+from orchestra.errors import NobodyListens, Unreachable, UsageError
 from orchestra.transport.base import Accept, Listener
 from orchestra.transport.endpoint import Endpoint
 from orchestra.transport.frames import Outbox
+
+LINGER_S = 5.0
+"""How long a peer that does not read is waited for when a connection is closed."""
 
 
 class StreamConnection(Endpoint, asyncio.BufferedProtocol):
@@ -42,6 +45,7 @@ class StreamConnection(Endpoint, asyncio.BufferedProtocol):
             self._flush()
             self._closing = True
             self._transport.close()
+            self._loop.call_later(LINGER_S, self._transport.abort)
 
     def abort(self, error: Exception | None = None) -> None:
         if self._cause is None:
@@ -126,7 +130,7 @@ class TcpTransport:
         try:
             _, connection = await asyncio.get_running_loop().create_connection(StreamConnection, host, port)
         except OSError as error:
-            raise Unreachable(f"nobody answers at {address}: {error.strerror or error}") from error
+            raise _failure(address, error) from error
         return connection
 
 
@@ -158,8 +162,8 @@ class UnixTransport:
         except FileNotFoundError:
             return
         except Unreachable as unreachable:
-            # Refused is what the dead do. One that is too busy to answer, or that is not ours to ask, may be alive.
-            if not isinstance(unreachable.__cause__, ConnectionRefusedError | FileNotFoundError):
+            # One that is too busy to answer, or that is not ours to ask, may be alive.
+            if not isinstance(unreachable, NobodyListens):
                 raise UsageError(f"cannot listen at {address}: another process seems to; {unreachable}") from None
         except OSError as error:
             raise UsageError(f"cannot listen at {address}: {error.strerror}") from error
@@ -177,8 +181,14 @@ class UnixTransport:
         try:
             _, connection = await asyncio.get_running_loop().create_unix_connection(StreamConnection, path)
         except OSError as error:
-            raise Unreachable(f"nobody answers at {address}: {error.strerror or error}") from error
+            raise _failure(address, error) from error
         return connection
+
+
+def _failure(address: str, error: OSError) -> Unreachable:
+    # Refused is what the dead do: while a process lives, its system takes calls for it.
+    kind = NobodyListens if isinstance(error, ConnectionRefusedError | FileNotFoundError) else Unreachable
+    return kind(f"nobody answers at {address}: {error.strerror or error}")
 
 
 def _host_port(address: str) -> tuple[str, int]:

@@ -639,7 +639,7 @@ def test_a_watcher_hears_when_the_whole_node_is_lost(run: Run) -> None:
             root.spawn("mourner", Mourner, Ref("leaf/book"), heard)
             await settle(root, leaf)
             for link in list(leaf.peers._links.values()):
-                link.abort(ConnectionResetError("cut"))
+                link.end(ConnectionResetError("cut"))
             await settle(root)
             assert [msg.address for msg in heard] == ["leaf/book"]
             assert not heard[0].graceful

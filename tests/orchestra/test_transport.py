@@ -67,7 +67,8 @@ def test_an_address_of_an_unknown_scheme_is_refused_with_the_known_ones() -> Non
     for address in ("udp://x", "localhost:80", ""):
         with pytest.raises(UsageError) as caught:
             transport_for(address)
-        assert str(caught.value) == (
+        # A simulation, where there was one in this process, has made its own scheme known besides.
+        assert str(caught.value).removesuffix(", sim://") == (
             f"cannot use the address {address!r}: it must begin with one of memory://, tcp://, unix://"
         )
 

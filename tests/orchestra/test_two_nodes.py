@@ -104,7 +104,8 @@ def logs() -> Iterator[Logs]:
 
 
 def reasons(logs: Logs, event: str) -> list[str]:
-    return [line["reason"] for line in logs if line["event"] == event]
+    """What was wrong, by the warnings."""
+    return [line["reason"] for line in logs if line["event"] == event and line["log_level"] == "warning"]
 
 
 @asynccontextmanager
@@ -136,6 +137,7 @@ class Stranger:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.nonce = os.urandom(32)
+        self.incarnation = os.urandom(8)
         self.frames: asyncio.Queue[Frame] = asyncio.Queue()
         self.lost: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
         connection.limits = Limits()
@@ -172,7 +174,8 @@ class Stranger:
 
     def say_hello(self, name: str = "stranger", **changes: Any) -> None:
         types = [[tag, kind.wire.fingerprint] for tag, kind in sorted(REGISTRY.items())]
-        hello = {"node": name, "listening": "", "incarnation": os.urandom(8), "types": types}
+        hello = {"node": name, "listening": "", "incarnation": self.incarnation, "session": self.nonce, "attempt": 1}
+        hello |= {"resumes": False, "received": 0, "types": types}
         self.send(Kind.HELLO, msgpack.packb(hello | changes))
 
     async def be_welcome(self) -> None:
@@ -184,6 +187,7 @@ class Stranger:
         assert (await self.frames.get()).kind is Kind.PONG
 
     async def close(self) -> None:
+        self.send(Kind.GOODBYE, b"")
         self.connection.close()
         await self.lost
 
@@ -343,10 +347,10 @@ def test_the_death_of_a_peer_fails_pending_asks_and_is_told_to_watchers_once(
             asks = [asyncio.ensure_future(target.ask(NeverMsg())) for _ in range(3)]
             assert await target.ask(DoubleMsg(n=1)) == 2  # all before it has arrived, the watch included
 
-            there.peers._links["here"].abort(ConnectionResetError("pulled out"))
+            there.peers._links["here"].end(ConnectionResetError("pulled out"))
             results = await asyncio.gather(*asks, return_exceptions=True)
             assert [type(result) for result in results] == [Unreachable] * 3
-            assert {str(result) for result in results} == {"node there is gone: closed by the other side"}
+            assert {str(result) for result in results} == {"node there is gone: there broke it off: pulled out"}
             (told,) = await probe.heard(TerminatedMsg)
             assert (told.address, told.graceful) == ("there/doubler", False)
             assert await there.stop_requested == "the root is gone: pulled out"
@@ -398,6 +402,128 @@ def test_asks_of_a_process_whose_place_another_took_fail_and_its_watchers_are_to
             await second.close()
             with pytest.raises(Unreachable):
                 await ask
+
+    run(main())
+
+
+# A stranger that goes on with a session over another connection
+
+
+async def again(first: Stranger, address: str, **changes: Any) -> Stranger:
+    """Dial for the session of `first` once more."""
+    second = await Stranger.dial(address)
+    await second.prove_as_dialer()
+    second.incarnation = first.incarnation
+    second.say_hello(**{"session": first.nonce, "attempt": 2, "resumes": True, **changes})
+    return second
+
+
+async def heard(stranger: Stranger, kind: Kind) -> Any:
+    """Return what the next frame says, which must be of `kind`."""
+    frame = await stranger.frames.get()
+    assert frame.kind is kind
+    return frame.header.decode() if kind in (Kind.REFUSAL, Kind.GOODBYE) else msgpack.unpackb(frame.header)
+
+
+def test_a_new_connection_gets_what_the_peer_lacks_and_takes_the_place_of_the_old_one(
+    run: Run, addresses: Callable[[], str], logs: Logs
+) -> None:
+    async def main() -> None:
+        async with one_node(addresses) as here:
+            first = await Stranger.dial(here.listening)
+            await first.be_welcome()
+            for n in range(3):
+                await here.ref("stranger/x").tell(CountMsg(n=n))
+                assert (await heard(first, Kind.MESSAGE))[-1] == [n]
+            first.tell("here/doubler", "stranger/x", 7, [], 0, 0, number_of(DoubleMsg), [4])
+            assert await heard(first, Kind.ANSWER) == [7, 0, 8]
+
+            second = await again(first, here.listening, received=1)  # three frames of four were lost on the way
+            assert (await heard(second, Kind.HELLO))["received"] == 1
+            await first.lost
+            assert [(await heard(second, Kind.MESSAGE))[-1] for _ in range(2)] == [[1], [2]]
+            assert await heard(second, Kind.ANSWER) == [7, 0, 8]
+            await here.ref("stranger/x").tell(CountMsg(n=3))
+            assert (await heard(second, Kind.MESSAGE))[-1] == [3]
+
+            late = await again(first, here.listening, received=0)  # an older try, that was held up on its way
+            assert isinstance(await late.lost, ConnectionError)
+            assert late.frames.empty()
+            await here.ref("stranger/x").tell(CountMsg(n=4))
+            assert (await heard(second, Kind.MESSAGE))[-1] == [4]
+            await second.close()
+
+    run(main())
+    assert not [line for line in logs if line["log_level"] == "warning"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"session": b"another"}, "here has ended the session with stranger"),
+        ({"incarnation": b"another"}, "stranger names a session that is another's"),
+        ({"name": "somebody"}, "somebody names a session that is another's"),
+    ],
+    ids=["session", "incarnation", "name"],
+)
+def test_who_may_not_go_on_with_a_session_is_told_why_and_it_lives_on(
+    run: Run, addresses: Callable[[], str], logs: Logs, changes: dict[str, Any], text: str
+) -> None:
+    async def main() -> None:
+        async with one_node(addresses) as here:
+            first = await Stranger.dial(here.listening)
+            await first.be_welcome()
+            second = await again(first, here.listening, **changes)
+            assert await heard(second, Kind.REFUSAL) == text
+            assert isinstance(await second.lost, ConnectionError)
+            assert here.statistics().peers == ("stranger",)
+            await first.close()
+
+    run(main())
+    assert reasons(logs, "connection refused") == [text]
+
+
+def test_who_claims_frames_that_it_was_not_sent_does_not_go_on(
+    run: Run, addresses: Callable[[], str], logs: Logs
+) -> None:
+    text = "the peer claims 5 frames; it was sent 0 and has acknowledged 0"
+
+    async def main() -> None:
+        async with one_node(addresses) as here:
+            first = await Stranger.dial(here.listening)
+            await first.be_welcome()
+            second = await again(first, here.listening, received=5)
+            await second.lost
+            first.send(Kind.ACKNOWLEDGE, struct.pack("<Q", 5))
+            assert await heard(first, Kind.GOODBYE) == text
+            await first.lost
+
+    run(main())
+    assert reasons(logs, "connection refused") == [f"stranger cannot go on with the session: {text}"]
+    assert reasons(logs, "peer gone") == [text]
+
+
+def test_who_is_refused_hears_why(run: Run, addresses: Callable[[], str]) -> None:
+    async def main() -> None:
+        async with one_node(addresses) as here:
+            with pytest.raises(HandshakeError, match=r"^refused by .*: .* calls itself 'here', as this node does$"):
+                async with Node("here", join=here.listening, secret=SECRET).running():
+                    pytest.fail("let in")
+
+    run(main())
+
+
+def test_who_breaks_it_off_says_why(run: Run, addresses: Callable[[], str], logs: Logs) -> None:
+    async def main() -> None:
+        async with one_node(addresses) as here:
+            stranger = await Stranger.dial(here.listening)
+            await stranger.be_welcome()
+            ask = asyncio.ensure_future(here.ref("stranger/x").ask(NeverMsg()))
+            assert (await stranger.frames.get()).kind is Kind.MESSAGE
+            stranger.send(Kind.GOODBYE, b"this makes no sense")
+            with pytest.raises(Unreachable, match=r"^node stranger is gone: stranger broke it off: this makes no sen"):
+                await ask
+            await stranger.lost
 
     run(main())
 
@@ -483,7 +609,7 @@ def test_a_silent_peer_is_cut_off(
     async def main() -> None:
         async with one_node(addresses) as here:
             with monkeypatch.context() as patch:
-                patch.setattr("orchestra.link.PROOF_SECONDS", 0.05)
+                patch.setattr("orchestra.handshake.PROOF_SECONDS", 0.05)
                 silent = [await Stranger.dial(here.listening) for _ in range(3)]
                 half = await Stranger.dial(here.listening)
                 half.send(Kind.HANDSHAKE, half.nonce)
@@ -518,7 +644,7 @@ def test_a_handshake_that_was_overheard_is_of_no_use_again(run: Run, addresses: 
             honest = await Stranger.dial(here.listening)
             theirs = await honest.prove_as_dialer()
             overheard = [honest.nonce, proof(SECRET, b"dialer", honest.nonce, theirs)]
-            await honest.close()
+            honest.connection.abort()
 
             thief = await Stranger.dial(here.listening)
             for header in overheard:
@@ -622,7 +748,7 @@ def test_a_malformed_hello_is_refused(
 
     run(main())
     (reason,) = reasons(logs, "connection refused")
-    assert reason.endswith((" did not say hello", " sent a malformed table of types"))
+    assert reason.endswith((" did not say hello: this is no hello", " sent a malformed table of types"))
 
 
 @pytest.mark.parametrize(
@@ -783,7 +909,7 @@ def test_thousands_of_frames_that_make_no_sense_are_refused_and_nothing_else_hap
                 else:
                     header = tampered(msgpack.packb(content), rng)
                 try:
-                    link.frame_received(Frame(kind, header, None))
+                    link._handle(Frame(kind, header, None))
                 except WireError:
                     refused += 1
             assert refused > 1000
