@@ -14,6 +14,16 @@ from components.envs.skirmish.units import TICKS_PER_SECOND, Ruleset, UnitType, 
 
 SPAWN_GAP = 0.02
 
+YIELDING, MELEE_YIELDING = 0.25, 0.16
+"""What those who fight take of an overlap with one who walks. Fitted to how long real armies of marines need (too
+little, and the rear ranks find no place to shoot from), and real swarms (too much, and all of it bites at once)."""
+MELEE_RANGE = 1.0
+
+LEAST_SCAN = 5.0
+SCAN_SLOP = 1.0
+"""How much farther than its data say a soldier notices others. The game's range slop; without it, real armies of 25
+would miss who hides in a corner, and they hardly ever do."""
+
 LAYERS = {"ground": GROUND, "giant": GIANT, "air": AIR}
 
 # The six neighbours of a place in a hexagonal grid, in units of the spacing, once round.
@@ -46,6 +56,7 @@ def kinds_table(scenario: Scenario, ruleset: Ruleset) -> NDArray[Any]:
         kind = kinds[index]
         kind["health"], kind["shield"], kind["armour"] = unit.health, unit.shield, unit.armour
         kind["radius"], kind["separation"] = unit.radius, unit.separation
+        kind["yielding"] = MELEE_YIELDING if weapon.range < MELEE_RANGE else YIELDING
         kind["speed"] = unit.speed / TICKS_PER_SECOND
         kind["acceleration"] = unit.acceleration / TICKS_PER_SECOND**2
         kind["layer"] = LAYERS[unit.layer]
@@ -53,7 +64,7 @@ def kinds_table(scenario: Scenario, ruleset: Ruleset) -> NDArray[Any]:
         kind["regeneration"] = unit.regeneration / TICKS_PER_SECOND
         kind["healing"], kind["biological"] = unit.healing / TICKS_PER_SECOND, unit.biological
         kind["range"] = weapon.range
-        kind["scan"] = max(5.0, weapon.scan)
+        kind["scan"] = weapon.scan if unit.healing else max(LEAST_SCAN, weapon.scan) + SCAN_SLOP
         kind["period"] = weapon.period * TICKS_PER_SECOND
         kind["damage_point"] = weapon.damage_point * TICKS_PER_SECOND
         kind["hits"], kind["hit_gap"] = weapon.hits, weapon.hit_gap * TICKS_PER_SECOND

@@ -31,7 +31,7 @@ CLEAR = 2
 MIDDLE = 16.0
 
 RANGE_SLOP = 1.0  # how far a target may slip away from one who is already aiming
-SCAN_SLOP = 0.5  # likewise from one who has merely chosen it
+KEEP_SLOP = 0.5  # likewise out of sight of one who has merely chosen it
 
 SWEEP_DELAY = 6.0  # ticks from the shot to the first sweep of a beam
 

@@ -6,20 +6,21 @@ from components.envs.skirmish.kernel.compiling import compiled
 from components.envs.skirmish.kernel.constants import ADVANCE, Footing, Record, Records
 from components.envs.skirmish.kernel.ground import shift
 
-SOFT_HOLD = 0.25  # a unit that fights takes this share of an overlap with one that walks
 STEER_REACH = 0.6
 STEER_AHEAD = 0.3
 STEER_LIMIT = 2.0
 
 
 @compiled
-def push_apart(one: Record, other: Record, dx: float, dy: float, overlap: float) -> None:
+def push_apart(
+    one: Record, other: Record, one_kind: Record, other_kind: Record, dx: float, dy: float, overlap: float
+) -> None:
     """Divide an overlap between two; (dx, dy) is the unit vector from one to the other."""
     share = 0.5
     if one.holding and not other.holding:
-        share = SOFT_HOLD
+        share = one_kind.yielding
     elif other.holding and not one.holding:
-        share = 1.0 - SOFT_HOLD
+        share = 1.0 - other_kind.yielding
     one.push_x -= share * overlap * dx
     one.push_y -= share * overlap * dy
     other.push_x += (1.0 - share) * overlap * dx
@@ -94,7 +95,7 @@ def separate(units: Records, kinds: Records, rules: Record, footing: Footing) ->
             dx *= inverse
             dy *= inverse
             if far < touch:
-                push_apart(one, other, dx, dy, touch - far)
+                push_apart(one, other, kinds[i], kinds[j], dx, dy, touch - far)
                 if one.arrived or other.arrived:
                     arrive_with(one, rules)
                     arrive_with(other, rules)

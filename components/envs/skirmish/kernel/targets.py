@@ -7,8 +7,8 @@ from components.envs.skirmish.kernel.constants import (
     AIR,
     HELP_EVERY,
     HELP_REACH,
+    KEEP_SLOP,
     RANGE_SLOP,
-    SCAN_SLOP,
     Record,
     Records,
 )
@@ -36,7 +36,7 @@ def choose_target(i: int, units: Records, kinds: Records, rules: Record) -> None
         within = edge <= kind.range or (unit.aiming and edge <= kind.range + RANGE_SLOP)
         if within and is_threat(kind, units[target], kinds[target]):
             return
-        keeps = edge <= kind.scan + SCAN_SLOP or target == unit.attacker
+        keeps = edge <= kind.scan + KEEP_SLOP or target == unit.attacker
 
     if keeps:
         # Chasing somebody while another stands within reach would waste the shot.

@@ -128,9 +128,8 @@ def play_tick(
     if events > 0:
         fight_all(events, units, battle, kinds, damage, rules)
     recover_all(units, kinds, rules)
+    separate(units, kinds, rules, footing)
     battle.tick += 1
-    if battle.tick % 2 == 0:
-        separate(units, kinds, rules, footing)
 
 
 @compiled
