@@ -1,0 +1,54 @@
+"""An actor that reminds of things in time, and its test, in which no time passes."""
+
+import asyncio
+
+from orchestra import Actor, Message, Node, Ref, on
+from orchestra.testing import ManualClock, Probe, settle
+
+
+class RemindMsg(Message):
+    """Say this again after so many seconds."""
+
+    text: str
+    seconds: float
+
+
+class ReminderMsg(Message):
+    """It is time."""
+
+    text: str
+
+
+class Reminder(Actor[RemindMsg | ReminderMsg]):
+    """Tells somebody, later, what it was told."""
+
+    def __init__(self, to: Ref[ReminderMsg]) -> None:
+        self._to = to
+
+    @on(RemindMsg)
+    def remind(self, msg: RemindMsg) -> None:
+        self.after(msg.seconds, ReminderMsg(text=msg.text))
+
+    @on(ReminderMsg)
+    async def due(self, msg: ReminderMsg) -> None:
+        await self._to.tell(msg)
+
+
+async def reminders() -> None:
+    """Tell a reminder of two things, let time pass, and see what it tells."""
+    clock = ManualClock()
+    async with Node("here", clock=clock).running() as node:
+        listener = Probe(ReminderMsg)
+        reminder = node.spawn("reminder", Reminder, listener.start(node, "listener"))
+        await reminder.tell(RemindMsg(text="tea", seconds=180.0))
+        await reminder.tell(RemindMsg(text="eggs", seconds=300.0))
+        await settle(node)
+        clock.advance(200.0)
+        assert await listener.heard(ReminderMsg) == [ReminderMsg(text="tea")]
+        clock.advance(100.0)
+        await settle(node)
+        assert listener.messages[1:] == [ReminderMsg(text="eggs")]
+
+
+def test_reminders_come_in_time() -> None:
+    asyncio.run(reminders())

@@ -1,0 +1,70 @@
+"""A ticket office, and the promise that no two passengers get one seat, whatever breaks."""
+
+import asyncio
+from collections.abc import Callable
+
+from orchestra import Actor, AskFailed, Node, Request, Unreachable, on
+from orchestra.simulation import Process, Scenario, Simulation, each_seed, failing_seed
+
+
+class BookMsg(Request[int]):
+    """A seat, please; the answer is its number."""
+
+
+class Office(Actor[BookMsg]):
+    """Sells each seat once."""
+
+    def __init__(self, ledger: list[int]) -> None:
+        self._sold = ledger  # stands for a disk: what is written there outlives the process
+
+    @on(BookMsg)
+    async def book(self, msg: BookMsg) -> int:
+        seat = await self.offload(len, self._sold)
+        self._sold.append(seat)
+        return seat
+
+
+async def passenger(process: Process, seats: list[int]) -> None:
+    """Book four seats, and write down those that were confirmed."""
+    office = process.ref("office/desk")
+    for _ in range(4):
+        try:
+            async with asyncio.timeout(30.0):
+                seats.append(await office.ask(BookMsg()))
+        except (AskFailed, Unreachable, TimeoutError):
+            await asyncio.sleep(1.0)  # the office is closed for a while
+
+
+def bookings(desk: Callable[[list[int]], Callable[[Node], object]]) -> Scenario:
+    """Two passengers book at an office that is killed and started again; their links are slow and get stuck."""
+
+    async def scenario(sim: Simulation) -> None:
+        ledger: list[int] = []
+        seats: list[int] = []
+        sim.node("station")
+        sim.node("office", desk(ledger), kept=True)
+        passengers = [sim.node(name) for name in ("ada", "ben")]
+        await sim.start()
+        async with sim.faults(kills=0.3, partitions=0.3, stills=0.3):
+            await asyncio.gather(*(passenger(process, seats) for process in passengers))
+        assert len(set(seats)) == len(seats), f"a seat was sold twice: {seats}"
+
+    return scenario
+
+
+def with_a_ledger(ledger: list[int]) -> Callable[[Node], object]:
+    """Open the office with what it has sold before."""
+    return lambda node: node.spawn("desk", Office, ledger)
+
+
+def with_a_new_ledger(ledger: list[int]) -> Callable[[Node], object]:
+    """Open the office as if it had never sold anything: the bug."""
+    return lambda node: node.spawn("desk", Office, [])
+
+
+def test_no_seat_is_sold_twice() -> None:
+    each_seed(bookings(with_a_ledger), 50)
+
+
+def test_an_office_that_forgets_is_found() -> None:
+    assert failing_seed(bookings(with_a_new_ledger), 50) is not None

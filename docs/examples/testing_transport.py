@@ -1,0 +1,27 @@
+"""A transport of one's own, held against the contract that nodes rely on."""
+
+import asyncio
+
+from orchestra.testing import check_transport
+from orchestra.transport.memory import MemoryConnection, MemoryTransport
+from orchestra.transport.registry import SCHEMES
+
+
+class CountingTransport(MemoryTransport):
+    """Connections within this process that are counted."""
+
+    dialled = 0
+
+    async def dial(self, address: str) -> MemoryConnection:
+        connection = await super().dial(address)
+        CountingTransport.dialled += 1
+        return connection
+
+
+def test_a_counting_transport_is_a_transport() -> None:
+    SCHEMES["counting"] = CountingTransport
+    try:
+        asyncio.run(check_transport("counting://here"))
+    finally:
+        del SCHEMES["counting"]
+    assert CountingTransport.dialled > 0
