@@ -5,7 +5,9 @@ OrchestraError
 │   └── TraceError             a trace cannot be read, or does not hold what was asked for
 │       ├── NotATrace          a file that is no trace, or none at all
 │       ├── TraceVersion       a trace of another version of the format
-│       └── ValuesMissing      only digests were recorded where values are needed
+│       ├── ValuesMissing      only digests were recorded where values are needed
+│       └── CannotReplay       an actor cannot be rebuilt, or not as it was
+│           └── ExperimentChanged  the experiment is not what it was when it was recorded
 ├── HandlerError               you wrote an actor or a message wrongly; raised when its class is defined
 ├── DeliveryError              a message could not be delivered
 │   ├── MailboxFull            the recipient has no room now
@@ -16,6 +18,7 @@ OrchestraError
 ├── ActorFailed                an actor failed for good, and whoever is above it hears of it
 ├── AskFailed                  the handler of a request raised
 ├── AskCycle                   an ask went round in a circle and would have waited for itself
+├── ReplayDiverged             an actor that is replayed does not do what was recorded
 └── WireError                  the other side broke the protocol
     ├── FrameError             bytes that are no frame, or one over a limit
     ├── DecodeError            a frame that is no valid message
@@ -45,6 +48,14 @@ class TraceVersion(TraceError):
 
 class ValuesMissing(TraceError):
     """Only digests were recorded where values are needed, or nothing."""
+
+
+class CannotReplay(TraceError):
+    """An actor cannot be rebuilt from this trace, or what came to it is not all there."""
+
+
+class ExperimentChanged(CannotReplay):
+    """The experiment's file, its flags or the actor's class are not what they were when the trace was made."""
 
 
 class HandlerError(OrchestraError, TypeError):
@@ -89,6 +100,10 @@ class AskFailed(OrchestraError):
 
 class AskCycle(OrchestraError):
     """An actor asked, directly or through others, itself while it was still handling the first request."""
+
+
+class ReplayDiverged(OrchestraError):
+    """An actor that is replayed does not do what was recorded. Its text says where, what, and what led to it."""
 
 
 class WireError(OrchestraError):

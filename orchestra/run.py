@@ -63,6 +63,7 @@ def recorder_of(node: str, topology: Topology, run: RunDirectory, launch: Launch
         inline=inline,
         planned=frozenset(f"{node}/{actor.name}" for actor in topology.nodes[node].actors),
         experiment=Experiment(str(launch.experiment), digest, tuple(without_secrets(launch.flags))),
+        run_directory=run.path,
     )
 
 

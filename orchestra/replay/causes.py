@@ -1,0 +1,33 @@
+"""What led to a delivery: who sent it while doing what, and why that was being done."""
+
+from orchestra.replay.divergence import named
+from orchestra.trace.records import Activation, Asked, Delivery, MessageId, Sent, TimerSet
+from orchestra.trace.run_trace import RunTrace
+
+MOST = 6
+"""Links of the chain that are told."""
+
+
+def causes_of(trace: RunTrace, delivery: Delivery | None) -> tuple[str, ...]:
+    """Return, newest first, what the senders were doing when they sent what led to `delivery`."""
+    told: list[str] = []
+    while delivery is not None and delivery.id.number and len(told) < MOST:
+        sender = _sender(trace, delivery.id)
+        if sender is None:
+            told.append(f"{delivery.id.sender}, of which nothing more is recorded")
+            break
+        told.append(f"{delivery.id.sender} sent it in its delivery {sender.n}, {named(sender.delivery, sender.phase)}")
+        delivery = sender.delivery
+    return tuple(told)
+
+
+def _sender(trace: RunTrace, message: MessageId) -> Activation | None:
+    """Return the activation in which a message was sent."""
+    for life in trace.lives(message.sender):
+        if life.header.generation != message.generation:
+            continue
+        for activation in trace.activations(life):
+            for effect in activation.effects:
+                if isinstance(effect, Sent | Asked | TimerSet) and effect.number == message.number:
+                    return activation
+    return None

@@ -1,0 +1,221 @@
+"""How an actor is made again: from the experiment that planned it, from what its parent gave it, or by hand."""
+
+import hashlib
+import importlib
+import inspect
+import platform
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from orchestra.actor import Actor
+from orchestra.errors import CannotReplay, ExperimentChanged, UsageError
+from orchestra.experiment import build, load_experiment
+from orchestra.flags import Flags
+from orchestra.message import REGISTRY, Message
+from orchestra.replay.stage import Recipe
+from orchestra.topology import Topology
+from orchestra.trace.cell_recorder import source_hash
+from orchestra.trace.records import Header, Life, MessageType
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """An actor to be, as it was."""
+
+    kind: type[Actor[Any]]
+    recipe: Recipe
+    notes: tuple[str, ...]
+    """What is not as it was, and may be why a replay differs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where actors come from.
+
+    A change of the experiment's file is an error, unless `allow_changes`; a change of the actor's class is only noted:
+    to see what it does is what a replay is for.
+    """
+
+    experiment: Path | None = None
+    """The experiment's file, if it is not where it was."""
+    allow_changes: bool = False
+    recipe: Recipe | None = None
+    """Makes the actor, where the trace cannot say how."""
+    kind: type[Actor[Any]] | None = None
+    """Its class, if that is known."""
+    changes: Mapping[str, str] | None = None
+    """Flags of the experiment that shall be others, as on a command line."""
+
+
+def rebuilt(life: Life, sources: Sources, recipe_of_child: Callable[[Life], Recipe]) -> Rebuilt:
+    """Return how the actor of `life` is made.
+
+    Args:
+        life: what was recorded of it.
+        sources: where to look.
+        recipe_of_child: replays the parent of a child until it spawns that, and returns how it does it.
+
+    Raises:
+        CannotReplay: the trace does not say enough.
+        ExperimentChanged: the experiment is not what it was.
+    """
+    birth = life.birth
+    if sources.recipe is not None:
+        kind = sources.kind or actor_class_named(birth.kind, life.header, sources)
+        return _noted(life, kind, sources.recipe)
+    if birth.origin == "planned":
+        return _planned(life, sources)
+    kind = actor_class_named(birth.kind, life.header, sources)
+    if birth.origin == "child":
+        if birth.args is not None:
+            return _noted(life, kind, partial(kind, *birth.args, **(birth.kwargs or {})))
+        return _noted(life, kind, recipe_of_child(life))
+    needed = [
+        parameter.name
+        for parameter in inspect.signature(kind).parameters.values()
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+    if needed:
+        raise CannotReplay(
+            f"{birth.actor} was spawned by the code around its node, which the trace does not hold; "
+            f"say how it is made: Replay(..., recipe=lambda: {kind.__name__}({', '.join(needed)}))"
+        )
+    return _noted(life, kind, kind)
+
+
+def topology_of(header: Header, sources: Sources) -> Topology:
+    """Return the plan of the run, built anew: nothing in it is shared with another.
+
+    Raises:
+        ExperimentChanged: the experiment is not what it was.
+    """
+    function = load_experiment(_file_of(header, sources))
+    experiment = header.experiment
+    assert experiment is not None
+    flags = Flags.of(function)
+    try:
+        values = flags.parse(experiment.flags)
+    except UsageError as error:
+        raise ExperimentChanged(f"the experiment does not take the run's flags any longer: {error}") from error
+    for flag in flags:
+        text = (sources.changes or {}).get(flag.name)
+        if text is not None:
+            values[flag.name] = None if flag.optional and text.lower() == "none" else flag.value_of(text)
+    return build(function, values)
+
+
+def message_class(kind: MessageType, header: Header, sources: Sources) -> type[Message]:
+    """Return the class of a recorded message.
+
+    Raises:
+        CannotReplay: there is none of that name, or it has other fields now.
+    """
+    found = REGISTRY.get(kind.tag)
+    if found is None:
+        _import_owner(kind.tag, header, sources)
+        found = REGISTRY.get(kind.tag)
+    if found is None:
+        raise CannotReplay(f"there is no message class {kind.tag} any longer; was it renamed or moved?")
+    if found.wire.fingerprint != kind.fingerprint:
+        raise CannotReplay(
+            f"{kind.name} is not the message that was recorded: its fields were {', '.join(kind.fields)}, and are "
+            f"{', '.join(found.wire.fields)}; their types may differ as well"
+        )
+    return found
+
+
+def actor_class_named(name: str, header: Header, sources: Sources) -> type[Actor[Any]]:
+    """Return the actor class `module:qualname`.
+
+    Raises:
+        CannotReplay: there is none.
+    """
+    module, _, qualname = name.partition(":")
+    if module.startswith("experiment_") and header.experiment is not None:
+        load_experiment(_file_of(header, sources))
+    try:
+        found: Any = importlib.import_module(module)
+        for part in qualname.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise CannotReplay(f"the class {name} cannot be found: {error}") from error
+    if not (isinstance(found, type) and issubclass(found, Actor)):
+        raise CannotReplay(f"{name} is no actor class any longer")
+    return found
+
+
+def _planned(life: Life, sources: Sources) -> Rebuilt:
+    birth = life.birth
+    if life.header.experiment is None:
+        raise CannotReplay(f"the trace does not say which experiment planned {birth.actor}")
+    topology = topology_of(life.header, sources)
+    node, _, name = birth.actor.partition("/")
+    planned = topology.nodes[node].actors if node in topology.nodes else []
+    for actor in planned:
+        if actor.name == name:
+            break
+    else:
+        every = (f"{each.name}/{actor.name}" for each in topology.nodes.values() for actor in each.actors)
+        raise ExperimentChanged(
+            f"the experiment plans no {birth.actor} any longer; it plans {', '.join(every) or 'nobody'}"
+        )
+    kind = f"{actor.kind.__module__}:{actor.kind.__qualname__}"
+    if kind.partition(":")[2] != birth.kind.partition(":")[2]:
+        raise ExperimentChanged(f"{birth.actor} was a {birth.kind}, and is planned as a {kind} now")
+    return _noted(life, actor.kind, actor.recipe)
+
+
+def _file_of(header: Header, sources: Sources) -> Path:
+    experiment = header.experiment
+    if experiment is None:
+        raise CannotReplay("the trace does not say which experiment it is of")
+    file = sources.experiment or Path(experiment.file)
+    if not file.exists():
+        raise CannotReplay(f"the experiment's file {str(file)!r} is gone; say where it is now (--experiment FILE)")
+    if not sources.allow_changes and hashlib.sha256(file.read_bytes()).hexdigest() != experiment.sha256:
+        raise ExperimentChanged(
+            f"the experiment's file {str(file)!r} has changed since the run (its SHA-256 was "
+            f"{experiment.sha256[:8]}…); --allow-changes replays with it as it is now"
+        )
+    return file
+
+
+def _noted(life: Life, kind: type[Actor[Any]], recipe: Recipe) -> Rebuilt:
+    notes = []
+    recorded = life.birth.source
+    if recorded and source_hash(kind) != recorded:
+        notes.append(f"the class {kind.__name__} has changed since the run")
+    for name, then in life.header.versions.items():
+        now = _version(name)
+        if then and now and then != now:
+            notes.append(f"{name} was {then} then, and is {now} now")
+    return Rebuilt(kind, recipe, tuple(notes))
+
+
+def _version(name: str) -> str | None:
+    if name == "python":
+        return platform.python_version()
+    try:
+        return metadata.version("orchestra-rl" if name == "orchestra" else name)
+    except metadata.PackageNotFoundError:
+        return None  # a library that is not installed here; what needs it will say so
+
+
+def _import_owner(tag: str, header: Header, sources: Sources) -> None:
+    """Import the module that a message class is in: the longest part of its name that is one."""
+    if tag.startswith("experiment_") and header.experiment is not None:
+        load_experiment(_file_of(header, sources))
+        return
+    module = tag
+    while "." in module:
+        module = module.rpartition(".")[0]
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError:
+            continue
+        return

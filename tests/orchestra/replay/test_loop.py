@@ -1,0 +1,75 @@
+"""A loop with nothing behind it."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from orchestra.replay.loop import QuietLoop
+
+
+def finish(loop: QuietLoop, main: Any) -> Any:
+    task = loop.create_task(main)
+    loop.run_ready()
+    while not task.done():
+        loop.fire_timer()
+        loop.run_ready()
+    return task.result()
+
+
+def test_time_passes_only_from_timer_to_timer() -> None:
+    loop = QuietLoop()
+
+    async def main() -> list[float]:
+        times = [loop.time()]
+        for delay in (5.0, 0.0, 2.5):
+            await asyncio.sleep(delay)
+            times.append(loop.time())
+        return times
+
+    assert finish(loop, main()) == [0.0, 5.0, 5.0, 7.5]
+
+
+def test_timeouts_gather_and_tasks_work_on_it() -> None:
+    loop = QuietLoop()
+    order: list[str] = []
+
+    async def one(name: str, delay: float) -> str:
+        await asyncio.sleep(delay)
+        order.append(name)
+        return name
+
+    async def main() -> list[str]:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await asyncio.sleep(9.0)
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(one("grouped", 0.5))
+        return [*await asyncio.gather(one("slow", 3.0), one("quick", 1.0)), task.result()]
+
+    assert finish(loop, main()) == ["slow", "quick", "grouped"]
+    assert order == ["grouped", "quick", "slow"]
+    assert loop.time() == 4.5
+    assert loop.next_timer == 9.0 or loop.next_timer is None
+    assert not loop.unhandled
+
+
+def test_it_runs_inside_another_loop_as_in_a_notebook() -> None:
+    async def outside() -> str:
+        loop = QuietLoop()
+
+        async def main() -> str:
+            assert asyncio.get_running_loop() is loop
+            await asyncio.sleep(1.0)
+            return "inside"
+
+        said: str = finish(loop, main())
+        assert asyncio.get_running_loop() is not loop
+        return said
+
+    assert asyncio.run(outside()) == "inside"
+
+
+def test_it_has_no_threads() -> None:
+    with pytest.raises(NotImplementedError, match=r"self\.offload"):
+        finish(QuietLoop(), asyncio.to_thread(print))
