@@ -27,6 +27,8 @@ class Door:
     """Where the root listens."""
     secret: bytes
     """What every node of the run knows."""
+    pid: int
+    """The root's process."""
 
     def __repr__(self) -> str:
         return f"<Door at {self.address}>"
@@ -68,7 +70,7 @@ def find(run: RunDirectory) -> Door:
     match written:
         case {"pid": int(pid), "address": str(address), "secret": str(digits)}:
             _check_alive(run, pid)
-            return Door(address, _bytes(run.door, digits))
+            return Door(address, _bytes(run.door, digits), pid)
         case {"pid": int(pid)}:
             _check_alive(run, pid)
             raise UsageError(

@@ -85,7 +85,7 @@ def as_text(actors: Sequence[dict[str, Any]]) -> str:
         if actor["message"]:
             doing += f", {actor['message']} of {actor['sender']} for {actor['for_s']:.1f} s"
         doing += "".join(f", {what}" for what in actor["waits_for"])
-        lines.append(f"  {actor['address']} {actor['kind']}: {doing}; {actor['queue']} messages wait")
+        lines.append(f"  {actor['address']} {actor['kind']}: {doing}; queue: {actor['queue']}")
         lines += [f"      {line}" for line in actor["stack"]]
         for what, stack in actor["threads"].items():
             lines.append(f"    {what}")

@@ -4,12 +4,12 @@ import asyncio
 import os
 import secrets
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from orchestra.door import Door
 from orchestra.envelope import GUEST
-from orchestra.errors import OrchestraError
+from orchestra.errors import OrchestraError, Unreachable
 from orchestra.node import SYSTEM, Node
 from orchestra.system import NodeStatistics, StatisticsMsg
 
@@ -69,5 +69,14 @@ async def joined(door: Door, *, answer_s: float = ANSWER_S) -> AsyncIterator[Gue
         Unreachable, HandshakeError: nothing answers at the door, or it is another run's.
     """
     name = f"{GUEST}{os.getpid()}-{secrets.token_hex(4)}"
-    async with Node(name, join=door.address, secret=door.secret).running() as node:
+    node = Node(name, join=door.address, secret=door.secret)
+    async with AsyncExitStack() as stack:
+        try:
+            async with asyncio.timeout(2 * answer_s):
+                await stack.enter_async_context(node.running())
+        except TimeoutError:
+            raise Unreachable(
+                f"its process does not answer within {2 * answer_s:g} s; `kill -USR1 {door.pid}` makes it write into "
+                "its log what it is doing"
+            ) from None
         yield Guest(node, answer_s)

@@ -176,7 +176,7 @@ class _Table:
         names = [self._who(row) for node in shown for row in node.actors if own or row.name not in _OWN]
         numbers = sum(size + 1 for _, size in self._NUMBERS)
         longest = max((name.cell_len for name in names), default=0)
-        self._name = max(min(longest, (width - numbers) * 3 // 5), len("actor"))
+        self._name = max(min(longest, (width - numbers) // 2), len("actor"))
 
     def heading(self) -> Text:
         numbers = "".join(f" {title:>{size}}" for title, size in self._NUMBERS)
@@ -289,7 +289,7 @@ def _bytes(count: float | None) -> str:
 
 
 def _duration(seconds: float) -> str:
-    if seconds < 0.01:
+    if seconds < 0.00995:
         return f"{seconds * 1000:.1f} ms"
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"

@@ -126,7 +126,7 @@ async def run_in_processes(topology: Topology, run: RunDirectory, launch: Launch
             with (
                 dump.on_request([node], then=lambda: launcher.signal(signal.SIGUSR1)),
                 _recorded_on_request([node], then=lambda: launcher.signal(signal.SIGUSR2)),
-                door.opened(run, door.Door(node.listening, node.secret)),
+                door.opened(run, door.Door(node.listening, node.secret, os.getpid())),
             ):
                 outcome = await _until_stopped(node, node.cell(main_actor))
             node.stopping = True

@@ -50,5 +50,8 @@ def _name(work: Any) -> str:
     # `with_threads(4, policy.learn, batch)` is named after what is called in the end.
     called = [entry for entry in args if callable(entry) and hasattr(entry, "__qualname__")]
     function = called[0] if called else function
+    owner = getattr(function, "__self__", None)
+    if owner is not None and not isinstance(owner, type) and hasattr(function, "__name__"):
+        return f"{type(owner).__qualname__}.{function.__name__}"  # also of a method that it has from a base class
     inner = getattr(function, "func", function)  # a partial is named after what it wraps
     return str(getattr(inner, "__qualname__", None) or type(inner).__qualname__)

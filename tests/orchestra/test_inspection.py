@@ -322,7 +322,7 @@ def test_sigusr1_makes_every_process_say_what_its_actors_do_down_to_the_line(
     assert (boss["state"], boss["stack"]) == ("idle", [])
     run.until(lambda: f"those of the other processes: in {run.run.relative_to(Path.cwd())}/logs" in run.err)
     assert f"actors of process {run.process.pid} are doing:" in run.err
-    assert "  root/boss Boss: idle; 0 messages wait" in run.err
+    assert "  root/boss Boss: idle; queue: 0" in run.err
     run.process.send_signal(signal.SIGUSR1)  # and again
     run.until(lambda: run.err.count("root/boss Boss: idle") == 2)
     assert run.ends() == 0
