@@ -173,6 +173,7 @@ class Link:
         self.drop_connection()
         self._connection = connection
         self.missed_beats = 0
+        self._pinged_at = None  # what was asked by another connection may never be answered
         connection.attach(self)
         for frame in again:
             connection.send(frame)
@@ -315,6 +316,7 @@ class Link:
         return LinkStatistics(
             peer=self.peer,
             state="open" if self.connected else "broken",
+            unacknowledged=self.account.kept,
             round_trip_s=self._round_trip_s,
             sent=self._sent,
             sent_bytes=self._sent_bytes,

@@ -242,7 +242,7 @@ def _link_lines(links: list[LinkRow], width: int) -> Iterator[Text]:
         text = Text(f"{_pair(link):<{size}} {trip:>10} {_bytes(link.sent_per_s):>8} {_bytes(link.received_per_s):>8}")
         text.append(f" {_percent(link.credit_used):>7} {link.waiting:>7,}", style="bold red" if link.waiting else "")
         if link.now.state != "open":
-            text.append(f" {link.now.state}", style="bold red")
+            text.append(f"  {link.now.state}, {link.now.unacknowledged} kept", style="bold red")
         yield _cut(text, width)
 
 

@@ -102,7 +102,10 @@ class LinkStatistics(Message):
     """A connection to another node, as one side sees it. Counts are of messages and answers, since it opened."""
 
     peer: str
-    state: str
+    state: Literal["open", "broken"]
+    """Whether there is a connection now; a session outlives one that breaks, for a while."""
+    unacknowledged: int
+    """Frames that the peer may lack, kept in case the connection breaks."""
     round_trip_s: float | None
     """From a heartbeat to its answer, the last time; None before the first."""
     sent: int

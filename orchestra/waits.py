@@ -1,5 +1,6 @@
 """What an actor waits for in the middle of a message. Noted while it lasts, read by whoever looks into a run."""
 
+import inspect
 import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -50,8 +51,7 @@ def _name(work: Any) -> str:
     # `with_threads(4, policy.learn, batch)` is named after what is called in the end.
     called = [entry for entry in args if callable(entry) and hasattr(entry, "__qualname__")]
     function = called[0] if called else function
-    owner = getattr(function, "__self__", None)
-    if owner is not None and not isinstance(owner, type) and hasattr(function, "__name__"):
-        return f"{type(owner).__qualname__}.{function.__name__}"  # also of a method that it has from a base class
+    if inspect.ismethod(function) and not isinstance(function.__self__, type):
+        return f"{type(function.__self__).__qualname__}.{function.__name__}"  # also of one that a base class defines
     inner = getattr(function, "func", function)  # a partial is named after what it wraps
     return str(getattr(inner, "__qualname__", None) or type(inner).__qualname__)

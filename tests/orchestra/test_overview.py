@@ -31,6 +31,7 @@ def link(peer: str, sent_bytes: int = 0, **changed: Any) -> LinkStatistics:
     given: dict[str, Any] = {
         "peer": peer,
         "state": "open",
+        "unacknowledged": 0,
         "round_trip_s": 0.00031,
         "sent": 0,
         "sent_bytes": sent_bytes,
@@ -94,6 +95,11 @@ def test_a_link_is_shown_once_with_what_both_ends_hold_up() -> None:
     )
     (row,) = [entry for found in rows(None, after) for entry in found.links]
     assert (row.node, row.now.peer, row.credit_used, row.waiting) == ("a", "b", 0.9, 3)
+
+
+def test_a_broken_link_says_so_and_what_is_kept_for_its_peer() -> None:
+    text = shown(None, look(node("a", links=(link("b", state="broken", unacknowledged=12),))))
+    assert text[-1].endswith("0%       0  broken, 12 kept")
 
 
 def test_the_tree_is_by_node_with_children_below_their_parent() -> None:
