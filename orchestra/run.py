@@ -30,6 +30,8 @@ T = TypeVar("T")
 ANSWER_S = 5.0
 """How long a node may take to say what it did before it is left out of `flows.json`."""
 TIDY_UP_TRIES = 20
+ONE_PRESS_S = 0.1
+"""A signal that follows another within this is the same press of Ctrl-C."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,9 +186,15 @@ def _spawn_all(topology: Topology, node: Node) -> None:
 
 async def _until_stopped(root: Node, cell: Cell) -> Outcome:
     asked = 0
+    last = -ONE_PRESS_S
+    loop = asyncio.get_running_loop()
 
     def interrupt(reason: str) -> None:
-        nonlocal asked
+        nonlocal asked, last
+        # One press may be told twice: by a wrapper that passes it on, or by uvloop when another signal comes with it.
+        since, last = loop.time() - last, loop.time()
+        if since < ONE_PRESS_S:
+            return
         asked += 1
         if asked == 1:
             log.get(actor=f"{root.name}/{SYSTEM}").warning(
