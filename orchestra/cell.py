@@ -57,6 +57,46 @@ class Cell:
         parent: the address of its parent on another node, with which it ends; empty if it has none there.
     """
 
+    __slots__ = (
+        "_aborting",
+        "_busy_s",
+        "_busy_since",
+        "_failures",
+        "_halting",
+        "_handed_over",
+        "_interrupted",
+        "_message_since",
+        "_neighbours",
+        "_put_told",
+        "_recipe",
+        "_restarts",
+        "_rng",
+        "_siblings",
+        "_timers",
+        "_wake",
+        "_watchers",
+        "actor",
+        "address",
+        "children",
+        "clock",
+        "contract",
+        "current",
+        "delivered",
+        "draining",
+        "kind",
+        "late",
+        "log",
+        "mailbox",
+        "node",
+        "parent",
+        "recorder",
+        "requests",
+        "run_directory",
+        "task",
+        "terminated",
+        "waits",
+    )
+
     def __init__(
         self,
         node: "Node",
@@ -75,6 +115,7 @@ class Cell:
         self.run_directory: Path | None = node.run_directory
         self.log = log.get(actor=address)
         self.mailbox = Mailbox(kind.mailbox_capacity)
+        self._put_told = self.mailbox.put_told
         self.contract = contract_of(kind)
         self._handed_over = self.contract.handed_over
         self._neighbours = node.cells
@@ -219,7 +260,7 @@ class Cell:
         except KeyError:
             pass
         else:
-            if self.mailbox.put_told(sender, message, FLAT if weigh is None else weigh(message)):
+            if self._put_told(sender, message, FLAT if weigh is None else weigh(message)):
                 return None
         return self.admit(self.enclose(sender, message))
 
