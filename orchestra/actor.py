@@ -26,6 +26,11 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
+ACTORS: dict[str, type["Actor[Any]"]] = {}
+"""Every actor class of this process, as `module:qualname`: what another node may ask for. One defined again under its
+name replaces the older one."""
+
+
 def on(message: type[X]) -> Callable[[Callable[[A, X], R]], Callable[[A, X], R]]:
     """Mark a method as the handler of `message`. A plain `def` where nothing blocks, `async def` where something does.
 
@@ -57,6 +62,9 @@ class Context(Protocol):
     def after(self, delay: float, message: Message) -> Handle: ...
     async def offload(self, function: Callable[..., T], *args: Any) -> T: ...
     def spawn_child(self, name: str, kind: type["Actor[Any]"], recipe: Callable[[], "Actor[Any]"]) -> Ref[Any]: ...
+    async def spawn_far(
+        self, node: str, name: str, kind: type["Actor[Any]"], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Ref[Any]: ...
 
 
 making: ContextVar[Context | None] = ContextVar("making", default=None)
@@ -114,6 +122,7 @@ class Actor(Generic[M]):
                     f"{cls.__qualname__} has an @on for {_names(extra)}, which its contract does not list"
                 )
         cls.handlers = handlers
+        ACTORS[f"{cls.__module__}:{cls.__qualname__}"] = cls
 
     async def started(self) -> None:
         """Run once, before the first message. Does nothing by default."""
@@ -168,6 +177,21 @@ class Actor(Generic[M]):
     def spawn(self, name: str, kind: Callable[P, "Actor[X]"], *args: P.args, **kwargs: P.kwargs) -> Ref[X]:
         """Start `kind(*args, **kwargs)` as `<this actor>:<name>` on this node; it stops with this one."""
         return self._context.spawn_child(name, actor_class(kind), partial(kind, *args, **kwargs))
+
+    async def spawn_on(
+        self, node: str, name: str, kind: Callable[P, "Actor[X]"], *args: P.args, **kwargs: P.kwargs
+    ) -> Ref[X]:
+        """Start `kind(*args, **kwargs)` on the node of that name; it stops with this actor, and with its node.
+
+        It is supervised where it lives, by the policy of its class. When that escalates, or its node is lost, this
+        actor fails, as with a child here; one that handles `TerminatedMsg` is told of a lost node instead.
+
+        Raises:
+            SpawnRefused: the other node has not defined that class, an argument cannot travel or does not fit, or
+                the name is taken.
+            Unreachable: there is no such node, or it is gone.
+        """
+        return await self._context.spawn_far(node, name, actor_class(kind), args, kwargs)
 
     def __repr__(self) -> str:
         context = getattr(self, "_context", None)

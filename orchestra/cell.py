@@ -2,28 +2,31 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 
-from orchestra import codec, log, supervision
+from orchestra import codec, log, spawning, supervision
 from orchestra.actor import Actor, making
 from orchestra.children import Children
 from orchestra.clock import Clock, Handle
 from orchestra.contract import contract_of
 from orchestra.deliveries import Deliveries
 from orchestra.envelope import Envelope
-from orchestra.errors import ActorFailed, ActorStopped, MailboxFull, NotUnderstood, Unreachable
+from orchestra.errors import ActorFailed, ActorStopped, MailboxFull, NotUnderstood, SpawnRefused, Unreachable
 from orchestra.mailbox import Mailbox
 from orchestra.message import FLAT, Lane, Message, Request, isolated, size_of
 from orchestra.ref import Ref, speaking
 from orchestra.requests import Requests
 from orchestra.seeding import generator_for
 from orchestra.system import (
+    SYSTEM,
     CellStatistics,
     ChildFailedMsg,
     HaltMsg,
+    SpawnedMsg,
     StopMsg,
     TerminatedMsg,
     WatchMsg,
@@ -215,6 +218,27 @@ class Cell:
             self.recorder.spawned(child, recipe)
         return Ref(child.address)
 
+    async def spawn_far(
+        self, node: str, name: str, kind: type[Actor[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Ref[Any]:
+        """Start a child on another node, which stops with this cell."""
+        if node == self.node.name:
+            return self.spawn_child(name, kind, partial(kind, *args, **kwargs))
+        full_name = f"{self.address.replace('/', '.')}:{name}"
+        message = spawning.request(full_name, kind, args, kwargs, self.address)
+        child: Ref[Any] = Ref(f"{node}/{full_name}")
+        try:
+            spawned: SpawnedMsg = await self.ask(f"{node}/{SYSTEM}", message)
+        except asyncio.CancelledError:
+            if self.node.peers.find(node) is not None:
+                self.node.post_far(self.address, child.address, StopMsg())  # it may have been started
+            raise
+        if spawned.refusal:
+            raise SpawnRefused(f"node {node!r} does not start {full_name!r}: {spawned.refusal}")
+        self.children.add_far(child.address)
+        self.watch(child)
+        return child
+
     # How it speaks: Sender
 
     def post(self, recipient: str, message: Message) -> Awaitable[None] | None:
@@ -303,6 +327,15 @@ class Cell:
             message = isolated(message) if kind.wire.array_fields else message
             nbytes = size_of(message)
         return Envelope(self.address, sender, message, nbytes, correlation, chain)
+
+    def hear_end(self, envelope: Envelope) -> None:
+        """Queue a `TerminatedMsg`; that of a parent on another node is this cell's own business, and stops it."""
+        if self.parent and envelope.sender == self.parent:
+            self.request_stop()
+            return
+        if TerminatedMsg in self.kind.handlers:  # the actor deals with it; else `_handle_system` does
+            self.children.forget_far(envelope.sender)
+        self.mailbox.put_nowait(envelope)
 
     def child_failed(self, address: str, reason: str = "") -> None:
         """Have this actor fail with a child of it, after the message in hand."""
@@ -493,13 +526,13 @@ class Cell:
             delivered.count += 1
             if recorder is not None:
                 recorder.delivered(item if isinstance(item, Envelope) else Envelope(self.address, *item))
-            try:
-                call, is_async = handlers[kind]
-            except KeyError:
+            handler = handlers.get(kind)
+            if handler is None:
                 self._handle_system(message)
                 if recorder is not None:
                     recorder.handled()
                 continue
+            call, is_async = handler
             self.current = message
             if is_async:
                 self._message_since = monotonic()  # in a plain `def` nobody can look before it is over
@@ -531,9 +564,10 @@ class Cell:
             case WatchMsg(watcher=watcher):
                 self._watchers.add(watcher.address)
             case TerminatedMsg():
+                self.children.hear_end(message)
                 self.log.debug("a watched actor terminated", address=message.address, reason=message.reason)
             case ChildFailedMsg():
-                self.children.raise_escalated()
+                self.children.raise_escalated(message)
             case HaltMsg():
                 if self._halting is not None:
                     raise _Halted("a sibling failed")

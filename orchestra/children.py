@@ -4,8 +4,10 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from orchestra import supervision
-from orchestra.errors import ActorFailed
+from orchestra.envelope import node_of
+from orchestra.errors import ActorFailed, OrchestraError
 from orchestra.supervision import OneForOne
+from orchestra.system import SYSTEM, ChildFailedMsg, StopActorMsg, TerminatedMsg
 
 if TYPE_CHECKING:
     from orchestra.cell import Cell
@@ -26,6 +28,7 @@ class Children:
         self._parent = parent
         self._strategy = parent.kind.children_strategy
         self._cells: list[Cell] = []
+        self._far: list[str] = []
         self._failures: list[float] = []
         self._escalated: list[ActorFailed] = []
         self._round: list[Cell] = []
@@ -35,8 +38,20 @@ class Children:
         """Take note of a new child."""
         self._cells = [*(other for other in self._cells if not other.terminated.done()), cell]
 
+    def add_far(self, address: str) -> None:
+        """Take note of a new child on another node."""
+        self._far.append(address)
+
+    def forget_far(self, address: str) -> None:
+        """Take note that a child on another node is gone, if it was one."""
+        if address in self._far:
+            self._far.remove(address)
+
     async def stop(self) -> list[ActorFailed]:
-        """Stop all, the youngest first; return what failed on the way."""
+        """Stop all, those on other nodes first, then the youngest first; return what failed on the way."""
+        far, self._far = self._far, []
+        for address in reversed(far):
+            self._escalated += await self._stop_far(address)
         for child in reversed(self._cells):
             if not child.terminated.done():
                 self._escalated += await self._parent.node.stop_cell(child)
@@ -64,13 +79,23 @@ class Children:
         self._escalated.append(failed)
         self._parent.child_failed(failed.address)
 
-    def raise_escalated(self) -> None:
-        """Raise what was escalated since the last call, if anything."""
+    def raise_escalated(self, message: ChildFailedMsg) -> None:
+        """Raise what was escalated since the last call, if anything; of a child on another node `message` says it."""
         failed, self._escalated = self._escalated, []
+        if message.address in self._far:
+            self._far.remove(message.address)
+            failed.append(ActorFailed(message.address, message.reason))
         if len(failed) == 1:
             raise failed[0]
         if failed:
             raise ExceptionGroup(f"children of {self._parent.address} failed", failed)
+
+    def hear_end(self, message: TerminatedMsg) -> None:
+        """Take note that an actor that was watched is gone; raise if it was a child, lost with its node."""
+        if message.address in self._far:
+            self._far.remove(message.address)
+            if message.lost:
+                raise ActorFailed(message.address, f"{message.address}, a child, is lost: {message.reason}")
 
     # Starting anew
 
@@ -117,6 +142,22 @@ class Children:
         there = [cell for cell in self._cells if cell is failed or not cell.stopping]
         chosen = supervision.restarted_with(self._strategy, there.index(failed), len(there))
         return [there[position] for position in chosen]
+
+    async def _stop_far(self, address: str) -> list[ActorFailed]:
+        parent = self._parent
+        if parent.node.peers.find(node_of(address)) is None:
+            return []  # its node is lost, and it ends by itself
+        try:
+            async with asyncio.timeout(3 * STOP_S):  # its own node gives it less, to stop and then to be aborted
+                said = await parent.node.ask(
+                    parent.address, f"{node_of(address)}/{SYSTEM}", StopActorMsg(address=address), (parent.address,)
+                )
+        except (OrchestraError, TimeoutError) as error:
+            # The child watches its parent, and ends by itself.
+            level = parent.log.info if parent.node.stopping else parent.log.warning
+            level("a child on another node cannot be stopped", address=address, reason=str(error))
+            return []
+        return [ActorFailed(address, text) for text in said]
 
     async def _halt(self, sibling: "Cell") -> None:
         """Have the incarnation of `sibling` end; break its handler off if it takes too long, then abort it."""

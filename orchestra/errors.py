@@ -2,6 +2,7 @@
 
 OrchestraError
 ├── UsageError                 you asked for something that cannot be: a flag, a file, a setting
+│   └── SpawnRefused           another node does not start that actor: its class, its arguments, or its name
 │   └── TraceError             a trace cannot be read, or does not hold what was asked for
 │       ├── NotATrace          a file that is no trace, or none at all
 │       ├── TraceVersion       a trace of another version of the format
@@ -56,6 +57,10 @@ class CannotReplay(TraceError):
 
 class ExperimentChanged(CannotReplay):
     """The experiment's file, its flags or the actor's class are not what they were when the trace was made."""
+
+
+class SpawnRefused(UsageError):
+    """An actor was not started on another node: unknown class, arguments that do not fit or travel, a name taken."""
 
 
 class HandlerError(OrchestraError, TypeError):

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from orchestra.door import Door
 from orchestra.envelope import GUEST
 from orchestra.errors import OrchestraError, Unreachable
-from orchestra.node import SYSTEM, Node
-from orchestra.system import NodeStatistics, StatisticsMsg
+from orchestra.node import Node
+from orchestra.system import SYSTEM, NodeStatistics, StatisticsMsg
 
 ANSWER_S = 2.0
 """A node that does not answer within this is shown as one that does not."""

@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 import psutil
 from pydantic import ValidationError
 
-from orchestra import codec, log
+from orchestra import codec, log, spawning
 from orchestra.actor import Actor, actor_class, on
 from orchestra.cell import STOPPED, Cell
 from orchestra.children import STOP_S, Children
@@ -26,6 +26,7 @@ from orchestra.errors import (
     AskCycle,
     AskFailed,
     NotUnderstood,
+    SpawnRefused,
     Unreachable,
     UsageError,
 )
@@ -34,12 +35,16 @@ from orchestra.offload import in_thread
 from orchestra.peers import DIRECTORY, Peers
 from orchestra.ref import Ref
 from orchestra.system import (
+    SYSTEM,
     ChildFailedMsg,
     Flow,
     LookupMsg,
     NodeStatistics,
     ProcessStatistics,
+    SpawnedMsg,
+    SpawnMsg,
     StatisticsMsg,
+    StopActorMsg,
     StopNodeMsg,
     TerminatedMsg,
     WatchMsg,
@@ -52,8 +57,6 @@ P = ParamSpec("P")
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
 
-SYSTEM = "system"
-"""The name of the actor that every node has, and that speaks for the node itself."""
 LOGGED_DEAD_LETTERS = 10
 
 
@@ -240,6 +243,28 @@ class Node:
         cell = self.cells[address] = Cell(self, address, kind, recipe, siblings, parent)
         cell.start()
         return cell
+
+    async def spawn_on(
+        self, node: str, name: str, kind: Callable[P, Actor[M]], *args: P.args, **kwargs: P.kwargs
+    ) -> Ref[M]:
+        """Start an actor on another node, as `Actor.spawn_on` does; it ends with this node."""
+        if node == self.name:
+            return self.spawn(name, kind, *args, **kwargs)
+        message = spawning.request(name, actor_class(kind), args, kwargs, f"{self.name}/{SYSTEM}")
+        spawned: SpawnedMsg = await self.ref(f"{node}/{SYSTEM}").ask(message)
+        if spawned.refusal:
+            raise SpawnRefused(f"node {node!r} does not start {name!r}: {spawned.refusal}")
+        return Ref(spawned.address, self._outside)
+
+    def spawn_for(self, message: SpawnMsg) -> SpawnedMsg:
+        """Start an actor that another node asks for, as a child of `message.parent`."""
+        try:
+            recipe = spawning.recipe_of(message)
+            cell = self.start_cell(message.name, actor_class(recipe.func), recipe, parent=message.parent)
+        except UsageError as error:
+            return SpawnedMsg(refusal=str(error))
+        self.watch(cell.address, message.parent)
+        return SpawnedMsg(address=cell.address)
 
     def ref(self, address: str) -> Ref[Any]:
         """Return a ref to any actor of the run, to use from outside of actors."""
@@ -450,7 +475,10 @@ class Node:
             self._undelivered(envelope, NotUnderstood(reason), reason)
         else:
             try:
-                cell.mailbox.put_nowait(envelope)
+                if isinstance(envelope.message, TerminatedMsg):
+                    cell.hear_end(envelope)
+                else:
+                    cell.mailbox.put_nowait(envelope)
             except Unreachable as error:
                 self._undelivered(envelope, error, str(error))
 
@@ -487,12 +515,12 @@ class Node:
             if asked == peer and not future.done():
                 future.set_exception(error)
 
-    def tell_terminated(self, watcher: str, address: str, reason: str) -> None:
-        """Tell `watcher`, wherever it is, that the actor at `address` is gone."""
-        message = TerminatedMsg(address=address, reason=reason, graceful=reason == STOPPED)
+    def tell_terminated(self, watcher: str, address: str, reason: str, *, lost: bool = False) -> None:
+        """Tell `watcher`, wherever it is, that the actor at `address` is gone; `lost` with its node."""
+        message = TerminatedMsg(address=address, reason=reason, graceful=reason == STOPPED, lost=lost)
         cell = self.cells.get(watcher)
         if cell is not None:
-            cell.mailbox.put_nowait(Envelope(watcher, address, message))
+            cell.hear_end(Envelope(watcher, address, message))
         elif node_of(watcher) != self.name and (link := self.peers.find(node_of(watcher))) is not None:
             link.post(address, watcher, message)
 
@@ -561,8 +589,8 @@ class _Directory(Actor[LookupMsg]):
         return self._node.directory.lookup(msg.node)
 
 
-class _System(Actor[StatisticsMsg | WindUpMsg | StopNodeMsg]):
-    """Speaks for the node itself: how it is doing, that it shall stop."""
+class _System(Actor[StatisticsMsg | WindUpMsg | StopNodeMsg | SpawnMsg | StopActorMsg]):
+    """Speaks for the node itself: how it is doing, that it shall stop, what it shall start for others."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -575,6 +603,18 @@ class _System(Actor[StatisticsMsg | WindUpMsg | StopNodeMsg]):
     def wind_up(self, msg: WindUpMsg) -> NodeStatistics:
         self._node.stopping = True
         return self._node.statistics()
+
+    @on(SpawnMsg)
+    def start(self, msg: SpawnMsg) -> SpawnedMsg:
+        return self._node.spawn_for(msg)
+
+    @on(StopActorMsg)
+    def stop_actor(self, msg: StopActorMsg) -> Any:
+        cell = self._node.cells.get(msg.address)
+        return () if cell is None else self._node.loop.create_task(self._stop(cell))
+
+    async def _stop(self, cell: Cell) -> tuple[str, ...]:
+        return tuple(map(str, await self._node.stop_cell(cell)))
 
     @on(StopNodeMsg)
     def stop_node(self, msg: StopNodeMsg) -> None:

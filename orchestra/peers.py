@@ -202,7 +202,7 @@ class Peers:
             node.directory.unregister(link.peer)
         node.peer_lost(link.peer, Unreachable(reason))
         for watcher, target in sorted(self._watched.pop(link.peer, set())):
-            node.tell_terminated(watcher, target, reason)
+            node.tell_terminated(watcher, target, reason, lost=True)
         if link.peer == self.root:
             node.request_stop(f"the root is gone: {error}")
 

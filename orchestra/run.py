@@ -17,9 +17,9 @@ from orchestra.cell import STOPPED, Cell
 from orchestra.clock import RealClock
 from orchestra.errors import OrchestraError, UsageError
 from orchestra.launch.local import Launch, LocalLauncher
-from orchestra.node import SYSTEM, Node
+from orchestra.node import Node
 from orchestra.run_directory import RunDirectory, without_secrets, write_json
-from orchestra.system import NodeStatistics, StopNodeMsg, WindUpMsg
+from orchestra.system import SYSTEM, NodeStatistics, StopNodeMsg, WindUpMsg
 from orchestra.topology import Topology
 from orchestra.trace.recorder import Recorder
 from orchestra.trace.records import Experiment

@@ -5,6 +5,9 @@ from typing import Any, ClassVar, Literal
 from orchestra.message import Lane, Message, Request
 from orchestra.ref import Ref
 
+SYSTEM = "system"
+"""The name of the actor that every node has, and that speaks for the node itself."""
+
 
 class WatchMsg(Message):
     """Tell `watcher` when the recipient terminates."""
@@ -21,6 +24,8 @@ class TerminatedMsg(Message):
     reason: str
     graceful: bool
     """Whether it stopped because it, or somebody, wanted it to."""
+    lost: bool = False
+    """Whether its node is lost, so that nobody knows how it ended."""
 
 
 class StopMsg(Message):
@@ -47,6 +52,33 @@ class HaltMsg(Message):
 
 class WithdrawnMsg(Message):
     """Stands in a mailbox in the place of a request whose asker has given up."""
+
+
+class SpawnedMsg(Message):
+    """An actor was started, or why it was not."""
+
+    address: str = ""
+    refusal: str = ""
+
+
+class SpawnMsg(Request[SpawnedMsg]):
+    """Start an actor on this node."""
+
+    lane: ClassVar[Lane] = Lane.SYSTEM
+    name: str
+    kind: str
+    """The class, as `module:qualname`."""
+    parent: str
+    """With whom it ends, and who hears of its failures; an actor of another node."""
+    args: list[Any]
+    kwargs: dict[str, Any]
+
+
+class StopActorMsg(Request[tuple[str, ...]]):
+    """Stop an actor of this node, gracefully if it can; answered, once it has, with what failed on the way."""
+
+    lane: ClassVar[Lane] = Lane.SYSTEM
+    address: str
 
 
 class LookupMsg(Request[str]):

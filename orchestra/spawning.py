@@ -1,0 +1,151 @@
+"""Actors started on another node: what may be started there, what its constructor may be given, and who says no.
+
+Nothing is pickled and nothing is imported on a peer's word. A class travels as its import name, `module:qualname`, and
+the other node looks it up among the actor classes that its own process has defined: those of orchestra, of its
+experiment file, and of what these import. Arguments travel as the fields of a message do, and arrive as what the
+constructor's annotations say.
+"""
+
+import inspect
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, get_origin
+
+import numpy as np
+from pydantic import ConfigDict, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
+
+from orchestra.actor import ACTORS, Actor
+from orchestra.codec import Encoder
+from orchestra.errors import SpawnRefused
+from orchestra.message import Message
+from orchestra.ref import Ref
+from orchestra.system import SpawnMsg
+
+_PLAIN = (type(None), bool, int, float, str, bytes, np.ndarray, Ref)
+"""What arrives as it was sent, whatever the constructor says."""
+
+
+def class_name(kind: type[Actor[Any]]) -> str:
+    """Return the name under which an actor class travels."""
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def request(
+    name: str, kind: type[Actor[Any]], args: tuple[Any, ...], kwargs: Mapping[str, Any], parent: str
+) -> SpawnMsg:
+    """Return the request to start `kind(*args, **kwargs)` as `name` for `parent`.
+
+    Raises:
+        SpawnRefused: the arguments do not fit the constructor, or cannot travel.
+    """
+    for parameter, value in _assigned(kind, args, kwargs):
+        annotated = parameter.annotation is not inspect.Parameter.empty
+        what = f"argument {parameter.name!r} of {kind.__name__}"
+        if not annotated and not _is_plain(value):
+            raise SpawnRefused(
+                f"{what} is a {type(value).__name__}, which would arrive as something else: annotate the parameter"
+            )
+        try:
+            Encoder().encode(value)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise SpawnRefused(f"{what} cannot travel: {error}") from error
+    return SpawnMsg(name=name, kind=class_name(kind), parent=parent, args=list(args), kwargs=dict(kwargs))
+
+
+def recipe_of(message: SpawnMsg) -> partial[Actor[Any]]:
+    """Return what makes the actor that `message` asks for.
+
+    Raises:
+        SpawnRefused: this process has no such class, or its constructor takes something else.
+    """
+    kind = ACTORS.get(message.kind)
+    if kind is None:
+        raise SpawnRefused(
+            f"this process has not defined the actor class {message.kind}; define or import it in the experiment's file"
+        )
+    try:
+        hints = typing.get_type_hints(_constructor(kind), include_extras=True)
+    except (NameError, TypeError):
+        hints = {}  # names that only a type checker sees: what is annotated by them arrives unchecked
+    args, kwargs = list(message.args), dict(message.kwargs)
+    for index, (parameter, value) in enumerate(_assigned(kind, tuple(args), kwargs)):
+        if parameter.name not in hints:
+            continue
+        try:
+            fit = _fitted(hints[parameter.name], value)
+        except ValidationError as error:
+            problems = "; ".join(problem["msg"] for problem in error.errors())
+            raise SpawnRefused(f"argument {parameter.name!r} of {kind.__name__}: {problems}") from error
+        if index < len(args):
+            args[index] = fit
+        else:
+            kwargs[list(kwargs)[index - len(args)]] = fit
+    return partial(kind, *args, **kwargs)
+
+
+def _constructor(kind: type[Actor[Any]]) -> Callable[..., None]:
+    return kind.__init__
+
+
+def _assigned(
+    kind: type[Actor[Any]], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Iterator[tuple[inspect.Parameter, Any]]:
+    """Yield the parameter of every argument, in the order of the arguments."""
+    signature = inspect.signature(_constructor(kind)) if _constructor(kind) is not object.__init__ else _NOTHING
+    try:
+        signature.bind(None, *args, **kwargs)
+    except TypeError as error:
+        raise SpawnRefused(
+            f"{kind.__name__}{_shown(signature)} cannot be made with what it is given: {error}"
+        ) from None
+    _, *parameters = signature.parameters.values()
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    rest = next((p for p in parameters if p.kind is p.VAR_POSITIONAL), None)
+    others = next((p for p in parameters if p.kind is p.VAR_KEYWORD), None)
+    by_name = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    for index, value in enumerate(args):
+        parameter = positional[index] if index < len(positional) else rest
+        assert parameter is not None
+        yield parameter, value
+    for name, value in kwargs.items():
+        parameter = by_name.get(name, others)
+        assert parameter is not None
+        yield parameter, value
+
+
+def _nothing(self: Any) -> None:
+    """Take no argument, as a class without a constructor does."""
+
+
+_NOTHING = inspect.signature(_nothing)
+
+
+def _shown(signature: inspect.Signature) -> str:
+    _, *parameters = signature.parameters.values()
+    return str(signature.replace(parameters=parameters, return_annotation=inspect.Signature.empty))
+
+
+def _is_plain(value: Any) -> bool:
+    match value:
+        case Message():
+            return False
+        case list():
+            return all(map(_is_plain, value))
+        case dict():
+            return all(isinstance(key, str) and _is_plain(entry) for key, entry in value.items())
+    return type(value) in _PLAIN
+
+
+def _fitted(annotation: Any, value: Any) -> Any:
+    """Return `value` as what `annotation` says, where pydantic can tell; else check its class, where it has one."""
+    is_model = isinstance(annotation, type) and hasattr(annotation, "model_config")
+    config = None if is_model else ConfigDict(arbitrary_types_allowed=True)
+    try:
+        adapter = TypeAdapter(annotation, config=config)
+    except (PydanticSchemaGenerationError, PydanticUserError):
+        origin = get_origin(annotation)
+        if not isinstance(origin, type):
+            return value
+        adapter = TypeAdapter(origin, config=config)
+    return adapter.validate_python(value)
