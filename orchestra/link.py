@@ -42,10 +42,12 @@ _ANSWER = (int, int, object)
 """Correlation, clock, value."""
 _FAILURE = (int, int, str, str)
 """Correlation, clock, error, text."""
+_CANCEL = (int,)
+"""Correlation of the request that nobody waits for any longer."""
 _CREDIT = (str, int, int)
 """Recipient, messages, bytes."""
 
-_NUMBERED = frozenset({Kind.MESSAGE, Kind.ANSWER, Kind.FAILURE, Kind.CREDIT, Kind.GOODBYE})
+_NUMBERED = frozenset({Kind.MESSAGE, Kind.ANSWER, Kind.FAILURE, Kind.CANCEL, Kind.CREDIT, Kind.GOODBYE})
 """The frames that a session counts and keeps; the others concern one connection only."""
 
 _FAILURES = {
@@ -128,6 +130,8 @@ class Link:
         self._stalled: dict[str, _Window] = {}
         """Those that have credit, and wait until the session keeps less."""
         self._owed: dict[str, list[int]] = {}
+        self._asked: dict[int, Envelope] = {}
+        """The peer's requests that are not answered yet, by correlation."""
 
     def __repr__(self) -> str:
         return f"<Link to {self.peer or self.address}>"
@@ -219,6 +223,9 @@ class Link:
                 if not turn.done():
                     turn.set_exception(gone)
                     turn.exception()  # seen, also if its sender has given up
+        asked, self._asked = self._asked, {}
+        for envelope in asked.values():
+            self._node.withdraw(envelope)
         self.account.end()
         self._stalled.clear()
         self.finished.set_result(None)
@@ -275,6 +282,10 @@ class Link:
                 )
         self.post(sender, recipient, message, number=number, clock=clock)
 
+    def cancel(self, correlation: int) -> None:
+        """Send that nobody waits any longer for the answer to a request that went by this link."""
+        self._send(Kind.CANCEL, msgpack.packb([correlation]))
+
     def answer(self, correlation: int, value: Any) -> None:
         """Send the answer to a request that came by this link."""
         header, arrays = self._encoder.encode([correlation, self._node.logical, value])
@@ -282,12 +293,14 @@ class Link:
         limits = self._node.limits
         if len(header) > limits.header or size > limits.payload:
             raise self._too_large("an answer", len(header), size)
+        self._asked.pop(correlation, None)
         frame = frame_prefix(Kind.ANSWER, len(header), size) + header
         self._count_sent(len(frame) + size)
         self._transmit([frame, *codec.payload_buffers(arrays)], len(frame) + size)
 
     def fail(self, correlation: int, error: Exception) -> None:
         """Send that a request that came by this link has no answer."""
+        self._asked.pop(correlation, None)
         kind = type(error).__name__ if type(error).__name__ in _FAILURES else "AskFailed"
         self._send(Kind.FAILURE, msgpack.packb([correlation, self._node.logical, kind, str(error)[:4000]]))
 
@@ -365,6 +378,10 @@ class Link:
                 correlation, clock, kind, text = self._unpack(frame, _FAILURE)
                 self._node.witness(clock)
                 self._node.reject(correlation, _FAILURES.get(kind, errors.AskFailed)(text))
+            case Kind.CANCEL:
+                (correlation,) = self._unpack(frame, _CANCEL)
+                if (asked := self._asked.pop(correlation, None)) is not None:
+                    self._node.withdraw(asked)
             case Kind.CREDIT:
                 self._credit(*self._unpack(frame, _CREDIT))
             case Kind.ACKNOWLEDGE:
@@ -478,9 +495,10 @@ class Link:
             raise DecodeError(f"{self.peer} sent a message with the number {number} and the clock {clock}")
         kind = self._type(tag)
         message = codec.build(kind, fields)
-        self._node.deliver(
-            Envelope(recipient, sender, message, frame.nbytes, correlation, tuple(chain), self, number, clock),
-        )
+        envelope = Envelope(recipient, sender, message, frame.nbytes, correlation, tuple(chain), self, number, clock)
+        if correlation:
+            self._asked[correlation] = envelope
+        self._node.deliver(envelope)
 
     def _type(self, tag: Any) -> type[Message]:
         if isinstance(tag, int) and 0 <= tag < len(self._peer_types):

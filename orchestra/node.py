@@ -23,6 +23,7 @@ from orchestra.directory import Directory
 from orchestra.envelope import Envelope, check_name, is_guest, node_of
 from orchestra.errors import (
     ActorFailed,
+    ActorStopped,
     AskCycle,
     AskFailed,
     NotUnderstood,
@@ -377,7 +378,7 @@ class Node:
 
         Args:
             chain: who is waiting, the asker last.
-            asked: where the future of the answer is kept while it is awaited, so that the asker can end it.
+            asked: where the future of the answer is kept while it is awaited; an asker that ends takes it out.
             number: a recorded asker's count of what it sent.
             clock: its Lamport clock.
         """
@@ -387,6 +388,7 @@ class Node:
         correlation = self._correlation
         future: asyncio.Future[Any] = self.loop.create_future()
         cell = self.cells.get(recipient)
+        link = None
         self._pending[correlation] = (future, None if cell else type(request), node_of(recipient))
         if asked is not None:
             asked.add(future)
@@ -402,9 +404,13 @@ class Node:
                 if waiting is not None:
                     await waiting
             return await future
-        except asyncio.CancelledError:
-            if cell is not None and (future.cancelled() or not future.done()):
-                cell.requests.withdraw(envelope)
+        except (asyncio.CancelledError, ActorStopped):
+            unanswered = future.cancelled() or not future.done()
+            if unanswered or (asked is not None and future not in asked):  # the asker gave up, or is gone
+                if cell is not None:
+                    cell.requests.withdraw(envelope)
+                elif link is not None:
+                    link.cancel(correlation)
             raise
         finally:
             del self._pending[correlation]
@@ -421,6 +427,13 @@ class Node:
         pending = self._pending.get(envelope.correlation)
         if pending is not None and not pending[0].done():
             pending[0].set_result(_isolated_answer(value, type(envelope.message)))
+
+    def withdraw(self, envelope: Envelope) -> None:
+        """Take back a request that came from another node, and that nobody there waits for any longer."""
+        if self._early is not None and any(early is envelope for early in self._early):
+            self._early = [early for early in self._early if early is not envelope]
+        elif (cell := self.cells.get(envelope.recipient)) is not None:
+            cell.requests.withdraw(envelope)
 
     def fail(self, envelope: Envelope, error: Exception) -> None:
         """Say that a request has no answer."""

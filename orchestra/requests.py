@@ -82,7 +82,9 @@ class Requests:
         for future, envelope in parked.values():
             self._refuse(envelope, gone)
             future.cancel()
-        for future in self.asked:
+        asked = list(self.asked)
+        self.asked.clear()  # in place: it is how an ask knows that its asker is gone
+        for future in asked:
             if not future.done():
                 future.set_exception(ActorStopped(f"{self._cell.address}, which asked, has stopped or failed"))
 

@@ -44,6 +44,7 @@ class Kind(enum.IntEnum):
     GOODBYE = 9
     ACKNOWLEDGE = 10
     REFUSAL = 11
+    CANCEL = 12
 
 
 _BEGIN = struct.Struct("<4sIQ")

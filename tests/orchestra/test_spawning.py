@@ -296,8 +296,9 @@ def test_a_node_that_does_not_exist_is_named(run: Run) -> None:
 
 def cut(root: Node) -> None:
     """Have the two nodes lose each other for good."""
-    link: Any = root.peers.find("leaf")
-    getattr(link, "end", link.abort)(Unreachable("pulled"))
+    link = root.peers.find("leaf")
+    assert link is not None
+    link.end(Unreachable("pulled"))
 
 
 # With whom it ends ---------------------------------------------------------------------------------------------------
