@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -15,18 +14,16 @@ from orchestra.clock import Clock, Handle
 from orchestra.contract import contract_of
 from orchestra.deliveries import Deliveries
 from orchestra.envelope import Envelope
-from orchestra.errors import ActorFailed, ActorStopped, MailboxFull, NotUnderstood, SpawnRefused, Unreachable
+from orchestra.errors import ActorFailed, ActorStopped, MailboxFull, NotUnderstood, Unreachable
 from orchestra.mailbox import Mailbox
 from orchestra.message import FLAT, Lane, Message, Request, isolated, size_of
 from orchestra.ref import Ref, speaking
 from orchestra.requests import Requests
 from orchestra.seeding import generator_for
 from orchestra.system import (
-    SYSTEM,
     CellStatistics,
     ChildFailedMsg,
     HaltMsg,
-    SpawnedMsg,
     StopMsg,
     TerminatedMsg,
     WatchMsg,
@@ -222,21 +219,13 @@ class Cell:
         self, node: str, name: str, kind: type[Actor[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Ref[Any]:
         """Start a child on another node, which stops with this cell."""
-        if node == self.node.name:
-            return self.spawn_child(name, kind, partial(kind, *args, **kwargs))
-        full_name = f"{self.address.replace('/', '.')}:{name}"
-        message = spawning.request(full_name, kind, args, kwargs, self.address)
-        child: Ref[Any] = Ref(f"{node}/{full_name}")
         try:
-            spawned: SpawnedMsg = await self.ask(f"{node}/{SYSTEM}", message)
+            child = await spawning.spawn(self, node, name, kind, args, kwargs)
         except asyncio.CancelledError:
-            if self.node.peers.find(node) is not None:
-                self.node.post_far(self.address, child.address, StopMsg())  # it may have been started
+            if self.node.peers.find(node) is not None:  # it may have been started
+                self.node.post_far(self.address, spawning.child_address(self.address, node, name), StopMsg())
             raise
-        if spawned.refusal:
-            raise SpawnRefused(f"node {node!r} does not start {full_name!r}: {spawned.refusal}")
         self.children.add_far(child.address)
-        self.watch(child)
         return child
 
     # How it speaks: Sender

@@ -39,8 +39,9 @@ class Children:
         self._cells = [*(other for other in self._cells if not other.terminated.done()), cell]
 
     def add_far(self, address: str) -> None:
-        """Take note of a new child on another node."""
-        self._far.append(address)
+        """Take note of a new child on another node; one that is on this node is a child already."""
+        if node_of(address) != self._parent.node.name:
+            self._far.append(address)
 
     def forget_far(self, address: str) -> None:
         """Take note that a child on another node is gone, if it was one."""

@@ -27,7 +27,6 @@ from orchestra.errors import (
     AskCycle,
     AskFailed,
     NotUnderstood,
-    SpawnRefused,
     Unreachable,
     UsageError,
 )
@@ -252,10 +251,8 @@ class Node:
         if node == self.name:
             return self.spawn(name, kind, *args, **kwargs)
         message = spawning.request(name, actor_class(kind), args, kwargs, f"{self.name}/{SYSTEM}")
-        spawned: SpawnedMsg = await self.ref(f"{node}/{SYSTEM}").ask(message)
-        if spawned.refusal:
-            raise SpawnRefused(f"node {node!r} does not start {name!r}: {spawned.refusal}")
-        return Ref(spawned.address, self._outside)
+        spawned = await self.ref(f"{node}/{SYSTEM}").ask(message)
+        return Ref(spawning.accepted(node, message, spawned), self._outside)
 
     def spawn_for(self, message: SpawnMsg) -> SpawnedMsg:
         """Start an actor that another node asks for, as a child of `message.parent`."""

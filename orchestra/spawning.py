@@ -10,20 +10,65 @@ import inspect
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, get_origin
+from typing import Any, Protocol, get_origin
 
 import numpy as np
 from pydantic import ConfigDict, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
 
 from orchestra.actor import ACTORS, Actor
 from orchestra.codec import Encoder
+from orchestra.envelope import node_of
 from orchestra.errors import SpawnRefused
-from orchestra.message import Message
+from orchestra.message import Message, Request
 from orchestra.ref import Ref
-from orchestra.system import SpawnMsg
+from orchestra.system import SYSTEM, SpawnedMsg, SpawnMsg
 
 _PLAIN = (type(None), bool, int, float, str, bytes, np.ndarray, Ref)
 """What arrives as it was sent, whatever the constructor says."""
+
+
+class Parent(Protocol):
+    """What it takes to start a child."""
+
+    @property
+    def address(self) -> str: ...
+    async def ask(self, recipient: str, request: Request[Any]) -> Any: ...
+    def watch(self, ref: Ref[Any]) -> None: ...
+    def spawn_child(self, name: str, kind: type[Actor[Any]], recipe: Callable[[], Actor[Any]]) -> Ref[Any]: ...
+
+
+async def spawn(
+    parent: Parent, node: str, name: str, kind: type[Actor[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Ref[Any]:
+    """Start a child of `parent` on the node of that name, and watch it there.
+
+    Raises:
+        SpawnRefused: the arguments do not fit or travel, or the other node says no.
+        Unreachable: there is no such node, or it is gone.
+    """
+    if node == node_of(parent.address):
+        return parent.spawn_child(name, kind, partial(kind, *args, **kwargs))
+    address = child_address(parent.address, node, name)
+    message = request(address.partition("/")[2], kind, args, kwargs, parent.address)
+    child: Ref[Any] = Ref(accepted(node, message, await parent.ask(f"{node}/{SYSTEM}", message)))
+    parent.watch(child)
+    return child
+
+
+def child_address(parent: str, node: str, name: str) -> str:
+    """Return the address of the child `name` that an actor has on another node."""
+    return f"{node}/{parent.replace('/', '.')}:{name}"
+
+
+def accepted(node: str, message: SpawnMsg, spawned: SpawnedMsg) -> str:
+    """Return the address of what was started.
+
+    Raises:
+        SpawnRefused: the other node said no.
+    """
+    if spawned.refusal:
+        raise SpawnRefused(f"node {node!r} does not start {message.name!r}: {spawned.refusal}")
+    return spawned.address
 
 
 def class_name(kind: type[Actor[Any]]) -> str:

@@ -16,7 +16,7 @@ from typing import Any, NoReturn, TypeVar
 import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, WrappedLogger
 
-from orchestra import errors
+from orchestra import errors, spawning
 from orchestra.actor import Actor
 from orchestra.clock import Clock, Handle
 from orchestra.errors import AskFailed
@@ -260,6 +260,11 @@ class Stage:
             {"address": address, "class": named},
         )
         return Ref(address)
+
+    async def spawn_far(
+        self, node: str, name: str, kind: type[Actor[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Ref[Any]:
+        return await spawning.spawn(self, node, name, kind, args, kwargs)
 
     # Sender
 
