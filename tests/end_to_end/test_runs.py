@@ -236,6 +236,8 @@ def test_two_ctrl_cs_abort(launch: Any, tmp_path: Path) -> None:
     launched.until_playing()
     launched.process.send_signal(signal.SIGINT)
     launched.until(lambda: list(launched.folder.glob("runs/*/*/checkpoints/*.pt")))  # and there it hangs
+    with pytest.raises(psutil.TimeoutExpired):
+        launched.process.wait(0.3)  # two presses, not one told twice
     launched.process.send_signal(signal.SIGINT)
     assert launched.ends() == 130, launched.story("was not aborted")
     assert [line for line in launched.err.splitlines() if "WARNING" not in line] == []
