@@ -66,7 +66,7 @@ class Peers:
         """The link by which each peer is sent to."""
         self._sessions: dict[bytes, Link] = {}
         """Every link. When two nodes dial each other at once, there are two between them."""
-        self._handshakes: set[Handshake] = set()
+        self._handshakes: dict[Handshake, None] = {}
         self._connecting: dict[str, asyncio.Task[Link]] = {}
         self._repairs: dict[Link, asyncio.Task[None]] = {}
         self._listener: Listener | None = None
@@ -238,10 +238,11 @@ class Peers:
             self._node.log.warning("too many connections that have not proved themselves", peer=connection.peer)
             connection.abort(HandshakeError("too many unproven connections"))
             return
-        self._handshakes.add(Handshake(self._node, connection, admit=self._admit, over=self._handshake_over))
+        handshake = Handshake(self._node, connection, admit=self._admit, over=self._handshake_over)
+        self._handshakes[handshake] = None
 
     def _handshake_over(self, handshake: Handshake, error: Exception | None) -> None:
-        self._handshakes.discard(handshake)
+        self._handshakes.pop(handshake, None)
         if isinstance(error, HandshakeError):
             self._node.log.warning("connection refused", reason=str(error))
 

@@ -17,13 +17,13 @@ from orchestra.simulation.process import Process, Setup
 
 T = TypeVar("T")
 
-LOG_LINES = 200
+LOG_LINES = 1000
 LOOK_S = 0.1
 """How often `until` looks."""
-HEALED_S = 3.0
-"""How long a random partition lasts, on average."""
-STILL_S = 2.0
-"""How long a process stands still at random, on average."""
+HEALED_S = 6.0
+"""How long a random partition lasts, at most."""
+STILL_S = 4.0
+"""How long a process stands still at random, at most."""
 
 
 class Simulation:
@@ -173,9 +173,9 @@ class Simulation:
 
         Args:
             cuts: connections cut per second.
-            partitions: pairs of processes, per second, between which no packet gets through for some seconds, one way
-                or both.
-            stills: processes per second that stand still for some seconds.
+            partitions: pairs of processes, per second, between which no packet gets through for up to 6 seconds, one
+                way or both.
+            stills: processes per second that stand still for up to 4 seconds.
             kills: processes per second, of those that are kept, that are killed, loudly or silently.
         """
         busy = [
@@ -215,12 +215,12 @@ class Simulation:
         ways = self.dice.choice((((one, other),), ((other, one),), ((one, other), (other, one))))
         for source, target in ways:
             self.network.block(source, target)
-        await asyncio.sleep(self.dice.exponential(HEALED_S))
+        await asyncio.sleep(self.dice.uniform(0.0, HEALED_S))
         for source, target in ways:
             self.network.unblock(source, target)
 
     async def _stop_one(self) -> None:
-        self.dice.choice(list(self.processes.values())).stand_still(self.dice.exponential(STILL_S))
+        self.dice.choice(list(self.processes.values())).stand_still(self.dice.uniform(0.0, STILL_S))
 
     async def _kill_one(self) -> None:
         if mortal := [process for process in self.processes.values() if process.kept and process.running]:

@@ -1,6 +1,7 @@
 """What the runtime promises, under many schedules: order, once, answers, ends, room, refs that outlive a failure."""
 
 import asyncio
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +19,11 @@ from orchestra import (
     Unreachable,
     on,
 )
-from orchestra.simulation import Process, Simulation, each_seed
+from orchestra.codec import Buffer
+from orchestra.link import Link
+from orchestra.peers import Peers
+from orchestra.session import Session
+from orchestra.simulation import Process, Simulation, each_seed, failing_seed
 from orchestra.testing import Probe
 
 
@@ -91,17 +96,17 @@ def bounded(kind: type[Any], sim: Simulation) -> Any:
 class Conversation:
     """Every node of three has a teller and a hearer, and every teller tells every hearer."""
 
-    def __init__(self, sim: Simulation, *, fails_at: int = 0) -> None:
+    def __init__(self, sim: Simulation, *, fails_at: int = 0, hearer: type[Hearer] = Hearer) -> None:
         self.sim = sim
         self.heard: Heard = {}
-        self.fails_at = fails_at
+        self.fails_at, self.hearer = fails_at, hearer
         self.names = ("a", "b", "c")
         for name in self.names:
             sim.node(name, self._spawner(name))
 
     def _spawner(self, name: str) -> Callable[[Node], None]:
         def spawn(node: Node) -> None:
-            node.spawn("hearer", bounded(Hearer, self.sim), name, self.heard, self.fails_at)
+            node.spawn("hearer", bounded(self.hearer, self.sim), name, self.heard, self.fails_at)
             node.spawn("teller", bounded(Teller, self.sim), name)
 
         return spawn
@@ -113,13 +118,19 @@ class Conversation:
 
     async def all_heard(self, count: int) -> None:
         """Wait until everybody has heard so much of everybody; and a little longer, for what should not come."""
-        heard = self.heard
-        await self.sim.until(lambda: len(heard) == 9 and min(map(len, heard.values())) >= count, within=300.0)
+        await self.sim.until(lambda: self.has_heard(count), within=300.0)
         await asyncio.sleep(3.0)
+
+    def has_heard(self, count: int) -> bool:
+        return len(self.heard) == 9 and min(map(len, self.heard.values())) >= count
 
     def check(self, count: int) -> None:
         """Everybody has heard everything once, in order."""
         assert self.heard == {(one, other): list(range(count)) for one in self.names for other in self.names}
+
+
+def _somebody_is_taken_for_dead(sim: Simulation) -> bool:
+    return any("peer gone" in line for line in sim.log)
 
 
 async def undisturbed_tells(sim: Simulation) -> None:
@@ -130,15 +141,17 @@ async def undisturbed_tells(sim: Simulation) -> None:
     conversation.check(10)
 
 
-async def held_up_tells(sim: Simulation) -> None:
+async def disturbed_tells(sim: Simulation) -> None:
     conversation = Conversation(sim)
     await sim.start()
-    async with sim.faults(partitions=0.2, stills=0.2):
+    async with sim.faults(cuts=sim.dice.choice((0.0, 1.0, 10.0)), partitions=0.2, stills=0.2):
         for _ in range(3):
             await conversation.talk(3)
-            await asyncio.sleep(sim.dice.exponential(3.0))
-    await conversation.all_heard(9)
-    assert all(numbers == [0, 1, 2] * 3 for numbers in conversation.heard.values())
+            await asyncio.sleep(sim.dice.exponential(2.0))
+    await sim.until(lambda: conversation.has_heard(9) or _somebody_is_taken_for_dead(sim))
+    await asyncio.sleep(3.0)
+    if not _somebody_is_taken_for_dead(sim):  # who is held up for long enough is; what holds then is another test's
+        assert all(numbers == [0, 1, 2] * 3 for numbers in conversation.heard.values())
 
 
 async def tells_to_actors_that_fail(sim: Simulation) -> None:
@@ -150,7 +163,7 @@ async def tells_to_actors_that_fail(sim: Simulation) -> None:
 
 
 @pytest.mark.parametrize(
-    ("scenario", "seeds"), [(undisturbed_tells, 150), (held_up_tells, 150), (tells_to_actors_that_fail, 100)]
+    ("scenario", "seeds"), [(undisturbed_tells, 150), (disturbed_tells, 200), (tells_to_actors_that_fail, 100)]
 )
 def test_what_is_told_is_heard_once_and_in_order(scenario: Callable[[Simulation], Any], seeds: int) -> None:
     each_seed(scenario, seeds)
@@ -222,6 +235,33 @@ async def asks_of_one_that_may_die(sim: Simulation) -> None:
     assert len(set(answered)) == len(answered)  # no request was handled twice
 
 
+async def asks_over_broken_connections(sim: Simulation) -> None:
+    answered: list[int] = []
+    sim.node("a", lambda node: node.spawn("answerer", bounded(Answerer, sim), answered))
+    b, c = sim.node("b"), sim.node("c")
+    await sim.start()
+
+    async def ask(process: Process, number: int) -> None:
+        if number % 4 == 3:
+            with pytest.raises(AskFailed, match="no answer"):
+                await process.ref("a/answerer").ask(SquareMsg(number=number))
+        else:
+            assert await process.ref("a/answerer").ask(SquareMsg(number=number)) == number**2
+
+    async with sim.faults(cuts=sim.dice.choice((1.0, 3.0, 10.0))):
+        try:
+            for number in range(8):
+                await asyncio.gather(ask(b, number), ask(c, 8 + number), ask(b, 16 + number))
+        except Unreachable:
+            assert _somebody_is_taken_for_dead(sim)  # it was not heard for as long as a dead one would not be
+            return
+    assert sorted(answered) == list(range(24))
+
+
+def test_a_broken_connection_is_no_reason_for_an_ask_to_fail() -> None:
+    each_seed(asks_over_broken_connections, 150)
+
+
 def test_every_ask_ends_and_none_is_handled_twice() -> None:
     each_seed(asks_of_one_that_may_die, 200)
 
@@ -263,6 +303,12 @@ async def ends_that_are_watched(sim: Simulation) -> None:
     await asyncio.sleep(sim.dice.exponential(0.5))
     b = processes["b"]
     graceful = False
+    if sim.dice.chance(0.5):
+        for _ in range(10):  # in vain: they are alive, and nobody hears otherwise
+            sim.cut(b, processes["a"])
+            sim.cut(b, processes["c"])
+            await asyncio.sleep(sim.dice.exponential(0.5))
+        assert heard == {"a": [], "b": [], "c": []}
     match sim.dice.below(3):
         case 0:
             b.kill(silently=sim.dice.chance(0.5))
@@ -306,7 +352,7 @@ async def one_that_is_stuck(sim: Simulation) -> None:
     await sim.start()
     for name in ("one", "other"):
         await a.ref(f"a/{name}").tell(TalkMsg(to=(Ref("b/stuck"),), count=3 * CREDIT))
-    async with sim.faults(stills=0.2):
+    async with sim.faults(stills=0.2, cuts=sim.dice.choice((0.0, 1.0))):
         await sim.until(lambda: _depth(b, "b/stuck") == CREDIT - 1)  # one more is being handled
         await a.ref("a/third").tell(TalkMsg(to=(Ref("b/hearer"),), count=4 * CREDIT))
         await sim.until(lambda: len(heard.get(("third", "b"), ())) == 4 * CREDIT)
@@ -330,3 +376,64 @@ def test_one_that_is_stuck_holds_up_nobody_else_and_what_waits_for_it_is_bounded
 ) -> None:
     monkeypatch.setattr("orchestra.link.WINDOW", CREDIT)
     each_seed(one_that_is_stuck, 100)
+
+
+# Bugs made on purpose are found ---------------------------------------------------------------------------------------
+
+
+def _resends_too_little(self: Session, count: int) -> list[list[Buffer]]:
+    return _resume(self, count)[1:]
+
+
+def _resends_too_much(self: Session, count: int) -> list[list[Buffer]]:
+    return [*_resume(self, count)[:1], *_resume(self, count)]
+
+
+def _resends_backwards(self: Session, count: int) -> list[list[Buffer]]:
+    return _resume(self, count)[::-1]
+
+
+_resume = Session.resume
+
+
+@pytest.mark.parametrize("broken", [_resends_too_little, _resends_too_much, _resends_backwards])
+def test_a_session_that_resends_wrongly_is_found(broken: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Session, "resume", broken)
+    assert failing_seed(disturbed_tells, 50) is not None
+
+
+def test_a_link_that_forgets_a_credit_now_and_then_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestra.link.WINDOW", CREDIT)
+    consumed = Link.consumed
+
+    def forgetful(self: Link, recipient: str, nbytes: int) -> None:
+        if zlib.crc32(f"{recipient} {self.statistics().received}".encode()) % 4:
+            consumed(self, recipient, nbytes)
+
+    monkeypatch.setattr(Link, "consumed", forgetful)
+    assert failing_seed(one_that_is_stuck, 20) is not None
+
+
+def test_a_node_that_tells_of_an_end_twice_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Peers, "told_terminated", lambda *_: None)
+    assert failing_seed(ends_that_are_watched, 50) is not None
+
+
+def test_an_actor_that_handles_again_what_it_failed_at_is_found() -> None:
+    class Stubborn(Hearer):
+        @on(CountedMsg)
+        async def hear(self, msg: CountedMsg) -> None:
+            try:
+                super().hear(msg)
+            except RuntimeError:
+                await self.me.tell(msg)
+                raise
+
+    async def scenario(sim: Simulation) -> None:
+        conversation = Conversation(sim, fails_at=4, hearer=Stubborn)
+        await sim.start()
+        await conversation.talk(6)
+        await conversation.all_heard(6)
+        conversation.check(6)
+
+    assert failing_seed(scenario, 10) is not None
