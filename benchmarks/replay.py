@@ -1,16 +1,28 @@
-"""Transitions in and out of a replay buffer: this package, plain NumPy, and cpprb where it is installed.
+"""Transitions and episodes in and out of replay buffers: this package, plain NumPy, and peers that are installed.
 
     python benchmarks/replay.py --rounds 7
 
-The workload is the same for all: rows of float32[84] observation and next observation, int64 action, float32 reward
-and done; a full ring of 2^20 rows; inserts of 64 rows and of one, uniform batches of 256, and prioritised batches of
-256 each followed by an update of their priorities. Plain NumPy is what one would write at first: a dictionary of
-arrays, fancy indexing, nothing checked, and for priorities a running sum over all rows, made anew for each batch.
+W1: rows of float32[84] observation and next observation, int64 action, float32 reward and done; a full ring of 2^20
+rows; inserts of 64 rows and of one, uniform batches of 256, and prioritised batches of 256, each followed by an update
+of their priorities. Plain NumPy is what one would write at first: a dictionary of arrays, fancy indexing, nothing
+checked, and for priorities a running sum over all rows, made anew for each batch. Tianshou inserts through 64
+environments, one row for each; TorchRL's priorities need an extension that is built for one version of torch.
+
+W2: episodes of 8m, 120 steps of 8 agents, about 400 KB each, whole. The floor is `np.take` of episodes that lie as one
+piece of bytes each, into memory that is there already: one batch, which the cache may hold, so `slabs` is 1 too, but
+for the line that says 2, which is what a user gets. Across processes, batches of 32 are asked for by one byte over a
+unix socket: the floor is a server that sends the same bytes over and over; this package's server gathers a batch into
+shared memory and sends where it lies. Then the client has it; what copying it once more takes is a line of its own.
+
 Rounds alternate, so that what else the machine does falls on all; figures are medians over rounds, and ratios are
 medians of ratios within a round.
 """
 
 import argparse
+import json
+import multiprocessing
+import socket
+import struct
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -21,9 +33,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from components.replay import Field, PrioritizedTransitions, Transitions
+from components.envs.base import EnvSpec
+from components.replay import EpisodeReplay, Field, Place, PrioritizedTransitions, SharedArena, Transitions
 
-ROWS, BATCH = 64, 256
+ROWS, BATCH, EPISODES = 64, 256, 32
 FIELDS = {
     "obs": Field(np.float32, (84,)),
     "next_obs": Field(np.float32, (84,)),
@@ -31,6 +44,8 @@ FIELDS = {
     "reward": Field(np.float32, finite=True),
     "done": Field(np.bool_),
 }
+SPEC = EnvSpec("8m", n_agents=8, n_actions=14, obs_size=80, state_size=168, episode_limit=120)
+BATCH_FIELDS = ("obs", "state", "available", "actions", "reward")
 
 Jobs = dict[str, Callable[[], object]]
 
@@ -121,11 +136,7 @@ def numpy_jobs(capacity: int, rng: np.random.Generator, priorities: NDArray[np.f
 
 
 def cpprb_jobs(capacity: int, rng: np.random.Generator, priorities: NDArray[np.float32]) -> Jobs:
-    """Return its jobs, or none where it is not installed."""
-    try:
-        cpprb = import_module("cpprb")
-    except ImportError:
-        return {}
+    cpprb = import_module("cpprb")
     layout = {
         "obs": {"shape": 84, "dtype": np.float32},
         "next_obs": {"shape": 84, "dtype": np.float32},
@@ -153,6 +164,191 @@ def cpprb_jobs(capacity: int, rng: np.random.Generator, priorities: NDArray[np.f
     }
 
 
+def tianshou_jobs(capacity: int, rng: np.random.Generator, priorities: NDArray[np.float32]) -> Jobs:
+    data = import_module("tianshou.data")
+    rows = make_rows(ROWS, rng)
+    batch = data.Batch(
+        obs=rows["obs"],
+        obs_next=rows["next_obs"],
+        act=rows["action"],
+        rew=rows["reward"],
+        terminated=rows["done"],
+        truncated=np.zeros(ROWS, np.bool_),
+    )
+    plain = data.VectorReplayBuffer(capacity, ROWS)
+    prioritized = data.PrioritizedVectorReplayBuffer(capacity, ROWS, alpha=0.6, beta=0.4)
+    ids = np.arange(ROWS)
+    for _ in range(capacity // ROWS):
+        plain.add(batch, buffer_ids=ids)
+        prioritized.add(batch, buffer_ids=ids)
+    for start in range(0, capacity, BATCH):
+        prioritized.update_weight(np.arange(start, start + BATCH), rng.random(BATCH) + 0.01)
+
+    def sample_and_update() -> None:
+        _, indices = prioritized.sample(BATCH)
+        prioritized.update_weight(indices, priorities)
+
+    return {
+        "insert 64": lambda: plain.add(batch, buffer_ids=ids),
+        "prioritised insert 64": lambda: prioritized.add(batch, buffer_ids=ids),
+        "uniform 256": lambda: plain.sample(BATCH),
+        "prioritised 256 + update": sample_and_update,
+    }
+
+
+def torchrl_jobs(capacity: int, rng: np.random.Generator, priorities: NDArray[np.float32]) -> Jobs:
+    torch, data = import_module("torch"), import_module("torchrl.data")
+    torch.set_num_threads(1)
+    rows = {name: torch.from_numpy(array) for name, array in make_rows(ROWS, rng).items()}
+    batch = import_module("tensordict").TensorDict(rows, [ROWS])
+    plain = data.ReplayBuffer(storage=data.LazyTensorStorage(capacity), batch_size=BATCH)
+    for _ in range(capacity // ROWS):
+        plain.extend(batch)
+    jobs: Jobs = {"insert 64": lambda: plain.extend(batch), "uniform 256": plain.sample}
+    try:
+        prioritized = data.PrioritizedReplayBuffer(
+            alpha=0.6, beta=0.4, storage=data.LazyTensorStorage(capacity), batch_size=BATCH
+        )
+    except RuntimeError as error:
+        print(f"TorchRL cannot draw by priority here ({error}): that is left out", file=sys.stderr)
+        return jobs
+    for _ in range(capacity // ROWS):
+        prioritized.extend(batch)
+    new = torch.from_numpy(priorities)
+
+    def sample_and_update() -> None:
+        _, info = prioritized.sample(return_info=True)
+        prioritized.update_priority(info["index"], new)
+
+    return jobs | {
+        "prioritised insert 64": lambda: prioritized.extend(batch),
+        "prioritised 256 + update": sample_and_update,
+    }
+
+
+PEERS = {"cpprb": cpprb_jobs, "Tianshou": tianshou_jobs, "TorchRL": torchrl_jobs}
+
+
+# W2 -------------------------------------------------------------------------------------------------------------------
+
+
+def make_episodes(n: int, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
+    t, a = SPEC.episode_limit, SPEC.n_agents
+    return {
+        "obs": rng.random((n * (t + 1), a, SPEC.obs_size), np.float32),
+        "state": rng.random((n * (t + 1), SPEC.state_size), np.float32),
+        "available": rng.random((n * (t + 1), a, SPEC.n_actions)) < 0.5,
+        "actions": rng.integers(0, SPEC.n_actions, (n * t, a)),
+        "reward": rng.random(n * t, np.float32),
+        "terminated": np.ones(n, np.bool_),
+        "lengths": np.full(n, t, np.int32),
+    }
+
+
+def filled(capacity: int, rng: np.random.Generator, slabs: int = 1) -> EpisodeReplay:
+    replay, episodes = EpisodeReplay(SPEC, capacity, slabs=slabs), make_episodes(8, rng)
+    while len(replay) < capacity:
+        replay.insert(**episodes)
+    return replay
+
+
+def serve_bytes(end: socket.socket, n_bytes: int) -> None:
+    """Send the same bytes whenever asked."""
+    batch = np.ones(n_bytes, np.uint8)
+    while end.recv(1):
+        end.sendall(batch.data)
+
+
+def serve_shared(end: socket.socket, capacity: int, n_bytes: int) -> None:
+    """Gather a batch into shared memory whenever asked, and send where it lies."""
+    rng = np.random.default_rng(1)
+    replay = filled(capacity, rng)
+    with SharedArena(3 * n_bytes) as arena:
+        replay.slabs.allocate_with(arena.allocate)
+        arena.send(end)
+        while end.recv(1):
+            batch = replay.sample(EPISODES, rng).batch
+            places = json.dumps([arena.place_of(getattr(batch, name)) for name in BATCH_FIELDS]).encode()
+            end.sendall(struct.pack("I", len(places)) + places)
+
+
+def receive(end: socket.socket, into: memoryview) -> None:
+    while into:
+        into = into[end.recv_into(into) :]
+
+
+class Server:
+    """A process at the other end of a socket, until closed."""
+
+    def __init__(self, serve: Callable[..., None], *args: int) -> None:
+        self.end, theirs = socket.socketpair()
+        self._process = multiprocessing.get_context("spawn").Process(target=serve, args=(theirs, *args), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def close(self) -> None:
+        self.end.close()
+        self._process.join()
+
+
+def episode_jobs(capacity: int, rng: np.random.Generator) -> tuple[dict[str, Jobs], list[Server]]:
+    """Return what is measured, by job and side, and the servers to close afterwards."""
+    replay, doubled, one = filled(capacity, rng), filled(capacity, rng, slabs=2), make_episodes(1, rng)
+    each = sum(array.nbytes for array in one.values())
+    blob, out = np.ones((capacity, each), np.uint8), np.empty((EPISODES, each), np.uint8)
+    raw, shared = Server(serve_bytes, out.nbytes), Server(serve_shared, capacity, out.nbytes)
+    arena = SharedArena.receive(shared.end)
+    received, copies = np.empty(out.nbytes, np.uint8), np.empty(out.nbytes, np.uint8)
+
+    def insert_floor() -> None:
+        blob[0] = out[0]
+
+    def sample_floor() -> None:
+        blob.take(rng.choice(capacity, EPISODES, replace=False), axis=0, out=out, mode="clip")
+
+    def ask_raw() -> None:
+        raw.end.send(b"?")
+        receive(raw.end, received.data)
+
+    def ask_shared() -> list[NDArray[Any]]:
+        shared.end.send(b"?")
+        header = bytearray(4)
+        receive(shared.end, memoryview(header))
+        places = bytearray(struct.unpack("I", header)[0])
+        receive(shared.end, memoryview(places))
+        return [arena.at(Place(offset, dtype, tuple(shape))) for offset, dtype, shape in json.loads(places)]
+
+    def ask_and_copy() -> None:
+        at = 0
+        for array in ask_shared():
+            copies[at : at + array.nbytes] = array.reshape(-1).view(np.uint8)
+            at += array.nbytes
+
+    jobs: dict[str, Jobs] = {
+        "insert an episode": {"floor": insert_floor, "this package": lambda: replay.insert(**one)},
+        "sample 32": {"floor": sample_floor, "this package": lambda: replay.sample(EPISODES, rng)},
+        "sample 32, slabs=2": {"floor": sample_floor, "this package": lambda: doubled.sample(EPISODES, rng)},
+        "shared memory, 32": {"floor": sample_floor, "this package": ask_shared},
+        "shared memory and a copy, 32": {"floor": sample_floor, "this package": ask_and_copy},
+        "unix socket, raw, 32": {"floor": sample_floor, "raw socket": ask_raw},
+    }
+    try:
+        cpprb = import_module("cpprb")
+    except ImportError:
+        return jobs, [raw, shared]
+    episode = {name: array for name, array in one.items() if name in BATCH_FIELDS}
+    layout = {name: {"shape": array.shape, "dtype": array.dtype} for name, array in episode.items()}
+    theirs = cpprb.ReplayBuffer(capacity, layout)
+    for _ in range(capacity):
+        theirs.add(**episode)
+    jobs["insert an episode"]["cpprb"] = lambda: theirs.add(**episode)
+    jobs["sample 32"]["cpprb"] = lambda: theirs.sample(EPISODES)
+    return jobs, [raw, shared]
+
+
+# Measuring ------------------------------------------------------------------------------------------------------------
+
+
 def rate(job: Callable[[], object], seconds: float) -> float:
     """Return how often a job runs in a second, measured for about so long."""
     n, start = 0, perf_counter()
@@ -163,35 +359,74 @@ def rate(job: Callable[[], object], seconds: float) -> float:
     return n / elapsed
 
 
+def measure(jobs: dict[str, Jobs], rounds: int, seconds: float) -> dict[tuple[str, str], list[float]]:
+    """Return by job and side how often it ran in a second, one figure for each round."""
+    figures: dict[tuple[str, str], list[float]] = {(job, side): [] for job in jobs for side in jobs[job]}
+    for _ in range(rounds):
+        for job, sides in jobs.items():
+            for side, run in sides.items():
+                figures[job, side].append(rate(run, seconds))
+    return figures
+
+
+def ratio(ones: list[float], others: list[float]) -> float:
+    return median(a / b for a, b in zip(ones, others, strict=True))
+
+
+def show(figures: dict[tuple[str, str], list[float]], base: str, unit: str) -> None:
+    """Print a line for each job: each side's median, and how often that is the base's."""
+    sides = list(dict.fromkeys(side for _, side in figures))
+    print(f"\n{unit:30}" + "".join(f"{side:>18}" for side in sides))
+    for job in dict.fromkeys(job for job, _ in figures):
+        line = f"{job:30}"
+        for side in sides:
+            theirs = figures.get((job, side))
+            against = "" if side == base or not theirs else f" {ratio(theirs, figures[job, base]):6.2f}x"
+            line += f"{median(theirs):>{18 - len(against)},.0f}{against}" if theirs else f"{'-':>18}"
+        print(line)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--capacity", type=int, default=2**20)
+    parser.add_argument("--capacity", type=int, default=2**20, help="rows of W1")
+    parser.add_argument("--episodes", type=int, default=1000, help="episodes of W2")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.25, help="for each measurement")
+    parser.add_argument("--only", choices=["W1", "W2"], help="one of the workloads")
     args = parser.parse_args()
-    if args.capacity < ROWS or args.capacity % ROWS:
-        parser.error(f"--capacity: expected a multiple of {ROWS}, got {args.capacity}")
+    if args.capacity < BATCH or args.capacity % BATCH:
+        parser.error(f"--capacity: expected a multiple of {BATCH}, got {args.capacity}")
+    if args.episodes < EPISODES:
+        parser.error(f"--episodes: expected at least {EPISODES}, got {args.episodes}")
 
     rng = np.random.default_rng(0)
-    priorities = rng.random(BATCH, np.float32)
-    makers = {"this package": ours, "plain NumPy": numpy_jobs, "cpprb": cpprb_jobs}
-    sides = {name: jobs for name, make in makers.items() if (jobs := make(args.capacity, rng, priorities))}
-    if "cpprb" not in sides:
-        print("cpprb is not installed: left out of the comparison", file=sys.stderr)
-    figures: dict[tuple[str, str], list[float]] = {(side, job): [] for side in sides for job in sides[side]}
-    for _ in range(args.rounds):
-        for job in sides["this package"]:
-            for side, jobs in sides.items():
-                figures[side, job].append(rate(jobs[job], args.seconds))
+    if args.only != "W2":
+        priorities = rng.random(BATCH, np.float32)
+        sides = {
+            "this package": ours(args.capacity, rng, priorities),
+            "plain NumPy": numpy_jobs(args.capacity, rng, priorities),
+        }
+        for name, make in PEERS.items():
+            try:
+                sides[name] = make(args.capacity, rng, priorities)
+            except ImportError as error:
+                print(f"{name} is left out: {error}", file=sys.stderr)
+        jobs = {job: {side: run[job] for side, run in sides.items() if job in run} for job in sides["this package"]}
+        figures = measure(jobs, args.rounds, args.seconds)
+        show(figures, "this package", "W1, per second")
+        for job, runs in jobs.items():
+            peers = [side for side in runs if side in PEERS]
+            if peers:
+                fastest = max(peers, key=lambda side: median(figures[job, side]))
+                times = ratio(figures[job, "this package"], figures[job, fastest])
+                print(f"{job}: {times:.2f} times the fastest peer, {fastest}")
+        del sides, jobs
 
-    print(f"{'per second':28}" + "".join(f"{side:>16}" for side in sides))
-    for job in sides["this package"]:
-        mine, line = figures["this package", job], f"{job:28}{median(figures['this package', job]):16,.0f}"
-        for side in list(sides)[1:]:
-            theirs = figures[side, job]
-            ratio = median(a / b for a, b in zip(mine, theirs, strict=True))
-            line += f"{median(theirs):10,.0f} {ratio:4.1f}x"
-        print(line)
+    if args.only != "W1":
+        jobs, servers = episode_jobs(args.episodes, rng)
+        show(measure(jobs, args.rounds, args.seconds), "floor", "W2, per second")
+        for server in servers:
+            server.close()
 
 
 if __name__ == "__main__":

@@ -233,7 +233,6 @@ def test_a_buffer_of_no_size_is_refused(kind, spec):
         (lambda r: r._lengths.fill(9), "a length is not in"),
         (lambda r: setattr(r, "_used", 1), "frames are held, the books say"),
         (lambda r: r._starts.fill(3), "should start at frames"),
-        (lambda r: r._ring["obs"].fill(3), "the row of padding of obs is not zero"),
     ],
 )
 def test_spoilt_books_are_reported(kind, spec, make_episodes, spoil, complaint):
