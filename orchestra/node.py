@@ -1,6 +1,7 @@
 """A node: one process with one loop and one address, that hosts cells, routes envelopes and dials peers."""
 
 import asyncio
+import functools
 import os
 import time
 from collections import Counter
@@ -320,7 +321,7 @@ class Node:
             pid=os.getpid(),
             at_s=time.monotonic(),
             cpu_s=time.process_time(),
-            rss=psutil.Process().memory_info().rss,
+            rss=_process(os.getpid()).memory_info().rss,
             lag_s=self.peers.lag_s,
             tasks=len(asyncio.all_tasks(self.loop)),
             processes=self.processes(),
@@ -629,6 +630,12 @@ class _System(Actor[StatisticsMsg | WindUpMsg | StopNodeMsg | SpawnMsg | StopAct
     @on(StopNodeMsg)
     def stop_node(self, msg: StopNodeMsg) -> None:
         self._node.request_stop("asked to stop")
+
+
+@functools.cache
+def _process(pid: int) -> psutil.Process:
+    """This process. Finding it out takes longer than all that is then asked of it."""
+    return psutil.Process(pid)
 
 
 def _isolated_answer(value: Any, kind: type[Message]) -> Any:
