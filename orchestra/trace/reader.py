@@ -3,10 +3,10 @@
 import mmap
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import msgpack
 import numpy as np
@@ -58,6 +58,8 @@ class TraceFile:
         self.types: dict[int, MessageType] = {}
         self.closed = False
         """Whether the end that was seen is a proper one."""
+        self.find_blob: Callable[[bytes], tuple[int, int] | None] = lambda digest: None
+        """Says where the bytes of an array lie that was not scanned; an index knows."""
         self._damages: dict[int, Damage] = {}
         self._blobs: dict[bytes, tuple[int, int]] = {}
         self._memory: mmap.mmap | bytes = b""
@@ -155,7 +157,21 @@ class TraceFile:
         """
         return self._decoder.record(place.kind, self._body(place))
 
-    def header_at(self, place: Place) -> list[object]:
+    def bytes_at(self, begin: int, end: int) -> bytes:
+        """Return bytes of the file as they are."""
+        return self._memory[begin:end]
+
+    def adopt(self, types: dict[int, MessageType], damages: list[Damage], *, closed: bool) -> None:
+        """Take over what an earlier scan had learned."""
+        self.types.update(types)
+        self._damages.update({damage.offset: damage for damage in damages})
+        self.closed = closed
+
+    def forget_blobs(self) -> None:
+        """Let go of where arrays lie; `find_blob` knows."""
+        self._blobs.clear()
+
+    def header_at(self, place: Place) -> list[Any]:
         """Return the bare header of the record at `place`, its arrays left out."""
         return self._decoder.unpacked(self._body(place), values=False)
 
@@ -169,10 +185,6 @@ class TraceFile:
         if place is None or place.end > len(self._memory) or not self._sound(place):
             raise TraceError(f"{self.path}: there is no readable record at byte {offset:,}")
         return place
-
-    def knows_blob(self, digest: bytes) -> bool:
-        """Whether the part of the file that was scanned has the bytes of this array."""
-        return digest in self._blobs
 
     def blob(self, digest: bytes) -> AnyArray | None:
         """Return the bytes of an array (uint8, read-only), or None where the file has none, or damaged ones."""
@@ -260,7 +272,7 @@ class TraceFile:
         self._damages[damage.offset] = damage
 
     def _blob(self, digest: bytes) -> AnyArray | None:
-        found = self._blobs.get(digest)
+        found = self._blobs.get(digest) or self.find_blob(digest)
         if found is None:
             return None
         begin, end = found
@@ -269,6 +281,5 @@ class TraceFile:
         array = np.frombuffer(self._memory[begin:end], np.uint8)  # a copy: aligned, and free of the file
         if digest_of(array) != digest:
             self._note(Damage(begin - PREFIX.size - DIGEST_BYTES, end - begin, "a damaged array"))
-            del self._blobs[digest]
             return None
         return array

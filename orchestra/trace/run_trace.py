@@ -2,19 +2,20 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
+
 from orchestra.errors import NotATrace, TraceError, ValuesMissing
 from orchestra.message import AnyArray
-from orchestra.trace.reader import Place, TraceFile
+from orchestra.trace.index import TraceIndex
+from orchestra.trace.reader import TraceFile
 from orchestra.trace.records import (
     Activation,
     Answer,
     Birth,
-    Close,
     Delivery,
     Digest,
     End,
@@ -27,19 +28,30 @@ from orchestra.trace.records import (
     Record,
 )
 
-_OF_AN_ACTOR = (Kind.BIRTH, Kind.DELIVERY, Kind.ANSWER, Kind.HANDLED, Kind.LATE, Kind.END)
 
-
-@dataclass(frozen=True, slots=True)
 class Recording:
     """What one process of a node recorded: its files, oldest first."""
 
-    files: Sequence[TraceFile]
+    def __init__(self, files: Sequence[TraceFile]) -> None:
+        self.files = files
+        self._indexes: list[TraceIndex] = []
 
     @property
     def header(self) -> Header:
         """What its first file says of the run."""
         return self.files[0].header
+
+    @property
+    def indexes(self) -> list[TraceIndex]:
+        """The index of each file; built at the first use."""
+        if not self._indexes:
+            self._indexes = [TraceIndex.of(file) for file in self.files]
+        return self._indexes
+
+    @property
+    def closed(self) -> bool:
+        """Whether its process closed it properly."""
+        return all(index.file.closed for index in self.indexes)
 
     def records(self) -> Iterator[Record]:
         """Yield all records of actors, and the gaps, in the order in which they were made."""
@@ -47,20 +59,30 @@ class Recording:
             for _, record in file.records():
                 yield record
 
-    def places(self, actor: str) -> Iterator[tuple[TraceFile, Place]]:
-        """Yield where the records of `actor` lie, in order."""
-        for file in self.files:
-            for place in file.places():
-                if place.kind in _OF_AN_ACTOR and file.header_at(place)[0] == actor:
-                    yield file, place
+    def records_of(self, actor: str, *kinds: Kind) -> Iterator[Record]:
+        """Yield the records of an actor that are of one of `kinds`, or of any kind, in order."""
+        for index in self.indexes:
+            number = index.address(actor)
+            if number is None:
+                continue
+            chosen = index.entries["actor"] == number
+            if kinds:
+                chosen &= np.isin(index.entries["kind"], [int(kind) for kind in kinds])
+            for row in np.flatnonzero(chosen):
+                yield index.record(int(row))
 
     def notes(self) -> list[str]:
-        """Say what is not there: what was cut off, damaged, dropped or not closed. Reads all files."""
+        """Say what is not there: what was cut off, damaged, dropped or not closed."""
         said: list[str] = []
-        for file in self.files:
-            gaps = [record for _, record in file.records() if isinstance(record, Gap)]
+        for index in self.indexes:
+            file = index.file
+            gaps = [file.record_at(file.place_at(offset)) for offset in index.gaps]
             said += [f"{file.path.name}: {damage}" for damage in file.damages]
-            said += [f"{file.path.name}: {gap.count:,} records were not written ({gap.reason})" for gap in gaps]
+            said += [
+                f"{file.path.name}: {gap.count:,} records were not written ({gap.reason})"
+                for gap in gaps
+                if isinstance(gap, Gap)
+            ]
             if not file.closed:
                 said.append(f"{file.path.name}: not closed; its process was killed, or still writes to it")
         return said
@@ -120,12 +142,10 @@ class RunTrace:
         found: list[Life] = []
         for recording in self.recordings:
             open_lives: dict[tuple[str, int], Life] = {}
-            for file in recording.files:
-                for place in file.places():
-                    if place.kind not in (Kind.BIRTH, Kind.END):
-                        continue
-                    record = file.record_at(place)
-                    if isinstance(record, Birth) and actor in (None, record.actor):
+            for index in recording.indexes:
+                rows = np.union1d(index.rows(Kind.BIRTH, actor), index.rows(Kind.END, actor))
+                for record in map(index.record, rows):
+                    if isinstance(record, Birth):
                         life = open_lives[record.actor, record.incarnation] = Life(recording.header, record)
                         found.append(life)
                     elif isinstance(record, End) and (record.actor, record.incarnation) in open_lives:
@@ -147,15 +167,17 @@ class RunTrace:
         known = ", ".join(self.actors()) or "none"
         raise TraceError(f"{self.path}: nothing was recorded of {actor!r}; the recorded actors are {known}")
 
+    def recording(self, life: Life) -> Recording:
+        """Return the recording that a life is in."""
+        where = (life.header.node, life.header.generation)
+        return next(each for each in self.recordings if (each.header.node, each.header.generation) == where)
+
     def activations(self, life: Life) -> Iterator[Activation]:
         """Yield what came to one incarnation and what it did, activation by activation."""
-        recording = next(each for each in self.recordings if each.header.generation == life.header.generation
-                         and each.header.node == life.header.node)  # fmt: skip
         current: Activation | None = None
-        for file, place in recording.places(life.birth.actor):
-            if place.kind in (Kind.BIRTH, Kind.END):
+        for record in self.recording(life).records_of(life.birth.actor):
+            if isinstance(record, Birth | End):
                 continue
-            record = file.record_at(place)
             assert isinstance(record, Delivery | Answer | Handled | Late)
             if record.incarnation != life.birth.incarnation:
                 continue
@@ -179,8 +201,8 @@ class RunTrace:
     def array(self, digest: bytes) -> AnyArray | None:
         """Return the bytes of an array (uint8, read-only) from wherever in the run they were recorded, or None."""
         for recording in self.recordings:
-            for file in recording.files:
-                if file.knows_blob(digest) and (found := file.blob(digest)) is not None:
+            for index in recording.indexes:
+                if (found := index.file.blob(digest)) is not None:
                     return found
         return None
 
@@ -204,13 +226,6 @@ class RunTrace:
             case list() | tuple():
                 return type(value)(self.resolved(item) for item in value)
         return value
-
-    def closed(self) -> bool:
-        """Whether every process closed its files properly. Reads to their ends."""
-        return all(
-            any(isinstance(record, Close) for _, record in recording.files[-1].records())
-            for recording in self.recordings
-        )
 
 
 def trace_files(path: Path) -> list[Path]:

@@ -100,7 +100,7 @@ class Doer(Actor[PokeMsg]):
     async def poke(self, msg: PokeMsg) -> None:
         match msg.what:
             case "tell":
-                await self.other.tell(NoteMsg(text="hi", numbers=freeze(np.arange(100, dtype=np.float32))))
+                await self.other.tell(NoteMsg(text="hi", numbers=freeze(np.arange(300, dtype=np.float32))))
             case "ask":
                 assert (await self.other.ask(SumMsg(tags={"a": 1, "b": 2})))["sum"] == 3
             case "ask in vain":
@@ -202,11 +202,11 @@ def test_a_delivery_names_its_cause_and_has_its_values(tmp_path: Path, traced: T
     note = activations(tmp_path, "here/other")[1].delivery
     assert note is not None
     assert (note.id.sender, note.id.number, note.id.serial) == ("here/doer", sent.number, 2)
-    np.testing.assert_array_equal(note.fields["numbers"], np.arange(100, dtype=np.float32))
+    np.testing.assert_array_equal(note.fields["numbers"], np.arange(300, dtype=np.float32))
     handled = told[2].handled
     assert handled is not None
     assert told[2].delivery.clock < note.clock
-    assert note.nbytes > 400
+    assert note.nbytes > 1200
 
 
 def test_an_ask_is_recorded_on_both_sides(tmp_path: Path, traced: Traced) -> None:
@@ -378,23 +378,6 @@ def test_only_what_is_included_is_recorded(tmp_path: Path, traced: Traced) -> No
         told = list(trace.activations(trace.life("here/doer")))
     assert told[2].delivery.fields is None
     assert told[2].effects[0].fields["text"] == "hi"
-
-
-def test_nothing_is_counted_where_nothing_is_recorded(tmp_path: Path) -> None:
-    seen: list[Any] = []
-
-    class Looker(Answerer):
-        @on(NoteMsg)
-        def note(self, msg: NoteMsg) -> None:
-            seen.append(self._context.current)
-
-    async def test() -> None:
-        async with Node("here").running() as node:
-            await node.spawn("doer", Doer, node.spawn("looker", Looker)).tell(PokeMsg(what="tell"))
-            await settle(node)
-
-    run(test)
-    assert [(each.number, each.clock, each.queued) for each in seen] == [(0, 0, 0.0)]
 
 
 def test_clocks_follow_causes_across_nodes_and_back(tmp_path: Path, clock: ManualClock) -> None:
