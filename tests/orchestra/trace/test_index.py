@@ -1,0 +1,124 @@
+"""The index beside a trace file: built once, extended, distrusted when it does not fit."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from orchestra.trace.index import TraceIndex
+from orchestra.trace.reader import TraceFile
+from orchestra.trace.records import Delivery, Kind
+from orchestra.trace.run_trace import RunTrace
+from orchestra.trace.writer import TraceWriter
+
+MakeWriter = Callable[..., TraceWriter]
+
+
+@pytest.fixture
+def made(writer: MakeWriter, toy: Any) -> TraceWriter:
+    made = writer()
+    made.write([toy.birth(), toy.birth("toy/b")])
+    for n in range(1, 50):
+        made.write([toy.delivery(n, [n, toy.frame(n % 5)], kind=2), toy.handled(n), toy.delivery(n, actor="toy/b")])
+    return made
+
+
+def no_scan(self: TraceFile, start: int = 0) -> Any:
+    """Stands for `TraceFile.places` where the file must not be read from its begin; its header may."""
+    assert start != 0 or not hasattr(self, "header"), "scanned"
+    return REAL(self, start)
+
+
+REAL = TraceFile.places
+
+
+def test_a_record_is_found_without_a_scan(made: TraceWriter, monkeypatch: pytest.MonkeyPatch, toy: Any) -> None:
+    made.close()
+    with TraceFile(made.paths[0]) as file:
+        rows = TraceIndex.of(file).rows(Kind.DELIVERY, "toy/a")
+        assert len(rows) == 49
+    monkeypatch.setattr(TraceFile, "places", no_scan)
+    with TraceFile(made.paths[0]) as file:
+        index = TraceIndex.of(file)
+        record = index.record(int(index.rows(Kind.DELIVERY, "toy/a")[30]))
+        assert isinstance(record, Delivery)
+        assert (record.n, record.type.name) == (31, "FrameMsg")
+        np.testing.assert_array_equal(record.fields["pixels"], toy.frame(1))
+        assert file.closed
+
+
+def test_an_index_is_extended_when_the_file_has_grown(made: TraceWriter, toy: Any) -> None:
+    with TraceFile(made.paths[0]) as file:
+        index = TraceIndex.of(file)
+        assert not index.refresh()
+        made.write([toy.delivery(50), toy.delivery(51, [51, toy.frame(99)], kind=2)])
+        assert not index.refresh()  # the file was not looked at anew
+        assert file.refresh()
+        assert index.refresh()
+        assert len(index.rows(Kind.DELIVERY, "toy/a")) == 51
+    made.write([toy.delivery(52)])
+    with TraceFile(made.paths[0]) as file:
+        index = TraceIndex.of(file)
+        rows = index.rows(Kind.DELIVERY, "toy/a")
+        assert [index.record(int(row)).n for row in rows[-3:]] == [50, 51, 52]
+        np.testing.assert_array_equal(index.record(int(rows[-2])).fields["pixels"], toy.frame(99))
+    made.close()
+
+
+def test_what_was_sent_is_indexed(writer: MakeWriter, toy: Any) -> None:
+    made = writer()
+    made.write([toy.handled(1, [[1, 0.0, 9, "toy/c", 2, None, False], [2, 0.0, 9]], types=(2,))])
+    made.close()
+    with TraceFile(made.paths[0]) as file:
+        index = TraceIndex.of(file)
+        (sent,) = index.sends
+        assert (int(sent["number"]), index.addresses[sent["actor"]], index.addresses[sent["recipient"]]) == (
+            *(9, "toy/a"),
+            "toy/c",
+        )
+        assert file.types[int(sent["type"])].name == "FrameMsg"
+
+
+@pytest.mark.parametrize("damage", ["garbage", "cut", "other file", "flipped"])
+def test_an_index_that_does_not_fit_is_built_anew(made: TraceWriter, damage: str, toy: Any, writer: MakeWriter) -> None:
+    made.close()
+    path = made.paths[0]
+    with TraceFile(path) as file:
+        TraceIndex.of(file)
+    beside = path.with_name(path.name + ".index")
+    content = bytearray(beside.read_bytes())
+    match damage:
+        case "garbage":
+            beside.write_bytes(b"something else entirely")
+        case "cut":
+            beside.write_bytes(content[: len(content) // 2])
+        case "flipped":
+            content[40] ^= 1
+            beside.write_bytes(content)
+        case _:
+            path.unlink()
+            other = writer()
+            other.write([toy.delivery(1, actor="toy/other")])
+            other.close()
+    with TraceFile(path) as file:
+        index = TraceIndex.of(file)
+        expected = 1 if damage == "other file" else 49
+        assert len(index.rows(Kind.DELIVERY)) == (1 if damage == "other file" else 98)
+        assert len(index.rows(Kind.DELIVERY, "toy/other" if expected == 1 else "toy/a")) == expected
+
+
+def test_a_folder_that_cannot_be_written_to_does_without(made: TraceWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+    made.close()
+
+    def refuse(self: Path, *args: Any, **kwargs: Any) -> Any:
+        if args and "w" in args[0]:
+            raise PermissionError(13, "Permission denied")
+        return real(self, *args, **kwargs)
+
+    real = Path.open
+    monkeypatch.setattr(Path, "open", refuse)
+    with RunTrace(made.paths[0]) as trace:
+        assert trace.actors() == ["toy/a", "toy/b"]
+    assert [path.suffix for path in made.paths[0].parent.iterdir()] == [".trace"]
