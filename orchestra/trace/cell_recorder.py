@@ -118,7 +118,7 @@ class CellRecorder:
         clock, now = recorder.tick(), recorder.clock.monotonic()
         message = envelope.message
         number, keep = recorder.type_of(type(message))
-        timer = envelope.number in self._timers
+        timer = envelope.sender == self._address and envelope.number in self._timers
         if timer:
             self._timers.discard(envelope.number)
         waited = now - envelope.queued if envelope.queued else 0.0

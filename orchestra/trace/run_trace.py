@@ -133,9 +133,18 @@ class RunTrace:
             for file in recording.files:
                 file.close()
 
+    @property
+    def began(self) -> float:
+        """When the first of its processes began, in seconds since 1970, by that process's clock."""
+        return min(recording.header.wall for recording in self.recordings)
+
     def actors(self) -> list[str]:
-        """Return the addresses of all actors whose birth was recorded, sorted."""
-        return sorted({life.birth.actor for life in self.lives()})
+        """Return the addresses of all actors that were recorded, sorted."""
+        found: set[str] = set()
+        for recording in self.recordings:
+            for index in recording.indexes:
+                found |= {index.addresses[number] for number in np.unique(index.entries["actor"])}
+        return sorted(found)
 
     def lives(self, actor: str | None = None) -> list[Life]:
         """Return the incarnations that were recorded, of all actors or of one, oldest first for each process."""

@@ -10,7 +10,8 @@ import pytest
 
 from orchestra.cli import main
 
-COMMANDS = ", ".join(["run", "ps", "top", *sorted(point.name for point in entry_points(group="orchestra.commands"))])
+_ADDED = sorted(point.name for point in entry_points(group="orchestra.commands"))
+COMMANDS = ", ".join(["run", "ps", "top", "trace", *_ADDED])
 EXPERIMENT = '''
 from typing import Annotated, Literal
 

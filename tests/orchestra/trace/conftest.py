@@ -47,9 +47,11 @@ def birth(actor: str = "toy/a") -> Entry:
     return entry(Kind.BIRTH, row)
 
 
-def delivery(n: int, values: Sequence[Any] | None = None, actor: str = "toy/a", kind: int = 1) -> Entry:
+def delivery(
+    n: int, values: Sequence[Any] | None = None, actor: str = "toy/a", kind: int = 1, sender: str = "toy/b"
+) -> Entry:
     values = [n, f"note {n}"] if values is None else list(values)
-    row = [actor, 0, n, 2 * n, float(n), 0.25, "toy/b", n, kind, 0, 128, False, values]
+    row = [actor, 0, n, 2 * n, float(n), 0.25, sender, n, kind, 0, 128, False, values]
     return entry(Kind.DELIVERY, row, (kind,))
 
 

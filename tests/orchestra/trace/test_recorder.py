@@ -283,6 +283,35 @@ def test_time_is_recorded_as_the_actor_saw_it(tmp_path: Path, traced: Traced, cl
     assert not told[2].delivery.timer
 
 
+def test_a_message_of_another_is_no_timer_though_it_has_the_same_number(tmp_path: Path, traced: Traced) -> None:
+    class Setter(Actor[PokeMsg | NoteMsg]):
+        @on(PokeMsg)
+        def poke(self, msg: PokeMsg) -> None:
+            self.after(5.0, msg)
+
+        @on(NoteMsg)
+        def note(self, msg: NoteMsg) -> None: ...
+
+    class Teller(Actor[PokeMsg]):
+        def __init__(self, to: Ref[Any]) -> None:
+            self.to = to
+
+        @on(PokeMsg)
+        async def poke(self, msg: PokeMsg) -> None:
+            await self.to.tell(NoteMsg(text="", numbers=np.zeros(1, np.float32)))
+
+    async def test() -> None:
+        async with traced() as node:
+            setter = node.spawn("setter", Setter)
+            await setter.tell(PokeMsg(what=""))
+            await node.spawn("teller", Teller, setter).tell(PokeMsg(what=""))
+            await settle(node)
+
+    run(test)
+    note = activations(tmp_path, "here/setter")[2].delivery
+    assert (note.type.name, note.id.serial, note.timer) == ("NoteMsg", 1, False)
+
+
 def test_work_children_and_the_wish_to_stop_are_recorded(tmp_path: Path, traced: Traced) -> None:
     told = of(tmp_path, traced, "work", "spawn", "stop")
     assert [(type(each), each.index) for each in told[2].effects] == [(Offloaded, 1)]

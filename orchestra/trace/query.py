@@ -1,0 +1,188 @@
+"""Which deliveries are meant: by actor, sender, type, time, size, and a condition on the fields."""
+
+import heapq
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestra.ref import Ref
+from orchestra.trace.index import TraceIndex
+from orchestra.trace.records import Delivery, Handled, Header, Kind, MessageId
+from orchestra.trace.run_trace import Recording, RunTrace
+from orchestra.trace.where import Where
+
+
+class Seen:
+    """A delivery that a query found. What the index knows of it costs no look into the file."""
+
+    __slots__ = ("_delivery", "index", "recording", "row")
+
+    def __init__(self, recording: Recording, index: TraceIndex, row: int) -> None:
+        self.recording = recording
+        self.index = index
+        self.row = row
+        self._delivery: Delivery | None = None
+
+    @property
+    def header(self) -> Header:
+        """Of the recording that it is in."""
+        return self.recording.header
+
+    @property
+    def clock(self) -> int:
+        """Its time by the Lamport clock."""
+        return int(self.index.entries["clock"][self.row])
+
+    @property
+    def delivery(self) -> Delivery:
+        """The record."""
+        if self._delivery is None:
+            record = self.index.record(self.row)
+            assert isinstance(record, Delivery)
+            self._delivery = record
+        return self._delivery
+
+    def handled(self) -> Handled | None:
+        """What came of it, if that was recorded."""
+        entries = self.index.entries
+        mine = entries[self.row]
+        for row in range(self.row + 1, len(entries)):
+            entry = entries[row]
+            if entry["actor"] != mine["actor"]:
+                continue
+            if entry["kind"] == Kind.HANDLED:
+                record = self.index.record(row)
+                assert isinstance(record, Handled)
+                return record if record.n == self.delivery.n else None
+            if entry["kind"] in (Kind.DELIVERY, Kind.BIRTH):
+                return None
+        return None
+
+    def values(self) -> dict[str, Any]:
+        """What a condition may speak of: the fields, and what is known of the delivery."""
+        delivery = self.delivery
+        fields = {name: _named(value) for name, value in (delivery.fields or {}).items()}
+        return {
+            "actor": delivery.actor,
+            "sender": delivery.id.sender,
+            "type": delivery.type.name,
+            "n": delivery.n,
+            "bytes": delivery.nbytes,
+            "waited": delivery.waited,
+            "incarnation": delivery.incarnation,
+            **fields,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What is asked for. Patterns have `*` and `?`; a type may be named by its class alone."""
+
+    actor: str = "*"
+    sender: str = "*"
+    type: str = "*"
+    since: float | None = None
+    """Seconds from the start of the run."""
+    until: float | None = None
+    min_bytes: int = 0
+    max_bytes: int | None = None
+    where: Where | None = None
+
+    def deliveries(
+        self, trace: RunTrace, *, newest_first: bool = False, after: Mapping[Path, int] | None = None
+    ) -> Iterator[Seen]:
+        """Yield what matches, in causal order: whatever could have caused a delivery comes before it.
+
+        Args:
+            trace: where to look.
+            newest_first: whether the order is turned round.
+            after: the rows of each file from which on to look.
+
+        Raises:
+            ValuesMissing: the condition looks into arrays of which only digests were recorded.
+        """
+        streams = [
+            self._found(trace, each, index, newest_first, after or {})
+            for each in trace.recordings
+            for index in each.indexes
+        ]
+        sign = -1 if newest_first else 1
+        for seen in heapq.merge(*streams, key=lambda seen: (sign * seen.clock, seen.header.node)):
+            if self.where is None or self.where(seen.values()):
+                yield seen
+
+    def count(self, trace: RunTrace) -> int:
+        """Return how many match, the condition on fields left aside."""
+        return sum(len(self.rows(trace, index)) for each in trace.recordings for index in each.indexes)
+
+    def rows(self, trace: RunTrace, index: TraceIndex) -> NDArray[np.int64]:
+        """Return the rows of `index` that match, the condition on fields left aside."""
+        entries = index.entries
+        chosen = entries["kind"] == Kind.DELIVERY
+        if self.actor != "*":
+            chosen &= np.isin(entries["actor"], _matching(index.addresses, self.actor))
+        if self.sender != "*":
+            chosen &= np.isin(entries["sender"], _matching(index.addresses, self.sender))
+        if self.type != "*":
+            types = [n for n, kind in index.file.types.items() if self._names(kind.name) or self._names(kind.tag)]
+            chosen &= np.isin(entries["type"], types)
+        if self.since is not None or self.until is not None:
+            header = index.file.header
+            elapsed = entries["time"] + (header.wall - header.monotonic - trace.began)
+            if self.since is not None:
+                chosen &= elapsed >= self.since
+            if self.until is not None:
+                chosen &= elapsed <= self.until
+        if self.min_bytes:
+            chosen &= entries["nbytes"] >= self.min_bytes
+        if self.max_bytes is not None:
+            chosen &= entries["nbytes"] <= self.max_bytes
+        return np.flatnonzero(chosen)
+
+    def _names(self, name: str) -> bool:
+        return fnmatchcase(name, self.type)
+
+    def _found(
+        self, trace: RunTrace, recording: Recording, index: TraceIndex, newest_first: bool, after: Mapping[Path, int]
+    ) -> Iterator[Seen]:
+        rows = self.rows(trace, index)
+        rows = rows[rows >= after.get(index.file.path, 0)]
+        for row in reversed(rows) if newest_first else rows:
+            yield Seen(recording, index, int(row))
+
+
+def find_message(trace: RunTrace, message: MessageId) -> list[Seen]:
+    """Return the deliveries of one message: one, or several if it was sent on under a name of its own elsewhere."""
+    return _by_number(trace, message.sender, lambda numbers: numbers == message.number)
+
+
+def find_serial(trace: RunTrace, sender: str, serial: int) -> list[Seen]:
+    """Return the deliveries of the `serial`-th message of a sender, of every process that was its node."""
+    low = np.uint64((1 << 32) - 1)
+    return _by_number(trace, sender, lambda numbers: (numbers & low) == serial)
+
+
+def _by_number(trace: RunTrace, sender: str, fits: Callable[[NDArray[Any]], NDArray[np.bool_]]) -> list[Seen]:
+    found = []
+    for recording in trace.recordings:
+        for index in recording.indexes:
+            number = index.address(sender)
+            if number is None:
+                continue
+            entries = index.entries
+            chosen = (entries["kind"] == Kind.DELIVERY) & (entries["sender"] == number) & fits(entries["number"])
+            found += [Seen(recording, index, int(row)) for row in np.flatnonzero(chosen)]
+    return sorted(found, key=lambda seen: seen.clock)
+
+
+def _matching(addresses: list[str], pattern: str) -> list[int]:
+    return [number for number, address in enumerate(addresses) if fnmatchcase(address, pattern)]
+
+
+def _named(value: Any) -> Any:
+    return value.address if isinstance(value, Ref) else value
