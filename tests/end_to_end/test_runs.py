@@ -280,7 +280,7 @@ def test_a_trainer_that_fails_ends_the_run_with_exit_code_1_and_says_why(launch:
     assert launched.ends() == 1, launched.story("did not fail")
     last = launched.err.splitlines()[-1]
     assert last.startswith("orchestra: the run failed: learner/trainer (Trainer) failed; last deliveries")
-    assert "(FloatingPointError: the gradient is not finite); see runs/" in last
+    assert "(FloatingPointError: the gradient is not finite); traceback in runs/" in last
     assert "Traceback" not in launched.err
     failed = [line for line in launched.log() if line["event"] == "actor failed"]
     assert [line["actor"] for line in failed] == ["learner/trainer", "learner/orchestrator"]  # which was left alone
