@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from components.replay.checkpoint import Checkpointed, CheckpointError, Column, Stock
-from components.replay.invalid import InvalidExperience, check_array, check_indices, check_priorities
+from components.replay.invalid import InvalidExperience, check_array, check_indices, check_priorities, describe
 from components.replay.storage import Slabs, allocate
 
 if TYPE_CHECKING:  # the one brings a compiler along, the other torch, and memories work without either
@@ -172,7 +172,8 @@ class EpisodeReplay(Checkpointed):
 
     def _check(self, fields: Mapping[str, NDArray[Any]], terminated: NDArray[Any], lengths: NDArray[Any]) -> None:
         limit = self.spec.episode_limit
-        check_array("lengths", lengths, (len(lengths),), np.int32)
+        if not isinstance(lengths, np.ndarray) or lengths.ndim != 1 or lengths.dtype != np.int32:
+            raise InvalidExperience(f"lengths: expected int32 of shape (E,), got {describe(lengths)}")
         check_array("terminated", terminated, (len(lengths),), np.bool_)
         if len(lengths) == 0 or lengths.min() < 1 or lengths.max() > limit:
             raise InvalidExperience(f"lengths: expected at least one episode of 1 to {limit} steps each, got {lengths}")

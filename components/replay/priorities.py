@@ -12,11 +12,8 @@ from numpy.typing import NDArray
 
 from components.replay.checkpoint import Checkpointed, CheckpointError, Column, Stock, prefixed
 from components.replay.invalid import InvalidExperience, check_priorities
-from components.replay.sums import Pyramid, SumTree
+from components.replay.sums import LARGEST_SUM, Pyramid, SumTree
 from components.replay.two_phase import Share
-
-LARGEST_SUM = 1e300
-"""What the weights of all items together stay below, so that no sum of them becomes infinite."""
 
 
 class Priorities:

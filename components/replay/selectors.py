@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from components.replay.checkpoint import CheckpointError, Column, Stock
-from components.replay.sums import SumTree
+from components.replay.sums import LARGEST_SUM, SumTree
 
 
 def _check_items(stock: Stock, there: NDArray[np.int64]) -> None:
@@ -23,6 +23,9 @@ def _check_items(stock: Stock, there: NDArray[np.int64]) -> None:
 
 class Selector(Protocol):
     """What a table needs of any of them. Its owner checks arguments: items are distinct, priorities finite and ≥ 0."""
+
+    limit: float
+    """What a priority has to stay below."""
 
     def insert(self, items: NDArray[np.int64], priorities: NDArray[np.float64]) -> None:
         """Take note of `items` (n,) that were not there, in the order they came, with their `priorities` (n,)."""
@@ -48,6 +51,8 @@ class Selector(Protocol):
 
 class UniformSelector:
     """Draws one item as likely as another, and with repetition."""
+
+    limit = np.inf
 
     def __init__(self, capacity: int) -> None:
         self._items = np.zeros(capacity, np.int64)  # the first `_n` are there, in any order
@@ -105,6 +110,8 @@ class PrioritizedSelector:
         if not (np.isfinite(exponent) and exponent >= 0):
             raise ValueError(f"exponent: expected a finite number of at least 0, got {exponent}")
         self.exponent = exponent
+        with np.errstate(over="ignore", divide="ignore"):  # then any finite priority will do
+            self.limit = float(np.float64(LARGEST_SUM / capacity) ** (1.0 / np.float64(exponent)))
         self._sums = SumTree(capacity)
         self._all = UniformSelector(capacity)
 
@@ -148,6 +155,8 @@ class PrioritizedSelector:
 
 class _OrderedSelector(ABC):
     """Returns the items that come first, distinct and in order: a heap in which what is outdated stays until met."""
+
+    limit = np.inf
 
     def __init__(self, capacity: int) -> None:
         self._heap: list[tuple[float, int, int]] = []  # key, tick, item

@@ -71,7 +71,15 @@ class Slots:
         if n > self.capacity:
             raise InvalidExperience(f"expected at most {self.capacity} at a time, the capacity, got {n}")
         if priorities is not None:
-            check_priorities(priorities, n)
+            self._check_priorities(priorities, n)
+
+    def _check_priorities(self, priorities: NDArray[np.floating[Any]], n: int) -> None:
+        check_priorities(priorities, n)
+        limit = min(self.sampler.limit, self.remover.limit)
+        if n and not priorities.max() < limit:
+            raise InvalidExperience(
+                f"priorities: expected numbers below {limit:.3g}, as sums would overflow else, got {priorities}"
+            )
 
     def put(self, n: int, priorities: NDArray[np.floating[Any]] | None) -> NDArray[np.int64]:
         """Return slots (n,) for what is new, with `priorities` (n,) or 1 each; what was in the way has gone."""
@@ -133,7 +141,7 @@ class Slots:
                 finite. Nothing is changed then.
         """
         check_indices(indices, generations, self.capacity)
-        check_priorities(priorities, len(indices))
+        self._check_priorities(priorities, len(indices))
         current = self._current(indices, generations)
         # Of the array turned round, the first of each.
         slots, last = np.unique(indices[current][::-1], return_index=True)

@@ -9,6 +9,9 @@ WIDTH = 16
 TOP = 4096
 """Entries of a pyramid's top level at most. Running sums of all of them are made once for every draw."""
 
+LARGEST_SUM = 1e300
+"""What the weights of all items together are to stay below, so that no sum of them becomes infinite."""
+
 RUNNING = np.triu(np.ones((WIDTH, WIDTH)))
 """What blocks are multiplied with for their running sums: a product is several times as fast as `np.cumsum` here."""
 

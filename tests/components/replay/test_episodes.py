@@ -169,7 +169,7 @@ def test_more_than_is_held_cannot_be_drawn(kind, spec, make_episodes):
         ("reward", lambda a: a[:, None], "reward: expected float32 of shape (7,), got float32 of shape (7, 1)"),
         ("terminated", lambda a: a.astype(np.int64), "terminated: expected bool of shape (2,), got int64"),
         ("terminated", lambda a: a[:1], "terminated: expected bool of shape (2,), got bool of shape (1,)"),
-        ("lengths", lambda a: a.astype(np.int64), "lengths: expected int32 of shape (2,), got int64"),
+        ("lengths", lambda a: a.astype(np.int64), "lengths: expected int32 of shape (E,), got int64"),
         ("lengths", lambda a: a * 0, "lengths: expected at least one episode of 1 to 6 steps each, got [0 0]"),
         (
             "lengths",

@@ -476,6 +476,29 @@ def test_a_share_finds_the_item_at_which_the_running_sum_passes_it(weights, shar
     assert (shares * total >= ends[found] - weights[found] - slack).all()
 
 
+@pytest.mark.parametrize("top", [1, 3, 64])
+def test_rounding_never_puts_a_share_on_what_has_no_weight(monkeypatch, top):
+    monkeypatch.setattr(sums_module, "TOP", top)
+    for seed in range(50):
+        generator = np.random.default_rng(seed)
+        tree, weights = SumTree(700), generator.random(700) * 10.0 ** generator.uniform(-3, 3, 700)
+        weights[generator.random(700) < 0.4] = 0.0
+        weights[::16] = 0.0
+        tree[np.arange(700)] = weights
+        ends = np.cumsum(weights)
+        borders = np.concatenate([ends, np.nextafter(ends, 0.0), np.nextafter(ends, np.inf)])
+        found = tree.find(np.clip(borders / ends[-1], 0.0, 1.0))
+        assert weights[found].all()
+        assert (np.abs(found - np.tile(np.arange(700), 3)) <= 20).all()  # those without weight lie between
+
+
+def test_items_without_weight_are_passed_over_at_either_end(monkeypatch):
+    monkeypatch.setattr(sums_module, "TOP", 2)
+    tree = SumTree(200)
+    tree[np.array([71, 130])] = 2.0  # the first block and the last have no weight at all
+    assert tree.find(np.array([0.0, 0.49, 0.5, 0.51, 1.0])).tolist() == [71, 71, 130, 130, 130]
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     size=st.integers(1, 100),
