@@ -1,8 +1,7 @@
-"""What a message costs: actors that tell and ask each other, against the bare means underneath, in one run.
+"""What a message costs between processes: actors that tell and ask, against the bare means underneath, in one run.
 
     python benchmarks/wire.py
 
-- tell, one process:   a handler tells another actor of its node. Baseline: a bounded `asyncio.Queue` between two tasks.
 - tell, TCP:           a handler tells an actor of another process. Baseline: a protocol on the same event loop that
                        writes a frame of the same size with one `write` per frame, and reads without looking at it.
 - tell, TCP, joined:   the same against frames joined to 64 KiB before each `write`: the floor of this event loop.
@@ -117,23 +116,6 @@ class Source(Actor[TellMsg | TellArraysMsg]):
 async def tells(source: Ref[TellMsg | TellArraysMsg], count: int) -> float:
     """Return tells per second."""
     return count / await source.ask(TellMsg(count=count))
-
-
-async def queued(count: int) -> float:
-    """Return messages per second through a queue."""
-    queue: asyncio.Queue[StepMsg | None] = asyncio.Queue(4096)
-
-    async def put() -> None:
-        for n in range(count):
-            await queue.put(StepMsg(agent_id="agent-3", step=n, reward=0.5, done=False, policy="qmix", ts=1e9 + n))
-        await queue.put(None)
-
-    since = time.perf_counter()
-    putting = asyncio.create_task(put())
-    while await queue.get() is not None:
-        pass
-    await putting
-    return count / (time.perf_counter() - since)
 
 
 async def asks(sink: Ref[EchoMsg], count: int) -> float:
@@ -285,12 +267,10 @@ async def measure(count: int, repeats: int) -> None:
             bare = await raw
             await bare.connected
             await bare.ready
-            near = node.spawn("near", Source, node.spawn("sink", Sink))
             far_sink = node.ref("child/sink")
             far = node.spawn("far", Source, far_sink)
             await far_sink.ask(EchoMsg(n=0))
 
-            await compare("tell, one process", "/s", repeats, lambda: tells(near, 2 * count), lambda: queued(2 * count))
             await compare("tell, TCP", "/s", repeats, lambda: tells(far, count), lambda: bare.tells(count, 1))
             joined = 65536 // FRAME
             await compare(

@@ -361,13 +361,19 @@ class BlobMsg(Message):
     blob: bytes
 
 
+class TextMsg(Message):
+    text: str
+
+
 @pytest.mark.parametrize(
-    "message", [TableMsg(rows={"a": np.zeros(1000)}), BlobMsg(blob=bytes(8000))], ids=["copied", "bytes"]
+    "message",
+    [TableMsg(rows={"a": np.zeros(1000)}), BlobMsg(blob=bytes(8000)), TextMsg(text="x" * 8000)],
+    ids=["copied", "bytes", "text"],
 )
 def test_a_mailbox_weighs_what_waits_in_it(run: Run, message: Message) -> None:
     async def main() -> None:
         async with alone() as node:
-            probe = Probe(TableMsg, BlobMsg)
+            probe = Probe(TableMsg, BlobMsg, TextMsg)
             probe.hold()
             ref = probe.start(node, "probe")
             for _ in range(3):
@@ -375,5 +381,63 @@ def test_a_mailbox_weighs_what_waits_in_it(run: Run, message: Message) -> None:
             await asyncio.sleep(0)  # one is in its hands
             assert 16_000 <= node.cell("here/probe").statistics().mailbox.nbytes < 17_000
             probe.release()
+
+    run(main())
+
+
+class AgainMsg(Message):
+    """Tell yourself so many."""
+
+    count: int
+
+
+class Talker(Actor[AgainMsg | PingMsg]):
+    supervision: ClassVar[Supervision] = Stop()
+    mailbox_capacity = 1
+
+    def __init__(self, heard: list[int], gate: asyncio.Event) -> None:
+        self.heard = heard
+        self.gate = gate
+
+    @on(AgainMsg)
+    async def go_on(self, msg: AgainMsg) -> None:
+        await self.gate.wait()
+        for n in range(msg.count):
+            await self.me.tell(PingMsg(n=n))
+
+    @on(PingMsg)
+    def ping(self, msg: PingMsg) -> None:
+        self.heard.append(msg.n)
+
+
+def test_an_actor_whose_mailbox_is_full_may_still_tell_itself_what_comes_next(run: Run) -> None:
+    async def main() -> None:
+        heard: list[int] = []
+        gate = asyncio.Event()
+        async with alone() as node:
+            talker = node.spawn("talker", Talker, heard, gate)
+            await talker.tell(AgainMsg(count=1))
+            await asyncio.sleep(0)
+            await talker.tell(PingMsg(n=7))
+            gate.set()
+            await settle(node)
+            assert heard == [7, 0]
+
+    run(main())
+
+
+def test_an_actor_that_floods_itself_fails_at_once_instead_of_waiting_for_itself(run: Run) -> None:
+    async def main() -> None:
+        gate = asyncio.Event()
+        gate.set()
+        async with alone() as node:
+            talker = node.spawn("talker", Talker, [], gate)
+            watcher = Probe(TerminatedMsg)
+            watcher.start(node, "watcher")
+            node.cell("here/watcher").watch(talker)
+            await talker.tell(AgainMsg(count=3))
+            (end,) = await watcher.heard(TerminatedMsg)
+            assert end.reason.startswith("MailboxFull: here/talker tells itself a PingMsg")
+            assert end.reason.endswith("it would wait for itself")
 
     run(main())

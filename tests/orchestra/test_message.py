@@ -125,6 +125,45 @@ def test_the_size_of_a_message_counts_its_bytes() -> None:
     assert size_of(BlobMsg(blob=b"x" * 1000)) - size_of(BlobMsg(blob=b"")) == 1000
 
 
+class OneTextMsg(Message):
+    text: str
+    n: int = 0
+
+
+class TwoTextsMsg(Message):
+    text: str
+    other: str = ""
+
+
+class ManyTextsMsg(Message):
+    text: str
+    other: str = ""
+    third: bytes = b""
+
+
+class MaybeTextMsg(Message):
+    text: str | None
+    n: int = 0
+
+
+class TextsMsg(Message):
+    texts: tuple[str, ...] = ()
+    inner: OneTextMsg | None = None
+
+
+@pytest.mark.parametrize("kind", [OneTextMsg, TwoTextsMsg, ManyTextsMsg, MaybeTextMsg])
+def test_the_size_of_a_message_counts_its_texts(kind: type[Message]) -> None:
+    sizes = [size_of(kind.model_validate({"text": "x" * length})) for length in (0, 5000)]
+    assert sizes == [128, 5128]
+
+
+def test_the_size_of_a_message_counts_the_entries_of_tuples_and_what_other_messages_hold() -> None:
+    assert size_of(TextsMsg()) == 128
+    assert size_of(TextsMsg(texts=("a",) * 100)) == 128 + 100 * 16
+    assert size_of(TextsMsg(inner=OneTextMsg(text="x" * 50))) == 128 + 128 + 50
+    assert size_of(MaybeTextMsg(text=None)) == 128
+
+
 def test_the_fingerprint_of_a_request_changes_with_what_it_is_answered_with() -> None:
     kinds = [type("SameMsg", (Request[answer],), {"__module__": __name__}) for answer in (int, int, str)]
     one, same, other = (kind.wire.fingerprint for kind in kinds)
