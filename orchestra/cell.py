@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 
-from orchestra import codec, log, spawning, supervision
+from orchestra import codec, log, spawning
 from orchestra.actor import Actor, making
 from orchestra.children import Children
 from orchestra.clock import Clock, Handle
 from orchestra.contract import contract_of
 from orchestra.deliveries import Deliveries
 from orchestra.envelope import Envelope
-from orchestra.errors import ActorFailed, ActorStopped, MailboxFull, NotUnderstood, Unreachable
+from orchestra.errors import ActorFailed, ActorStopped, MailboxFull, NotUnderstood
+from orchestra.life import Halted, Life
 from orchestra.mailbox import Mailbox
 from orchestra.message import FLAT, Lane, Message, Request, isolated, size_of
 from orchestra.ref import Ref, speaking
@@ -40,13 +41,6 @@ T = TypeVar("T")
 BURST = 64
 """Messages handled before other actors of the node get their turn."""
 
-STOPPED = "stopped"
-"""The reason of a graceful stop."""
-
-
-class _Halted(Exception):
-    """This incarnation ends because a sibling failed."""
-
 
 class Cell:
     """An actor while it runs: its mailbox, its loop, its account. It is the actor's `Context`, and its `Sender`.
@@ -58,23 +52,17 @@ class Cell:
     """
 
     __slots__ = (
-        "_aborting",
         "_busy_s",
         "_busy_since",
-        "_failures",
-        "_halting",
         "_handed_over",
-        "_interrupted",
         "_message_since",
         "_neighbours",
         "_put_told",
         "_recipe",
-        "_restarts",
         "_rng",
-        "_siblings",
         "_timers",
-        "_wake",
         "_watchers",
+        "aborting",
         "actor",
         "address",
         "children",
@@ -84,7 +72,7 @@ class Cell:
         "delivered",
         "draining",
         "kind",
-        "late",
+        "life",
         "log",
         "mailbox",
         "node",
@@ -122,19 +110,15 @@ class Cell:
         self.delivered = Deliveries()
         self.children = Children(self)
         self.requests = Requests(self)
+        self.life = Life(self, siblings)
         self.task: asyncio.Task[None] | None = None
         self.terminated: asyncio.Future[str] = node.loop.create_future()
         """The reason why it is gone, once it is."""
-        self.late: list[ActorFailed] = []
-        """What failed here after it was asked to stop, when no restart could mend it."""
         self.actor: Actor[Any] | None = None
         self.draining = False
         """Whether it was asked to stop gracefully."""
-        self._siblings = siblings
         self._recipe = recipe
         self._rng: np.random.Generator | None = None
-        self._failures: list[float] = []
-        self._restarts = 0
         self._busy_s = 0.0
         self._busy_since: float | None = None
         self._message_since = 0.0
@@ -142,10 +126,8 @@ class Cell:
         """What the handler that is under way waits for."""
         self.current: Message | None = None
         """The message that it is busy with."""
-        self._aborting = False
-        self._wake: asyncio.Future[None] | None = None
-        self._halting: asyncio.Future[None] | None = None
-        self._interrupted = False
+        self.aborting = False
+        """Whether it does not wait for anything any longer."""
         self._watchers: set[str] = set()
         self._timers: set[Handle] = set()
 
@@ -155,7 +137,7 @@ class Cell:
     def rng(self) -> np.random.Generator:
         """The random numbers of this incarnation."""
         if self._rng is None:
-            self._rng = generator_for(self.node.seed, self.address, self._restarts)
+            self._rng = generator_for(self.node.seed, self.address, self.life.restarts)
         return self._rng
 
     def request_stop(self, *, graceful: bool = True) -> None:
@@ -164,13 +146,13 @@ class Cell:
             self.recorder.stop_requested(graceful=graceful)
         self.mailbox.close()
         if not graceful:
-            self._aborting = True
+            self.aborting = True
             if self.task is not None:
                 self.task.cancel()
             return
         if not self.draining:
             self.draining = True
-            self.wake()
+            self.life.wake()
             # Wakes a loop that waits for a message. A stop is a message to itself that handles nothing.
             self.mailbox.put_nowait(Envelope(self.address, self.address, StopMsg()))
 
@@ -341,18 +323,12 @@ class Cell:
     @property
     def idle(self) -> bool:
         """Whether nothing happens here until a message comes or the clock moves on."""
-        pausing = self._wake is not None and not self._wake.done()
-        return pausing or self.terminated.done() or self.mailbox.idle
+        return self.life.pausing or self.terminated.done() or self.mailbox.idle
 
     @property
     def stopping(self) -> bool:
         """Whether it lets nothing more in."""
         return self.mailbox.closed
-
-    @property
-    def aborting(self) -> bool:
-        """Whether it does not wait for anything any longer."""
-        return self._aborting
 
     def statistics(self) -> CellStatistics:
         """Return its account so far."""
@@ -363,7 +339,7 @@ class Cell:
             kind=self.kind.__name__,
             mailbox=self.mailbox.statistics(),
             handled=self.delivered.count,
-            restarts=self._restarts,
+            restarts=self.life.restarts,
             busy_s=self._busy_s + (0.0 if self._busy_since is None else now - self._busy_since),
             state=self._state(),
             message="" if current is None else type(current).__name__,
@@ -374,44 +350,13 @@ class Cell:
         )
 
     def _state(self) -> Literal["idle", "handling", "waiting", "restarting", "stopping"]:
-        if self._wake is not None and not self._wake.done():
+        if self.life.pausing:
             return "restarting"
         if self.stopping:
             return "stopping"
         if self.waits:
             return "waiting"
         return "idle" if self.current is None else "handling"
-
-    async def pause(self, delay: float | None = None) -> None:
-        """Wait until `wake`, for at most `delay` seconds. A stop wakes it."""
-        if self.draining:
-            return
-        self._wake = self.node.loop.create_future()
-        timer = None if delay is None else self.node.clock.call_later(delay, self.wake)
-        try:
-            await self._wake
-        finally:
-            self._wake = None
-            if timer is not None:
-                timer.cancel()
-
-    def wake(self) -> None:
-        """End a pause."""
-        if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
-
-    def halt(self) -> asyncio.Future[None]:
-        """Have this incarnation end after the message in hand; the future is done once it has."""
-        if self._halting is None:
-            self._halting = self.node.loop.create_future()
-            self.mailbox.put_nowait(Envelope(self.address, self.address, HaltMsg()))
-        return self._halting
-
-    def interrupt(self) -> None:
-        """Break off whatever this incarnation awaits, and end it."""
-        if self.task is not None and not self._interrupted:
-            self._interrupted = True
-            self.task.cancel()
 
     def abort(self) -> None:
         """Stop at the next await."""
@@ -421,40 +366,11 @@ class Cell:
         speaking.set(self)
         reason = "aborted"
         try:
-            while (error := await self._incarnation()) is not None and await self._outlives(error):
-                pass
-            reason = STOPPED if error is None else f"{type(error).__name__}: {error}"
+            reason = await self.life.run()
         finally:
             self._tear_down(reason)
 
-    async def _incarnation(self) -> Exception | None:
-        """Live once; return what that ended with, None for a graceful stop. Only an abort cancels this."""
-        assert self.task is not None
-        try:
-            await self._live()
-        except (Exception, asyncio.CancelledError) as error:
-            interrupted = self._take_back_interruption()
-            if isinstance(error, Exception):
-                return error
-            if self.task.cancelling():
-                raise
-            if interrupted:
-                return _Halted("a sibling failed")
-            # Nobody aborts this actor: it awaited something that somebody else cancelled.
-            return RuntimeError(f"{self.address} awaited what was cancelled")
-        self._take_back_interruption()
-        return None
-
-    def _take_back_interruption(self) -> bool:
-        """Whether `interrupt` was called; it no longer counts as a cancellation of the task."""
-        if not self._interrupted:
-            return False
-        self._interrupted = False
-        assert self.task is not None
-        self.task.uncancel()
-        return True
-
-    async def _live(self) -> None:
+    async def live(self) -> None:
         """One incarnation, from its constructor to `stopped`."""
         recorder = self.recorder
         if recorder is not None:
@@ -468,14 +384,14 @@ class Cell:
         await made.started()
         if recorder is not None:
             recorder.handled()
-        if self._siblings is not None:
-            self._siblings.leave(self)
+        if self.life.siblings is not None:
+            self.life.siblings.leave(self)
         halted = None
         try:
             await self._serve(made)
-        except _Halted as error:
+        except Halted as error:
             halted = error
-        self.late += await self.children.stop()
+        self.life.late += await self.children.stop()
         if recorder is not None:
             recorder.stopping()
         await made.stopped()
@@ -495,7 +411,7 @@ class Cell:
         while True:
             item = mailbox.take()
             if item is None:
-                self._be_idle()
+                self.be_idle()
                 if self.draining:
                     return
                 await mailbox.wait_not_empty()
@@ -540,7 +456,8 @@ class Cell:
                 await asyncio.sleep(0)
                 self._message_since = monotonic()
 
-    def _be_idle(self) -> None:
+    def be_idle(self) -> None:
+        """Take note that no message is under way."""
         self.current = None
         if self._busy_since is not None:
             self._busy_s += self.node.clock.monotonic() - self._busy_since
@@ -558,99 +475,18 @@ class Cell:
             case ChildFailedMsg():
                 self.children.raise_escalated(message)
             case HaltMsg():
-                if self._halting is not None:
-                    raise _Halted("a sibling failed")
+                self.life.check_halt()
             case WithdrawnMsg():
                 pass  # counted when it was withdrawn
             case _:
                 raise NotUnderstood(self.contract.refusal(type(message)))
 
-    # How it fails
-
-    async def _outlives(self, error: Exception) -> bool:
-        """Do what follows from the end of an incarnation; return whether there is another one."""
-        self._be_idle()
-        # Where the others stopped first, there is nobody left to tell, and no harm done.
-        harmless = self.node.stopping and isinstance(error, Unreachable)
-        if self.recorder is not None:
-            self.recorder.failed(error, expected=harmless or isinstance(error, _Halted))
-        if isinstance(error, _Halted):
-            self.requests.fail_in_hand(ActorStopped(f"a sibling of {self.address} failed"))
-            self.late += await self._bury()
-            return await self._starts_with_siblings()
-        self.requests.fail_in_hand(self.requests.blame(error))
-        if harmless:
-            return False
-        story = self.delivered.story()
-        said = f"{type(error).__name__}: {error}"
-        # For the file alone: people are told below what follows from it, or by whoever is above what that was.
-        self.log.error("actor failed", error=said, story=story, exc_info=error, quiet=True)
-        if others := await self._bury():
-            error = ExceptionGroup(f"{self.address} failed, and so did children that it stopped", [error, *others])
-        if self._halting is not None:
-            self.log.warning("actor failed and is started again, as its siblings are", error=said)
-            return await self._starts_with_siblings()
-        if self._siblings is not None:
-            decision = self._siblings.decide(self, self._failures)
-        else:
-            now = self.node.clock.monotonic()
-            policy = self.kind.supervision
-            self._failures = [*supervision.counted(policy, self._failures, now), now]
-            decision = supervision.decide(policy, self._failures, now)
-        match decision:
-            case supervision.RestartAfter(delay):
-                self.log.warning("actor failed and is started again", error=said, after=delay)
-                return await self._starts_anew(error, delay)
-            case supervision.Stop():
-                if self.address != self.node.main_actor:
-                    self.log.error("actor failed and stays stopped", error=said)
-                return False
-            case supervision.Escalate():
-                self._escalate(self._verdict(error))
-                return False
-
-    async def _starts_anew(self, error: Exception, delay: float) -> bool:
-        if self.draining:
-            self.late.append(self._verdict(error))
-            return False
-        self._begin_incarnation()
-        if self._siblings is not None:
-            return await self._siblings.restart(self, delay)
-        await self.pause(delay)
-        return not self.draining
-
-    async def _starts_with_siblings(self) -> bool:
-        """Wait for its turn to start anew, after a failure that was not, or not only, its own."""
-        assert self._siblings is not None
-        assert self._halting is not None
-        halting, self._halting = self._halting, None
-        if self.draining:
-            return False
-        self._begin_incarnation()
-        self._siblings.join(self)
-        halting.set_result(None)
-        return await self._siblings.turn(self)
-
-    def _begin_incarnation(self) -> None:
-        self._restarts += 1
+    def begin_anew(self) -> None:
+        """Forget what belonged to the last incarnation only."""
         self._rng = None
         self.children = Children(self)
 
-    def _verdict(self, error: Exception) -> ActorFailed:
-        text = f"{self.address} ({self.kind.__name__}) failed; {self.delivered.story()}"
-        failed = ActorFailed(self.address, text)
-        failed.__cause__ = error
-        return failed
-
-    def _escalate(self, failed: ActorFailed) -> None:
-        if self._siblings is not None:
-            self._siblings.escalate(failed)
-        elif self.parent:
-            self.node.escalate_far(self.parent, failed)
-        else:
-            self.node.escalate(failed)
-
-    async def _bury(self) -> list[ActorFailed]:
+    async def bury(self) -> list[ActorFailed]:
         """End what belonged to this incarnation, so that the next one finds nothing half done.
 
         Returns what failed as it was ended.
@@ -679,8 +515,8 @@ class Cell:
                 self._watchers.add(envelope.message.watcher.address)
             elif not isinstance(envelope.message, WithdrawnMsg) and envelope.message.lane is not Lane.SYSTEM:
                 self.node.dead_letter(envelope, "the actor stopped before it handled this")
-        if self._siblings is not None:
-            self._siblings.leave(self)
+        if self.life.siblings is not None:
+            self.life.siblings.leave(self)
         if self.recorder is not None:
             self.recorder.ended(reason)
         self.node.forget_cell(self, reason, self._watchers)

@@ -103,7 +103,7 @@ class Children:
     async def restart(self, failed: "Cell", delay: float) -> bool:
         """Wait until `failed` may start anew, with all that start anew with it; return false if it stops instead."""
         if isinstance(self._strategy, OneForOne):
-            await failed.pause(delay)
+            await failed.life.pause(delay)
             return not failed.draining
         self._holds += 1
         try:
@@ -111,7 +111,7 @@ class Children:
             for sibling in reversed(self._restarted_with(failed)):
                 if sibling not in self._round:
                     await self._halt(sibling)
-            await failed.pause(delay)
+            await failed.life.pause(delay)
         finally:
             self._holds -= 1
             self._wake_next()
@@ -121,7 +121,7 @@ class Children:
         """Wait until it is the turn of `child` in the round; return false if it stops instead."""
         self.join(child)
         while not (child.draining or (self._holds == 0 and self._round[0] is child)):
-            await child.pause()
+            await child.life.pause()
         return not child.draining
 
     def leave(self, child: "Cell") -> None:
@@ -137,7 +137,7 @@ class Children:
 
     def _wake_next(self) -> None:
         if self._holds == 0 and self._round:
-            self._round[0].wake()
+            self._round[0].life.wake()
 
     def _restarted_with(self, failed: "Cell") -> list["Cell"]:
         there = [cell for cell in self._cells if cell is failed or not cell.stopping]
@@ -162,8 +162,8 @@ class Children:
 
     async def _halt(self, sibling: "Cell") -> None:
         """Have the incarnation of `sibling` end; break its handler off if it takes too long, then abort it."""
-        ended: set[asyncio.Future[Any]] = {sibling.halt(), sibling.terminated}
-        for too_slow in (sibling.interrupt, sibling.abort):
+        ended: set[asyncio.Future[Any]] = {sibling.life.halt(), sibling.terminated}
+        for too_slow in (sibling.life.interrupt, sibling.abort):
             done, _ = await asyncio.wait(ended, timeout=STOP_S, return_when=asyncio.FIRST_COMPLETED)
             if done:
                 return

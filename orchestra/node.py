@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from orchestra import codec, log, spawning
 from orchestra.actor import Actor, actor_class, on
-from orchestra.cell import STOPPED, Cell
+from orchestra.cell import Cell
 from orchestra.children import STOP_S, Children
 from orchestra.clock import Clock, RealClock
 from orchestra.directory import Directory
@@ -31,6 +31,7 @@ from orchestra.errors import (
     Unreachable,
     UsageError,
 )
+from orchestra.life import STOPPED
 from orchestra.message import Lane, Message, Request, isolated
 from orchestra.offload import in_thread
 from orchestra.peers import DIRECTORY, Peers
@@ -198,7 +199,7 @@ class Node:
             self.log.warning("actor did not stop in time and is aborted", address=cell.address, seconds=deadline)
             cell.request_stop(graceful=False)
             await asyncio.wait({cell.terminated}, timeout=deadline)
-        failed, cell.late = cell.late, []
+        failed, cell.life.late = cell.life.late, []
         return failed
 
     def escalate(self, error: Exception) -> None:

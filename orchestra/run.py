@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from orchestra import door, dump, log
-from orchestra.cell import STOPPED, Cell
+from orchestra.cell import Cell
 from orchestra.clock import RealClock
 from orchestra.errors import OrchestraError, UsageError
 from orchestra.launch.local import Launch, LocalLauncher
+from orchestra.life import STOPPED
 from orchestra.node import Node
 from orchestra.run_directory import RunDirectory, without_secrets, write_json
 from orchestra.system import SYSTEM, NodeStatistics, StopNodeMsg, WindUpMsg
