@@ -94,9 +94,9 @@ class TraceIndex:
             chosen &= self.entries["actor"] == number
         return np.flatnonzero(chosen)
 
-    def record(self, row: int) -> Record:
-        """Return the record of a row."""
-        return self.file.record_at(self.file.place_at(int(self.entries["offset"][row])))
+    def record(self, row: int, *, resolve: bool = True) -> Record:
+        """Return the record of a row; without `resolve`, every large array in it is a `Digest`."""
+        return self.file.record_at(self.file.place_at(int(self.entries["offset"][row])), resolve=resolve)
 
     # Inside
 

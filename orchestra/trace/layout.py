@@ -161,14 +161,14 @@ class Decoder:
         self.types = types
         self._blob = blob
 
-    def record(self, kind: Kind, body: bytes) -> Record:
-        """Return the record of a body.
+    def record(self, kind: Kind, body: bytes, *, resolve: bool = True) -> Record:
+        """Return the record of a body; without `resolve`, every large array in it is a `Digest`.
 
         Raises:
             TraceError: the body is not what its kind says.
         """
         try:
-            return _BUILDERS[kind](self, self.unpacked(body, resolve=kind in INPUTS))
+            return _BUILDERS[kind](self, self.unpacked(body, resolve=resolve and kind in INPUTS))
         except (KeyError, ValueError, TypeError, IndexError, struct.error, msgpack.UnpackException) as error:
             raise TraceError(f"a {kind.name} record cannot be understood: {error!r}") from error
 

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from orchestra.ref import Ref
 from orchestra.trace.index import TraceIndex
-from orchestra.trace.records import Delivery, Handled, Header, Kind, MessageId
+from orchestra.trace.reader import TraceFile
+from orchestra.trace.records import Delivery, Digest, Handled, Header, Kind, MessageId
 from orchestra.trace.run_trace import Recording, RunTrace
 from orchestra.trace.where import Where
 
@@ -40,12 +41,18 @@ class Seen:
 
     @property
     def delivery(self) -> Delivery:
-        """The record."""
+        """The record; its large arrays are `Digest`s."""
         if self._delivery is None:
-            record = self.index.record(self.row)
+            record = self.index.record(self.row, resolve=False)
             assert isinstance(record, Delivery)
             self._delivery = record
         return self._delivery
+
+    def whole(self) -> Delivery:
+        """Return the record with the arrays that were recorded by value."""
+        record = self.index.record(self.row)
+        assert isinstance(record, Delivery)
+        return record
 
     def handled(self) -> Handled | None:
         """What came of it, if that was recorded."""
@@ -63,11 +70,10 @@ class Seen:
                 return None
         return None
 
-    def values(self) -> dict[str, Any]:
+    def values(self) -> "Values":
         """What a condition may speak of: the fields, and what is known of the delivery."""
         delivery = self.delivery
-        fields = {name: _named(value) for name, value in (delivery.fields or {}).items()}
-        return {
+        known = {
             "actor": delivery.actor,
             "sender": delivery.id.sender,
             "type": delivery.type.name,
@@ -75,8 +81,28 @@ class Seen:
             "bytes": delivery.nbytes,
             "waited": delivery.waited,
             "incarnation": delivery.incarnation,
-            **fields,
         }
+        return Values({**known, **(delivery.fields or {})}, self.index.file)
+
+
+class Values(Mapping[str, Any]):
+    """Fields by name. An array is fetched when it is asked for."""
+
+    def __init__(self, values: dict[str, Any], file: TraceFile) -> None:
+        self._values = values
+        self._file = file
+
+    def __getitem__(self, name: str) -> Any:
+        value = self._values[name]
+        if isinstance(value, Digest) and (found := self._file.blob(value.digest)) is not None:
+            value = self._values[name] = found.view(value.dtype).reshape(value.shape)
+        return value.address if isinstance(value, Ref) else value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +208,3 @@ def _by_number(trace: RunTrace, sender: str, fits: Callable[[NDArray[Any]], NDAr
 
 def _matching(addresses: list[str], pattern: str) -> list[int]:
     return [number for number, address in enumerate(addresses) if fnmatchcase(address, pattern)]
-
-
-def _named(value: Any) -> Any:
-    return value.address if isinstance(value, Ref) else value

@@ -149,13 +149,13 @@ class TraceFile:
             if place.kind not in (Kind.HEADER, Kind.TYPE, Kind.BLOB):
                 yield place.offset, self.record_at(place)
 
-    def record_at(self, place: Place) -> Record:
-        """Return the record at `place`, its arrays filled in where the file has them.
+    def record_at(self, place: Place, *, resolve: bool = True) -> Record:
+        """Return the record at `place`, its arrays filled in where the file has them, unless `resolve` is false.
 
         Raises:
             TraceError: it cannot be understood.
         """
-        return self._decoder.record(place.kind, self._body(place))
+        return self._decoder.record(place.kind, self._body(place), resolve=resolve)
 
     def bytes_at(self, begin: int, end: int) -> bytes:
         """Return bytes of the file as they are."""

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestra.errors import ValuesMissing
 from orchestra.trace.index import TraceIndex
 from orchestra.trace.query import Query
-from orchestra.trace.records import Kind
+from orchestra.trace.records import Digest, Kind
 from orchestra.trace.run_trace import RunTrace
 
 PERCENTILES = (50, 90, 99)
@@ -81,9 +82,11 @@ def lags(trace: RunTrace, query: Query, fields: Sequence[str]) -> list[Lag]:
     highest = -np.inf
     found: dict[tuple[str, str, str, str], list[tuple[float, float]]] = {}
     for seen in query.deliveries(trace):
-        told = seen.delivery
+        told, values = seen.delivery, seen.values()
         for field in fields:
-            value = (told.fields or {}).get(field)
+            value = values.get(field)
+            if isinstance(value, Digest):
+                raise ValuesMissing(f"{field} of {told.type.name}: its values were not recorded, its digest alone")
             if value is None or isinstance(value, bool | str) or not np.size(value):
                 continue
             numbers = np.asarray(value)

@@ -1,0 +1,164 @@
+"""The words of `orchestra trace story`: an episode, a version of the parameters, a batch."""
+
+import asyncio
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from components.envs.base import EnvSpec
+from components.replay import EpisodeReplay
+from components.stories import batch, params, transition
+from components.trajectory_manager import TrajectoryManager
+from components.worker_proxy import WorkerProxy
+from messages import (
+    BatchTrainingDataMsg,
+    InsertTransitionMsg,
+    JoinMsg,
+    LoadParamsMsg,
+    MembersMsg,
+    SampleBatchMsg,
+    TrainedMsg,
+    UpdatePriorityMsg,
+)
+from orchestra import Actor, Node, Ref, UsageError, freeze, on
+from orchestra.errors import TraceError
+from orchestra.testing import ManualClock, settle
+from orchestra.trace.query import Seen
+from orchestra.trace.run_trace import RunTrace
+from orchestra.trace.settings import TraceSettings
+
+SPEC = EnvSpec("corridor", n_agents=2, n_actions=3, obs_size=4, state_size=3, episode_limit=6)
+
+
+class Teller(Actor[InsertTransitionMsg | LoadParamsMsg]):
+    """Stands for a worker: tells on the experience that it is told."""
+
+    def __init__(self, to: Ref[Any]) -> None:
+        self.to = to
+
+    @on(InsertTransitionMsg)
+    async def tell(self, msg: InsertTransitionMsg) -> None:
+        await self.to.tell(msg)
+
+    @on(LoadParamsMsg)
+    def load(self, msg: LoadParamsMsg) -> None: ...
+
+
+class Hub(Actor[JoinMsg | MembersMsg | InsertTransitionMsg | TrainedMsg]):
+    """Stands for the Orchestrator."""
+
+    def __init__(self, trajectories: Ref[Any]) -> None:
+        self.trajectories = trajectories
+
+    @on(JoinMsg)
+    async def join(self, msg: JoinMsg) -> None:
+        await msg.ref.tell(LoadParamsMsg(version=3, params=freeze(np.zeros(2, np.float32)), env_steps=0))
+
+    @on(MembersMsg)
+    def members(self, msg: MembersMsg) -> None: ...
+
+    @on(InsertTransitionMsg)
+    async def insert(self, msg: InsertTransitionMsg) -> None:
+        await self.trajectories.tell(msg)
+
+    @on(TrainedMsg)
+    def trained(self, msg: TrainedMsg) -> None: ...
+
+
+class Learner(Actor[BatchTrainingDataMsg]):
+    """Stands for the Trainer."""
+
+    def __init__(self, to: Ref[Any], priorities_to: Ref[Any]) -> None:
+        self.to, self.priorities_to = to, priorities_to
+
+    @on(BatchTrainingDataMsg)
+    async def train(self, msg: BatchTrainingDataMsg) -> None:
+        priorities = freeze(np.ones(len(msg.indices), np.float32))
+        await self.priorities_to.tell(
+            UpdatePriorityMsg(indices=msg.indices, generations=msg.generations, priorities=priorities)
+        )
+        await self.to.tell(TrainedMsg(number=msg.number, seconds=0.0, metrics=()))
+
+
+@pytest.fixture
+def trained(tmp_path: Path, episodes: Any) -> Path:
+    """Two workers behind a proxy tell episodes, told apart by their mark, and two batches are drawn."""
+
+    async def main() -> None:
+        clock = ManualClock()
+        recorder = TraceSettings("full").recorder("here", tmp_path, clock=clock, seed=0)
+        async with Node("here", clock=clock, inline=True, recorder=recorder).running() as node:
+            replay = node.spawn("replay", TrajectoryManager, replay=EpisodeReplay(SPEC, 10))
+            hub = node.spawn("hub", Hub, replay)
+            proxy = node.spawn("proxy", WorkerProxy, to=hub)
+            one, two = (node.spawn(name, Teller, proxy) for name in ("one", "two"))
+            trainer = node.spawn("trainer", Learner, hub, replay)
+            await settle(node)
+            await one.tell(episodes(1, 2, mark=1.0))
+            await two.tell(episodes(3, mark=2.0))  # gathered with those above
+            await settle(node)
+            await one.tell(episodes(2, 2, 5, mark=3.0))
+            await settle(node)
+            for number, size in ((1, 6), (2, 1)):
+                await replay.tell(SampleBatchMsg(number=number, batch_size=size, publish=False, trainer=trainer))
+            await settle(node)
+
+    asyncio.run(main())
+    return tmp_path
+
+
+def stops(seen: Iterable[Seen]) -> list[tuple[str, str]]:
+    return [(each.delivery.actor.partition("/")[2], each.delivery.type.name) for each in seen]
+
+
+@pytest.mark.parametrize(
+    ("value", "mark", "length"), [("here/one:2", 1.0, 2), ("here/two:1", 2.0, 3), ("here/one:5", 3.0, 5)]
+)
+def test_an_episode_is_followed_from_its_worker_into_batches(
+    trained: Path, value: str, mark: float, length: int
+) -> None:
+    with RunTrace(trained) as trace:
+        seen = list(transition(trace, value))
+        journey = stops(seen)
+        assert journey[:3] == [(name, "InsertTransitionMsg") for name in ("proxy", "hub", "replay")]
+        assert ("trainer", "BatchTrainingDataMsg") in journey  # the first batch holds all there are
+        assert ("replay", "UpdatePriorityMsg") in journey
+        drawn = next(each for each in seen if each.delivery.actor == "here/trainer").whole().fields
+        came = next(each for each in seen if each.delivery.actor == "here/replay")
+        generation = {1.0: {2: 1}, 2.0: {3: 2}, 3.0: {5: 5}}[mark][length]
+        (place,) = np.flatnonzero(drawn["generations"] == generation)
+        assert drawn["lengths"][place] == length
+        assert (drawn["obs"][place, : length + 1] == mark).all()
+        assert (came.whole().fields["obs"] == mark).any()
+
+
+def test_parameters_are_followed_to_where_they_acted(trained: Path) -> None:
+    with RunTrace(trained) as trace:
+        assert stops(params(trace, "3")) == [("proxy", "LoadParamsMsg")]
+        acted = list(params(trace, "0"))
+        assert {kind for _, kind in stops(acted)} == {"InsertTransitionMsg"}
+
+
+def test_a_batch_is_followed_to_what_was_learned_from_it(trained: Path) -> None:
+    with RunTrace(trained) as trace:
+        assert sorted(set(stops(batch(trace, "2")))) == [
+            ("hub", "TrainedMsg"),
+            ("replay", "SampleBatchMsg"),
+            ("replay", "UpdatePriorityMsg"),
+            ("trainer", "BatchTrainingDataMsg"),
+        ]
+
+
+def test_what_cannot_be_found_or_read_is_said(trained: Path) -> None:
+    with RunTrace(trained) as trace:
+        with pytest.raises(TraceError, match="nothing was recorded of episode 9 of here/two; it told 1"):
+            list(transition(trace, "here/two:9"))
+        with pytest.raises(UsageError, match="'one' cannot be understood; it is written WORKER:K"):
+            list(transition(trace, "one"))
+        with pytest.raises(UsageError, match="'x' cannot be understood"):
+            list(params(trace, "x"))
+        with pytest.raises(UsageError, match="'-1' cannot be understood"):
+            list(batch(trace, "-1"))

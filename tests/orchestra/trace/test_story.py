@@ -1,0 +1,158 @@
+"""Stories: one thing's journey in causal order, whatever the clocks on the walls say."""
+
+import asyncio
+import json
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from orchestra import Actor, Message, Node, Ref, on
+from orchestra.cli import main
+from orchestra.testing import ManualClock, settle
+from orchestra.trace import story as stories
+from orchestra.trace.query import Query, Seen
+from orchestra.trace.run_trace import RunTrace
+from orchestra.trace.settings import TraceSettings
+from orchestra.trace.story import around, cause_of, consequences_of, story
+from orchestra.trace.where import Where
+
+
+class SkewedClock(ManualClock):
+    """A wall clock that is wrong by some hours."""
+
+    def __init__(self, hours: float) -> None:
+        super().__init__()
+        self.hours = hours
+
+    def now(self) -> datetime:
+        return super().now() + timedelta(hours=self.hours)
+
+
+class BallMsg(Message):
+    name: str
+    throws: int
+
+
+class Player(Actor[BallMsg]):
+    """Throws a ball on to the next, so many times."""
+
+    def __init__(self, to: Ref[BallMsg]) -> None:
+        self.to = to
+
+    @on(BallMsg)
+    async def catch(self, msg: BallMsg) -> None:
+        if msg.throws:
+            await self.to.tell(BallMsg(name=msg.name, throws=msg.throws - 1))
+
+
+@pytest.fixture
+def played(tmp_path: Path) -> Path:
+    """Three nodes, one an hour ahead and one two hours behind, pass two balls round."""
+
+    async def play() -> None:
+        names = {"left": 0.0, "middle": 1.0, "right": -2.0}
+        nodes = []
+        for name, hours in names.items():
+            clock = SkewedClock(hours)
+            recorder = TraceSettings("full").recorder(name, tmp_path, clock=clock, seed=0)
+            nodes.append(
+                Node(
+                    name,
+                    listen=f"memory://{tmp_path.name}-{name}",
+                    join=None if name == "left" else f"memory://{tmp_path.name}-left",
+                    secret=b"s" * 32,
+                    clock=clock,
+                    inline=True,
+                    recorder=recorder,
+                )
+            )
+        left, middle, right = nodes
+        async with left.running(), middle.running(), right.running():
+            balls = left.spawn("player", Player, Ref("middle/player"))
+            middle.spawn("player", Player, Ref("right/player"))
+            right.spawn("player", Player, Ref("left/player"))
+            await balls.tell(BallMsg(name="red", throws=7))
+            await balls.tell(BallMsg(name="blue", throws=2))
+            await settle(*nodes)
+
+    asyncio.run(play())
+    return tmp_path
+
+
+def throws(seen: Iterable[Seen]) -> list[int]:
+    return [each.delivery.fields["throws"] for each in seen]
+
+
+def test_the_order_is_that_of_causes_not_of_wall_clocks(played: Path) -> None:
+    with RunTrace(played) as trace:
+        found = list(Query(where=Where("name == 'red'")).deliveries(trace))
+        stops = story(reversed(found))
+        assert throws(stop.seen for stop in stops) == [7, 6, 5, 4, 3, 2, 1, 0]
+        assert [stop.delivery.actor.split("/")[0] for stop in stops[:4]] == ["left", "middle", "right", "left"]
+        by_wall = sorted(stops, key=lambda stop: stop.seen.header.at(stop.delivery.time))
+        assert throws(stop.seen for stop in by_wall) != throws(stop.seen for stop in stops)
+        assert [len(stop.sent) for stop in stops] == [1] * 7 + [0]
+        assert all(stop.handled is not None for stop in stops)
+
+
+def test_causes_and_consequences_are_found_across_nodes(played: Path) -> None:
+    with RunTrace(played) as trace:
+        (four,) = Query(where=Where("name == 'red' and throws == 4")).deliveries(trace)
+        assert throws([cause_of(trace, four)]) == [5]
+        assert throws(consequences_of(trace, four)) == [3]
+        assert sorted(throws(around(trace, four, depth=2))) == [2, 3, 4, 5, 6, 7]
+        (first,) = Query(where=Where("name == 'red' and throws == 7")).deliveries(trace)
+        assert cause_of(trace, first) is None  # told from outside
+
+
+def test_the_story_of_a_message_is_told(played: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["trace", "story", str(played), "--message", "middle/player#1", "--depth", "1"]) == 0
+    said = capsys.readouterr().out
+    lines = [line for line in said.splitlines() if "BallMsg" in line]
+    assert [line.split()[2] for line in lines] == [
+        "left/player:1",
+        "middle/player:1",
+        "right/player:1",
+        "left/player:3",
+    ]
+    assert "name='red'  throws=5" in said
+    assert "4 stops on 3 nodes" in said
+
+
+def test_the_story_of_a_condition_is_told_as_json(played: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["trace", "story", str(played), "--where", "name == 'blue'", "--json"]) == 0
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(stop["node"], stop["fields"]["throws"]) for stop in told] == [("left", 2), ("middle", 1), ("right", 0)]
+
+
+def test_a_word_finds_the_thing(
+    played: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ball(trace: RunTrace, value: str) -> Iterable[Seen]:
+        """COLOUR, a ball."""
+        return Query(where=Where(f"name == {value!r}")).deliveries(trace)
+
+    monkeypatch.setattr(stories, "words", lambda: {"ball": ball})
+    monkeypatch.setattr("orchestra.commands.trace_story.words", lambda: {"ball": ball})
+    assert main(["trace", "story", str(played), "--ball", "blue"]) == 0
+    assert "3 stops on 3 nodes" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "say of what, by one of --message"),
+        (("--message", "left/player"), "a message is named SENDER#NUMBER"),
+        (("--message", "left/player#99"), "no delivery of left/player#99 was recorded"),
+        (("--where", "name == 'green'"), "nothing was recorded of --where name == 'green'"),
+    ],
+)
+def test_what_cannot_be_told_is_one_line(
+    played: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
+) -> None:
+    assert main(["trace", "story", str(played), *words]) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.count("\n") == 1
