@@ -20,11 +20,11 @@ from orchestra.codec import Buffer
 from orchestra.envelope import Envelope
 from orchestra.errors import DecodeError, FrameError, HandshakeError, MailboxFull, Unreachable, WireError
 from orchestra.handshake import REFUSAL, Hello
-from orchestra.message import REGISTRY, Lane, Message
+from orchestra.message import REGISTRY, AnyArray, Lane, Message
 from orchestra.session import Session
 from orchestra.system import LinkStatistics
 from orchestra.transport.base import Connection
-from orchestra.transport.frames import Frame, Kind, frame_bytes, frame_prefix
+from orchestra.transport.frames import PREFIX, Frame, Kind, frame_bytes, frame_prefix
 
 if TYPE_CHECKING:
     from orchestra.node import Node
@@ -49,6 +49,9 @@ _CREDIT = (str, int, int)
 
 _NUMBERED = frozenset({Kind.MESSAGE, Kind.ANSWER, Kind.FAILURE, Kind.CANCEL, Kind.CREDIT, Kind.GOODBYE})
 """The frames that a session counts and keeps; the others concern one connection only."""
+
+_MESSAGE_KIND = Kind.MESSAGE
+"""By a name of this module: looking it up at the enumeration takes as long as all the rest of a comparison."""
 
 _FAILURES = {
     kind.__name__: kind
@@ -123,6 +126,7 @@ class Link:
         self._connection: Connection | None = None
         self._closing = False
         self._encoder = codec.Encoder()
+        self._decoder = codec.Decoder()
         self._my_tags = sorted(REGISTRY)
         self._my_numbers = {tag: number for number, tag in enumerate(self._my_tags)}
         self._peer_types: list[type[Message] | str] = []
@@ -346,9 +350,15 @@ class Link:
     def frame_received(self, frame: Frame) -> None:
         """Handle one frame. One that breaks the protocol ends the session, and the peer is told why."""
         self.missed_beats = 0
+        kind, header, payload = frame
         try:
-            if frame.kind in _NUMBERED and self.account.receive(frame.nbytes):
-                self._acknowledge()
+            if kind in _NUMBERED:
+                nbytes = PREFIX.size + len(header) + (0 if payload is None else payload.nbytes)
+                if self.account.receive(nbytes):
+                    self._acknowledge()
+                if kind is _MESSAGE_KIND:
+                    self._message(header, payload, nbytes)
+                    return
             self._handle(frame)
         except WireError as error:
             self.end(error)
@@ -367,8 +377,7 @@ class Link:
     def _handle(self, frame: Frame) -> None:
         match frame.kind:
             case Kind.MESSAGE:
-                self._count_received(frame.nbytes)
-                self._message(frame)
+                self._message(frame.header, frame.payload, frame.nbytes)
             case Kind.ANSWER:
                 self._count_received(frame.nbytes)
                 correlation, clock, value = self._unpack(frame, _ANSWER)
@@ -476,7 +485,7 @@ class Link:
         limits = self._node.limits
         if len(header) > limits.header or size > limits.payload:
             raise self._too_large(f"{message.wire.tag} to {recipient}", len(header), size)
-        frame = frame_prefix(Kind.MESSAGE, len(header), size) + header
+        frame = frame_prefix(_MESSAGE_KIND, len(header), size) + header
         if not arrays:
             return [frame], len(frame)
         return [frame, *codec.payload_buffers(arrays)], len(frame) + size
@@ -487,21 +496,32 @@ class Link:
             f"{what} takes {header:,} + {payload:,} bytes; at most {limits.header:,} + {limits.payload:,} may travel"
         )
 
-    def _message(self, frame: Frame) -> None:
-        recipient, sender, correlation, chain, number, clock, tag, fields = self._unpack(frame, _MESSAGE)
+    def _message(self, header: bytes, payload: AnyArray | None, nbytes: int) -> None:
+        self._count_received(nbytes)
+        content = self._decoder.decode(header, payload)
+        try:
+            recipient, sender, correlation, chain, number, clock, tag, fields = content
+            sound = (
+                type(recipient) is type(sender) is str
+                and type(correlation) is type(number) is type(clock) is int
+                and type(chain) is list
+            )
+        except (TypeError, ValueError):
+            sound = False
+        if not sound or type(content) is not list:
+            raise self._malformed(Kind.MESSAGE, _MESSAGE)
         if chain and not all(isinstance(address, str) for address in chain):
             raise DecodeError(f"{self.peer} sent a message with a malformed chain of asks")
         if number < 0 or clock < 0:
             raise DecodeError(f"{self.peer} sent a message with the number {number} and the clock {clock}")
-        kind = self._type(tag)
-        message = codec.build(kind, fields)
-        envelope = Envelope(recipient, sender, message, frame.nbytes, correlation, tuple(chain), self, number, clock)
+        message = codec.build(self._type(tag), fields)
+        envelope = Envelope(recipient, sender, message, nbytes, correlation, tuple(chain), self, number, clock)
         if correlation:
             self._asked[correlation] = envelope
         self._node.deliver(envelope)
 
     def _type(self, tag: Any) -> type[Message]:
-        if isinstance(tag, int) and 0 <= tag < len(self._peer_types):
+        if type(tag) is int and 0 <= tag < len(self._peer_types):
             kind = self._peer_types[tag]
             if isinstance(kind, str):
                 # It may have been imported here since the handshake.
@@ -521,11 +541,14 @@ class Link:
         return kind
 
     def _unpack(self, frame: Frame, kinds: tuple[type, ...]) -> list[Any]:
-        value = codec.decode(frame.header, frame.payload)
+        value = self._decoder.decode(frame.header, frame.payload)
         if not isinstance(value, list) or len(value) != len(kinds) or not all(map(isinstance, value, kinds)):
-            wanted = ", ".join("any" if kind is object else kind.__name__ for kind in kinds)
-            raise DecodeError(f"{self.peer} sent a {frame.kind.name} frame that does not hold {wanted}")
+            raise self._malformed(frame.kind, kinds)
         return value
+
+    def _malformed(self, kind: Kind, kinds: tuple[type, ...]) -> DecodeError:
+        wanted = ", ".join("any" if kind is object else kind.__name__ for kind in kinds)
+        return DecodeError(f"{self.peer} sent a {kind.name} frame that does not hold {wanted}")
 
     def _credit(self, recipient: str, count: int, nbytes: int) -> None:
         window = self._windows.get(recipient)

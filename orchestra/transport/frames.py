@@ -16,6 +16,7 @@ import enum
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -79,9 +80,13 @@ class Frame(NamedTuple):
         return PREFIX.size + len(self.header) + (0 if self.payload is None else self.payload.nbytes)
 
 
+_new_frame = partial(tuple.__new__, Frame)  # a third of the time of `Frame(…)`, for every message that comes
+_pack_prefix = PREFIX.pack
+
+
 def frame_prefix(kind: Kind, header_length: int, payload_length: int) -> bytes:
     """Return the 16 bytes that come before a header."""
-    return PREFIX.pack(MAGIC, VERSION, kind, header_length, payload_length)
+    return _pack_prefix(MAGIC, VERSION, kind, header_length, payload_length)
 
 
 def frame_bytes(kind: Kind, header: bytes) -> bytes:
@@ -136,10 +141,10 @@ class FrameReader:
             begin = self._start + PREFIX.size
             if self._end - begin < header_length:
                 break
-            header = bytes(self._view[begin : begin + header_length])
-            self._start = begin + header_length
+            self._start = end = begin + header_length
+            header = bytes(self._view[begin:end])
             if not payload_length:
-                yield Frame(kind, header, None)
+                yield _new_frame((kind, header, None))
                 continue
             self._head = (kind, header)
             self._payload = np.empty(payload_length, np.uint8)
@@ -194,8 +199,12 @@ class Outbox:
 
     def extend(self, pieces: list[Buffer]) -> None:
         """Queue `pieces`, in order."""
-        self._pieces.extend(pieces)
-        self._nbytes += sum(map(len, pieces))
+        if len(pieces) == 1:
+            self._pieces.append(pieces[0])
+            self._nbytes += len(pieces[0])
+        else:
+            self._pieces.extend(pieces)
+            self._nbytes += sum(map(len, pieces))
 
     @property
     def due(self) -> bool:
