@@ -74,9 +74,12 @@ class _Window:
         """The share of the credit that is in use."""
         return min(max(self.count / WINDOW, self.nbytes / WINDOW_BYTES), 1.0)
 
-    def take(self, nbytes: int) -> bool:
-        """Use credit for one message. The last one may overshoot the bytes, so that no message is too large."""
-        if self.count >= WINDOW or self.nbytes >= WINDOW_BYTES:
+    def take(self, nbytes: int, *, bounded: bool = False) -> bool:
+        """Use credit for one message. The last one may overshoot the bytes, so that no message is too large.
+
+        A `bounded` one is sent in any case, and counts.
+        """
+        if (self.count >= WINDOW or self.nbytes >= WINDOW_BYTES) and not bounded:
             return False
         self.count += 1
         self.nbytes += nbytes
@@ -258,7 +261,8 @@ class Link:
         if message.lane is not Lane.SYSTEM:
             window = self._window(recipient)
             full = self.account.full
-            if full or window.waiting or not window.take(nbytes):
+            bounded = message.lane is Lane.BOUNDED
+            if full or (window.waiting and not bounded) or not window.take(nbytes, bounded=bounded):
                 turn: asyncio.Future[None] = self._node.loop.create_future()
                 window.waiting.append((turn, pieces, nbytes))
                 if full:
@@ -280,7 +284,8 @@ class Link:
                 raise MailboxFull(
                     f"{self.peer} has yet to acknowledge {self.account.kept} frames ({self.account.kept_bytes:,} bytes)"
                 )
-            if window.waiting or window.count >= WINDOW or window.nbytes >= WINDOW_BYTES:
+            spent = window.waiting or window.count >= WINDOW or window.nbytes >= WINDOW_BYTES
+            if spent and message.lane is not Lane.BOUNDED:
                 raise MailboxFull(
                     f"{recipient} has {window.count} messages ({window.nbytes:,} bytes) on their way already"
                 )

@@ -3,13 +3,14 @@
 import asyncio
 import zlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from orchestra import (
     Actor,
     AskFailed,
+    Lane,
     Message,
     Node,
     Ref,
@@ -31,6 +32,13 @@ class CountedMsg(Message):
     """The number-th thing that somebody tells somebody."""
 
     sender: str
+    number: int
+
+
+class AskedForMsg(Message):
+    """The number-th thing that its recipient has asked for."""
+
+    lane: ClassVar[Lane] = Lane.BOUNDED
     number: int
 
 
@@ -367,6 +375,25 @@ async def one_that_is_stuck(sim: Simulation) -> None:
         assert numbers == list(range(3 * CREDIT))
 
 
+async def what_a_stuck_one_has_asked_for(sim: Simulation) -> None:
+    stuck = Probe(CountedMsg, AskedForMsg)
+    stuck.hold()
+    a, b = sim.node("a"), sim.node("b", lambda node: stuck.start(node, "stuck"))
+    await sim.start()
+    to = a.ref("b/stuck")
+    await to.tell(CountedMsg(sender="a", number=0))
+    waiting = [asyncio.create_task(to.tell(CountedMsg(sender="a", number=n))) for n in range(1, CREDIT + 2)]
+    await sim.until(lambda: _depth(b, "b/stuck") == CREDIT - 1)
+    for number in range(3 * CREDIT):
+        async with asyncio.timeout(5.0):
+            await to.tell(AskedForMsg(number=number))
+    await sim.until(lambda: _depth(b, "b/stuck") == 4 * CREDIT - 1)
+    assert sum(not task.done() for task in waiting) == 2
+    stuck.release()
+    await sim.until(lambda: len(stuck.messages) == 4 * CREDIT + 2)
+    assert [msg.number for msg in stuck.messages if isinstance(msg, AskedForMsg)] == list(range(3 * CREDIT))
+
+
 def _depth(process: Process, address: str) -> int:
     return next(cell.mailbox.depth for cell in process.node.statistics().cells if cell.address == address)
 
@@ -376,6 +403,7 @@ def test_one_that_is_stuck_holds_up_nobody_else_and_what_waits_for_it_is_bounded
 ) -> None:
     monkeypatch.setattr("orchestra.link.WINDOW", CREDIT)
     each_seed(one_that_is_stuck, 100)
+    each_seed(what_a_stuck_one_has_asked_for, 50)
 
 
 # Bugs made on purpose are found ---------------------------------------------------------------------------------------

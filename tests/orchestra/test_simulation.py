@@ -96,7 +96,7 @@ def keeper(kept: list[int]) -> Callable[[Node], object]:
 
 
 async def conversation(sim: Simulation) -> None:
-    """Three processes, tells both ways, an ask, cuts, and a death."""
+    """Three processes, tells both ways, an ask, whatever can go wrong, and a death."""
     first: list[int] = []
     second: list[int] = []
     one = sim.node("one", keeper(first))
@@ -106,11 +106,12 @@ async def conversation(sim: Simulation) -> None:
     for to in ("one/keeper", "two/keeper"):
         await three.ref("three/talker").tell(SendMsg(to=Ref(to), count=20))
     assert await one.ref("two/keeper").ask(DoubleMsg(number=4)) == 8
-    await asyncio.sleep(5.0)
+    async with sim.faults(cuts=2.0, partitions=0.2, stills=0.2):
+        await asyncio.sleep(5.0)
+    await sim.until(lambda: len(first) == len(second) == 20)
     assert first == second == list(range(20))
     three.kill()
-    await asyncio.sleep(5.0)
-    assert one.node.statistics().peers == ("two",)
+    await sim.until(lambda: one.node.statistics().peers == ("two",))
 
 
 # The seed decides -----------------------------------------------------------------------------------------------------
