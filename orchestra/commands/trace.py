@@ -8,7 +8,7 @@ from typing import Any
 from rich.filesize import decimal
 from rich.text import Text
 
-from orchestra.commands import trace_story
+from orchestra.commands import trace_export, trace_story
 from orchestra.commands.trace_flags import add_filters, add_json, console_of, parser_of, query_of, table
 from orchestra.errors import TraceError, UsageError
 from orchestra.trace.following import follow
@@ -176,6 +176,8 @@ QUESTIONS: dict[str, Callable[[list[str]], int]] = {
     "follow": tail,
     "stats": stats,
     "story": trace_story.command,
+    "diff": trace_export.diff,
+    "export": trace_export.export,
 }
 
 

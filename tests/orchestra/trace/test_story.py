@@ -1,84 +1,17 @@
 """Stories: one thing's journey in causal order, whatever the clocks on the walls say."""
 
-import asyncio
 import json
 from collections.abc import Iterable
-from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from orchestra import Actor, Message, Node, Ref, on
 from orchestra.cli import main
-from orchestra.testing import ManualClock, settle
 from orchestra.trace import story as stories
 from orchestra.trace.query import Query, Seen
 from orchestra.trace.run_trace import RunTrace
-from orchestra.trace.settings import TraceSettings
 from orchestra.trace.story import around, cause_of, consequences_of, story
 from orchestra.trace.where import Where
-
-
-class SkewedClock(ManualClock):
-    """A wall clock that is wrong by some hours."""
-
-    def __init__(self, hours: float) -> None:
-        super().__init__()
-        self.hours = hours
-
-    def now(self) -> datetime:
-        return super().now() + timedelta(hours=self.hours)
-
-
-class BallMsg(Message):
-    name: str
-    throws: int
-
-
-class Player(Actor[BallMsg]):
-    """Throws a ball on to the next, so many times."""
-
-    def __init__(self, to: Ref[BallMsg]) -> None:
-        self.to = to
-
-    @on(BallMsg)
-    async def catch(self, msg: BallMsg) -> None:
-        if msg.throws:
-            await self.to.tell(BallMsg(name=msg.name, throws=msg.throws - 1))
-
-
-@pytest.fixture
-def played(tmp_path: Path) -> Path:
-    """Three nodes, one an hour ahead and one two hours behind, pass two balls round."""
-
-    async def play() -> None:
-        names = {"left": 0.0, "middle": 1.0, "right": -2.0}
-        nodes = []
-        for name, hours in names.items():
-            clock = SkewedClock(hours)
-            recorder = TraceSettings("full").recorder(name, tmp_path, clock=clock, seed=0)
-            nodes.append(
-                Node(
-                    name,
-                    listen=f"memory://{tmp_path.name}-{name}",
-                    join=None if name == "left" else f"memory://{tmp_path.name}-left",
-                    secret=b"s" * 32,
-                    clock=clock,
-                    inline=True,
-                    recorder=recorder,
-                )
-            )
-        left, middle, right = nodes
-        async with left.running(), middle.running(), right.running():
-            balls = left.spawn("player", Player, Ref("middle/player"))
-            middle.spawn("player", Player, Ref("right/player"))
-            right.spawn("player", Player, Ref("left/player"))
-            await balls.tell(BallMsg(name="red", throws=7))
-            await balls.tell(BallMsg(name="blue", throws=2))
-            await settle(*nodes)
-
-    asyncio.run(play())
-    return tmp_path
 
 
 def throws(seen: Iterable[Seen]) -> list[int]:

@@ -1,0 +1,1 @@
+"""Traces in formats that have viewers of their own."""

@@ -1,0 +1,106 @@
+"""Two traces side by side."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from orchestra.cli import main
+from orchestra.trace.diff import fields_differences
+from orchestra.trace.records import Digest
+from orchestra.trace.writer import TraceWriter
+
+MakeRun = Callable[..., Path]
+
+
+@pytest.fixture
+def run_of(tmp_path: Path, toy: Any) -> MakeRun:
+    """Write a trace of one actor that is told these values, and of another that is told them late."""
+
+    def made(name: str, numbers: Sequence[int], *, values: bool = True, pixels: float = 0.0) -> Path:
+        writer = TraceWriter(tmp_path / name, "toy.77", toy.HEADER, toy.TYPES, clock=toy.ManualClock(), values=values)
+        writer.write([toy.birth(), toy.birth("toy/z")])
+        for n, number in enumerate(numbers, 1):
+            frame = toy.frame(number).copy()
+            frame[7] += pixels * (n == 2)
+            writer.write([toy.delivery(n, [number, "x"]), toy.delivery(n, [n, frame], actor="toy/z", kind=2)])
+        writer.close()
+        return tmp_path / name
+
+    return made
+
+
+def test_runs_that_are_equal_are_said_to_be(run_of: MakeRun, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["trace", "diff", str(run_of("a", [1, 2, 3])), str(run_of("b", [1, 2, 3]))]) == 0
+    assert capsys.readouterr().out == "6 deliveries are the same\n"
+
+
+def test_the_first_delivery_that_differs_is_named_field_by_field(
+    run_of: MakeRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = (str(run_of("a", [1, 2, 3, 4])), str(run_of("b", [1, 2, 7, 4])))
+    assert main(["trace", "diff", *runs]) == 1
+    said = capsys.readouterr().out.splitlines()
+    assert said == [
+        "toy/a:3 CountMsg from toy/b#3: the first delivery that differs",
+        "  count: 3",
+        "         7",
+        "4 deliveries before are the same; later toy/z differ",
+    ]
+    assert main(["trace", "diff", *runs, "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert [parting["actor"] for parting in told["partings"]] == ["toy/a", "toy/z"]
+
+
+def test_of_arrays_the_first_element_that_differs_is_named(run_of: MakeRun, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["trace", "diff", str(run_of("a", [1, 2])), str(run_of("b", [1, 2], pixels=0.5))]) == 1
+    said = capsys.readouterr().out
+    assert "  pixels: 1 of 256 elements differ, first at [7]: 9.0\n" in said
+    assert "          9.5\n" in said
+
+
+def test_digests_are_enough_to_tell_that_arrays_differ(run_of: MakeRun, capsys: pytest.CaptureFixture[str]) -> None:
+    full, digest = run_of("a", [1, 2]), run_of("b", [1, 2], values=False)
+    assert main(["trace", "diff", str(full), str(digest)]) == 0
+    other = run_of("c", [1, 2], values=False, pixels=0.5)
+    assert main(["trace", "diff", str(digest), str(other)]) == 1
+    assert "pixels: float32[256] " in capsys.readouterr().out
+
+
+def test_a_run_that_ends_earlier_parts_there(run_of: MakeRun, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["trace", "diff", str(run_of("a", [1, 2])), str(run_of("b", [1, 2, 3]))]) == 1
+    said = capsys.readouterr().out
+    assert "toy/a:3" in said
+    assert "  end: has ended\n       goes on\n" in said
+
+
+def test_an_actor_that_only_one_run_has_is_named(
+    run_of: MakeRun, toy: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = run_of("a", [1])
+    header = replace(toy.HEADER, generation=78)
+    writer = TraceWriter(one, "toy.78", header, toy.TYPES, clock=toy.ManualClock(), values=True)
+    writer.write([toy.birth("toy/new")])
+    writer.close()
+    assert main(["trace", "diff", str(one), str(run_of("b", [1]))]) == 1
+    assert "only the first run has toy/new" in capsys.readouterr().out
+
+
+def test_values_are_compared_as_what_they_are() -> None:
+    nan = float("nan")
+    left = {"nan": nan, "inner": {"a": [1, 2]}, "same": np.array([nan, 1.0]), "kind": 1, "gone": 3}
+    right = {"nan": nan, "inner": {"a": [1, 3]}, "same": np.array([nan, 1.0]), "kind": True, "new": 4}
+    found = {each.what: (each.left, each.right) for each in fields_differences(left, right)}
+    assert found == {
+        "inner": ("{a=[1, 2]}", "{a=[1, 3]}"),
+        "kind": ("1", "True"),
+        "gone": ("3", "(no such field)"),
+        "new": ("(no such field)", "4"),
+    }
+    one, other = (Digest(np.dtype("f4"), (3,), bytes([byte]) * 16) for byte in (1, 2))
+    assert list(fields_differences({"a": one}, {"a": one})) == []
+    assert len(list(fields_differences({"a": one}, {"a": other}))) == 1
