@@ -21,6 +21,8 @@ class Features:
     obs_pathing_grid: bool = False
     obs_terrain_height: bool = False
     obs_timestep_number: bool = False
+    obs_own_position: bool = False
+    """Where the agent is, (x, y) / 32: an option of SMACv2, whose armies start anywhere."""
     obs_instead_of_state: bool = False
     """The state is all observations in a row."""
     state_last_action: bool = True
@@ -44,7 +46,7 @@ class Features:
     def own_size(self, scenario: Scenario) -> int:
         """Columns about the agent itself."""
         health = (1 + shield_bit(scenario, enemies=False)) * (self.obs_own_health or self.obs_all_health)
-        return len(scenario.ally_types) + health + self.obs_timestep_number
+        return len(scenario.ally_types) + health + 2 * self.obs_own_position + self.obs_timestep_number
 
     def obs_size(self, scenario: Scenario) -> int:
         """Columns of an observation, O."""

@@ -61,12 +61,18 @@ BATTLE = np.dtype(
         ("tick", _INT),
         ("steps", _INT),
         ("over", _BOOL),
+        ("divisor", _FLOAT),  # of this episode's rewards
     ],
     align=True,
 )
 
 KIND = np.dtype(
     [
+        ("type_row", _INT),  # of its type in the table of damage
+        ("weight", _FLOAT),  # how likely it is drawn, where armies are
+        ("never_alone", _BOOL),  # no army is drawn of such alone
+        ("sight", _FLOAT),  # what its agent sees, centre to centre
+        ("shoot", _FLOAT),  # how far its agent may order an attack, or healing
         ("health", _FLOAT),
         ("shield", _FLOAT),
         ("armour", _FLOAT),
@@ -116,6 +122,13 @@ RULES = np.dtype(
         ("march_dy", _FLOAT),
         ("regenerates", _BOOL),  # somebody recovers health without a healer
         ("bursts", _BOOL),  # somebody does
+        ("drawn", _BOOL),  # armies and where they start are, anew for each episode
+        ("surrounded", _FLOAT),  # the share of episodes that begin with the allies in the middle of enemies
+        ("commanded", _BOOL),  # the enemies are told what to do, as agents are
+        ("reaction", _INT),  # the enemies look round every so many ticks
+        ("retaliates", _BOOL),  # an enemy goes for who hurts it from out of its sight
+        ("switches", _BOOL),  # an enemy that chases somebody shoots at who comes in reach
+        ("calls", _BOOL),  # an enemy that is hurt calls its friends
         ("hunts", _BOOL),  # the enemies know where the allies are
         ("healers", _BOOL),  # a side with nobody else left has lost
         ("crowd", _FLOAT),  # how far from there the last of them may find room
@@ -125,6 +138,7 @@ RULES = np.dtype(
         ("enemy_shield", _BOOL),
         ("obs_all_health", _BOOL),
         ("obs_own_health", _BOOL),
+        ("obs_own_position", _BOOL),
         ("obs_last_action", _BOOL),
         ("obs_pathing_grid", _BOOL),
         ("obs_terrain_height", _BOOL),
@@ -138,7 +152,8 @@ RULES = np.dtype(
         ("reward_win", _FLOAT),
         ("reward_defeat", _FLOAT),
         ("reward_negative_scale", _FLOAT),
-        ("reward_divisor", _FLOAT),
+        ("reward_divisor", _FLOAT),  # of battles whose armies are always the same
+        ("reward_scale_rate", _FLOAT),  # zero where rewards are not scaled
     ],
     align=True,
 )

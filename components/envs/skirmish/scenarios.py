@@ -1,11 +1,18 @@
-"""The battlefields: who meets whom, where, and for how long. The names are those of the SMAC maps."""
+"""The battlefields: who meets whom, where, and for how long. The names are those of the SMAC maps, and of SMACv2's."""
 
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
+from components.envs.skirmish.terrain import (
+    CORRIDOR,
+    DOME,
+    HOLLOW,
+    OCTAGON,
+    OPEN,
+    STRIP,
+    TERRACES,
+    VALLEY,
+    Terrain,
+)
 from components.envs.skirmish.units import (
     BANELING,
     COLOSSUS,
@@ -20,136 +27,24 @@ from components.envs.skirmish.units import (
     UnitType,
 )
 
-MAP_SIZE = 32
-"""Every map is a square of this many cells, and its centre the origin of the state's coordinates."""
-
-FLOOR_HEIGHT = 191.0
-VOID_HEIGHT = 135.0
-PLATEAU_HEIGHT = 207.0
-RAMP_HEIGHT = 199.0
-
-CLEARANCE = 0.4
-"""How far from blocked cells a straight way must stay, to both sides."""
-
-
 Point = tuple[float, float]
 
 Group = tuple[Point, int | None]
 """Where the next so many units of a side start, next to each other; None for all the rest."""
 
-Part = tuple[int, int, int, int]
-"""A rectangle: south, north, west, east, in cells, the upper ones exclusive."""
-
 
 @dataclass(frozen=True, slots=True)
-class Terrain:
-    """A rectangle to walk on; everything outside it is void. Bounds in cells, the upper ones exclusive."""
+class Draw:
+    """Armies that are drawn anew for each episode, and where they start, as in SMACv2 (Ellis et al. 2023)."""
 
-    south: int
-    north: int
-    west: int = 0
-    east: int = MAP_SIZE
-    parts: tuple[Part, ...] = ()
-    """The rectangles inside it that can be walked on, where that is not all of it."""
-    cliffs: tuple[Part, ...] = ()
-    """Those that only giants can cross."""
-    plateau: int = MAP_SIZE
-    """The first row of the upper floor; ramps are the two before it."""
-    winding: bool = False
-    """Straight lines do: who wants to get somewhere must know the way."""
-
-    def walkable(self) -> NDArray[np.bool_]:
-        """(32, 32) indexed [x, y]: whether a cell can be walked on."""
-        cells = np.zeros((MAP_SIZE, MAP_SIZE), dtype=np.bool_)
-        for south, north, west, east in self.parts or ((self.south, self.north, self.west, self.east),):
-            cells[west:east, south:north] = True
-        return cells
-
-    def footing(self) -> NDArray[np.int8]:
-        """(2, 32, 32) indexed [who, x, y]: where those on the ground can walk, and where giants can.
-
-        0 for a cell that is blocked, 1 for an open one that touches a blocked one, 2 for the others.
-        """
-        cells = np.stack([self.walkable()] * 2)
-        for south, north, west, east in self.cliffs:
-            cells[1, west:east, south:north] = True
-        framed = np.pad(cells, ((0, 0), (1, 1), (1, 1)), constant_values=True)
-        around = np.lib.stride_tricks.sliding_window_view(framed, (3, 3), axis=(1, 2)).all(axis=(3, 4))
-        return cells.astype(np.int8) + (cells & around)
-
-    def ways(self) -> NDArray[np.int16]:
-        """(1024, 1024) indexed by cells [from, to], a cell being 32 x + y: the cell to head for, -1 for straight on.
-
-        Empty where straight on is right everywhere.
-        """
-        return _ways(self) if self.winding else np.zeros((0, 0), dtype=np.int16)
-
-    def height(self) -> NDArray[np.float64]:
-        """(32, 32) indexed [x, y]: the height of a cell, 0 to 255."""
-        floors = np.full((MAP_SIZE, MAP_SIZE), FLOOR_HEIGHT)
-        floors[:, self.plateau - 2 : self.plateau] = RAMP_HEIGHT if self.plateau < MAP_SIZE else FLOOR_HEIGHT
-        floors[:, self.plateau :] = PLATEAU_HEIGHT
-        return np.where(self.walkable(), floors, VOID_HEIGHT)
-
-
-@lru_cache(maxsize=8)
-def _ways(terrain: Terrain) -> NDArray[np.int16]:
-    walkable = terrain.walkable()
-    cells = np.argwhere(walkable)
-    centres = cells + 0.5
-    count = len(cells)
-    delta = centres[None] - centres[:, None]
-    far = np.hypot(delta[..., 0], delta[..., 1])
-    across = np.stack([-delta[..., 1], delta[..., 0]], axis=-1) / np.maximum(far, 1e-9)[..., None]
-
-    clear = np.ones((count, count), dtype=np.bool_)
-    for share in np.linspace(0.0, 1.0, 96):
-        for side in (-CLEARANCE, 0.0, CLEARANCE):
-            points = np.floor(centres[:, None] + share * delta + side * across).astype(np.int64)
-            clear &= walkable[points[..., 0], points[..., 1]]
-
-    # Floyd and Warshall's shortest paths over the lines that are clear, remembering the first stop of each.
-    length = np.where(clear, far, np.inf)
-    stop = np.broadcast_to(np.arange(count), (count, count)).copy()
-    for via in range(count):
-        detour = length[:, via, None] + length[None, via]
-        shorter = detour < length - 1e-9
-        length[shorter] = detour[shorter]
-        stop[shorter] = np.broadcast_to(stop[:, via, None], (count, count))[shorter]
-
-    number = cells[:, 0] * MAP_SIZE + cells[:, 1]
-    heading = np.where(clear, -1, number[stop])
-    # Who stands where one cannot walk, as a giant on a cliff, is looked for at the nearest place where one can.
-    everywhere = np.stack(np.meshgrid(np.arange(MAP_SIZE), np.arange(MAP_SIZE), indexing="ij"), axis=-1).reshape(-1, 2)
-    nearest = ((everywhere[:, None] - cells[None]) ** 2).sum(axis=2).argmin(axis=1)
-    ways = np.full((MAP_SIZE**2, MAP_SIZE**2), -1, dtype=np.int16)
-    ways[number] = heading[:, nearest]
-    return ways
-
-
-def carved(*parts: Part) -> Terrain:
-    """The terrain that these rectangles make up."""
-    south, north, west, east = zip(*parts, strict=True)
-    return Terrain(min(south), max(north), min(west), max(east), parts)
-
-
-STRIP = Terrain(south=8, north=24)
-OPEN = Terrain(south=0, north=MAP_SIZE)
-OCTAGON = carved((6, 8, 10, 22), (8, 10, 8, 24), (10, 22, 6, 26), (22, 24, 8, 24), (24, 26, 10, 22))
-DOME = carved((8, 20, 8, 20), (20, 22, 10, 18), (22, 24, 12, 16))
-# The cells of the choke touch the others only at their corners; the real wall runs diagonally, so four more are open.
-_CHOKE = ((12, 14, 12, 14), (12, 14, 10, 12), (10, 12, 12, 14), (14, 16, 12, 14), (12, 14, 14, 16))
-_HALL = ((14, 16, 14, 26), (16, 18, 14, 28), (18, 22, 12, 30), (22, 24, 14, 30), (24, 26, 16, 30), (26, 28, 18, 30))
-CORRIDOR = replace(carved((2, 12, 2, 12), *_CHOKE, *_HALL, (28, 30, 20, 30)), winding=True)
-_LOWER_VALLEY = ((2, 4, 2, 8), (4, 8, 2, 12), (8, 12, 4, 16), (12, 16, 8, 20), (16, 18, 10, 20))
-_UPPER_VALLEY = ((18, 22, 14, 26), (22, 24, 16, 30), (24, 28, 20, 30), (28, 30, 22, 30))
-VALLEY = replace(carved(*_LOWER_VALLEY, *_UPPER_VALLEY), winding=True)
-_BELOW = ((6, 8, 4, 28), (8, 10, 2, 30), (10, 12, 0, 32))
-_ABOVE = ((14, 16, 0, 32), (16, 18, 2, 30), (18, 20, 8, 24))
-TERRACES = replace(
-    carved(*_BELOW, (12, 14, 0, 4), (12, 14, 28, 32), *_ABOVE), cliffs=((12, 14, 4, 28),), plateau=14, winding=True
-)
-HOLLOW = carved((8, 10, 10, 20), (10, 18, 8, 22), (18, 20, 10, 20))
+    types: tuple[UnitType, ...]
+    """In the order in which units are numbered, and of the one-hot columns."""
+    weights: tuple[float, ...]
+    """How likely each type is; they sum to 1."""
+    never_alone: tuple[UnitType, ...] = ()
+    """No army consists of these alone."""
+    surrounded: float = 0.5
+    """The share of episodes in which the allies start in the middle of enemies; else the sides mirror each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +68,10 @@ class Scenario:
     """The enemies go for the nearest ally wherever it is, instead of marching."""
     march: tuple[Point, ...] = ()
     """Where the enemies march to: a point, or the ends of a line to a point of which; else to the allies' start."""
+    draw: Draw | None = None
+    """Where armies are drawn: then `allies` and `enemies` tell no more than how many there are, and of which race."""
+    unit_ranges: bool = False
+    """An agent sees and shoots as far as its unit can, instead of 9 and 6 cells: SMACv2's rule."""
 
 
 def _marines(name: str, allies: int, enemies: int, limit: int) -> Scenario:
@@ -209,6 +108,29 @@ def _marines_and_medivacs(name: str, enemies: tuple[int, int, int], limit: int) 
         enemy_types=types,
     )
 
+
+def _drawn(race: str, allies: int, enemies: int) -> Scenario:
+    types, weights, never_alone = _RACES[race]
+    return Scenario(
+        f"{race}_{allies}_vs_{enemies}",
+        types[:1] * allies,
+        types[:1] * enemies,
+        200,
+        f"{race}_gen",
+        ally_types=types,
+        enemy_types=types,
+        terrain=OPEN,
+        draw=Draw(types, weights, never_alone),
+        unit_ranges=True,
+    )
+
+
+# Types are in the order of their names, by which SMAC numbers agents.
+_RACES: dict[str, tuple[tuple[UnitType, ...], tuple[float, ...], tuple[UnitType, ...]]] = {
+    "protoss": ((COLOSSUS, STALKER, ZEALOT), (0.1, 0.45, 0.45), ()),
+    "terran": ((MARAUDER, MARINE, MEDIVAC), (0.45, 0.45, 0.1), (MEDIVAC,)),
+    "zerg": ((BANELING, HYDRALISK, ZERGLING), (0.1, 0.45, 0.45), (BANELING,)),
+}
 
 SCENARIOS = {
     scenario.name: scenario
@@ -313,17 +235,10 @@ SCENARIOS = {
             enemy_groups=(((16.0, 9.0), None),),
             hunts=True,
         ),
+        *(
+            _drawn(race, allies, enemies)
+            for race in _RACES
+            for allies, enemies in ((5, 5), (10, 10), (10, 11), (20, 20), (20, 23))
+        ),
     )
 }
-
-
-def scenario_named(name: str) -> Scenario:
-    """The scenario that SMAC calls so.
-
-    Raises:
-        ValueError: there is none of this name; the message lists those there are.
-    """
-    try:
-        return SCENARIOS[name]
-    except KeyError:
-        raise ValueError(f"scenario {name!r} is unknown; there are {', '.join(SCENARIOS)}") from None

@@ -1,5 +1,6 @@
 """B battles of one scenario, as an environment."""
 
+import sys
 from operator import index
 from typing import Any
 
@@ -9,11 +10,17 @@ from numpy.typing import NDArray
 from components.envs.base import Env, EnvSpec
 from components.envs.skirmish import kernel
 from components.envs.skirmish.kernel.constants import FIRST_TARGET
+from components.envs.skirmish.opposition import Opponent, Opposition
 from components.envs.skirmish.options import Features, Rewards
 from components.envs.skirmish.records import BATTLE, UNIT
-from components.envs.skirmish.scenarios import scenario_named
-from components.envs.skirmish.tables import damage_table, kinds_table, rules_table
-from components.envs.skirmish.units import Ruleset
+from components.envs.skirmish.scenario_file import scenario_named
+from components.envs.skirmish.tables import catalogue_table, damage_table, kinds_table, rules_table, spiral_table
+from components.envs.skirmish.units import Ruleset, UnitType
+
+HARDEST = 10
+
+_PREPARED: list[bool] = []
+"""Not empty once this process has seen the kernel compiled."""
 
 
 class Skirmish(Env):
@@ -26,7 +33,8 @@ class Skirmish(Env):
     only battle of `Skirmish(scenario, 1, seed=seed, first=5)`. `step` and `reset` release the GIL.
 
     Args:
-        scenario: the SMAC map, as `8m`.
+        scenario: the map of SMAC or SMACv2, as `8m` or `terran_5_vs_5`; or a scenario file, as `mine.toml`
+            (`scenario_file`).
         n_envs: how many battles, B.
         seed: for the random delay of each shot, the order of shots in a tick, and the jitter.
         first: the number of the first battle, so that several environments may share a seed.
@@ -36,6 +44,9 @@ class Skirmish(Env):
         rewards: what a step is worth.
         step_mul: ticks per step, sixteenths of a second.
         move_amount: how far a movement order points, in cells.
+        difficulty: how well the enemies fight, 1 to 10; from 7 on as well as they can (`docs/simulator.md`).
+        opponent: commands the enemies in place of the game's own rules, however difficult: a plain function from an
+            `Opposition` to actions (B, E).
 
     Raises:
         ValueError: an unknown scenario or ruleset, or a number out of its range.
@@ -54,6 +65,8 @@ class Skirmish(Env):
         rewards: Rewards | None = None,
         step_mul: int = 8,
         move_amount: float = 2.0,
+        difficulty: int = 7,
+        opponent: Opponent | None = None,
     ) -> None:
         self.scenario = scenario_named(scenario)
         self.features = features or Features()
@@ -64,9 +77,12 @@ class Skirmish(Env):
             ("seed", seed, 0),
             ("first", first, 0),
             ("step_mul", step_mul, 1),
+            ("difficulty", difficulty, 1),
         ):
             if value < least:
                 raise ValueError(f"{name} is {value!r}, must be at least {least}")
+        if difficulty > HARDEST:
+            raise ValueError(f"difficulty is {difficulty!r}, must be at most {HARDEST}")
         if not 0.0 <= start_jitter <= 8.0:
             raise ValueError(f"start_jitter is {start_jitter!r}, must be between 0 and 8 cells")
         if not move_amount > 0.0:
@@ -74,7 +90,7 @@ class Skirmish(Env):
 
         agents, enemies = len(self.scenario.allies), len(self.scenario.enemies)
         self.spec = EnvSpec(
-            name=scenario,
+            name=self.scenario.name,
             n_agents=agents,
             n_actions=FIRST_TARGET + enemies,
             obs_size=self.features.obs_size(self.scenario),
@@ -89,18 +105,27 @@ class Skirmish(Env):
         self.truncated = np.zeros(n_envs, dtype=np.bool_)
         self.won = np.zeros(n_envs, dtype=np.bool_)
 
-        self.units = _records(np.zeros((n_envs, agents + enemies), dtype=UNIT))
+        self.units = kernel.records(np.zeros((n_envs, agents + enemies), dtype=UNIT))
         """(B, N) of `records.UNIT`, allies first. After writing to it, call `show`."""
-        self.battles = _records(np.zeros(n_envs, dtype=BATTLE))
+        self.battles = kernel.records(np.zeros(n_envs, dtype=BATTLE))
         """(B,) of `records.BATTLE`."""
         self.battles["over"] = True
         for b in range(n_envs):
             words = np.random.SeedSequence(seed, spawn_key=(first + b,)).generate_state(4)
             self.battles["a"][b], self.battles["b"][b], self.battles["c"][b], self.battles["counter"][b] = words
 
-        self._kinds = _records(kinds_table(self.scenario, ruleset))
+        drawn = self.scenario.draw is not None
+        kinds = kinds_table(self.scenario, ruleset)
+        self.kinds = kernel.records(np.repeat(kinds[None], n_envs if drawn else 1, axis=0))
+        """(1, N) of `records.KIND`, allies first: what each unit is; (B, N) where armies are drawn."""
+        self._catalogue = kernel.records(catalogue_table(self.scenario, ruleset))
+        self._spiral = spiral_table(self.scenario)
+        self._changing = (*_CHANGING, "kinds") if drawn else _CHANGING
+        self._opponent = opponent
+        self._opposition = Opposition(self.scenario, self.features, n_envs) if opponent else None
+        self._enemy_actions = np.zeros((1, enemies), np.int64)
         self._damage = damage_table(self.scenario, ruleset)
-        self._rules = _records(
+        self._rules = kernel.records(
             rules_table(
                 self.scenario,
                 features=self.features,
@@ -108,12 +133,23 @@ class Skirmish(Env):
                 start_jitter=start_jitter,
                 step_mul=step_mul,
                 move_amount=move_amount,
+                difficulty=difficulty,
+                commanded=opponent is not None,
             )
         )
         self._footing = self.scenario.terrain.footing()
         self._ways = self.scenario.terrain.ways()
         self._height = self.scenario.terrain.height()
         self._everywhere = np.ones(n_envs, dtype=np.bool_)
+
+        # Gathered once: with one battle, doing it in every step would take as long as a tick.
+        outcome = (self.reward, self.terminated, self.truncated, self.won)
+        self._written = (self.obs, self.state, self.available, *outcome)
+        played = (self.units, self.battles, self.kinds)
+        seen = (self._footing, self._height, self.obs, self.state, self.available)
+        self._for_reset = (*played, self._catalogue, self._spiral, self._rules, *seen, *outcome)
+        self._for_step = (*played, self._damage, self._rules, self._footing, self._ways, *seen[1:], *outcome)
+        self._for_show = (*played, self._rules, *seen)
 
     def __repr__(self) -> str:
         return f"<Skirmish {self.spec.name} x {self.n_envs}>"
@@ -128,22 +164,27 @@ class Skirmish(Env):
             which = self._everywhere
         elif which.shape != (self.n_envs,) or which.dtype != np.bool_:
             raise ValueError(f"which is {which.dtype} {which.shape}, must be bool {(self.n_envs,)}")
-        kernel.reset_all(
-            np.ascontiguousarray(which),
-            self.units,
-            self.battles,
-            self._kinds,
-            self._rules,
-            self._footing,
-            self._height,
-            self.obs,
-            self.state,
-            self.available,
-            self.reward,
-            self.terminated,
-            self.truncated,
-            self.won,
-        )
+        self._prepare()
+        kernel.reset_all(np.ascontiguousarray(which), *self._for_reset)
+
+    def _prepare(self) -> None:
+        """See that the kernel is compiled, before its first use on this machine."""
+        if kernel.COMPILED and not _PREPARED:
+            kernel.compile_once(kernel.HOME, self._compile, sys.stderr.write)
+            _PREPARED.append(True)
+
+    def _compile(self) -> None:
+        """Call every function of the kernel, for no battle at all."""
+        actions = np.zeros((0, self.spec.n_agents), np.int64)
+        battles = {id(array) for array in (self.units, self.battles, *self._written)}
+
+        def none(arrays: tuple[Any, ...]) -> list[Any]:
+            return [array[:0] if id(array) in battles else array for array in arrays]
+
+        kernel.first_refused(actions, *none((self.battles, self.available)))
+        kernel.reset_all(self._everywhere[:0], *none(self._for_reset))
+        kernel.step_all(actions, self._enemy_actions, *none(self._for_step))
+        kernel.show_all(*none(self._for_show))
 
     def step(self, actions: NDArray[np.int64]) -> None:
         """Make one step in every battle: `actions` (B, A), of any integer type.
@@ -176,42 +217,25 @@ class Skirmish(Env):
 
         Actions must lie in range and battles must not be over: nothing looks.
         """
-        kernel.step_all(
-            actions,
-            self.units,
-            self.battles,
-            self._kinds,
-            self._damage,
-            self._rules,
-            self._footing,
-            self._ways,
-            self._height,
-            self.obs,
-            self.state,
-            self.available,
-            self.reward,
-            self.terminated,
-            self.truncated,
-            self.won,
-        )
+        if self._opponent is not None and self._opposition is not None:
+            self._opposition.look(self.units, self.battles, self.kinds, self._rules, self._footing, self._height)
+            self._enemy_actions = self._opposition.orders_of(self._opponent)
+        kernel.step_all(actions, self._enemy_actions, *self._for_step)
+
+    def types_in(self, b: int) -> tuple[UnitType, ...]:
+        """(N,) what the units of one battle are in this episode, allies first."""
+        if self.scenario.draw is None:
+            return self.scenario.allies + self.scenario.enemies
+        return tuple(self.scenario.draw.types[row] for row in self.kinds["type_row"][b])
 
     def show(self) -> None:
         """Write `obs`, `state` and `available` anew, after `units` was changed by hand."""
-        kernel.show_all(
-            self.units,
-            self.battles,
-            self._kinds,
-            self._rules,
-            self._footing,
-            self._height,
-            self.obs,
-            self.state,
-            self.available,
-        )
+        self._prepare()
+        kernel.show_all(*self._for_show)
 
     def snapshot(self) -> dict[str, NDArray[Any]]:
         """Copies of everything that changes, its random generators included."""
-        return {name: getattr(self, name).copy() for name in _CHANGING}
+        return {name: getattr(self, name).copy() for name in self._changing}
 
     def restore(self, snapshot: dict[str, NDArray[Any]]) -> None:
         """Go on from a snapshot of an environment with the same scenario, B and options.
@@ -219,17 +243,12 @@ class Skirmish(Env):
         Raises:
             ValueError: it is the snapshot of something else; nothing has been changed then.
         """
-        for name in _CHANGING:
+        for name in self._changing:
             mine = getattr(self, name)
             if name not in snapshot or (snapshot[name].shape, snapshot[name].dtype) != (mine.shape, mine.dtype):
                 raise ValueError(f"snapshot does not fit {self!r}: {name} must be {mine.dtype} {mine.shape}")
-        for name in _CHANGING:
+        for name in self._changing:
             getattr(self, name)[...] = snapshot[name]
 
 
 _CHANGING = ("units", "battles", "obs", "state", "available", "reward", "terminated", "truncated", "won")
-
-
-def _records(array: NDArray[Any]) -> NDArray[Any]:
-    """The array as the kernel takes it: only a recarray knows `unit.x`, and only compiled code goes without."""
-    return array if kernel.COMPILED else array.view(np.recarray)

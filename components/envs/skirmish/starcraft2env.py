@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from components.envs.skirmish.kernel import constants
 from components.envs.skirmish.kernel.constants import CELLS, MIDDLE
 from components.envs.skirmish.options import Features, Rewards, shield_bit
-from components.envs.skirmish.scenarios import scenario_named
+from components.envs.skirmish.scenario_file import scenario_named
 from components.envs.skirmish.skirmish import Skirmish
 from components.envs.skirmish.units import Ruleset, UnitType
 
@@ -59,11 +59,15 @@ class UnitView:
     energy: float = 0.0
 
 
+DIFFICULTIES = {name: number for number, name in enumerate("123456789A", start=1)}
+"""As SMAC writes them."""
+
+
 class StarCraft2Env:
     """What `smac.env.StarCraft2Env` is, played by `Skirmish`: same names, same arguments, same answers.
 
     `terminated` means here that the episode ended in any way, its limit included; use `Skirmish` to tell them apart.
-    Arguments about the game's window, version, difficulty and replays are taken and change nothing. With
+    Arguments about the game's window, version and replays are taken and change nothing. With
     `obs_timestep_number` an observation is as long as `get_obs_size` says, which in SMAC it is not.
 
     Raises:
@@ -116,6 +120,9 @@ class StarCraft2Env:
         self.heuristic_rest = heuristic_rest
         self._move_amount = move_amount
         self._step_mul = step_mul
+        if difficulty not in DIFFICULTIES:
+            raise ValueError(f"difficulty is {difficulty!r}, must be one of {', '.join(DIFFICULTIES)}")
+        self.difficulty = difficulty
         self._ruleset = ruleset
         self._start_jitter = start_jitter
         self._features = Features(
@@ -142,6 +149,8 @@ class StarCraft2Env:
         self._seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
         self.skirmish = self._new_skirmish()
         self._scenario = self.skirmish.scenario
+        if self._scenario.draw is not None:
+            raise ValueError(f"{map_name} draws its armies anew for each episode; play it with Skirmish")
 
         self.n_agents = len(self._scenario.allies)
         self.n_enemies = len(self._scenario.enemies)
@@ -173,6 +182,7 @@ class StarCraft2Env:
             rewards=self._rewards,
             step_mul=self._step_mul,
             move_amount=self._move_amount,
+            difficulty=DIFFICULTIES[self.difficulty],
         )
 
     # --- Playing ----------------------------------------------------------------------------------------------------
@@ -309,7 +319,8 @@ class StarCraft2Env:
         dx = units["x"][: self.n_agents, None] - units["x"][None, :]
         dy = units["y"][: self.n_agents, None] - units["y"][None, :]
         alive = units["health"] > 0.0
-        seen = (np.sqrt(dx * dx + dy * dy) < constants.SIGHT) & alive[: self.n_agents, None] & alive[None, :]
+        sight = self.skirmish.kinds["sight"][0, : self.n_agents]
+        seen = (np.sqrt(dx * dx + dy * dy) < sight[:, None]) & alive[: self.n_agents, None] & alive[None, :]
         seen[np.arange(self.n_agents), np.arange(self.n_agents)] = False
         return np.asarray(seen, dtype=np.bool_)
 
@@ -414,11 +425,11 @@ class StarCraft2Env:
 
     def unit_shoot_range(self, agent_id: int) -> float:
         """How far away an attack may be ordered."""
-        return constants.SHOOT
+        return float(self.skirmish.kinds["shoot"][0, agent_id])
 
     def unit_sight_range(self, agent_id: int) -> float:
         """How near others must be to be seen."""
-        return constants.SIGHT
+        return float(self.skirmish.kinds["sight"][0, agent_id])
 
     def unit_max_cooldown(self, unit: UnitView) -> float:
         """What its remaining cooldown is divided by."""

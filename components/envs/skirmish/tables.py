@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from components.envs.skirmish.kernel.constants import AIR, GIANT, GROUND, SWEEP_DELAY
 from components.envs.skirmish.options import Features, Rewards, shield_bit
 from components.envs.skirmish.records import KIND, RULES
-from components.envs.skirmish.scenarios import MAP_SIZE, Group, Scenario, Terrain
+from components.envs.skirmish.scenarios import Group, Scenario
+from components.envs.skirmish.terrain import MAP_SIZE, Terrain
 from components.envs.skirmish.units import TICKS_PER_SECOND, Ruleset, UnitType, armed
 
 SPAWN_GAP = 0.02
@@ -18,6 +19,13 @@ YIELDING, MELEE_YIELDING = 0.25, 0.16
 """What those who fight take of an overlap with one who walks. Fitted to how long real armies of marines need (too
 little, and the rear ranks find no place to shoot from), and real swarms (too much, and all of it bites at once)."""
 MELEE_RANGE = 1.0
+
+SIGHT = 9.0  # of every unit, centre to centre: a rule of SMAC, not of the game
+SHOOT = 6.0  # likewise: an attack may be ordered up to here, whatever the weapon's range
+LEAST_SHOOT = 2.0  # where units' own ranges count, in SMACv2
+
+REACTIONS = (32, 16, 8, 1)
+"""Ticks from one look round of the enemies to the next, by difficulty from 1; the last for all higher ones."""
 
 LEAST_SCAN = 5.0
 SCAN_SLOP = 1.0
@@ -48,37 +56,18 @@ def hexagonal_spiral(count: int, spacing: float) -> list[tuple[float, float]]:
 
 
 def kinds_table(scenario: Scenario, ruleset: Ruleset) -> NDArray[Any]:
-    """(N,) of `KIND`: what each unit is, allies first, and where it starts."""
-    units = [armed(unit, ruleset) for unit in scenario.allies + scenario.enemies]
+    """(N,) of `KIND`: what each unit is, allies first, and where it starts; still empty where armies are drawn.
+
+    Raises:
+        ValueError: there is no room for a group where it is to start.
+    """
+    units = scenario.allies + scenario.enemies
     kinds = np.zeros(len(units), dtype=KIND)
+    if scenario.draw is not None:
+        return kinds
+    rows = {unit.name: row for row, unit in enumerate(_types(scenario))}
     for index, unit in enumerate(units):
-        weapon = unit.weapon
-        kind = kinds[index]
-        kind["health"], kind["shield"], kind["armour"] = unit.health, unit.shield, unit.armour
-        kind["radius"], kind["separation"] = unit.radius, unit.separation
-        kind["yielding"] = MELEE_YIELDING if weapon.range < MELEE_RANGE else YIELDING
-        kind["speed"] = unit.speed / TICKS_PER_SECOND
-        kind["acceleration"] = unit.acceleration / TICKS_PER_SECOND**2
-        kind["layer"] = LAYERS[unit.layer]
-        kind["hits_air"] = weapon.hits_air
-        kind["regeneration"] = unit.regeneration / TICKS_PER_SECOND
-        kind["healing"], kind["biological"] = unit.healing / TICKS_PER_SECOND, unit.biological
-        kind["range"] = weapon.range
-        kind["scan"] = weapon.scan if unit.healing else max(LEAST_SCAN, weapon.scan) + SCAN_SLOP
-        kind["period"] = weapon.period * TICKS_PER_SECOND
-        kind["damage_point"] = weapon.damage_point * TICKS_PER_SECOND
-        kind["hits"], kind["hit_gap"] = weapon.hits, weapon.hit_gap * TICKS_PER_SECOND
-        kind["missile_speed"] = weapon.missile_speed / TICKS_PER_SECOND
-        kind["sweep"], kind["burst"] = weapon.sweep, weapon.burst
-        kind["full_cooldown"] = unit.full_cooldown
-
-        under_way = (weapon.hits - 1) * kind["hit_gap"]
-        if weapon.missile_speed:
-            under_way += (weapon.range + 1.0) / kind["missile_speed"]
-        if weapon.sweep:
-            under_way += SWEEP_DELAY
-        assert under_way + 2.0 < kind["period"] - 1.0, f"a {unit.name} would shoot before its last shot has landed"
-
+        _describe(kinds[index], armed(unit, ruleset), rows[unit.name], unit_ranges=scenario.unit_ranges)
     allies = len(scenario.allies)
     _number_types(kinds[:allies], scenario.allies, scenario.ally_types)
     _number_types(kinds[allies:], scenario.enemies, scenario.enemy_types)
@@ -87,11 +76,79 @@ def kinds_table(scenario: Scenario, ruleset: Ruleset) -> NDArray[Any]:
     return kinds
 
 
+def catalogue_table(scenario: Scenario, ruleset: Ruleset) -> NDArray[Any]:
+    """(T,) of `KIND`: what armies are drawn from, in the order of type columns; (0,) where none are."""
+    if scenario.draw is None:
+        return np.zeros(0, dtype=KIND)
+    draw = scenario.draw
+    catalogue = np.zeros(len(draw.types), dtype=KIND)
+    for row, unit in enumerate(draw.types):
+        kind = catalogue[row]
+        _describe(kind, armed(unit, ruleset), row, unit_ranges=scenario.unit_ranges)
+        kind["weight"], kind["never_alone"] = draw.weights[row], unit in draw.never_alone
+        kind["rank"] = kind["type_bit"] = row
+    return catalogue
+
+
+def spiral_table(scenario: Scenario) -> NDArray[np.float64]:
+    """(N, 2): where drawn units stand that start on one point, relative to it."""
+    units = scenario.draw.types if scenario.draw else scenario.allies
+    spacing = 2.0 * max(unit.separation for unit in units) + SPAWN_GAP
+    return np.array(hexagonal_spiral(len(scenario.allies) + len(scenario.enemies), spacing))
+
+
+def _types(scenario: Scenario) -> tuple[UnitType, ...]:
+    """Everything that may fight, by its row of the table of damage."""
+    return scenario.draw.types if scenario.draw else tuple(dict.fromkeys(scenario.allies + scenario.enemies))
+
+
+def _describe(kind: Any, unit: UnitType, row: int, *, unit_ranges: bool) -> None:
+    """Write what a unit is into its record."""
+    weapon = unit.weapon
+    kind["type_row"] = row
+    kind["sight"] = unit.sight if unit_ranges else SIGHT
+    kind["shoot"] = max(armed(unit, "lotv").weapon.range, LEAST_SHOOT) if unit_ranges else SHOOT
+    kind["health"], kind["shield"], kind["armour"] = unit.health, unit.shield, unit.armour
+    kind["radius"], kind["separation"] = unit.radius, unit.separation
+    kind["yielding"] = MELEE_YIELDING if weapon.range < MELEE_RANGE else YIELDING
+    kind["speed"] = unit.speed / TICKS_PER_SECOND
+    kind["acceleration"] = unit.acceleration / TICKS_PER_SECOND**2
+    kind["layer"] = LAYERS[unit.layer]
+    kind["hits_air"] = weapon.hits_air
+    kind["regeneration"] = unit.regeneration / TICKS_PER_SECOND
+    kind["healing"], kind["biological"] = unit.healing / TICKS_PER_SECOND, unit.biological
+    kind["range"] = weapon.range
+    kind["scan"] = weapon.scan if unit.healing else max(LEAST_SCAN, weapon.scan) + SCAN_SLOP
+    kind["period"] = weapon.period * TICKS_PER_SECOND
+    kind["damage_point"] = weapon.damage_point * TICKS_PER_SECOND
+    kind["hits"], kind["hit_gap"] = weapon.hits, weapon.hit_gap * TICKS_PER_SECOND
+    kind["missile_speed"] = weapon.missile_speed / TICKS_PER_SECOND
+    kind["sweep"], kind["burst"] = weapon.sweep, weapon.burst
+    kind["full_cooldown"] = unit.full_cooldown
+
+    under_way = (weapon.hits - 1) * kind["hit_gap"]
+    if weapon.missile_speed:
+        under_way += (weapon.range + 1.0) / kind["missile_speed"]
+    if weapon.sweep:
+        under_way += SWEEP_DELAY
+    assert under_way + 2.0 < kind["period"] - 1.0, f"a {unit.name} would shoot before its last shot has landed"
+
+
 def _number_types(kinds: NDArray[Any], units: tuple[UnitType, ...], types: tuple[UnitType, ...]) -> None:
     names = [unit.name for unit in dict.fromkeys(units)]
     bits = [unit.name for unit in types]
     kinds["rank"] = [names.index(unit.name) for unit in units]
     kinds["type_bit"] = [bits.index(unit.name) if bits else 0 for unit in units]
+
+
+def swap_sides(kinds: NDArray[Any], scenario: Scenario) -> NDArray[Any]:
+    """(K, N) of `KIND`, the enemies first, with the type columns that the allies see."""
+    allies = len(scenario.allies)
+    swapped = np.concatenate([kinds[:, allies:], kinds[:, :allies]], axis=1)
+    if scenario.draw is None:
+        _number_types(swapped[0, : len(scenario.enemies)], scenario.enemies, scenario.ally_types)
+        _number_types(swapped[0, len(scenario.enemies) :], scenario.allies, scenario.enemy_types)
+    return swapped
 
 
 def _place(
@@ -113,7 +170,8 @@ def _place(
             places = [(point[0] + mirror * x, point[1] + mirror * y) for x, y in spiral]
             if terrain.parts:
                 places = [place for place in places if _fits(place, spacing / 2.0, walkable)]
-            assert len(places) >= len(members), "there is no room for a group"
+            if len(places) < len(members) or not walkable[int(point[0] - 1e-6), int(point[1] - 1e-6)]:
+                raise ValueError(f"there is no room for {len(members)} units round {point}")
             for index, (x, y) in zip(members, places, strict=False):
                 kinds["start_x"][index], kinds["start_y"][index] = x, y
         first = last
@@ -128,8 +186,8 @@ def _fits(place: tuple[float, float], margin: float, walkable: NDArray[np.bool_]
 
 
 def damage_table(scenario: Scenario, ruleset: Ruleset) -> NDArray[np.float64]:
-    """(N, N): what one hit of the first does to the second, before its armour."""
-    units = [armed(unit, ruleset) for unit in scenario.allies + scenario.enemies]
+    """(T, T): what one hit of the first type does to the second, before its armour."""
+    units = [armed(unit, ruleset) for unit in _types(scenario)]
     return np.array(
         [
             [
@@ -149,8 +207,12 @@ def rules_table(
     start_jitter: float,
     step_mul: int,
     move_amount: float,
+    difficulty: int,
+    commanded: bool,
 ) -> NDArray[Any]:
     """(1,) of `RULES`."""
+    units = _types(scenario)
+    enemies = scenario.draw.types if scenario.draw else scenario.enemies
     rules = np.zeros(1, dtype=RULES)
     march = scenario.march or (scenario.ally_groups[0][0],)
     values: dict[str, float] = {
@@ -168,17 +230,25 @@ def rules_table(
         "march_y": march[0][1],
         "march_dx": march[-1][0] - march[0][0],
         "march_dy": march[-1][1] - march[0][1],
-        "bursts": any(unit.weapon.burst > 0.0 for unit in scenario.allies + scenario.enemies),
+        "bursts": any(unit.weapon.burst > 0.0 for unit in units),
+        "drawn": scenario.draw is not None,
+        "surrounded": scenario.draw.surrounded if scenario.draw else 0.0,
+        "commanded": commanded,
+        "reaction": REACTIONS[min(difficulty, len(REACTIONS)) - 1],
+        "retaliates": difficulty >= 5,
+        "switches": difficulty >= 6,
+        "calls": difficulty >= 7,
         "hunts": scenario.hunts,
-        "regenerates": any(unit.regeneration > 0.0 for unit in scenario.allies + scenario.enemies),
-        "healers": any(unit.healing > 0.0 for unit in scenario.allies + scenario.enemies),
-        "crowd": sqrt(len(scenario.enemies)) * max(unit.separation for unit in scenario.enemies),
+        "regenerates": any(unit.regeneration > 0.0 for unit in units),
+        "healers": any(unit.healing > 0.0 for unit in units),
+        "crowd": sqrt(len(scenario.enemies)) * max(unit.separation for unit in enemies),
         "start_jitter": start_jitter,
         "type_bits": len(scenario.ally_types),
         "ally_shield": shield_bit(scenario, enemies=False),
         "enemy_shield": shield_bit(scenario, enemies=True),
         "obs_all_health": features.obs_all_health,
         "obs_own_health": features.obs_own_health or features.obs_all_health,
+        "obs_own_position": features.obs_own_position,
         "obs_last_action": features.obs_last_action,
         "obs_pathing_grid": features.obs_pathing_grid,
         "obs_terrain_height": features.obs_terrain_height,
@@ -193,6 +263,7 @@ def rules_table(
         "reward_defeat": rewards.defeat,
         "reward_negative_scale": rewards.negative_scale,
         "reward_divisor": rewards.divisor(scenario),
+        "reward_scale_rate": rewards.scale_rate if rewards.scale else 0.0,
     }
     assert values.keys() == set(rules.dtype.names or ())
     for name, value in values.items():

@@ -63,6 +63,8 @@ class UnitType:
     """Its size for bumping into others."""
     speed: float
     weapon: Weapon
+    sight: float
+    """How far it sees, from its centre: what its agent does where scenarios go by units' own ranges."""
     full_cooldown: float
     """What SMAC divides the remaining cooldown by, in ticks. Not the weapon's period: SMAC's own table."""
     light: bool = False
@@ -88,6 +90,7 @@ MARINE = UnitType(
     separation=0.375,
     speed=2.25,
     weapon=Weapon(damage=6.0, range=5.0, scan=5.0, period=0.8608, damage_point=0.05, hits_air=True),
+    sight=9.0,
     full_cooldown=15.0,
     light=True,
     biological=True,
@@ -113,6 +116,7 @@ STALKER = UnitType(
         missile_speed=18.75,
         hits_air=True,
     ),
+    sight=10.0,
     full_cooldown=35.0,
 )
 ZEALOT = UnitType(
@@ -127,6 +131,7 @@ ZEALOT = UnitType(
     separation=0.375,
     speed=2.25,
     weapon=Weapon(damage=8.0, hits=2, hit_gap=0.28, range=0.1, scan=5.0, period=1.2, damage_point=0.0),
+    sight=9.0,
     full_cooldown=22.0,
     light=True,
     biological=True,
@@ -145,6 +150,7 @@ MARAUDER = UnitType(
     weapon=Weapon(
         damage=10.0, armored_bonus=10.0, range=6.0, scan=6.0, period=1.5, damage_point=0.0, missile_speed=20.0
     ),
+    sight=10.0,
     full_cooldown=25.0,
     biological=True,
 )
@@ -160,6 +166,7 @@ MEDIVAC = UnitType(
     separation=0.75,
     speed=2.75,
     weapon=Weapon(damage=0.0, range=4.0, scan=6.0, period=1.0, damage_point=0.0),
+    sight=11.0,
     full_cooldown=1.0,
     layer="air",
     acceleration=2.3125,
@@ -177,6 +184,7 @@ COLOSSUS = UnitType(
     separation=0.75,
     speed=2.25,
     weapon=Weapon(damage=20.0, range=6.0, scan=6.0, period=2.2, damage_point=0.083, hits=2, hit_gap=0.375, sweep=1.25),
+    sight=10.0,
     full_cooldown=24.0,
     layer="giant",
 )
@@ -192,6 +200,7 @@ HYDRALISK = UnitType(
     separation=0.5,
     speed=2.25,
     weapon=Weapon(damage=12.0, range=5.0, scan=5.0, period=0.83, damage_point=0.208, missile_speed=40.0, hits_air=True),
+    sight=9.0,
     full_cooldown=10.0,
     light=True,
     biological=True,
@@ -210,6 +219,7 @@ ZERGLING = UnitType(
     separation=0.375,
     speed=2.953125,
     weapon=Weapon(damage=5.0, range=0.1, scan=5.0, period=0.696, damage_point=0.167),
+    sight=8.0,
     full_cooldown=11.0,
     light=True,
     biological=True,
@@ -227,6 +237,7 @@ BANELING = UnitType(
     separation=0.375,
     speed=2.5,
     weapon=Weapon(damage=20.0, light_bonus=15.0, range=0.25, scan=5.0, period=0.8332, damage_point=0.0, burst=2.2),
+    sight=8.0,
     full_cooldown=1.0,
     biological=True,
     regeneration=ZERG_REGENERATION,
@@ -243,10 +254,28 @@ SPINE_CRAWLER = UnitType(
     separation=0.875,
     speed=0.0,
     weapon=Weapon(damage=25.0, armored_bonus=5.0, range=7.0, scan=7.0, period=1.6, damage_point=0.333),
+    sight=11.0,
     full_cooldown=1.0,
     biological=True,
     regeneration=ZERG_REGENERATION,
 )
+
+UNIT_TYPES = {
+    unit.name.replace(" ", "_"): unit
+    for unit in (
+        MARINE,
+        MARAUDER,
+        MEDIVAC,
+        STALKER,
+        ZEALOT,
+        COLOSSUS,
+        ZERGLING,
+        BANELING,
+        HYDRALISK,
+        SPINE_CRAWLER,
+    )
+}
+"""By the names that scenario files use."""
 
 _LOTV_WEAPONS = {
     SPINE_CRAWLER.name: replace(SPINE_CRAWLER.weapon, period=1.85),

@@ -37,7 +37,7 @@ SIZES = {
 
 
 def test_every_scenario_is_in_the_table():
-    assert SIZES.keys() == SCENARIOS.keys()
+    assert SIZES.keys() == {name for name, scenario in SCENARIOS.items() if scenario.draw is None}
 
 
 @pytest.mark.parametrize("name", SIZES)

@@ -26,7 +26,7 @@ def test_a_colossus_burns_all_on_a_line_across_its_shot_twice(ruleset, hits, sta
         7: harmless(17.0, 16.0, health=1e6),  # behind
         1: harmless(16.0, 14.3, health=1e6),  # armored, not light
     }
-    env._kinds["speed"][9:] = 0.0  # or they would come and fetch it
+    env.kinds["speed"][0, 9:] = 0.0  # or they would come and fetch it
     stage(env, {0: {"x": 9.0, "y": 16.0}}, enemies)
     shields = env.units["shield"][0].copy()
     for _ in range(3):
@@ -72,7 +72,7 @@ def test_a_baneling_takes_35_from_each_of_three_zealots_and_nothing_from_its_fri
     allies = {0: {"x": 10.0, "y": 12.0}, 1: {"x": 9.2, "y": 12.0}, 2: {"x": 10.0, "y": 13.0}, 3: {"x": 6.0, "y": 9.5}}
     enemies = {0: {"x": 10.9, "y": 12.0}, 1: {"x": 10.9, "y": 16.0, "goal_y": 16.0, "cooldown": 1e9}}
     stage(env, allies, enemies)
-    env._kinds["speed"][8:] = 0.0
+    env.kinds["speed"][0, 8:] = 0.0
     env.step(acting(env, STOP))
     assert env.units["shield"][0, :4].tolist() == [15.0, 15.0, 15.0, 50.0]
     assert env.units["health"][0, 7] == 0.0
@@ -86,7 +86,7 @@ def test_a_baneling_that_is_killed_bursts_too_and_may_set_off_others(stage):
     allies = {0: {"x": 16.0, "y": 14.0, "health": 3.0}, 4: {"x": 14.5, "y": 16.5}, 5: {"x": 8.0, "y": 14.0}}
     enemies = {0: {"x": 16.8, "y": 14.0}, 20: {"x": 16.0, "y": 16.0, "health": 15.0}, 21: {"x": 24.0, "y": 16.0}}
     stage(env, allies, enemies)
-    env._kinds["speed"][:] = 0.0
+    env.kinds["speed"][0, :] = 0.0
     for _ in range(2):
         env.step(acting(env, STOP, agent=5))
     # The zergling bites ours to death, which kills it and a baneling next to it, which kills another zergling.

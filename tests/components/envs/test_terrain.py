@@ -91,7 +91,7 @@ def test_an_army_marches_round_corners_to_its_goal(name):
     env.units["x"][0, :agents], env.units["y"][0, :agents] = (28.5, 18.5) if name == "corridor" else (28.5, 22.5)
     env.units["health"][0, :agents] = 1e9
     walkable = env.scenario.terrain.walkable()
-    env._kinds["scan"][agents:] = 0.0
+    env.kinds["scan"][0, agents:] = 0.0
     for _ in range(70):
         env.step(acting(env, STOP))
         x, y = env.units["x"][0, agents:], env.units["y"][0, agents:]
@@ -120,7 +120,7 @@ def test_only_the_colossus_crosses_the_cliff(stage, harmless):
     env = Skirmish("2c_vs_64zg", 1)
     env.reset()
     stage(env, {0: {"x": 16.0, "y": 15.0}}, {0: {"x": 16.0, "y": 7.0}})
-    env._kinds["scan"][2:] = 0.0
+    env.kinds["scan"][0, 2:] = 0.0
     lowest, highest = 32.0, 0.0
     for _ in range(8):
         env.units["health"][0, 0] = 200.0

@@ -7,6 +7,16 @@ vectors, never angles, and the random numbers are integers.
 
 from components.envs.skirmish.kernel.batch import first_refused, reset_all, show_all, step_all
 from components.envs.skirmish.kernel.chance import draw
-from components.envs.skirmish.kernel.compiling import COMPILED
+from components.envs.skirmish.kernel.compiling import COMPILED, HOME, compile_once, records
 
-__all__ = ["COMPILED", "draw", "first_refused", "reset_all", "show_all", "step_all"]
+__all__ = [
+    "COMPILED",
+    "HOME",
+    "compile_once",
+    "draw",
+    "first_refused",
+    "records",
+    "reset_all",
+    "show_all",
+    "step_all",
+]

@@ -1,4 +1,8 @@
-"""B battles: what Python calls."""
+"""B battles: what Python calls.
+
+`kinds` is (1, N) where armies are always the same, (B, N) where they are drawn; `enemy_actions` likewise (1, E) where
+nobody commands the enemies.
+"""
 
 from components.envs.skirmish.kernel.compiling import compiled
 from components.envs.skirmish.kernel.constants import Bools, Doubles, Floats, Footing, Ints, Records, Ways
@@ -27,6 +31,8 @@ def reset_all(
     units: Records,
     battles: Records,
     kinds: Records,
+    catalogue: Records,
+    spiral: Doubles,
     rules: Records,
     footing: Footing,
     height: Doubles,
@@ -41,8 +47,9 @@ def reset_all(
     """Begin a new episode in the battles that `which` (B,) names."""
     for b in range(len(battles)):
         if which[b]:
-            line_up(units[b], battles[b], kinds, rules[0], footing)
-            show(units[b], battles[b], kinds, rules[0], footing[0], height, available[b], obs[b], state[b])
+            armies = kinds[b % len(kinds)]
+            line_up(units[b], battles[b], armies, catalogue, spiral, rules[0], footing)
+            show(units[b], battles[b], armies, rules[0], footing[0], height, available[b], obs[b], state[b])
             reward[b] = 0.0
             terminated[b] = False
             truncated[b] = False
@@ -52,6 +59,7 @@ def reset_all(
 @compiled
 def step_all(
     actions: Ints,
+    enemy_actions: Ints,
     units: Records,
     battles: Records,
     kinds: Records,
@@ -70,9 +78,11 @@ def step_all(
 ) -> None:
     """One step of every battle; the actions have been checked."""
     for b in range(len(battles)):
-        play_step(units[b], battles[b], kinds, damage, rules[0], footing, ways, actions[b])
-        judge(b, units[b], battles[b], kinds, rules[0], reward, terminated, truncated, won)
-        show(units[b], battles[b], kinds, rules[0], footing[0], height, available[b], obs[b], state[b])
+        armies = kinds[b % len(kinds)]
+        orders = enemy_actions[b % len(enemy_actions)]
+        play_step(units[b], battles[b], armies, damage, rules[0], footing, ways, actions[b], orders)
+        judge(b, units[b], battles[b], armies, rules[0], reward, terminated, truncated, won)
+        show(units[b], battles[b], armies, rules[0], footing[0], height, available[b], obs[b], state[b])
 
 
 @compiled
@@ -89,4 +99,4 @@ def show_all(
 ) -> None:
     """Write again what can be seen, after the records were changed from outside."""
     for b in range(len(battles)):
-        show(units[b], battles[b], kinds, rules[0], footing[0], height, available[b], obs[b], state[b])
+        show(units[b], battles[b], kinds[b % len(kinds)], rules[0], footing[0], height, available[b], obs[b], state[b])

@@ -1,12 +1,12 @@
 """Chance: each battle carries its own random generator."""
 
-from components.envs.skirmish.kernel.compiling import compiled
+from components.envs.skirmish.kernel.compiling import inlined
 from components.envs.skirmish.kernel.constants import Record
 
 LOW_32 = 0xFFFFFFFF
 
 
-@compiled
+@inlined
 def draw(battle: Record) -> float:
     """A number from [0, 1): the generator sfc32, whose 32-bit sums fit 64-bit integers without overflow."""
     mixed: int = (battle.a + battle.b + battle.counter) & LOW_32

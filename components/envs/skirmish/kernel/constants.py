@@ -24,8 +24,6 @@ GROUND, GIANT, AIR = 0, 1, 2
 
 NO_OP, STOP, NORTH, SOUTH, EAST, WEST, FIRST_TARGET = 0, 1, 2, 3, 4, 5, 6
 
-SIGHT = 9.0  # of every unit, centre to centre: a rule of SMAC, not of the game
-SHOOT = 6.0  # likewise: an attack may be ordered up to here, whatever the weapon's range
 CELLS = 32
 CLEAR = 2
 MIDDLE = 16.0

@@ -2,7 +2,7 @@
 
 from math import sqrt
 
-from components.envs.skirmish.kernel.compiling import compiled
+from components.envs.skirmish.kernel.compiling import compiled, inlined
 from components.envs.skirmish.kernel.constants import ADVANCE, Footing, Record, Records
 from components.envs.skirmish.kernel.ground import shift
 
@@ -11,7 +11,7 @@ STEER_AHEAD = 0.3
 STEER_LIMIT = 2.0
 
 
-@compiled
+@inlined
 def push_apart(
     one: Record, other: Record, one_kind: Record, other_kind: Record, dx: float, dy: float, overlap: float
 ) -> None:
@@ -27,7 +27,7 @@ def push_apart(
     other.push_y += (1.0 - share) * overlap * dy
 
 
-@compiled
+@inlined
 def arrive_with(unit: Record, rules: Record) -> None:
     """Stop where a friend has stopped who is in the way: an army does not squeeze itself onto one point."""
     dx = unit.goal_x - unit.x
@@ -36,7 +36,7 @@ def arrive_with(unit: Record, rules: Record) -> None:
         unit.arrived = True
 
 
-@compiled
+@inlined
 def is_in_the_way(unit: Record, other: Record, dx: float, dy: float) -> bool:
     """Whether somebody, (dx, dy) away, is before a unit that walks and does not go the same way."""
     if unit.stride <= 0.0 or unit.heading_x * dx + unit.heading_y * dy <= 0.0:
@@ -45,7 +45,7 @@ def is_in_the_way(unit: Record, other: Record, dx: float, dy: float) -> bool:
     return not same_way
 
 
-@compiled
+@inlined
 def steer_round(i: int, unit: Record, dx: float, dy: float, closeness: float) -> None:
     """Swerve from somebody who is in the way, if he is well ahead, to the side he is not on."""
     ahead = unit.heading_x * dx + unit.heading_y * dy

@@ -7,18 +7,33 @@ from components.envs.skirmish.kernel.constants import (
     FIRST_ENERGY,
     IDLE,
     Bools,
+    Doubles,
     Floats,
     Footing,
     Record,
     Records,
 )
+from components.envs.skirmish.kernel.drawing import draw_armies, draw_places, drawn_divisor
 from components.envs.skirmish.kernel.ground import is_open, stay_inside
 
 
 @compiled
-def line_up(units: Records, battle: Record, kinds: Records, rules: Record, footing: Footing) -> None:
+def line_up(
+    units: Records,
+    battle: Record,
+    kinds: Records,
+    catalogue: Records,
+    spiral: Doubles,
+    rules: Record,
+    footing: Footing,
+) -> None:
     """Put everybody at the start, alive and well."""
     march_x, march_y = rules.march_x, rules.march_y
+    battle.divisor = rules.reward_divisor
+    if rules.drawn:
+        draw_armies(units, battle, kinds, catalogue, rules)
+        march_x, march_y = draw_places(units, battle, kinds, spiral, rules)
+        battle.divisor = drawn_divisor(kinds, rules)
     if rules.march_dx != 0.0 or rules.march_dy != 0.0:
         share = draw(battle)
         march_x += share * rules.march_dx
@@ -51,7 +66,7 @@ def line_up(units: Records, battle: Record, kinds: Records, rules: Record, footi
         unit.steer_y = 0.0
         unit.push_x = 0.0
         unit.push_y = 0.0
-        unit.order = IDLE if ally else ADVANCE
+        unit.order = IDLE if ally or rules.commanded else ADVANCE
         unit.goal_x = march_x
         unit.goal_y = march_y
         unit.stop = -1
@@ -130,4 +145,4 @@ def judge(
         total = -1.0 if rules.reward_sparse else total + rules.reward_defeat
     truncated[b] = not terminated[b] and battle.steps >= rules.limit
     battle.over = terminated[b] or truncated[b]
-    reward[b] = total / rules.reward_divisor
+    reward[b] = total / battle.divisor

@@ -2,13 +2,13 @@
 
 from math import sqrt
 
-from components.envs.skirmish.kernel.compiling import compiled
+from components.envs.skirmish.kernel.compiling import inlined
 from components.envs.skirmish.kernel.constants import AIR, CELLS, CLEAR, GIANT, Footing, Record
 
 WALL_REACH = 0.5  # how near blocked cells let the largest come: those are coarser than the game's own ground
 
 
-@compiled
+@inlined
 def distance(one: Record, other: Record) -> float:
     """From centre to centre."""
     dx = other.x - one.x
@@ -16,14 +16,14 @@ def distance(one: Record, other: Record) -> float:
     return sqrt(dx * dx + dy * dy)
 
 
-@compiled
+@inlined
 def is_open(walkable: Footing, x: float, y: float) -> bool:
     """Whether there is a cell and one can stand on it. `int` rounds towards zero, and so does SMAC's."""
     column, row = int(x), int(y)
     return 0 <= column < CELLS and 0 <= row < CELLS and bool(walkable[column, row])
 
 
-@compiled
+@inlined
 def stay_inside(unit: Record, kind: Record, rules: Record) -> None:
     """Keep the unit's edge on this side of the walls. What flies knows only the end of the map."""
     if kind.layer == AIR:
@@ -34,7 +34,7 @@ def stay_inside(unit: Record, kind: Record, rules: Record) -> None:
     unit.y = min(max(unit.y, rules.south + kind.radius), rules.north - kind.radius)
 
 
-@compiled
+@inlined
 def push_off_walls(unit: Record, reach: float, footing: Footing, who: int) -> None:
     """Put a unit this far from the blocked cells round its own."""
     column, row = int(unit.x), int(unit.y)
@@ -50,7 +50,7 @@ def push_off_walls(unit: Record, reach: float, footing: Footing, who: int) -> No
                 unit.y += dy / near * (reach - near)
 
 
-@compiled
+@inlined
 def slide(unit: Record, kind: Record, rules: Record, footing: Footing, who: int, dx: float, dy: float) -> None:
     """Move a unit over ground with blocked cells: they push back what touches them, and it slides along, or stays."""
     x, y = unit.x, unit.y
@@ -69,7 +69,7 @@ def slide(unit: Record, kind: Record, rules: Record, footing: Footing, who: int,
             unit.y = y
 
 
-@compiled
+@inlined
 def shift(unit: Record, kind: Record, rules: Record, footing: Footing, dx: float, dy: float) -> None:
     """Move a unit, as far as the ground allows."""
     if rules.carved and kind.layer != AIR:

@@ -2,7 +2,7 @@
 
 from math import sqrt
 
-from components.envs.skirmish.kernel.compiling import compiled
+from components.envs.skirmish.kernel.compiling import compiled, inlined
 from components.envs.skirmish.kernel.constants import FULL_ENERGY, Record, Records
 from components.envs.skirmish.kernel.ground import distance
 
@@ -10,13 +10,13 @@ ENERGY_REGEN = 0.5625 / 16.0
 ENERGY_PER_HEALTH = 0.33
 
 
-@compiled
+@inlined
 def can_be_healed(unit: Record, kind: Record) -> bool:
     """Whether it is hurt, and made of flesh."""
     return bool(kind.biological and 0.0 < unit.health < kind.health)
 
 
-@compiled
+@inlined
 def needs_healer(unit: Record, kind: Record, friend: Record, friend_kind: Record) -> bool:
     """Whether a healer sees something to do here."""
     near = distance(unit, friend) - kind.radius - friend_kind.radius <= kind.scan

@@ -2,7 +2,7 @@
 
 from math import sqrt
 
-from components.envs.skirmish.kernel.compiling import compiled
+from components.envs.skirmish.kernel.compiling import inlined
 from components.envs.skirmish.kernel.constants import (
     ADVANCE,
     AIR,
@@ -28,17 +28,20 @@ COS_AIM = 0.9807853  # 11.25 degrees: near enough to shoot or to walk
 ARRIVED = 0.5  # how near its goal an advance ends
 
 
-@compiled
+@inlined
 def give_order(i: int, action: int, units: Records, kinds: Records, rules: Record) -> None:
-    """Let a living ally do what its agent chose. An order it already has goes on without interruption."""
+    """Let a living unit do what its agent chose. An order it already has goes on without interruption.
+
+    Who commands the enemies sees the map turned by half, so that its north is the allies' south.
+    """
     unit = units[i]
     if action >= FIRST_TARGET:
         # Healers are offered their friends by the same actions as others are offered enemies.
         target = action - FIRST_TARGET
-        if kinds[i].healing == 0.0:
+        if (kinds[i].healing == 0.0) == (i < rules.allies):
             target += rules.allies
-            if kinds[target].layer == AIR and not kinds[i].hits_air:
-                return  # offered by SMAC, refused by the game
+        if kinds[i].healing == 0.0 and kinds[target].layer == AIR and not kinds[i].hits_air:
+            return  # offered by SMAC, refused by the game
         if unit.order != ATTACK or unit.target != target:
             unit.order = ATTACK
             unit.target = target
@@ -52,17 +55,18 @@ def give_order(i: int, action: int, units: Records, kinds: Records, rules: Recor
     unit.order = MOVE
     unit.goal_x = unit.x
     unit.goal_y = unit.y
+    far = rules.move_amount if i < rules.allies else -rules.move_amount
     if action == NORTH:
-        unit.goal_y += rules.move_amount
+        unit.goal_y += far
     elif action == SOUTH:
-        unit.goal_y -= rules.move_amount
+        unit.goal_y -= far
     elif action == EAST:
-        unit.goal_x += rules.move_amount
+        unit.goal_x += far
     else:
-        unit.goal_x -= rules.move_amount
+        unit.goal_x -= far
 
 
-@compiled
+@inlined
 def turn(unit: Record, way_x: float, way_y: float) -> float:
     """Turn towards a direction, 62.5 degrees at most. Returns the share of the tick that is left for walking."""
     ahead = unit.facing_x * way_x + unit.facing_y * way_y
@@ -79,7 +83,7 @@ def turn(unit: Record, way_x: float, way_y: float) -> float:
     return 0.0
 
 
-@compiled
+@inlined
 def find_way(unit: Record, kind: Record, units: Records, ways: Ways) -> None:
     """Note the next stop on the way to the unit's target, or to where it advances."""
     unit.stop = -1
@@ -91,7 +95,7 @@ def find_way(unit: Record, kind: Record, units: Records, ways: Ways) -> None:
     unit.stop = ways[int(unit.x) * CELLS + int(unit.y), int(x) * CELLS + int(y)]
 
 
-@compiled
+@inlined
 def head_for(unit: Record, kind: Record, goal_x: float, goal_y: float) -> None:
     """Turn towards a goal and set out for it, round corners, and sideways round whoever is in the way."""
     if unit.stop >= 0:
@@ -116,7 +120,7 @@ def head_for(unit: Record, kind: Record, goal_x: float, goal_y: float) -> None:
     unit.stride = min(speed, far) * turn(unit, way_x / length, way_y / length)
 
 
-@compiled
+@inlined
 def fight(unit: Record, kind: Record, target: Record, target_kind: Record) -> bool:
     """Chase the target into range, face it, take aim. Returns whether the shot is due in this tick."""
     dx = target.x - unit.x
@@ -147,7 +151,7 @@ def fight(unit: Record, kind: Record, target: Record, target_kind: Record) -> bo
     return due
 
 
-@compiled
+@inlined
 def tend(unit: Record, kind: Record, patient: Record, patient_kind: Record) -> None:
     """Follow a friend, and heal it where it is near enough and hurt."""
     dx = patient.x - unit.x
@@ -158,7 +162,7 @@ def tend(unit: Record, kind: Record, patient: Record, patient_kind: Record) -> N
         unit.healing = unit.energy > 0.0 and can_be_healed(patient, patient_kind)
 
 
-@compiled
+@inlined
 def decide(i: int, units: Records, kinds: Records) -> bool:
     """Advance one unit's order by a tick, as far as nobody else feels it. Returns whether its shot is due."""
     unit, kind = units[i], kinds[i]

@@ -2,7 +2,7 @@
 
 from math import sqrt
 
-from components.envs.skirmish.kernel.compiling import compiled
+from components.envs.skirmish.kernel.compiling import compiled, inlined
 from components.envs.skirmish.kernel.constants import (
     AIR,
     HELP_EVERY,
@@ -17,7 +17,7 @@ from components.envs.skirmish.kernel.ground import distance
 EVERYWHERE = 1e9
 
 
-@compiled
+@inlined
 def is_threat(kind: Record, other: Record, other_kind: Record) -> bool:
     """Whether an enemy minds somebody who is near: armed, or healing, and not out of its weapon's world."""
     if other_kind.layer != AIR:
@@ -25,7 +25,7 @@ def is_threat(kind: Record, other: Record, other_kind: Record) -> bool:
     return bool(kind.hits_air and (other_kind.healing == 0.0 or other.healing))
 
 
-@compiled
+@inlined
 def choose_target(i: int, units: Records, kinds: Records, rules: Record) -> None:
     """What an enemy decides each tick: keep its target while that is sensible, else take the nearest in sight."""
     unit, kind = units[i], kinds[i]
@@ -40,13 +40,13 @@ def choose_target(i: int, units: Records, kinds: Records, rules: Record) -> None
 
     if keeps:
         # Chasing somebody while another stands within reach would waste the shot.
-        nearest = nearest_threat(unit, kind, kind.range, units, kinds, rules)
+        nearest = nearest_threat(unit, kind, kind.range, units, kinds, rules) if rules.switches else -1
         chosen = nearest if nearest >= 0 else target
     else:
         chosen = nearest_threat(unit, kind, kind.scan, units, kinds, rules)
         if chosen < 0 and rules.healers and kind.hits_air:
             chosen = nearest_healer(unit, kind, units, kinds, rules)  # those that help nobody come last
-        if chosen < 0 and unit.attacker >= 0 and units[unit.attacker].health > 0.0:
+        if chosen < 0 and rules.retaliates and unit.attacker >= 0 and units[unit.attacker].health > 0.0:
             chosen = unit.attacker
         if chosen < 0 and rules.hunts:
             chosen = nearest_threat(unit, kind, EVERYWHERE, units, kinds, rules)
@@ -55,7 +55,7 @@ def choose_target(i: int, units: Records, kinds: Records, rules: Record) -> None
         unit.aiming = False
 
 
-@compiled
+@inlined
 def nearest_threat(unit: Record, kind: Record, reach: float, units: Records, kinds: Records, rules: Record) -> int:
     """The nearest of the allies that an enemy minds, edge to edge, no farther than `reach`; -1 for nobody."""
     nearest = -1

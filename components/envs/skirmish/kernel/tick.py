@@ -120,7 +120,8 @@ def play_tick(
     ways: Ways,
 ) -> None:
     """A sixteenth of a second."""
-    choose_all(units, kinds, rules)
+    if not rules.commanded and battle.tick % rules.reaction == 0:
+        choose_all(units, kinds, rules)
     if len(ways) > 0:
         find_ways(units, kinds, ways)
     events = decide_all(units, kinds)
@@ -142,6 +143,7 @@ def play_step(
     footing: Footing,
     ways: Ways,
     actions: Ints,
+    enemy_actions: Ints,
 ) -> None:
     """The ticks between two decisions. Orders arrive after the first of them, as in the game."""
     for i in range(len(units)):
@@ -152,6 +154,13 @@ def play_step(
             for i in range(rules.allies):
                 if units[i].health > 0.0:
                     give_order(i, actions[i], units, kinds, rules)
+            if rules.commanded:
+                for e in range(rules.enemies):
+                    if units[rules.allies + e].health > 0.0:
+                        give_order(rules.allies + e, enemy_actions[e], units, kinds, rules)
     for i in range(rules.allies):
         units[i].last_action = actions[i]
+    if rules.commanded:
+        for e in range(rules.enemies):
+            units[rules.allies + e].last_action = enemy_actions[e]
     battle.steps += 1

@@ -2,7 +2,7 @@
 
 from math import sqrt
 
-from components.envs.skirmish.kernel.compiling import compiled
+from components.envs.skirmish.kernel.compiling import compiled, inlined
 from components.envs.skirmish.kernel.constants import (
     CELLS,
     EAST,
@@ -11,8 +11,6 @@ from components.envs.skirmish.kernel.constants import (
     MIDDLE,
     NO_OP,
     NORTH,
-    SHOOT,
-    SIGHT,
     SOUTH,
     STOP,
     WEST,
@@ -26,7 +24,7 @@ from components.envs.skirmish.kernel.constants import (
 from components.envs.skirmish.kernel.ground import is_open
 
 
-@compiled
+@inlined
 def list_actions(i: int, units: Records, kinds: Records, rules: Record, walkable: Footing, available: Bools) -> None:
     """Write what agent i may do, (U,)."""
     available[:] = False
@@ -43,14 +41,14 @@ def list_actions(i: int, units: Records, kinds: Records, rules: Record, walkable
     if kinds[i].healing > 0.0:
         for k in range(min(rules.allies, rules.enemies)):
             if units[k].health > 0.0 and kinds[k].healing == 0.0:
-                available[FIRST_TARGET + k] = is_near(unit, units[k], SHOOT)
+                available[FIRST_TARGET + k] = is_near(unit, units[k], kinds[i].shoot)
         return
     for e in range(rules.enemies):
         enemy = units[rules.allies + e]
-        available[FIRST_TARGET + e] = enemy.health > 0.0 and is_near(unit, enemy, SHOOT)
+        available[FIRST_TARGET + e] = enemy.health > 0.0 and is_near(unit, enemy, kinds[i].shoot)
 
 
-@compiled
+@inlined
 def is_near(one: Record, other: Record, reach: float) -> bool:
     """Whether two are no farther apart than this, centre to centre."""
     dx = other.x - one.x
@@ -92,7 +90,7 @@ def probe_ground(unit: Record, rules: Record, walkable: Footing, height: Doubles
     return at
 
 
-@compiled
+@inlined
 def observe(
     i: int,
     units: Records,
@@ -134,7 +132,7 @@ def observe(
         dx = other.x - me.x
         dy = other.y - me.y
         squared = dx * dx + dy * dy
-        if squared >= SIGHT * SIGHT:
+        if squared >= kind.sight * kind.sight:
             continue
         is_enemy = j >= rules.allies
         if is_enemy:
@@ -143,9 +141,9 @@ def observe(
         else:
             p = friends_at + (j - 1 if j > i else j) * ally_width
             row[p] = 1.0
-        row[p + 1] = sqrt(squared) / SIGHT
-        row[p + 2] = dx / SIGHT
-        row[p + 3] = dy / SIGHT
+        row[p + 1] = sqrt(squared) / kind.sight
+        row[p + 2] = dx / kind.sight
+        row[p + 3] = dy / kind.sight
         p += 4
         if rules.obs_all_health:
             row[p] = other.health / kinds[j].health
@@ -166,6 +164,10 @@ def observe(
         if rules.ally_shield:
             row[at] = me.shield / kind.shield
             at += 1
+    if rules.obs_own_position:
+        row[at] = me.x / CELLS
+        row[at + 1] = me.y / CELLS
+        at += 2
     if rules.type_bits > 0:
         row[at + kind.type_bit] = 1.0
 

@@ -3,7 +3,7 @@
 from math import sqrt
 
 from components.envs.skirmish.kernel.chance import draw
-from components.envs.skirmish.kernel.compiling import compiled
+from components.envs.skirmish.kernel.compiling import compiled, inlined
 from components.envs.skirmish.kernel.constants import AIR, SWEEP_DELAY, Doubles, Record, Records
 from components.envs.skirmish.kernel.ground import distance
 from components.envs.skirmish.kernel.targets import call_for_help
@@ -12,11 +12,11 @@ LEAST_DAMAGE = 0.5
 SWEEP_REACH = 0.15  # how far to both sides of its line a beam hurts
 
 
-@compiled
+@inlined
 def hurt(j: int, attacker: int, units: Records, kinds: Records, damage: Doubles, rules: Record) -> None:
     """One hit: the shield takes what it can, armour softens the rest."""
     unit = units[j]
-    through = damage[attacker, j]
+    through = damage[kinds[attacker].type_row, kinds[j].type_row]
     absorbed = min(unit.shield, through)
     unit.shield -= absorbed
     through -= absorbed
@@ -29,7 +29,7 @@ def hurt(j: int, attacker: int, units: Records, kinds: Records, damage: Doubles,
         unit.bursting = kinds[j].burst > 0.0
     if j >= rules.allies:
         unit.attacker = attacker
-        if unit.help_in == 0:
+        if unit.help_in == 0 and rules.calls:
             call_for_help(j, attacker, units, rules)
 
 

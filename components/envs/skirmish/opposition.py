@@ -1,0 +1,111 @@
+"""The enemies' side of the table, for whoever commands them: a policy, a script, or the allies' own policy."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from components.envs.skirmish import kernel
+from components.envs.skirmish.kernel.constants import CELLS, FIRST_TARGET
+from components.envs.skirmish.options import Features
+from components.envs.skirmish.records import UNIT
+from components.envs.skirmish.scenarios import Scenario
+from components.envs.skirmish.tables import swap_sides
+
+_TURNED = ("x", "goal_x", "hit_x"), ("y", "goal_y", "hit_y")
+_REVERSED = ("facing_x", "facing_y", "heading_x", "heading_y", "steer_x", "steer_y", "push_x", "push_y")
+
+
+class Opposition:
+    """What the enemies may see and do, exactly as agents may, on the map turned by half.
+
+    So the policy of one side can command the other: its own units come first, start in the west and go east, and
+    columns are in the order that agents know. With E enemies and A agents:
+
+    Attributes:
+        obs: (B, E, O') float32, what each enemy sees.
+        state: (B, S') float32, what only a critic sees.
+        available: (B, E, U') bool, what each may do, U' = 6 + A: 0 nothing, for the dead; 1 stop; 2 to 5 move to their
+            north, south, east, west; 6 + k attack agent k, or heal friend k.
+        units: (B, E + A) of `records.UNIT`, own units first, turned as well. For looking only.
+        over: (B,) bool, battles that have ended: nothing is done there.
+    """
+
+    def __init__(self, scenario: Scenario, features: Features, n_envs: int) -> None:
+        self._scenario = scenario
+        self._swapped = replace(scenario, allies=scenario.enemies, enemies=scenario.allies)
+        self.n_agents = len(scenario.enemies)
+        self.n_actions = FIRST_TARGET + len(scenario.allies)
+        total = len(scenario.allies) + len(scenario.enemies)
+        self.obs = np.zeros((n_envs, self.n_agents, features.obs_size(self._swapped)), np.float32)
+        self.state = np.zeros((n_envs, features.state_size(self._swapped)), np.float32)
+        self.available = np.zeros((n_envs, self.n_agents, self.n_actions), np.bool_)
+        self.units: NDArray[Any] = kernel.records(np.zeros((n_envs, total), UNIT))
+        self.over = np.ones(n_envs, np.bool_)
+
+    def look(
+        self,
+        units: NDArray[Any],
+        battles: NDArray[Any],
+        kinds: NDArray[Any],
+        rules: NDArray[Any],
+        footing: NDArray[np.int8],
+        height: NDArray[np.float64],
+    ) -> None:
+        """Write all arrays from those of the allies' side."""
+        allies = len(self._scenario.allies)
+        self.units[:, : self.n_agents] = units[:, allies:]
+        self.units[:, self.n_agents :] = units[:, :allies]
+        for fields in _TURNED:
+            for field in fields:
+                self.units[field] = CELLS - self.units[field]
+        for field in _REVERSED:
+            self.units[field] *= -1.0
+        for field in ("target", "hit_target", "attacker"):
+            index = self.units[field]
+            other = np.where(index < allies, index + self.n_agents, index - allies)
+            self.units[field] = np.where(index < 0, -1, other)
+        turned = rules.copy()
+        turned["allies"], turned["enemies"] = self.n_agents, allies
+        turned["ally_shield"], turned["enemy_shield"] = rules["enemy_shield"], rules["ally_shield"]
+        self.over[:] = battles["over"]
+        kernel.show_all(
+            self.units,
+            battles,
+            kernel.records(swap_sides(kinds, self._scenario)),
+            kernel.records(turned),
+            np.ascontiguousarray(footing[:, ::-1, ::-1]),
+            np.ascontiguousarray(height[::-1, ::-1]),
+            self.obs,
+            self.state,
+            self.available,
+        )
+
+    def orders_of(self, opponent: "Opponent") -> NDArray[np.int64]:
+        """(B, E): what the opponent has its units do.
+
+        Raises:
+            ValueError: it answers with another shape or type, or with an action that is not available.
+        """
+        actions = np.asarray(opponent(self))
+        shape = (len(self.over), self.n_agents)
+        if actions.shape != shape or actions.dtype.kind not in "iu":
+            raise ValueError(f"the opponent's actions are {actions.dtype} {actions.shape}, must be integers {shape}")
+        inside = (actions >= 0) & (actions < self.n_actions)
+        chosen = np.where(inside, actions, 0)
+        may = inside & np.take_along_axis(self.available, chosen[:, :, None], axis=2)[:, :, 0]
+        wrong = np.argwhere(~may & ~self.over[:, None])
+        if len(wrong):
+            b, e = wrong[0]
+            choices = np.flatnonzero(self.available[b, e]).tolist()
+            raise ValueError(
+                f"battle {b}, enemy {e}: the opponent's action {actions[b, e]} is not available, of these one is: "
+                f"{choices}"
+            )
+        return np.ascontiguousarray(actions, np.int64)
+
+
+Opponent = Callable[[Opposition], NDArray[np.int64]]
+"""Commands the enemies: from what they see, (B, E) actions. Called before every step, for all battles at once."""

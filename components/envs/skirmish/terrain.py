@@ -1,0 +1,145 @@
+"""The ground that battles are fought on: SMAC's maps, by their cells."""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+MAP_SIZE = 32
+"""Every map is a square of this many cells, and its centre the origin of the state's coordinates."""
+
+FLOOR_HEIGHT = 191.0
+VOID_HEIGHT = 135.0
+PLATEAU_HEIGHT = 207.0
+RAMP_HEIGHT = 199.0
+
+CLEARANCE = 0.4
+"""How far from blocked cells a straight way must stay, to both sides."""
+
+
+Part = tuple[int, int, int, int]
+"""A rectangle: south, north, west, east, in cells, the upper ones exclusive."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terrain:
+    """A rectangle to walk on; everything outside it is void. Bounds in cells, the upper ones exclusive."""
+
+    south: int
+    north: int
+    west: int = 0
+    east: int = MAP_SIZE
+    parts: tuple[Part, ...] = ()
+    """The rectangles inside it that can be walked on, where that is not all of it."""
+    cliffs: tuple[Part, ...] = ()
+    """Those that only giants can cross."""
+    plateau: int = MAP_SIZE
+    """The first row of the upper floor; ramps are the two before it."""
+    winding: bool = False
+    """Straight lines do: who wants to get somewhere must know the way."""
+
+    def walkable(self) -> NDArray[np.bool_]:
+        """(32, 32) indexed [x, y]: whether a cell can be walked on."""
+        cells = np.zeros((MAP_SIZE, MAP_SIZE), dtype=np.bool_)
+        for south, north, west, east in self.parts or ((self.south, self.north, self.west, self.east),):
+            cells[west:east, south:north] = True
+        return cells
+
+    def footing(self) -> NDArray[np.int8]:
+        """(2, 32, 32) indexed [who, x, y]: where those on the ground can walk, and where giants can.
+
+        0 for a cell that is blocked, 1 for an open one that touches a blocked one, 2 for the others.
+        """
+        cells = np.stack([self.walkable()] * 2)
+        for south, north, west, east in self.cliffs:
+            cells[1, west:east, south:north] = True
+        framed = np.pad(cells, ((0, 0), (1, 1), (1, 1)), constant_values=True)
+        around = np.lib.stride_tricks.sliding_window_view(framed, (3, 3), axis=(1, 2)).all(axis=(3, 4))
+        return cells.astype(np.int8) + (cells & around)
+
+    def ways(self) -> NDArray[np.int16]:
+        """(1024, 1024) indexed by cells [from, to], a cell being 32 x + y: the cell to head for, -1 for straight on.
+
+        Empty where straight on is right everywhere.
+        """
+        return _ways(self) if self.winding else np.zeros((0, 0), dtype=np.int16)
+
+    def height(self) -> NDArray[np.float64]:
+        """(32, 32) indexed [x, y]: the height of a cell, 0 to 255."""
+        floors = np.full((MAP_SIZE, MAP_SIZE), FLOOR_HEIGHT)
+        floors[:, self.plateau - 2 : self.plateau] = RAMP_HEIGHT if self.plateau < MAP_SIZE else FLOOR_HEIGHT
+        floors[:, self.plateau :] = PLATEAU_HEIGHT
+        return np.where(self.walkable(), floors, VOID_HEIGHT)
+
+
+@lru_cache(maxsize=8)
+def _ways(terrain: Terrain) -> NDArray[np.int16]:
+    walkable = terrain.walkable()
+    cells = np.argwhere(walkable)
+    centres = cells + 0.5
+    count = len(cells)
+    delta = centres[None] - centres[:, None]
+    far = np.hypot(delta[..., 0], delta[..., 1])
+    across = np.stack([-delta[..., 1], delta[..., 0]], axis=-1) / np.maximum(far, 1e-9)[..., None]
+
+    clear = np.ones((count, count), dtype=np.bool_)
+    for share in np.linspace(0.0, 1.0, 96):
+        for side in (-CLEARANCE, 0.0, CLEARANCE):
+            points = np.floor(centres[:, None] + share * delta + side * across).astype(np.int64)
+            clear &= walkable[points[..., 0], points[..., 1]]
+
+    # Floyd and Warshall's shortest paths over the lines that are clear, remembering the first stop of each.
+    length = np.where(clear, far, np.inf)
+    stop = np.broadcast_to(np.arange(count), (count, count)).copy()
+    for via in range(count):
+        detour = length[:, via, None] + length[None, via]
+        shorter = detour < length - 1e-9
+        length[shorter] = detour[shorter]
+        stop[shorter] = np.broadcast_to(stop[:, via, None], (count, count))[shorter]
+
+    number = cells[:, 0] * MAP_SIZE + cells[:, 1]
+    heading = np.where(clear, -1, number[stop])
+    # Who stands where one cannot walk, as a giant on a cliff, is looked for at the nearest place where one can.
+    everywhere = np.stack(np.meshgrid(np.arange(MAP_SIZE), np.arange(MAP_SIZE), indexing="ij"), axis=-1).reshape(-1, 2)
+    nearest = ((everywhere[:, None] - cells[None]) ** 2).sum(axis=2).argmin(axis=1)
+    ways = np.full((MAP_SIZE**2, MAP_SIZE**2), -1, dtype=np.int16)
+    ways[number] = heading[:, nearest]
+    return ways
+
+
+def carved(*parts: Part, winding: bool = False) -> Terrain:
+    """The terrain that these rectangles make up."""
+    south, north, west, east = zip(*parts, strict=True)
+    return Terrain(min(south), max(north), min(west), max(east), parts, winding=winding)
+
+
+STRIP = Terrain(south=8, north=24)
+OPEN = Terrain(south=0, north=MAP_SIZE)
+OCTAGON = carved((6, 8, 10, 22), (8, 10, 8, 24), (10, 22, 6, 26), (22, 24, 8, 24), (24, 26, 10, 22))
+DOME = carved((8, 20, 8, 20), (20, 22, 10, 18), (22, 24, 12, 16))
+# The cells of the choke touch the others only at their corners; the real wall runs diagonally, so four more are open.
+_CHOKE = ((12, 14, 12, 14), (12, 14, 10, 12), (10, 12, 12, 14), (14, 16, 12, 14), (12, 14, 14, 16))
+_HALL = ((14, 16, 14, 26), (16, 18, 14, 28), (18, 22, 12, 30), (22, 24, 14, 30), (24, 26, 16, 30), (26, 28, 18, 30))
+CORRIDOR = carved((2, 12, 2, 12), *_CHOKE, *_HALL, (28, 30, 20, 30), winding=True)
+_LOWER_VALLEY = ((2, 4, 2, 8), (4, 8, 2, 12), (8, 12, 4, 16), (12, 16, 8, 20), (16, 18, 10, 20))
+_UPPER_VALLEY = ((18, 22, 14, 26), (22, 24, 16, 30), (24, 28, 20, 30), (28, 30, 22, 30))
+VALLEY = carved(*_LOWER_VALLEY, *_UPPER_VALLEY, winding=True)
+_BELOW = ((6, 8, 4, 28), (8, 10, 2, 30), (10, 12, 0, 32))
+_ABOVE = ((14, 16, 0, 32), (16, 18, 2, 30), (18, 20, 8, 24))
+TERRACES = replace(
+    carved(*_BELOW, (12, 14, 0, 4), (12, 14, 28, 32), *_ABOVE), cliffs=((12, 14, 4, 28),), plateau=14, winding=True
+)
+HOLLOW = carved((8, 10, 10, 20), (10, 18, 8, 22), (18, 20, 10, 20))
+
+TERRAINS = {
+    "strip": STRIP,
+    "open": OPEN,
+    "octagon": OCTAGON,
+    "dome": DOME,
+    "corridor": CORRIDOR,
+    "valley": VALLEY,
+    "terraces": TERRACES,
+    "hollow": HOLLOW,
+}
+"""By the names that scenario files use."""
