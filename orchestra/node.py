@@ -67,7 +67,8 @@ class Node:
 
     Args:
         name: its part of every address, `name/actor`.
-        listen: where other nodes reach it: `tcp://HOST:PORT`, `unix:///PATH` or `memory://NAME`; None for a node
+        listen: where other nodes reach it: `tcp://HOST:PORT`, `tls://HOST:PORT`, `unix:///PATH` or
+            `memory://NAME`; None for a node
             that is alone.
         join: where the run's root listens; None for the root itself.
         secret: what every node of the run knows; proved to each other before anything else is said.

@@ -1,5 +1,6 @@
 """`orchestra run`: start an experiment and see it through."""
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from orchestra.run_directory import RunDirectory
 from orchestra.trace.settings import TraceSettings
 from orchestra.transport.memory import MemoryTransport
 from orchestra.transport.registry import transport_for
+from orchestra.transport.tls import TLS_DIR_VARIABLE
 
 _HELP = """Run an experiment: a Python file with a function `experiment` that returns a topology.
 
@@ -43,7 +45,15 @@ def _parser() -> FlagParser:
         "--listen",
         default="tcp://127.0.0.1:0",
         metavar="ADDRESS",
-        help="where the other processes reach this one, tcp://HOST:PORT or unix:///PATH (default: tcp://127.0.0.1:0)",
+        help="where the other processes reach this one, tcp://HOST:PORT, tls://HOST:PORT or unix:///PATH "
+        "(default: tcp://127.0.0.1:0)",
+    )
+    group.add_argument(
+        "--tls-dir",
+        type=Path,
+        metavar="DIR",
+        help="the folder of ca.pem, cert.pem and key.pem (mode 0600), for --listen tls://HOST:PORT; every process of "
+        f"the run reads it. The variable {TLS_DIR_VARIABLE} does the same",
     )
     group.add_argument(
         "--log-level",
@@ -74,6 +84,8 @@ def command(arguments: list[str]) -> int:
     topology = build(function, values)
     topology.main_actor()  # or say that there is none, before anything is made
     in_one_process = options.single_process or len(topology.nodes) == 1
+    if options.tls_dir is not None:
+        os.environ[TLS_DIR_VARIABLE] = str(options.tls_dir.absolute())  # where what is launched finds it too
     transport = transport_for(options.listen)
     if not in_one_process and isinstance(transport, MemoryTransport):
         raise UsageError(f"--listen: no other process reaches {options.listen}; write tcp://HOST:PORT or unix:///PATH")
@@ -112,7 +124,7 @@ def _say_where_the_trace_is(run: RunDirectory) -> None:
 
 def _experiment_path(arguments: Sequence[str]) -> Path | None:
     """The first word that is neither a flag nor the value of a flag of `orchestra run`."""
-    takes_value = {"--seed", "--runs-dir", "--listen", "--log-level", *TraceSettings.TAKE_VALUES}
+    takes_value = {"--seed", "--runs-dir", "--listen", "--tls-dir", "--log-level", *TraceSettings.TAKE_VALUES}
     previous = ""
     for word in arguments:
         if not word.startswith("-") and previous not in takes_value:

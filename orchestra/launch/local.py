@@ -205,5 +205,4 @@ def _listen_beside(address: str, node: str) -> str:
     """Return where `node` shall listen, given where the root does."""
     if address.startswith("unix://"):
         return f"{address}.{node}"
-    host = address.removeprefix("tcp://").rpartition(":")[0]
-    return f"tcp://{host}:0"
+    return f"{address.rpartition(':')[0]}:0"

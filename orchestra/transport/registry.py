@@ -4,8 +4,14 @@ from orchestra.errors import UsageError
 from orchestra.transport.base import Transport
 from orchestra.transport.memory import MemoryTransport
 from orchestra.transport.stream import TcpTransport, UnixTransport
+from orchestra.transport.tls import TlsTransport
 
-SCHEMES: dict[str, type[Transport]] = {"memory": MemoryTransport, "tcp": TcpTransport, "unix": UnixTransport}
+SCHEMES: dict[str, type[Transport]] = {
+    "memory": MemoryTransport,
+    "tcp": TcpTransport,
+    "tls": TlsTransport,
+    "unix": UnixTransport,
+}
 
 
 def transport_for(address: str) -> Transport:

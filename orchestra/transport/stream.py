@@ -4,15 +4,18 @@ import asyncio
 import contextlib
 import os
 import socket
+import ssl
 import stat
 from typing import Any, cast
 
 from orchestra.codec import Buffer
-from orchestra.errors import NobodyListens, Unreachable, UsageError
+from orchestra.errors import HandshakeError, NobodyListens, Unreachable, UsageError
 from orchestra.transport.base import Accept, Listener
 from orchestra.transport.endpoint import Endpoint
 from orchestra.transport.frames import Outbox
 
+HANDSHAKE_S = 5.0
+"""How long the handshake of TLS may take; what comes after it is bounded by ours."""
 LINGER_S = 5.0
 """How long a peer that does not read is waited for when a connection is closed."""
 
@@ -77,6 +80,9 @@ class StreamConnection(Endpoint, asyncio.BufferedProtocol):
             self._cause = ConnectionResetError("closed by the other side")
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._cause is None and not self._closing and (exc is None or isinstance(exc, ssl.SSLError)):
+            # Over TLS an end looks different each time: in mid-record, with an alert, or with nothing at all.
+            exc = ConnectionResetError(f"closed by the other side{f': {exc.reason}' if exc is not None else ''}")
         self._lose(self._cause or exc)
 
     def _flush_in_turn(self) -> None:
@@ -109,29 +115,53 @@ class _StreamListener:
 class TcpTransport:
     """`tcp://host:port`; port 0 takes a free one."""
 
+    scheme = "tcp"
+
     def check(self, address: str) -> None:
-        _host_port(address)
+        self._host_port(address)
 
     async def listen(self, address: str, accept: Accept) -> Listener:
-        host, port = _host_port(address)
-        loop = asyncio.get_running_loop()
+        host, port = self._host_port(address)
+        context = self._context(dialing=False)
+        patience = None if context is None else HANDSHAKE_S
         try:
-            server = await loop.create_server(lambda: StreamConnection(accept), host, port)
+            server = await asyncio.get_running_loop().create_server(
+                lambda: StreamConnection(accept), host, port, ssl=context, ssl_handshake_timeout=patience
+            )
         except OSError as error:
             raise UsageError(f"cannot listen at {address}: {error.strerror or error}") from error
         bound = server.sockets[0].getsockname()[1]
-        return _StreamListener(server, f"tcp://[{host}]:{bound}" if ":" in host else f"tcp://{host}:{bound}")
+        return _StreamListener(server, f"{self.scheme}://{f'[{host}]' if ':' in host else host}:{bound}")
 
     async def clear(self, address: str) -> None:
         """A dead process leaves nothing behind."""
 
     async def dial(self, address: str) -> StreamConnection:
-        host, port = _host_port(address)
+        host, port = self._host_port(address)
+        context = self._context(dialing=True)
+        patience = None if context is None else HANDSHAKE_S
         try:
-            _, connection = await asyncio.get_running_loop().create_connection(StreamConnection, host, port)
+            _, connection = await asyncio.get_running_loop().create_connection(
+                StreamConnection, host, port, ssl=context, ssl_handshake_timeout=patience
+            )
+        except ssl.SSLError as error:
+            raise HandshakeError(f"{address} does not show a certificate of this run: {error.reason}") from error
         except OSError as error:
             raise _failure(address, error) from error
         return connection
+
+    def _context(self, *, dialing: bool) -> ssl.SSLContext | None:
+        """What is shown to, and demanded of, the other side; nothing here."""
+        return None
+
+    def _host_port(self, address: str) -> tuple[str, int]:
+        host, separator, port = address.removeprefix(f"{self.scheme}://").rpartition(":")
+        host = host.strip("[]")
+        if not separator or not _is_host(host) or not port.isdecimal() or int(port) > 65535:
+            raise UsageError(
+                f"cannot use the address {address!r}: write {self.scheme}://HOST:PORT, PORT from 0 to 65535"
+            )
+        return host, int(port)
 
 
 class UnixTransport:
@@ -144,13 +174,20 @@ class UnixTransport:
 
     async def listen(self, address: str, accept: Accept) -> Listener:
         path = _socket_path(address)
-        loop = asyncio.get_running_loop()
         await self.clear(address)
+        door = socket.socket(socket.AF_UNIX)
+        # Nobody else's from the first moment on, not from a `chmod` on. What another thread makes in that moment is
+        # stricter than it would be, no worse.
+        usual = os.umask(0o177)
         try:
-            server = await loop.create_unix_server(lambda: StreamConnection(accept), path)
+            door.bind(path)
         except OSError as error:
+            door.close()
             raise UsageError(f"cannot listen at {address}: {error.strerror or error}") from error
-        os.chmod(path, 0o600)
+        finally:
+            os.umask(usual)
+        door.setblocking(False)
+        server = await asyncio.get_running_loop().create_unix_server(lambda: StreamConnection(accept), sock=door)
         return _StreamListener(server, address, path)
 
     async def clear(self, address: str) -> None:
@@ -189,14 +226,6 @@ def _failure(address: str, error: OSError) -> Unreachable:
     # Refused is what the dead do: while a process lives, its system takes calls for it.
     kind = NobodyListens if isinstance(error, ConnectionRefusedError | FileNotFoundError) else Unreachable
     return kind(f"nobody answers at {address}: {error.strerror or error}")
-
-
-def _host_port(address: str) -> tuple[str, int]:
-    host, separator, port = address.removeprefix("tcp://").rpartition(":")
-    host = host.strip("[]")
-    if not separator or not _is_host(host) or not port.isdecimal() or int(port) > 65535:
-        raise UsageError(f"cannot use the address {address!r}: write tcp://HOST:PORT, PORT from 0 to 65535")
-    return host, int(port)
 
 
 def _is_host(name: str) -> bool:

@@ -144,7 +144,7 @@ def test_the_package_can_be_run_as_a_module() -> None:
         (["run", "errand.py", "twice.py"], None),
         (
             ["run", "errand.py", "--listen", "udp://x"],
-            "cannot use the address 'udp://x': it must begin with one of memory://, tcp://, unix://",
+            "cannot use the address 'udp://x': it must begin with one of memory://, tcp://, tls://, unix://",
         ),
         (
             ["run", "errand.py", "--listen", "memory://x"],

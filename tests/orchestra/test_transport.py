@@ -69,7 +69,7 @@ def test_an_address_of_an_unknown_scheme_is_refused_with_the_known_ones() -> Non
             transport_for(address)
         # A simulation, where there was one in this process, has made its own scheme known besides.
         assert str(caught.value).removesuffix(", sim://") == (
-            f"cannot use the address {address!r}: it must begin with one of memory://, tcp://, unix://"
+            f"cannot use the address {address!r}: it must begin with one of memory://, tcp://, tls://, unix://"
         )
 
 
@@ -113,11 +113,18 @@ def test_a_port_that_is_taken_is_a_usage_error(run: Run) -> None:
             run(_done(TcpTransport().listen(f"tcp://127.0.0.1:{port}", lambda connection: None)))
 
 
-def test_the_file_of_a_unix_socket_is_its_owner_s_alone_and_goes_with_it(run: Run, sockets: Path) -> None:
+def test_the_file_of_a_unix_socket_is_its_owner_s_alone_and_goes_with_it(
+    run: Run, sockets: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = sockets / "s"
+    monkeypatch.setattr(os, "chmod", None)  # which would leave a moment before it
 
     async def main() -> None:
-        listener = await UnixTransport().listen(f"unix://{path}", lambda connection: None)
+        usual = os.umask(0)
+        try:
+            listener = await UnixTransport().listen(f"unix://{path}", lambda connection: None)
+        finally:
+            assert os.umask(usual) == 0
         mode = stat.S_IMODE(path.stat().st_mode)
         await listener.close()
         assert mode == 0o600

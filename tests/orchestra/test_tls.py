@@ -1,0 +1,196 @@
+"""tls://: what every transport does, and who is not let in."""
+
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+
+from orchestra import Message, Node, Request, UsageError
+from orchestra.cli import main as command
+from orchestra.errors import HandshakeError, Unreachable
+from orchestra.testing import Probe, check_transport
+from orchestra.transport import tls
+from orchestra.transport.registry import transport_for
+
+Run = Callable[..., Any]
+ADDRESS = "tls://127.0.0.1:0"
+
+
+class CountMsg(Message):
+    n: int
+
+
+class DoubleMsg(Request[int]):
+    n: int
+
+
+class Folders:
+    """Certificates of an authority, and of another one that is nobody to us."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._ours, self._theirs = trustme.CA(), trustme.CA()
+
+    def make(self, name: str, *, trusts: str = "ours", holds: str = "ours") -> Path:
+        """Write a folder that trusts one authority and holds a certificate of one."""
+        folder = self._path / name
+        folder.mkdir()
+        authorities = {"ours": self._ours, "theirs": self._theirs}
+        authorities[trusts].cert_pem.write_to_path(folder / "ca.pem")
+        leaf = authorities[holds].issue_cert("some-host")
+        leaf.cert_chain_pems[0].write_to_path(folder / "cert.pem")
+        key = folder / "key.pem"
+        key.touch(0o600)
+        leaf.private_key_pem.write_to_path(key)
+        return folder
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
+    return Folders(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture(scope="module")
+def good(folders: Folders) -> Path:
+    return folders.make("good")
+
+
+@pytest.fixture
+def member(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(tls.TLS_DIR_VARIABLE, str(good))
+
+
+@pytest.mark.usefixtures("member")
+def test_it_does_what_every_transport_does(run: Run) -> None:
+    run(check_transport(ADDRESS))
+
+
+@pytest.mark.usefixtures("member")
+def test_two_nodes_talk_over_it(run: Run) -> None:
+    async def main() -> None:
+        async with (
+            Node("root", listen=ADDRESS).running() as root,
+            Node("leaf", join=root.listening, secret=root.secret).running() as leaf,
+        ):
+            assert root.listening.startswith("tls://127.0.0.1:")
+            probe = Probe(CountMsg, DoubleMsg, answers={DoubleMsg: 4})
+            there = leaf.ref(probe.start(root, "probe").address)
+            for n in range(1000):
+                await there.tell(CountMsg(n=n))
+            assert await there.ask(DoubleMsg(n=2)) == 4
+            assert await probe.heard(CountMsg, 1000) == [CountMsg(n=n) for n in range(1000)]
+
+    run(main())
+
+
+@pytest.mark.usefixtures("member")
+@pytest.mark.parametrize(
+    ("who", "options"),
+    [("stranger", {"holds": "theirs"}), ("gullible", {"trusts": "theirs"}), ("plain", None)],
+)
+def test_who_holds_no_certificate_of_the_run_is_not_let_in(
+    run: Run, folders: Folders, monkeypatch: pytest.MonkeyPatch, who: str, options: dict[str, str] | None
+) -> None:
+    monkeypatch.setattr("orchestra.peers.BACKOFF_S", 0.001)
+
+    async def main() -> None:
+        async with Node("root", listen=ADDRESS).running() as root:
+            address = root.listening
+            if options is None:
+                address = address.replace("tls://", "tcp://")
+            else:
+                monkeypatch.setenv(tls.TLS_DIR_VARIABLE, str(folders.make(who, **options)))
+            with pytest.raises((Unreachable, HandshakeError)):
+                async with Node("leaf", join=address, secret=root.secret).running():
+                    pytest.fail("let in")
+            assert root.statistics().peers == ()
+
+    run(main())
+
+
+def test_only_the_newest_protocol_is_spoken(good: Path) -> None:
+    for dialing in (True, False):
+        context = tls.credentials(good, dialing=dialing)
+        assert context.minimum_version is ssl.TLSVersion.TLSv1_3
+        assert context.verify_mode is ssl.CERT_REQUIRED
+
+
+@pytest.mark.parametrize(
+    ("spoil", "text"),
+    [
+        (lambda folder: (folder / "key.pem").chmod(0o640), "key.pem' has mode 0640: others could read the key; chmod "),
+        (lambda folder: (folder / "ca.pem").unlink(), "ca.pem': No such file or directory; tls:// needs ca.pem, cert"),
+        (lambda folder: (folder / "cert.pem").write_text("no certificate"), "cannot use the certificates in "),
+    ],
+    ids=["mode", "missing", "no certificate"],
+)
+def test_a_folder_that_will_not_do_is_refused_in_one_line(
+    folders: Folders, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Path], Any], text: str
+) -> None:
+    folder = folders.make(f"spoilt-{abs(hash(text))}")
+    spoil(folder)
+    monkeypatch.setenv(tls.TLS_DIR_VARIABLE, str(folder))
+    with pytest.raises(UsageError) as caught:
+        transport_for(ADDRESS).check(ADDRESS)
+    assert text in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_run_without_certificates_is_refused_before_it_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv(tls.TLS_DIR_VARIABLE, raising=False)
+    file = tmp_path / "plan.py"
+    file.write_text(PLAN)
+    words = ["run", str(file), "--runs-dir", str(tmp_path / "runs"), "--listen", ADDRESS]
+    assert command(words) == 2
+    assert "tls:// needs certificates: --tls-dir, or ORCHESTRA_TLS_DIR, names their folder" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_run_of_several_processes_goes_over_it(
+    tmp_path: Path, good: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(tls.TLS_DIR_VARIABLE, "")  # set back when the test ends
+    file = tmp_path / "plan.py"
+    file.write_text(PLAN)
+    words = ["run", str(file), "--runs-dir", str(tmp_path / "runs"), "--listen", ADDRESS, "--tls-dir", str(good)]
+    assert command(words) == 0
+    assert "BEGIN" not in capsys.readouterr().err
+
+
+PLAN = """
+from orchestra import Actor, Message, Ref, Topology, on
+
+
+class HelloMsg(Message):
+    pass
+
+
+class Boss(Actor[HelloMsg]):
+    @on(HelloMsg)
+    def hello(self, msg: HelloMsg) -> None:
+        self.stop()
+
+
+class Clerk(Actor[HelloMsg]):
+    def __init__(self, boss: Ref[HelloMsg]) -> None:
+        self._boss = boss
+
+    async def started(self) -> None:
+        await self._boss.tell(HelloMsg())
+
+    @on(HelloMsg)
+    def hello(self, msg: HelloMsg) -> None: ...
+
+
+def experiment() -> Topology:
+    topology = Topology("plan")
+    boss = topology.node("root").spawn("boss", Boss)
+    topology.node("other").spawn("clerk", Clerk, boss)
+    topology.until(boss)
+    return topology
+"""
