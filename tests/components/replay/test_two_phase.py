@@ -73,7 +73,7 @@ def test_draws_are_those_from_the_union_however_large_a_client_is_and_however_of
     clients, weights = union
     made, server, generator = replays(clients), make_server(*SIZES, max_uses=max_uses), rng(1)
     counts = np.zeros(len(weights))
-    for _ in range(500):
+    for _ in range(300):
         for name, replay in made.items():
             # Where items come again, clients push when they are missed, below; else far more than is drawn.
             for _ in range(RATES[name] if max_uses == 1 else 1):
