@@ -15,7 +15,7 @@ import asyncio
 import hashlib
 import hmac
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgpack
@@ -57,7 +57,7 @@ class Hello:
 
     def pack(self) -> bytes:
         """Return it as a header."""
-        packed: bytes = msgpack.packb(asdict(self))
+        packed: bytes = msgpack.packb({name: getattr(self, name) for name in self.__slots__})
         return packed
 
     @classmethod

@@ -7,6 +7,8 @@
         clock.advance(60.0)
         assert await ledger.heard(ResultMsg) == [ResultMsg(team="marines", score=1.0)]
 
+A whole run in a world where everything goes wrong is what `orchestra.simulation` is for.
+
 Nothing here sleeps: a test says how far time goes, waits for a message, or waits until nothing happens any more.
 """
 

@@ -223,7 +223,7 @@ class SimulatedConnection(Endpoint):
         self._network = network
         self._loop = loop
         self._dice = loop.dice
-        self._outbox: list[bytes] = []
+        self._outbox: list[Buffer] = []
         self._waiting_to_resend: list[bytes | None] = []
         self._arrives = 0.0
         """When the last of what was sent arrives; nothing overtakes it."""
@@ -250,7 +250,7 @@ class SimulatedConnection(Endpoint):
             return
         if not self._outbox:
             self._loop.call_soon(self._flush, context=self.strand.context)
-        self._outbox.extend(bytes(piece) for piece in pieces)
+        self._outbox.extend(pieces)
 
     def close(self) -> None:
         if self._closing:

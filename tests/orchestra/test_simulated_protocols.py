@@ -1,6 +1,7 @@
 """What the runtime promises, under many schedules: order, once, answers, ends, room, refs that outlive a failure."""
 
 import asyncio
+import contextlib
 import zlib
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -170,11 +171,37 @@ async def tells_to_actors_that_fail(sim: Simulation) -> None:
     conversation.check(6)
 
 
+async def tells_to_one_that_dies(sim: Simulation) -> None:
+    lives: list[Heard] = []
+
+    def live(node: Node) -> None:
+        lives.append({})
+        node.spawn("hearer", Hearer, "b", lives[-1])
+
+    a, b = sim.node("a"), sim.node("b", live, kept=True)
+    await sim.start()
+    async with sim.faults(kills=0.2, cuts=1.0, partitions=0.2, stills=0.1):
+        for number in range(40):
+            with contextlib.suppress(Unreachable, TimeoutError):
+                async with asyncio.timeout(30.0):
+                    await a.ref("b/hearer").tell(CountedMsg(sender="a", number=number))
+            await asyncio.sleep(sim.dice.exponential(0.3))
+    await sim.until(lambda: b.running)
+    await asyncio.sleep(10.0)
+    heard = [number for life in lives for number in life.get(("a", "b"), ())]
+    assert heard == sorted(set(heard))
+    assert heard
+
+
 @pytest.mark.parametrize(
     ("scenario", "seeds"), [(undisturbed_tells, 150), (disturbed_tells, 200), (tells_to_actors_that_fail, 100)]
 )
 def test_what_is_told_is_heard_once_and_in_order(scenario: Callable[[Simulation], Any], seeds: int) -> None:
     each_seed(scenario, seeds)
+
+
+def test_what_is_told_to_one_that_dies_and_comes_back_is_heard_once_at_most_and_in_order() -> None:
+    each_seed(tells_to_one_that_dies, 150)
 
 
 # Asks -----------------------------------------------------------------------------------------------------------------
@@ -368,6 +395,10 @@ async def one_that_is_stuck(sim: Simulation) -> None:
     assert _depth(b, "b/stuck") == CREDIT - 1
     assert heard["third", "b"] == list(range(4 * CREDIT))
     assert b.node.statistics().peers == ("a",)  # the heartbeat went on
+    (link,) = a.node.statistics().links
+    assert link.waiting == 2  # each teller has one message in hand, and no more
+    assert link.in_flight <= CREDIT + CREDIT // 4  # of what was heard some may not have been credited back yet
+    assert link.unacknowledged <= 2  # a heartbeat's worth
     stuck.release()
     await sim.until(lambda: len(stuck.messages) == 6 * CREDIT)
     for name in ("one", "other"):
