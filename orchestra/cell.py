@@ -304,6 +304,8 @@ class Cell:
         if self.parent and envelope.sender == self.parent:
             self.request_stop()
             return
+        if not self.children.is_news(envelope.sender):
+            return
         if TerminatedMsg in self.kind.handlers:  # the actor deals with it; else `_handle_system` does
             self.children.forget_far(envelope.sender)
         self.mailbox.put_nowait(envelope)
@@ -484,7 +486,7 @@ class Cell:
     def begin_anew(self) -> None:
         """Forget what belonged to the last incarnation only."""
         self._rng = None
-        self.children = Children(self)
+        self.children = Children(self, self.children.expected)
 
     async def bury(self) -> list[ActorFailed]:
         """End what belonged to this incarnation, so that the next one finds nothing half done.

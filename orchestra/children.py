@@ -24,7 +24,10 @@ class Children:
     of the one before has returned. One that fails on the way begins anew; a failure elsewhere joins the round.
     """
 
-    def __init__(self, parent: "Cell") -> None:
+    def __init__(self, parent: "Cell", expected: set[str] | None = None) -> None:
+        self.expected = set() if expected is None else expected
+        """Those on other nodes of whose end the parent need not be told: it stopped them, or they failed it. An
+        incarnation leaves them to the next."""
         self._parent = parent
         self._strategy = parent.kind.children_strategy
         self._cells: list[Cell] = []
@@ -42,6 +45,14 @@ class Children:
         """Take note of a new child on another node; one that is on this node is a child already."""
         if node_of(address) != self._parent.node.name:
             self._far.append(address)
+            self.expected.discard(address)  # what was said of the end of the last of that name has arrived before this
+
+    def is_news(self, address: str) -> bool:
+        """Whether the parent, which watches it, should be told that the actor at `address` is gone."""
+        if address in self.expected:
+            self.expected.remove(address)
+            return False
+        return True
 
     def forget_far(self, address: str) -> None:
         """Take note that a child on another node is gone, if it was one."""
@@ -51,6 +62,7 @@ class Children:
     async def stop(self) -> list[ActorFailed]:
         """Stop all, those on other nodes first, then the youngest first; return what failed on the way."""
         far, self._far = self._far, []
+        self.expected.update(far)
         for address in reversed(far):
             self._escalated += await self._stop_far(address)
         for child in reversed(self._cells):
@@ -85,6 +97,7 @@ class Children:
         failed, self._escalated = self._escalated, []
         if message.address in self._far:
             self._far.remove(message.address)
+            self.expected.add(message.address)
             failed.append(ActorFailed(message.address, message.reason))
         if len(failed) == 1:
             raise failed[0]

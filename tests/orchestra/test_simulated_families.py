@@ -1,0 +1,327 @@
+"""Families and asks under many schedules: whoever should live lives, whoever should not is gone, and nothing is left."""
+
+import asyncio
+from typing import Any, ClassVar
+
+from orchestra import (
+    Actor,
+    ActorStopped,
+    AllForOne,
+    AskFailed,
+    Message,
+    Node,
+    OneForOne,
+    OrchestraError,
+    Ref,
+    Request,
+    Restart,
+    RestForOne,
+    TerminatedMsg,
+    Unreachable,
+    on,
+)
+from orchestra.simulation import Simulation, each_seed
+
+PATIENT = Restart(limit=10_000, within=60.0, backoff=0.05, backoff_max=0.4)
+
+
+class WorkMsg(Message):
+    """Work so long; then fail, perhaps."""
+
+    seconds: float
+    fail: bool
+
+
+class WhoMsg(Request[str]):
+    """Who are you?"""
+
+
+# One node -------------------------------------------------------------------------------------------------------------
+
+
+class World:
+    """What the children of one parent are seen to do."""
+
+    def __init__(self, fragile_starts: list[str]) -> None:
+        self.newest: dict[str, object] = {}
+        """The newest incarnation of each."""
+        self.busy: set[str] = set()
+        self.fragile_starts = fragile_starts
+        """Who fails at its next start, once for each entry."""
+
+
+class Member(Actor[WorkMsg | WhoMsg]):
+    supervision = PATIENT
+
+    def __init__(self, name: str, world: World) -> None:
+        self.name, self.world = name, world
+        assert name not in world.busy, "the last incarnation is still at work"
+        world.newest[name] = self
+
+    async def started(self) -> None:
+        await asyncio.sleep(0.01)
+        if self.name in self.world.fragile_starts:
+            self.world.fragile_starts.remove(self.name)
+            raise ValueError("stillborn")
+
+    @on(WorkMsg)
+    async def work(self, msg: WorkMsg) -> None:
+        assert self.world.newest[self.name] is self, "another incarnation has taken its place"
+        self.world.busy.add(self.name)
+        try:
+            await asyncio.sleep(msg.seconds)
+        finally:
+            self.world.busy.discard(self.name)
+        if msg.fail:
+            raise ValueError("worn out")
+
+    @on(WhoMsg)
+    def who(self, msg: WhoMsg) -> str:
+        assert self.world.newest[self.name] is self
+        return self.name
+
+
+class Head(Actor[WorkMsg]):
+    supervision = PATIENT
+
+    def __init__(self, names: str, world: World) -> None:
+        self.names, self.world = names, world
+
+    async def started(self) -> None:
+        for name in self.names:
+            self.spawn(name, Member, name, self.world)
+
+    @on(WorkMsg)
+    async def work(self, msg: WorkMsg) -> None:
+        await asyncio.sleep(msg.seconds)
+        if msg.fail:
+            raise ValueError("headache")
+
+
+async def families_that_fail(sim: Simulation) -> None:
+    names = "abcd"[: 1 + sim.dice.below(4)]
+    strategy = sim.dice.choice((OneForOne(), AllForOne(), RestForOne(), AllForOne(PATIENT), RestForOne(PATIENT)))
+    world = World([sim.dice.choice(names) for _ in range(sim.dice.below(3))])
+    kind: Any = type("Head", (Head,), {"children_strategy": strategy})
+    process = sim.node("a", lambda node: node.spawn("head", kind, names, world))
+    await sim.start()
+    stopped = set()
+    for _ in range(sim.dice.below(12)):
+        name = sim.dice.choice(names)
+        match sim.dice.below(12):
+            case 0:
+                world.fragile_starts.append(name)
+            case 1:
+                await process.ref("a/head").tell(WorkMsg(seconds=sim.dice.exponential(0.1), fail=True))
+                stopped.clear()  # what it spawns anew is there again
+            case 2 if name not in stopped and f"a/head:{name}" in process.node.cells:
+                process.node.cell(f"a/head:{name}").request_stop()
+                stopped.add(name)
+            case _:
+                try:
+                    work = WorkMsg(seconds=sim.dice.exponential(0.1), fail=sim.dice.chance(0.5))
+                    await process.ref(f"a/head:{name}").tell(work)
+                except Unreachable:
+                    pass
+        if sim.dice.chance(0.6):
+            await asyncio.sleep(sim.dice.exponential(0.2))
+    await asyncio.sleep(30.0)
+    assert not world.busy
+    for name in names:
+        if name not in stopped:
+            assert await process.ref(f"a/head:{name}").ask(WhoMsg()) == name
+
+
+def test_whoever_fails_lives_again_with_its_siblings_whatever_happens_when() -> None:
+    each_seed(families_that_fail, 200)
+
+
+# Asks that are given up -----------------------------------------------------------------------------------------------
+
+
+class AskMsg(Request[int]):
+    """Wait, park, fail, or ask the next ones, as the numbers say."""
+
+    path: tuple[str, ...]
+    """Whom to ask on."""
+    seconds: float
+    parks: bool
+
+
+class Link(Actor[AskMsg | WhoMsg]):
+    """Passes asks on."""
+
+    supervision = PATIENT
+    under_way: ClassVar[set[object]] = set()
+
+    @on(AskMsg)
+    async def ask(self, msg: AskMsg) -> Any:
+        if msg.parks:
+            return asyncio.create_task(self.answer(msg))
+        return await self.answer(msg)
+
+    async def answer(self, msg: AskMsg) -> int:
+        token = object()
+        self.under_way.add(token)
+        try:
+            await asyncio.sleep(msg.seconds)
+            if not msg.path:
+                return 1
+            to: Ref[AskMsg] = Ref(msg.path[0])
+            return 1 + await to.ask(AskMsg(path=msg.path[1:], seconds=msg.seconds, parks=msg.parks))
+        finally:
+            self.under_way.discard(token)
+
+    @on(WhoMsg)
+    def who(self, msg: WhoMsg) -> str:
+        return self.me.address
+
+
+async def asks_that_are_given_up(sim: Simulation) -> None:
+    Link.under_way.clear()
+
+    def spawn(node: Node) -> None:
+        for name in ("one", "two"):
+            node.spawn(name, Link)
+
+    processes = [sim.node(name, spawn) for name in "abc"]
+    addresses = [f"{name}/{actor}" for name in "abc" for actor in ("one", "two")]
+    await sim.start()
+
+    async def ask() -> None:
+        path = tuple(sim.dice.choice(addresses) for _ in range(1 + sim.dice.below(4)))
+        request = AskMsg(path=path[1:], seconds=sim.dice.exponential(0.05), parks=sim.dice.chance(0.4))
+        try:
+            async with asyncio.timeout(sim.dice.exponential(0.3)):
+                assert await sim.dice.choice(processes).ref(path[0]).ask(request) == len(path)
+        except TimeoutError:
+            pass
+        except (AskFailed, ActorStopped):
+            pass  # it, or one on the path, would have waited for itself; which fails it, and what it had parked
+
+    async with asyncio.timeout(300.0):
+        for _ in range(4):
+            await asyncio.gather(*(ask() for _ in range(5)))
+    await asyncio.sleep(5.0)
+    assert not Link.under_way, "what nobody waits for is not worked at"
+    for process in processes:
+        assert not process.node._pending
+        for link in process.node.peers._links.values():
+            assert not link._asked
+        for address in addresses:
+            if address.startswith(process.name):
+                assert await process.ref(address).ask(WhoMsg()) == address
+
+
+def test_asks_that_are_given_up_leave_nothing_behind() -> None:
+    each_seed(asks_that_are_given_up, 150)
+
+
+# Families across nodes ------------------------------------------------------------------------------------------------
+
+
+class Chief(Actor[WorkMsg | WhoMsg]):
+    """Has a child on every other node, and starts lost ones again."""
+
+    supervision = PATIENT
+
+    def __init__(self, nodes: tuple[str, ...]) -> None:
+        self.nodes = nodes
+
+    async def started(self) -> None:
+        for node in self.nodes:
+            await self.start_on(node)
+
+    async def start_on(self, node: str) -> None:
+        while True:
+            try:
+                await self.spawn_on(node, "limb", Limb, self.me)
+            except OrchestraError:
+                await asyncio.sleep(0.5)  # it is not there, or the last one is still about to end
+            else:
+                return
+
+    @on(WorkMsg)
+    async def work(self, msg: WorkMsg) -> None:
+        await asyncio.sleep(msg.seconds)
+        if msg.fail:
+            raise ValueError("headache")
+
+    @on(WhoMsg)
+    def who(self, msg: WhoMsg) -> str:
+        return self.me.address
+
+    @on(TerminatedMsg)
+    async def mourn(self, msg: TerminatedMsg) -> None:
+        await self.start_on(msg.address.partition("/")[0])
+
+
+class Limb(Actor[WorkMsg | WhoMsg]):
+    supervision = Restart(limit=1, within=5.0, backoff=0.05)
+
+    def __init__(self, chief: Ref[WorkMsg | WhoMsg]) -> None:
+        self.chief = chief
+
+    @on(WorkMsg)
+    async def work(self, msg: WorkMsg) -> None:
+        await asyncio.sleep(msg.seconds)
+        if msg.fail:
+            raise ValueError("sprained")
+
+    @on(WhoMsg)
+    def who(self, msg: WhoMsg) -> str:
+        return self.me.address
+
+
+async def families_across_nodes(sim: Simulation) -> None:
+    a = sim.node("a", lambda node: node.spawn("chief", Chief, ("b", "c")))
+    others = {name: sim.node(name) for name in "bc"}
+    await sim.start()
+    limbs = [f"{name}/a.chief:limb" for name in "bc"]
+    await sim.until(lambda: all(limb in others[limb[0]].node.cells for limb in limbs))
+    for _ in range(sim.dice.below(6)):
+        limb = sim.dice.choice(limbs)
+        match sim.dice.below(8):
+            case 0:
+                await a.ref("a/chief").tell(WorkMsg(seconds=0.01, fail=True))
+            case 1 | 2:
+                sim.cut(a, others[limb[0]])
+            case 3 if limb in others[limb[0]].node.cells:
+                others[limb[0]].node.cell(limb).request_stop()
+            case _:
+                try:
+                    await a.ref(limb).tell(WorkMsg(seconds=sim.dice.exponential(0.05), fail=sim.dice.chance(0.6)))
+                except Unreachable:
+                    pass
+        if sim.dice.chance(0.6):
+            await asyncio.sleep(sim.dice.exponential(0.3))
+    end = sim.dice.below(3)
+    if end == 0:
+        a.node.cell("a/chief").request_stop()
+    elif end == 1:
+        a.node.cell("a/chief").request_stop(graceful=False)
+    await asyncio.sleep(120.0)
+    for limb in limbs:
+        if end < 2:
+            assert limb not in others[limb[0]].node.cells, "nobody outlives its parent"
+        else:
+            assert await a.ref(limb).ask(WhoMsg()) == limb
+
+
+def test_a_child_on_another_node_lives_exactly_as_long_as_its_parent_wants() -> None:
+    each_seed(families_across_nodes, 150)
+
+
+async def parents_whose_node_is_killed(sim: Simulation) -> None:
+    a = sim.node("a", lambda node: node.spawn("chief", Chief, ("b", "c")))
+    others = {name: sim.node(name) for name in "bc"}
+    await sim.start()
+    await asyncio.sleep(sim.dice.exponential(0.05))
+    a.kill(silently=sim.dice.chance(0.5))
+    await asyncio.sleep(120.0)
+    for name, process in others.items():
+        assert not process.running or f"{name}/a.chief:limb" not in process.node.cells
+
+
+def test_a_child_does_not_outlive_the_node_of_its_parent() -> None:
+    each_seed(parents_whose_node_is_killed, 60)
