@@ -1,6 +1,7 @@
-"""Families and asks under many schedules: whoever should live lives, whoever should not is gone, and nothing is left."""
+"""Families and asks under many schedules: whoever should live lives, whoever should not is gone."""
 
 import asyncio
+import contextlib
 from typing import Any, ClassVar
 
 from orchestra import (
@@ -289,10 +290,8 @@ async def families_across_nodes(sim: Simulation) -> None:
             case 3 if limb in others[limb[0]].node.cells:
                 others[limb[0]].node.cell(limb).request_stop()
             case _:
-                try:
+                with contextlib.suppress(Unreachable):
                     await a.ref(limb).tell(WorkMsg(seconds=sim.dice.exponential(0.05), fail=sim.dice.chance(0.6)))
-                except Unreachable:
-                    pass
         if sim.dice.chance(0.6):
             await asyncio.sleep(sim.dice.exponential(0.3))
     end = sim.dice.below(3)
