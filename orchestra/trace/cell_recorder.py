@@ -103,6 +103,8 @@ class CellRecorder:
         self._timers.clear()
         kind = self._cell.kind
         parent = self._parent
+        if parent is None and self._cell.parent:
+            parent = (self._cell.parent, 0, 0)  # of another node; which of its activations it was, that node knows
         origin = "planned" if self._address in recorder.planned else "outside" if parent is None else "child"
         clock, now = recorder.tick(), recorder.clock.monotonic()
         row: list[Any] = [self._address, self._incarnation, clock, now]

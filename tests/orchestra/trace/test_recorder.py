@@ -452,3 +452,39 @@ def test_clocks_follow_causes_across_nodes_and_back(tmp_path: Path, clock: Manua
             assert deliveries[answer.number].clock < answer.clock
             checked += 1
     assert checked == 3
+
+
+class Founder(Actor[PokeMsg]):
+    """Starts a child on another node."""
+
+    @on(PokeMsg)
+    async def poke(self, msg: PokeMsg) -> None:
+        await self.spawn_on("right", "child", Answerer, factor=3)
+
+
+def test_a_child_on_another_node_names_its_parent(tmp_path: Path, clock: ManualClock) -> None:
+    async def test() -> None:
+        secret, address = b"s" * 32, f"memory://{tmp_path.name}"
+        recorders = {
+            name: TraceSettings(mode="full").recorder(name, tmp_path, clock=clock, seed=0) for name in ("left", "right")
+        }
+        options: dict[str, Any] = {"secret": secret, "clock": clock, "inline": True}
+        left = Node("left", listen=f"{address}-left", recorder=recorders["left"], **options)
+        right = Node("right", listen=f"{address}-right", join=f"{address}-left", recorder=recorders["right"], **options)
+        async with left.running(), right.running():
+            await left.spawn("founder", Founder).tell(PokeMsg(what=""))
+            await settle(left, right)
+
+    run(test)
+    with RunTrace(tmp_path) as trace:
+        (child,) = [actor for actor in trace.actors() if actor.startswith("right/")]
+        birth = trace.life(child).birth
+        assert (birth.origin, birth.parent) == ("child", "left/founder")
+        asked, watched = [
+            effect
+            for each in trace.activations(trace.life("left/founder"))
+            for effect in each.effects
+            if isinstance(effect, Asked | Watched)
+        ]
+    assert (asked.recipient, asked.type.name) == ("right/system", "SpawnMsg")
+    assert watched.address == child
