@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestra.simulation import Process, Simulation
+from orchestra.simulation import Process, Simulation, each_seed
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "testing.md").read_text()
@@ -47,3 +47,13 @@ def test_what_the_page_lists_exists(kind: type[object], owner: str) -> None:
 @pytest.mark.parametrize("link", re.findall(r"\]\(((?!http)[^)]+)\)", PAGE))
 def test_every_link_leads_somewhere(link: str) -> None:
     assert (ROOT / "docs" / link).exists()
+
+
+def test_a_failure_looks_as_the_page_shows_it() -> None:
+    example = sys.modules["testing_simulation"]
+    with pytest.raises(AssertionError) as caught:
+        each_seed(example.bookings(example.with_a_new_ledger), 50)
+    (shown,) = re.findall(r"^```text\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)
+    found = f"AssertionError: {caught.value}\n{caught.value.__notes__[0]}\n"
+    # Which seed it is, and which seats, changes with whatever changes a schedule.
+    assert re.sub(r"\d+(, \d+)*", "N", found) == re.sub(r"\d+(, \d+)*", "N", shown)
