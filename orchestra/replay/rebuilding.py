@@ -5,7 +5,7 @@ import importlib
 import inspect
 import platform
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -49,10 +49,14 @@ class Sources:
     """Its class, if that is known."""
     changes: Mapping[str, str] | None = None
     """Flags of the experiment that shall be others, as on a command line."""
+    arguments: Mapping[str, Any] | None = None
+    """Arguments of the constructor that shall be others."""
+    edited: type[Actor[Any]] | None = None
+    """A class to take the place of the actor's own."""
 
 
 def rebuilt(life: Life, sources: Sources, recipe_of_child: Callable[[Life], Recipe]) -> Rebuilt:
-    """Return how the actor of `life` is made.
+    """Return how the actor of `life` is made, with what `sources` wants changed.
 
     Args:
         life: what was recorded of it.
@@ -63,6 +67,21 @@ def rebuilt(life: Life, sources: Sources, recipe_of_child: Callable[[Life], Reci
         CannotReplay: the trace does not say enough.
         ExperimentChanged: the experiment is not what it was.
     """
+    found = _as_it_was(life, sources, recipe_of_child)
+    if not sources.arguments and sources.edited is None:
+        return found
+    recipe = found.recipe if isinstance(found.recipe, partial) else partial(found.recipe)
+    if recipe.func is not found.kind:
+        raise CannotReplay(
+            f"{life.birth.actor} is made by {recipe.func!r}, of which nothing can be changed from outside"
+        )
+    kind = sources.edited or found.kind
+    made = partial(kind, *recipe.args, **{**recipe.keywords, **(sources.arguments or {})})
+    return replace(found, kind=kind, recipe=made)
+
+
+def _as_it_was(life: Life, sources: Sources, recipe_of_child: Callable[[Life], Recipe]) -> Rebuilt:
+    """Return how the actor of `life` was made."""
     birth = life.birth
     if sources.recipe is not None:
         kind = sources.kind or actor_class_named(birth.kind, life.header, sources)
@@ -107,6 +126,15 @@ def topology_of(header: Header, sources: Sources) -> Topology:
         if text is not None:
             values[flag.name] = None if flag.optional and text.lower() == "none" else flag.value_of(text)
     return build(function, values)
+
+
+def flags_of(header: Header, sources: Sources) -> list[str]:
+    """Return the names of the experiment's flags.
+
+    Raises:
+        ExperimentChanged: its file is not what it was.
+    """
+    return [flag.name for flag in Flags.of(load_experiment(_file_of(header, sources)))]
 
 
 def message_class(kind: MessageType, header: Header, sources: Sources) -> type[Message]:

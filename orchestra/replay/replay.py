@@ -26,7 +26,7 @@ from orchestra.message import AnyArray, Message
 from orchestra.replay.causes import causes_of
 from orchestra.replay.difference import Difference
 from orchestra.replay.divergence import Divergence, named
-from orchestra.replay.rebuilding import Rebuilt, Sources, message_class, rebuilt
+from orchestra.replay.rebuilding import Rebuilt, Sources, flags_of, message_class, rebuilt
 from orchestra.replay.stage import Performance, Recipe, Stage, was_cut_off
 from orchestra.system import StopMsg
 from orchestra.trace.cell_recorder import failure_of
@@ -177,6 +177,32 @@ class Replay(Generic[A]):
     def failure(self) -> Exception | None:
         """What the actor raised, if it has failed; with its traceback."""
         return self._failure
+
+    @property
+    def kind(self) -> type[Actor[Any]]:
+        """The actor's class."""
+        return self._rebuilt.kind
+
+    def flags(self) -> list[str]:
+        """Return the names of the experiment's flags, where the actor comes from one."""
+        if self.life.birth.origin != "planned" or self.sources.recipe is not None:
+            return []
+        return flags_of(self.life.header, self.sources)
+
+    def parameters(self) -> list[str]:
+        """Return the names of what the actor's constructor takes."""
+        return list(inspect.signature(self.kind).parameters)
+
+    # Changing it
+
+    def remake(self, sources: Sources) -> None:
+        """Begin again, with an actor that comes from elsewhere."""
+        self.sources = sources
+        self._begin()
+
+    def recast(self, kind: type[Actor[Any]]) -> None:
+        """Have the live actor be of another class from now on."""
+        self.actor.__class__ = kind  # type: ignore[assignment]  # an edited copy of its own
 
     # Going on
 
@@ -348,13 +374,26 @@ class Replay(Generic[A]):
         await self._actor.stopped()
 
     def _message(self, delivery: Delivery) -> Message:
-        kind = message_class(delivery.type, self.life.header, self.sources)
+        kind = self._edited_message(delivery) or message_class(delivery.type, self.life.header, self.sources)
         if delivery.fields is None:
             raise ValuesMissing(
                 f"{self.address}: what delivery {delivery.n:,} said was not recorded: the fields of "
                 f"{delivery.type.name} were left out of the trace"
             )
         return codec.build(kind, self.trace.resolved(dict(delivery.fields)))
+
+    def _edited_message(self, delivery: Delivery) -> type[Message] | None:
+        """Return the class's own copy of a message that stands in its file, where another file takes its place."""
+        kind = self.kind if self._actor is None else type(self._actor)
+        name, tag = delivery.type.name, delivery.type.tag
+        if any(message.wire.tag == tag for message in kind.handlers):
+            return None
+        own = [
+            message
+            for message in kind.handlers
+            if message.__name__ == name and message.wire.fields == delivery.type.fields
+        ]
+        return own[0] if own else None
 
     def _values(self, digest: Digest) -> AnyArray | None:
         return self.trace.array(digest.digest)

@@ -536,3 +536,27 @@ def _place() -> str:
             return ""  # a task of its own that was begun elsewhere
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+
+
+def recorded_said(activation: Activation) -> list[Said]:
+    """Return what an actor said to others in an activation, by the record."""
+    said = []
+    for effect in activation.effects:
+        match effect:
+            case Sent(recipient=recipient, type=kind, fields=fields):
+                said.append(Said("told", recipient, kind.name, fields))
+            case Asked(recipient=recipient, type=kind, fields=fields):
+                said.append(Said("asked", recipient, kind.name, fields))
+            case TimerSet(delay=delay, type=kind, fields=fields):
+                said.append(Said(f"set a timer of {delay:g} s,", "itself", kind.name, fields))
+            case Spawned(address=address, kind=name):
+                said.append(Said("spawned", address, name, {}))
+            case AnswerGiven(request=request, value=value):
+                said.append(Said("answered", request.sender, _type_of_request(activation), value))
+            case AnswerRefused(request=request, error=error, text=text):
+                said.append(Said("refused", request.sender, _type_of_request(activation), f"{error}: {text}"))
+    return said
+
+
+def _type_of_request(activation: Activation) -> str:
+    return "" if activation.delivery is None else activation.delivery.type.name

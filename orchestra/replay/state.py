@@ -1,0 +1,157 @@
+"""Where two objects of one class differ inside, however deep."""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import PurePath
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from orchestra.message import Message
+from orchestra.ref import Ref
+from orchestra.replay.difference import Difference, first_difference, shown
+
+LARGE = 1 << 20
+"""Bytes from which an array is looked at only when everything is."""
+_ATOMS = (type(None), bool, int, float, complex, str, bytes, Enum, PurePath, Ref, np.generic, np.dtype)
+_OPAQUE = (type, FunctionType, BuiltinFunctionType, MethodType, ModuleType)
+_LEFT_OUT = frozenset({"_context"})
+"""What the runtime put there."""
+
+Step = tuple[str, Any]
+"""`attr` or `item`, and its name, index or key."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateDifference:
+    """One place in an object where it is not as another is."""
+
+    steps: tuple[Step, ...]
+    one: Any
+    other: Any
+    difference: Difference
+
+    @property
+    def path(self) -> str:
+        """The place, as one would write it: `_policy._optimizer.param_groups[0]['lr']`."""
+        return "".join(f".{name}" if sort == "attr" else f"[{name!r}]" for sort, name in self.steps).removeprefix(".")
+
+    @property
+    def simple(self) -> bool:
+        """Whether what differs is a plain value, that one could set."""
+        return isinstance(self.one, _ATOMS) and isinstance(self.other, _ATOMS)
+
+    def assign(self, root: Any) -> None:
+        """Set this place of `root` to what `other` has there.
+
+        Raises:
+            LookupError, AttributeError, TypeError: `root` has no such place, or it cannot be set.
+        """
+        holder = root
+        for sort, name in self.steps[:-1]:
+            holder = getattr(holder, name) if sort == "attr" else holder[name]
+        sort, name = self.steps[-1]
+        if sort == "attr":
+            setattr(holder, name, self.other)
+        else:
+            holder[name] = self.other
+
+
+def state_differences(one: Any, other: Any, *, whole: bool = True) -> Iterator[StateDifference]:
+    """Yield where two objects differ inside: attributes, items of containers, numbers of arrays.
+
+    Args:
+        one: an object.
+        other: another of the same class.
+        whole: whether large arrays are looked at too.
+    """
+    yield from _Walk(whole).compare((), one, other)
+
+
+class _Walk:
+    def __init__(self, whole: bool) -> None:
+        self._whole = whole
+        self._seen: set[tuple[int, int]] = set()
+        self._kept: list[Any] = []  # what was made on the way, so that no other object gets its id
+
+    def compare(self, steps: tuple[Step, ...], one: Any, other: Any) -> Iterator[StateDifference]:
+        if one is other or isinstance(one, _OPAQUE):
+            return
+        if type(one) is not type(other):
+            yield StateDifference(steps, one, other, Difference("", shown(one), shown(other)))
+            return
+        if isinstance(one, _ATOMS):
+            yield from self._told(steps, one, other, first_difference(_plain(one), _plain(other)))
+            return
+        if (id(one), id(other)) in self._seen:
+            return
+        self._seen.add((id(one), id(other)))
+        self._kept += (one, other)
+        arrays = _as_array(one), _as_array(other)
+        if arrays[0] is not None and arrays[1] is not None:
+            if self._whole or arrays[0].nbytes < LARGE:
+                yield from self._told(steps, one, other, first_difference(arrays[0], arrays[1]))
+            return
+        parts, others = _parts(one), _parts(other)
+        if [step for step, _ in parts] != [step for step, _ in others]:
+            yield StateDifference(steps, one, other, _other_parts(parts, others))
+            return
+        for (step, part), (_, counterpart) in zip(parts, others, strict=True):
+            yield from self.compare((*steps, step), part, counterpart)
+
+    @staticmethod
+    def _told(
+        steps: tuple[Step, ...], one: Any, other: Any, difference: Difference | None
+    ) -> Iterator[StateDifference]:
+        if difference is not None:
+            yield StateDifference(steps, one, other, difference)
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) and not isinstance(value, np.void) else value
+
+
+def _as_array(value: Any) -> np.ndarray[Any, Any] | None:
+    """The numbers of an array, or of a tensor of whatever library."""
+    detach: Callable[[], Any] | None = getattr(value, "detach", None)
+    if callable(detach):
+        value = detach()
+    if isinstance(value, np.ndarray) or (hasattr(value, "__array__") and hasattr(value, "dtype")):
+        array = np.ascontiguousarray(np.asarray(value))
+        return array if array.dtype.kind in "biufc" else None
+    return None
+
+
+def _parts(value: Any) -> list[tuple[Step, Any]]:
+    """The attributes and items of an object, each with the step that leads to it."""
+    match value:
+        case np.random.Generator():
+            return [(("attr", "state"), repr(value.bit_generator.state))]
+        case Mapping():
+            return [(("item", key), item) for key, item in value.items()]
+        case list() | tuple() | deque():
+            return [(("item", index), item) for index, item in enumerate(value)]
+        case set() | frozenset():
+            return [(("item", index), item) for index, item in enumerate(sorted(value, key=repr))]
+        case Message():
+            return [(("attr", name), getattr(value, name)) for name in value.wire.fields]
+    names = dict.fromkeys(getattr(value, "__dict__", ()))
+    for base in type(value).__mro__:
+        slots = vars(base).get("__slots__", ())
+        names |= dict.fromkeys((slots,) if isinstance(slots, str) else slots)
+    return [
+        (("attr", name), getattr(value, name))
+        for name in names
+        if name not in _LEFT_OUT and not name.startswith("__") and hasattr(value, name)
+    ]
+
+
+def _other_parts(one: list[tuple[Step, Any]], other: list[tuple[Step, Any]]) -> Difference:
+    only = [[str(name) for (_, name) in (step for step, _ in side)] for side in (one, other)]
+    lacks = [[name for name in only[side] if name not in only[1 - side]] for side in (0, 1)]
+    if any(lacks):
+        return Difference("", *(f"has {', '.join(names[:4])}" if names else "has not" for names in lacks))
+    return Difference("", *(f"in the order {', '.join(names[:4])}" for names in only))
