@@ -16,7 +16,8 @@ import numpy as np
 
 from orchestra.errors import ReplayDiverged
 from orchestra.replay.difference import Difference, first_difference
-from orchestra.replay.divergence import Divergence, named
+from orchestra.replay import divergence
+from orchestra.replay.divergence import Divergence
 from orchestra.replay.replay import Replay
 from orchestra.replay.stage import Performance
 from orchestra.replay.state import state_differences
@@ -31,6 +32,7 @@ _CLOCKS = {
     time.perf_counter_ns: "time.perf_counter_ns", os.urandom: "os.urandom",
 }  # fmt: skip
 _DATES = (dt.datetime, dt.date)
+_NOW = ("now", "today", "utcnow")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +67,10 @@ def first_mismatch(make: Callable[[], Replay[Any]], *, until: int | None = None)
             found = _difference(performances, one, other, whole=last or count % WHOLE_EVERY == 0)
             if found is not None:
                 what, difference = found
-                divergence = Divergence(
-                    one.address, activation.n, named(activation.delivery, activation.phase), what, difference
+                found_at = Divergence(
+                    one.address, activation.n, divergence.named(activation.delivery, activation.phase), what, difference
                 )
-                return count, Mismatch(divergence, _suspects(make, activation))
+                return count, Mismatch(found_at, _suspects(make, activation))
     return count, None
 
 
@@ -120,13 +122,9 @@ def _watched(found: list[str]) -> Iterator[None]:
         if event != "c_call" or frame.f_code.co_filename in own or "asyncio" in frame.f_code.co_filename:
             return
         name = next((name for function, name in _CLOCKS.items() if function is called), None)
-        owner = getattr(called, "__self__", None)
-        if (
-            owner is not None
-            and any(owner is date for date in _DATES)
-            and called.__name__ in ("now", "today", "utcnow")
-        ):
-            name = f"{owner.__name__}.{called.__name__}"
+        owner, named = getattr(called, "__self__", None), getattr(called, "__name__", "")
+        if named in _NOW and any(owner is date for date in _DATES):
+            name = f"datetime.{named}"
         if name is not None:
             found.append(f"{name}, read at {frame.f_code.co_filename}:{frame.f_lineno}")
 

@@ -10,9 +10,11 @@ It is synchronous, so that a debugger or a notebook needs no event loop.
 """
 
 import asyncio
+import bdb
 import difflib
 import inspect
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -107,6 +109,7 @@ class Replay(Generic[A]):
         self._next: Activation | None = None
         self._last = 0
         self._gap = ""
+        self._debugger: bdb.Bdb | None = None
         try:
             address = actor if isinstance(actor, str) else _only(self.trace, actor)
             _check_known(self.trace, address)
@@ -193,6 +196,10 @@ class Replay(Generic[A]):
         """Return the names of what the actor's constructor takes."""
         return list(inspect.signature(self.kind).parameters)
 
+    def told_failure(self) -> Failure | None:
+        """Return what it raised as a trace tells it, with the line."""
+        return None if self._failure is None else Failure(*failure_of(self._failure, self.kind))
+
     # Changing it
 
     def remake(self, sources: Sources) -> None:
@@ -206,10 +213,13 @@ class Replay(Generic[A]):
 
     # Going on
 
-    def step(self) -> Performance | None:
+    def step(self, *, debugger: bdb.Bdb | None = None) -> Performance | None:
         """Do what comes next: make the actor, let it handle a message, or stop it. Return None at the end.
 
         A failure that was recorded and comes again is what was expected: see `failure`.
+
+        Args:
+            debugger: stops at the first line of the handler.
 
         Raises:
             ReplayDiverged: it does not do what was recorded.
@@ -220,6 +230,7 @@ class Replay(Generic[A]):
             return None
         if self._gap:
             raise CannotReplay(self._gap)
+        self._debugger = debugger
         performance = self._stage.perform(activation, self._work(activation), strict=self._compares(activation))
         self._advance()
         self._failure = performance.error
@@ -356,6 +367,10 @@ class Replay(Generic[A]):
                 self._stage.request_stop(graceful=message.graceful)
             return
         handler = getattr(self._actor, name)
+        if self._debugger is not None:
+            # The next frame that begins is the handler's, also of a coroutine: there it stops.
+            self._debugger.reset()
+            sys.settrace(self._debugger.trace_dispatch)
         try:
             result = handler(message)
             if inspect.iscoroutinefunction(handler):
@@ -369,6 +384,9 @@ class Replay(Generic[A]):
             if delivery.correlation:
                 self._stage.refuse(delivery, self._stage.blame(error))
             raise
+        finally:
+            if self._debugger is not None:
+                sys.settrace(None)
 
     async def _stop(self) -> None:
         await self._actor.stopped()
@@ -410,7 +428,7 @@ class Replay(Generic[A]):
         recorded = activation.handled.failure if activation.handled is not None else None
         if was_cut_off(activation) or not self._handles(activation):
             return None
-        told = None if error is None else Failure(*failure_of(error, self._rebuilt.kind))
+        told = self.told_failure()
         if recorded is None and told is None:
             return None
         changed = any("class" in note for note in self.notes)

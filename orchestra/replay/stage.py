@@ -4,6 +4,7 @@ Everything that comes to it is the script's.
 """
 
 import asyncio
+import bdb
 import builtins
 import contextvars
 import sys
@@ -165,7 +166,7 @@ class Stage:
             # Nobody aborts it: it awaited something that somebody else cancelled.
             performance.error = RuntimeError(f"{self.address} awaited what was cancelled")
         elif (error := task.exception()) is not None:
-            if not isinstance(error, Exception):
+            if not isinstance(error, Exception) or isinstance(error, bdb.BdbQuit):
                 raise error
             performance.error = error
         self._conclude(script, activation)
@@ -444,7 +445,8 @@ class Stage:
                 f"the answer to {effect.request}", _answer_of(effect), None if mine is None else _answer_of(mine)
             )
         left = script.left()
-        if left is not None and not self._performance.unfinished:
+        fails_anew = self._performance.error is not None and (activation.handled is None or not activation.handled.failure)
+        if left is not None and not self._performance.unfinished and not fails_anew:
             script.differs("it left something out", Difference("", told_of(left), "nothing more"))
 
     def _report(self, what: str, difference: Difference) -> None:

@@ -1,0 +1,247 @@
+"""`orchestra replay`: run one actor of a recorded run again, held to what it said, or stopped in a debugger."""
+
+import bdb
+import contextlib
+import io
+import pdb
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from orchestra.commands.endings import FAILED
+from orchestra.errors import CannotReplay, ReplayDiverged, UsageError
+from orchestra.flags import FlagParser
+from orchestra.replay.determinism import first_mismatch
+from orchestra.replay.difference import shown
+from orchestra.replay.regression import make_test
+from orchestra.replay.replay import Replay
+from orchestra.replay.stage import Performance
+from orchestra.replay.what_if import edited_class, what_if
+from orchestra.trace.query import values_of
+from orchestra.trace.records import Delivery
+from orchestra.trace.where import Where
+
+_HELP = """Run one actor of a recorded run again: the real class, fed what it was fed. What it says is compared with the
+record, byte for byte; the first difference is told with what led to it, and the exit code is 1.
+
+Without --at, --type or --where the whole record is replayed. With one of them the deliveries that fit are shown, or,
+with --pdb, the debugger stops at the first line of their handlers."""
+
+TELL_EVERY_S = 1.0
+
+
+def _parser() -> FlagParser:
+    parser = FlagParser(prog="orchestra replay", description=_HELP, usage="orchestra replay RUN --actor ADDRESS [flags]")
+    parser.add_argument("run", metavar="RUN", type=Path, help="a run directory, a folder of traces, or a trace file")
+    parser.add_argument("--actor", metavar="ADDRESS", help="which actor: learner/trainer")
+    parser.add_argument("--incarnation", type=int, metavar="N", help="which of its lives, from 0 (default: the first)")
+    where = parser.add_argument_group("where to stop")
+    where.add_argument("--at", type=int, metavar="N", help="at the delivery of this number")
+    where.add_argument("--type", metavar="T", help="at every message of this type")
+    where.add_argument("--where", metavar="EXPR", help="at every message whose fields fit: 'version > 120'")
+    where.add_argument("--until", type=int, metavar="N", help="go no further than before this delivery")
+    where.add_argument("--pdb", action="store_true", help="stop in the debugger")
+    how = parser.add_argument_group("how to compare")
+    how.add_argument(
+        "--tolerance", type=float, default=0.0, metavar="X",
+        help="of floating-point numbers, relative and absolute; for another machine or number of threads (default: 0)",
+    )  # fmt: skip
+    how.add_argument("--check-determinism", action="store_true", help="replay twice, and compare the two with each other")
+    changed = parser.add_argument_group("with something changed")
+    changed.add_argument("--experiment", type=Path, metavar="FILE", help="the experiment, if it is not where it was")
+    changed.add_argument("--allow-changes", action="store_true", help="replay with an experiment that has changed since")
+    changed.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", dest="settings",
+        help="what if this flag, or argument of the actor, had been another; from birth, or from --at on",
+    )  # fmt: skip
+    changed.add_argument("--class", metavar="FILE.py:CLASS", dest="edited", help="what if the actor were of this class")
+    parser.add_argument("--make-test", type=Path, metavar="FILE", help="write a test that replays this, and its trace")
+    return parser
+
+
+def command(arguments: list[str]) -> int:
+    """Run a recorded actor again, and compare or debug it."""
+    options = _parser().parse_strictly(arguments)
+    _check(options)
+
+    def opened(*, strict: bool = True) -> Replay[Any]:
+        return Replay(
+            options.run, options.actor, incarnation=options.incarnation, experiment=options.experiment,
+            allow_changes=options.allow_changes, tolerance=options.tolerance, strict=strict,
+        )  # fmt: skip
+
+    if options.check_determinism:
+        return _check_determinism(options, opened)
+    if options.settings or options.edited:
+        return _what_if(options, opened)
+    with opened() as replay:
+        for note in replay.notes:
+            print(f"note: {note}", file=sys.stderr)
+        if options.make_test:
+            return _make_test(options, replay)
+        try:
+            if options.at is not None or options.type or options.where:
+                return _stop_at(options, replay)
+            return _whole(options, replay)
+        except ReplayDiverged as diverged:
+            print(diverged)
+            return FAILED
+        except bdb.BdbQuit:
+            return 0
+
+
+def _check(options: Namespace) -> None:
+    if not options.actor:
+        raise UsageError("orchestra replay needs --actor, as in: orchestra replay RUN --actor learner/trainer")
+    targets = [name for name in ("at", "type", "where") if getattr(options, name) is not None]
+    if len(targets) > 1:
+        raise UsageError(f"--{targets[0]} and --{targets[1]} say both where to stop; give one of them")
+    for name in ("check_determinism", "settings", "edited", "make_test"):
+        if getattr(options, name) and options.pdb:
+            raise UsageError(f"--pdb stops in one replay; it has no meaning with {_FLAGS[name]}")
+    if options.tolerance < 0:
+        raise UsageError(f"--tolerance: {options.tolerance} is not allowed: it must be 0 or more")
+    if options.pdb and not targets:
+        options.at = 1
+
+
+_FLAGS = {
+    "check_determinism": "--check-determinism", "settings": "--set", "edited": "--class", "make_test": "--make-test",
+}  # fmt: skip
+
+
+def _whole(options: Namespace, replay: Replay[Any]) -> int:
+    with _quietly(), _Progress(replay.address) as progress:
+        replay.run(until=options.until, each=progress.take)
+    print(f"{progress.summary()}: all as recorded")
+    failed = replay.told_failure()
+    if failed is not None:
+        print(f"it fails as it did: {failed.type}: {failed.text}  ({failed.file}:{failed.line})")
+    return 0
+
+
+def _stop_at(options: Namespace, replay: Replay[Any]) -> int:
+    fits = _predicate(options)
+    found = 0
+    with _Progress(replay.address) as progress:
+        while (activation := replay.activation) is not None:
+            delivery = activation.delivery
+            if options.until is not None and activation.n >= options.until:
+                break
+            if delivery is None or not fits(delivery):
+                with _quietly():
+                    performance = replay.step()
+                if performance is not None:
+                    progress.take(performance)
+                continue
+            found += 1
+            progress.clear()
+            print(_told(delivery))
+            performance = replay.step(debugger=pdb.Pdb() if options.pdb else None)
+            for said in performance.said if performance is not None else ():
+                print(f"  {said}")
+            if options.at is not None:
+                break
+    if not found:
+        raise CannotReplay(f"{replay.address} was told nothing that fits; {progress.summary()}")
+    return 0
+
+
+def _predicate(options: Namespace) -> Any:
+    if options.at is not None:
+        return lambda delivery: delivery.n == options.at
+    if options.type:
+        return lambda delivery: delivery.type.name == options.type
+    condition = Where(options.where)
+    return lambda delivery: condition(values_of(delivery))
+
+
+def _check_determinism(options: Namespace, opened: Any) -> int:
+    with _quietly():
+        count, mismatch = first_mismatch(lambda: opened(strict=False), until=options.until)
+    if mismatch is None:
+        print(f"{options.actor}: {count:,} activations, twice the same")
+        return 0
+    print(mismatch)
+    return FAILED
+
+
+def _what_if(options: Namespace, opened: Any) -> int:
+    settings = {}
+    for each in options.settings:
+        name, equals, text = each.partition("=")
+        if not equals:
+            raise UsageError(f"--set takes NAME=VALUE, and {each!r} has no =")
+        settings[name.strip().replace("-", "_")] = text
+    edited = edited_class(options.edited) if options.edited else None
+    with _quietly(), _Progress(options.actor) as progress:
+        report = what_if(
+            lambda: opened(strict=False), begin=options.at or 0, settings=settings, edited=edited, until=options.until,
+            each=progress.take,
+        )  # fmt: skip
+    print(report)
+    return 0
+
+
+def _make_test(options: Namespace, replay: Replay[Any]) -> int:
+    try:
+        with _quietly():
+            trace, size = make_test(replay, options.make_test, until=options.until)
+    except ReplayDiverged as diverged:
+        print(diverged)
+        print("no test was written: it would fail")
+        return FAILED
+    print(f"wrote {options.make_test} and {trace} ({size:,} bytes)")
+    return 0
+
+
+def _told(delivery: Delivery) -> str:
+    number = f"delivery {delivery.n:,}"
+    return f"{number}: {delivery.type.name}({shown(delivery.fields)}) from {delivery.id}"
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Keep what actors print to themselves: it was said then."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        yield
+
+
+class _Progress:
+    """How far a replay is, on a terminal."""
+
+    def __init__(self, actor: str) -> None:
+        self._actor = actor
+        self._since = self._told = time.monotonic()
+        self._activations = 0
+        self._said = 0
+        self._shows = sys.stderr.isatty()
+
+    def __enter__(self) -> "_Progress":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
+
+    def take(self, performance: Performance) -> None:
+        """Count one activation."""
+        self._activations += 1
+        self._said += len(performance.said)
+        now = time.monotonic()
+        if self._shows and now - self._told > TELL_EVERY_S:
+            self._told = now
+            print(f"\r{self.summary()}\x1b[K", end="", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        """Take the line away."""
+        if self._shows:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+    def summary(self) -> str:
+        """Return how much was replayed, and how fast."""
+        seconds = max(time.monotonic() - self._since, 1e-9)
+        rate = f"{self._activations / seconds:,.0f}/s"
+        return f"{self._actor}: {self._activations:,} activations, {self._said:,} messages, {seconds:.1f} s, {rate}"

@@ -1,0 +1,144 @@
+"""A recorded life as a regression test: a trace of one actor alone, and a test file that replays it."""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from orchestra.errors import UsageError
+from orchestra.replay.replay import Replay
+from orchestra.trace.layout import DIGEST_BYTES, PREFIX, Decoder, preamble
+from orchestra.trace.reader import Place, TraceFile
+from orchestra.trace.records import Kind, Life
+from orchestra.trace.run_trace import RunTrace
+
+_OF_LIVES = (Kind.BIRTH, Kind.DELIVERY, Kind.ANSWER, Kind.HANDLED, Kind.LATE, Kind.END)
+
+_TEST = '''"""{actor}, in {what}, does what it did when that was recorded."""
+
+from pathlib import Path
+
+from orchestra.replay.replay import Replay
+
+HERE = Path(__file__).resolve().parent
+
+
+def test_{name}_does_what_was_recorded() -> None:
+    with Replay(
+        HERE / "{trace}",
+        "{actor}",
+{options}    ) as replay:
+        assert replay.run() == {count}
+'''
+
+
+def make_test(replay: Replay[Any], target: Path, *, until: int | None = None) -> tuple[Path, int]:
+    """Write a test that replays this life up to the delivery `until`, and the part of the trace that it needs.
+
+    The replay is run on the way: a test that fails from the start is not written.
+
+    Args:
+        replay: at its birth.
+        target: the test's file, `tests/test_trainer.py`; the trace goes beside it, as `test_trainer.trace`.
+        until: the delivery before which the test ends.
+
+    Returns:
+        The trace's file, and its size in bytes.
+
+    Raises:
+        UsageError: the target is no Python file for a test, or is there already.
+        ReplayDiverged: the actor does not do what was recorded.
+    """
+    trace_path = target.with_suffix(".trace")
+    if target.suffix != ".py" or not target.name.startswith("test_"):
+        raise UsageError(f"--make-test takes the name of a test file, tests/test_NAME.py, and not {str(target)!r}")
+    for path in (target, trace_path):
+        if path.exists():
+            raise UsageError(f"{str(path)!r} is there already")
+    count = replay.run(until=until)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    size = trimmed(replay.trace, replay.life, trace_path, until=until)
+    target.write_text(_text(replay, target, trace_path, count, until))
+    return trace_path, size
+
+
+def trimmed(trace: RunTrace, life: Life, path: Path, *, until: int | None = None) -> int:
+    """Write the records of one life, and the arrays in them, to a trace of their own; return its size in bytes.
+
+    A child that its parent is needed for brings that along, up to where it spawns the child.
+
+    Args:
+        trace: where they are.
+        life: whose.
+        path: the new file.
+        until: the activation before which to stop.
+    """
+    lives = {(each.birth.actor, each.birth.incarnation): last for each, last in _needed(trace, life, until)}
+    files = trace.recording(life).files
+    with path.open("wb") as target:
+        target.write(preamble())
+        kept: set[bytes] = set()
+        for file in files:
+            target.write(b"".join(_pieces(file, lives, kept, first=file is files[0])))
+        return target.tell()
+
+
+def _needed(trace: RunTrace, life: Life, until: int | None) -> list[tuple[Life, int | None]]:
+    """The lives that are replayed to replay this one, each with the activation before which that stops."""
+    birth = life.birth
+    if birth.origin != "child" or birth.args is not None:
+        return [(life, until)]
+    parent = trace.life(birth.parent, generation=life.header.generation, incarnation=birth.parent_incarnation)
+    return [*_needed(trace, parent, birth.parent_n + 1), (life, until)]
+
+
+def _pieces(
+    file: TraceFile, lives: Mapping[tuple[str, int], int | None], kept: set[bytes], *, first: bool
+) -> Iterator[bytes]:
+    """Yield the records of some lives as they stand in a file, and before each the types and arrays that it names."""
+    blobs: dict[bytes, Place] = {}
+    for place in file.places():
+        if place.kind is Kind.HEADER and first or place.kind is Kind.TYPE:
+            yield file.bytes_at(place.offset, place.end)
+        elif place.kind is Kind.BLOB:
+            blobs[file.bytes_at(place.offset + PREFIX.size, place.offset + PREFIX.size + DIGEST_BYTES)] = place
+        elif place.kind in _OF_LIVES and _belongs(file, place, lives):
+            digests: list[bytes] = []
+            # Looks for no array, but learns of those that it would find.
+            Decoder(file.types, digests.append).unpacked(file.bytes_at(place.offset + PREFIX.size, place.end), resolve=True)
+            for digest in dict.fromkeys(digests):
+                if digest in blobs and digest not in kept:
+                    kept.add(digest)
+                    yield file.bytes_at(blobs[digest].offset, blobs[digest].end)
+            yield file.bytes_at(place.offset, place.end)
+
+
+def _belongs(file: TraceFile, place: Place, lives: Mapping[tuple[str, int], int | None]) -> bool:
+    header = file.header_at(place)
+    key = (header[0], header[1])
+    if key not in lives:
+        return False
+    if place.kind in (Kind.BIRTH, Kind.END):
+        return True
+    until = lives[key]
+    return until is None or int(header[2]) < until
+
+
+def _text(replay: Replay[Any], target: Path, trace: Path, count: int, until: int | None) -> str:
+    life = replay.life
+    options = [f"allow_changes=True,  # of the experiment's file: what counts here is what the actor does"]
+    if life.header.experiment is not None:
+        file = replay.sources.experiment or Path(life.header.experiment.file)
+        way = os.path.relpath(file.resolve(), target.resolve().parent)
+        options.insert(0, f'experiment=(HERE / "{way}").resolve(),')
+    if life.birth.incarnation:
+        options.append(f"incarnation={life.birth.incarnation},")
+    return _TEST.format(
+        actor=replay.address,
+        what="all its recorded life" if until is None else f"what came to it before delivery {until:,}",
+        name=re.sub(r"\W+", "_", replay.address).lower(),
+        trace=trace.name,
+        options="".join(f"        {option}\n" for option in options),
+        count=count,
+    )
