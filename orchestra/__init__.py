@@ -12,6 +12,7 @@ from orchestra.errors import (
     MailboxFull,
     NotUnderstood,
     OrchestraError,
+    ReplayDiverged,
     SpawnRefused,
     Unreachable,
     UsageError,
@@ -21,6 +22,7 @@ from orchestra.message import Axes, Lane, Message, Request, freeze
 from orchestra.node import Node
 from orchestra.offload import cancelled
 from orchestra.ref import Ref
+from orchestra.replay.replay import Replay
 from orchestra.run_directory import RunDirectory
 from orchestra.supervision import AllForOne, Escalate, OneForOne, Restart, RestForOne, Stop, Strategy, Supervision
 from orchestra.system import NodeStatistics, StatisticsMsg, TerminatedMsg
@@ -48,6 +50,8 @@ __all__ = [
     "OrchestraError",
     "RealClock",
     "Ref",
+    "Replay",
+    "ReplayDiverged",
     "Request",
     "RestForOne",
     "Restart",

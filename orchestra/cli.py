@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import EntryPoint, entry_points, version
 
-from orchestra.commands import node, ps, run, top, trace
+from orchestra.commands import node, ps, replay, run, top, trace
 from orchestra.commands.endings import ABORTED, MISUSED
 from orchestra.errors import UsageError
 
@@ -17,6 +17,7 @@ _OWN: dict[str, tuple[Command, str]] = {
     "run": (run.command, "run FILE [flags]"),
     "ps": (ps.command, "ps [RUN_DIR]"),
     "top": (top.command, "top [RUN_DIR]"),
+    "replay": (replay.command, "replay RUN_DIR"),
     "trace": (trace.command, "trace ls RUN_DIR"),
 }
 """What carries a command out, and how the overview spells it; the first line of its docstring says what it does."""

@@ -3,13 +3,13 @@
 import bdb
 import contextlib
 import io
-import pdb
+import pdb  # noqa: T100 (--pdb)
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from orchestra.commands.endings import FAILED
 from orchestra.errors import CannotReplay, ReplayDiverged, UsageError
@@ -34,7 +34,9 @@ TELL_EVERY_S = 1.0
 
 
 def _parser() -> FlagParser:
-    parser = FlagParser(prog="orchestra replay", description=_HELP, usage="orchestra replay RUN --actor ADDRESS [flags]")
+    parser = FlagParser(
+        prog="orchestra replay", description=_HELP, usage="orchestra replay RUN --actor ADDRESS [flags]"
+    )
     parser.add_argument("run", metavar="RUN", type=Path, help="a run directory, a folder of traces, or a trace file")
     parser.add_argument("--actor", metavar="ADDRESS", help="which actor: learner/trainer")
     parser.add_argument("--incarnation", type=int, metavar="N", help="which of its lives, from 0 (default: the first)")
@@ -47,12 +49,16 @@ def _parser() -> FlagParser:
     how = parser.add_argument_group("how to compare")
     how.add_argument(
         "--tolerance", type=float, default=0.0, metavar="X",
-        help="of floating-point numbers, relative and absolute; for another machine or number of threads (default: 0)",
+        help="of floating-point numbers, for another machine or number of threads (default: 0, equal bytes)",
     )  # fmt: skip
-    how.add_argument("--check-determinism", action="store_true", help="replay twice, and compare the two with each other")
+    how.add_argument(
+        "--check-determinism", action="store_true", help="replay twice, and compare the two with each other"
+    )
     changed = parser.add_argument_group("with something changed")
     changed.add_argument("--experiment", type=Path, metavar="FILE", help="the experiment, if it is not where it was")
-    changed.add_argument("--allow-changes", action="store_true", help="replay with an experiment that has changed since")
+    changed.add_argument(
+        "--allow-changes", action="store_true", help="replay with an experiment that has changed since"
+    )
     changed.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", dest="settings",
         help="what if this flag, or argument of the actor, had been another; from birth, or from --at on",
@@ -91,6 +97,9 @@ def command(arguments: list[str]) -> int:
             return FAILED
         except bdb.BdbQuit:
             return 0
+        except BrokenPipeError:
+            sys.stderr.close()  # whoever read, as `head` does, has seen enough
+            return 0
 
 
 def _check(options: Namespace) -> None:
@@ -124,7 +133,7 @@ def _whole(options: Namespace, replay: Replay[Any]) -> int:
 
 
 def _stop_at(options: Namespace, replay: Replay[Any]) -> int:
-    fits = _predicate(options)
+    fits = _predicate(options, replay)
     found = 0
     with _Progress(replay.address) as progress:
         while (activation := replay.activation) is not None:
@@ -150,13 +159,13 @@ def _stop_at(options: Namespace, replay: Replay[Any]) -> int:
     return 0
 
 
-def _predicate(options: Namespace) -> Any:
+def _predicate(options: Namespace, replay: Replay[Any]) -> Callable[[Delivery], bool]:
     if options.at is not None:
-        return lambda delivery: delivery.n == options.at
+        return lambda delivery: bool(delivery.n == options.at)
     if options.type:
-        return lambda delivery: delivery.type.name == options.type
+        return lambda delivery: bool(delivery.type.name == options.type)
     condition = Where(options.where)
-    return lambda delivery: condition(values_of(delivery))
+    return lambda delivery: condition(values_of(delivery, replay.trace.array))
 
 
 def _check_determinism(options: Namespace, opened: Any) -> int:
@@ -220,7 +229,7 @@ class _Progress:
         self._said = 0
         self._shows = sys.stderr.isatty()
 
-    def __enter__(self) -> "_Progress":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -7,16 +7,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import wraps
 from types import FrameType
 from typing import Any
 
 import numpy as np
 
 from orchestra.errors import ReplayDiverged
-from orchestra.replay.difference import Difference, first_difference
 from orchestra.replay import divergence
+from orchestra.replay.difference import Difference, first_difference
 from orchestra.replay.divergence import Divergence
 from orchestra.replay.replay import Replay
 from orchestra.replay.stage import Performance
@@ -31,6 +32,8 @@ _CLOCKS = {
     time.monotonic_ns: "time.monotonic_ns", time.perf_counter: "time.perf_counter",
     time.perf_counter_ns: "time.perf_counter_ns", os.urandom: "os.urandom",
 }  # fmt: skip
+_UNWRITTEN = (0xAB, 0xCD)
+"""What stands in memory that numpy hands out unwritten, in the one replay and in the other."""
 _DATES = (dt.datetime, dt.date)
 _NOW = ("now", "today", "utcnow")
 
@@ -53,18 +56,26 @@ def first_mismatch(make: Callable[[], Replay[Any]], *, until: int | None = None)
     """Replay twice, side by side, and return how far that went, and the first difference, if there is one.
 
     What is said is compared, and after each activation what the actor holds. Neither is compared with the record.
+    Memory that numpy hands out unwritten holds one thing in the one replay and another in the other.
 
     Args:
         make: opens a replay that is not strict.
         until: the delivery before which to stop.
     """
-    with make() as one, make() as other:
+    with ExitStack() as stack:
+        with _unwritten_memory(_UNWRITTEN[0]):
+            one = stack.enter_context(make())
+        with _unwritten_memory(_UNWRITTEN[1]):
+            other = stack.enter_context(make())
         count = 0
         while (activation := one.activation) is not None and (until is None or activation.n < until):
-            performances = one.step(), other.step()
+            with _unwritten_memory(_UNWRITTEN[0]):
+                mine = one.step()
+            with _unwritten_memory(_UNWRITTEN[1]):
+                theirs = other.step()
             count += 1
             last = one.activation is None
-            found = _difference(performances, one, other, whole=last or count % WHOLE_EVERY == 0)
+            found = _difference((mine, theirs), one, other, whole=last or count % WHOLE_EVERY == 0)
             if found is not None:
                 what, difference = found
                 found_at = Divergence(
@@ -93,7 +104,7 @@ def _difference(
         return "it fails otherwise", Difference("", repr(mine.error), repr(theirs.error))
     if mine.error is not None:
         return None
-    inside = next(state_differences(one.actor, other.actor, whole=whole), None)
+    inside = next(state_differences(one.actor, other.actor, whole=whole, unwritten=_UNWRITTEN), None)
     if inside is None:
         return None
     path = inside.path + inside.difference.path
@@ -111,6 +122,29 @@ def _suspects(make: Callable[[], Replay[Any]], activation: Activation) -> tuple[
             except ReplayDiverged:
                 found.append("it does not do what was recorded either")
     return tuple(dict.fromkeys(found))
+
+
+@contextmanager
+def _unwritten_memory(byte: int) -> Iterator[None]:
+    """While the block runs, fill what numpy hands out unwritten with `byte`."""
+    empty, empty_like = np.empty, np.empty_like
+
+    def filling(make: Any) -> Any:
+        @wraps(make)
+        def made(*args: Any, **kwargs: Any) -> Any:
+            array = make(*args, **kwargs)
+            if array.dtype.kind in "biufc" and array.flags.c_contiguous:
+                array.reshape(-1).view(np.uint8)[...] = byte
+            return array
+
+        return made
+
+    numpy: Any = np
+    numpy.empty, numpy.empty_like = filling(empty), filling(empty_like)
+    try:
+        yield
+    finally:
+        numpy.empty, numpy.empty_like = empty, empty_like
 
 
 @contextmanager

@@ -75,7 +75,7 @@ def rebuilt(life: Life, sources: Sources, recipe_of_child: Callable[[Life], Reci
         raise CannotReplay(
             f"{life.birth.actor} is made by {recipe.func!r}, of which nothing can be changed from outside"
         )
-    kind: type[Actor[Any]] = sources.edited or found.kind
+    kind: Any = sources.edited or found.kind
     made: Recipe = partial(kind, *recipe.args, **{**recipe.keywords, **(sources.arguments or {})})
     return replace(found, kind=kind, recipe=made)
 

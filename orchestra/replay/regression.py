@@ -19,7 +19,7 @@ _TEST = '''"""{actor}, in {what}, does what it did when that was recorded."""
 
 from pathlib import Path
 
-from orchestra.replay.replay import Replay
+from orchestra import Replay
 
 HERE = Path(__file__).resolve().parent
 
@@ -99,14 +99,16 @@ def _pieces(
     """Yield the records of some lives as they stand in a file, and before each the types and arrays that it names."""
     blobs: dict[bytes, Place] = {}
     for place in file.places():
-        if place.kind is Kind.HEADER and first or place.kind is Kind.TYPE:
+        if (place.kind is Kind.HEADER and first) or place.kind is Kind.TYPE:
             yield file.bytes_at(place.offset, place.end)
         elif place.kind is Kind.BLOB:
             blobs[file.bytes_at(place.offset + PREFIX.size, place.offset + PREFIX.size + DIGEST_BYTES)] = place
         elif place.kind in _OF_LIVES and _belongs(file, place, lives):
             digests: list[bytes] = []
             # Looks for no array, but learns of those that it would find.
-            Decoder(file.types, digests.append).unpacked(file.bytes_at(place.offset + PREFIX.size, place.end), resolve=True)
+            Decoder(file.types, digests.append).unpacked(
+                file.bytes_at(place.offset + PREFIX.size, place.end), resolve=True
+            )
             for digest in dict.fromkeys(digests):
                 if digest in blobs and digest not in kept:
                     kept.add(digest)
@@ -127,7 +129,7 @@ def _belongs(file: TraceFile, place: Place, lives: Mapping[tuple[str, int], int 
 
 def _text(replay: Replay[Any], target: Path, trace: Path, count: int, until: int | None) -> str:
     life = replay.life
-    options = [f"allow_changes=True,  # of the experiment's file: what counts here is what the actor does"]
+    options = ["allow_changes=True,  # of the experiment's file: what counts here is what the actor does"]
     if life.header.experiment is not None:
         file = replay.sources.experiment or Path(life.header.experiment.file)
         way = os.path.relpath(file.resolve(), target.resolve().parent)

@@ -310,7 +310,7 @@ class Replay(Generic[A]):
         self._stage = Stage(
             life.header,
             life.birth,
-            values=self._values,
+            values=self.values,
             resolved=self.trace.resolved,
             run_directory=self._scratch,
             recorded_directory=recorded,
@@ -367,13 +367,14 @@ class Replay(Generic[A]):
                 self._stage.request_stop(graceful=message.graceful)
             return
         handler = getattr(self._actor, name)
+        is_async = inspect.iscoroutinefunction(handler)
         if self._debugger is not None:
             # The next frame that begins is the handler's, also of a coroutine: there it stops.
             self._debugger.reset()
             sys.settrace(self._debugger.trace_dispatch)
         try:
             result = handler(message)
-            if inspect.iscoroutinefunction(handler):
+            if is_async:
                 result = await result
             if delivery.correlation:
                 self._stage.answer(delivery, result)
@@ -413,7 +414,8 @@ class Replay(Generic[A]):
         ]
         return own[0] if own else None
 
-    def _values(self, digest: Digest) -> AnyArray | None:
+    def values(self, digest: Digest) -> AnyArray | None:
+        """Return the bytes of an array that was recorded by its digest, if the run has them anywhere."""
         return self.trace.array(digest.digest)
 
     def _compares(self, activation: Activation) -> bool:

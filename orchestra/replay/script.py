@@ -61,6 +61,8 @@ class Script:
         self._outputs: deque[Effect] = deque()
         self.answers: list[AnswerGiven | AnswerRefused] = []
         """What it answered, or did not."""
+        failure = None if activation.handled is None else activation.handled.failure
+        self._failure = "" if failure is None else f"{failure.type}: {failure.text}"
         effects = activation.effects
         for before, effect in pairwise(effects):
             if isinstance(effect, SendFailed) and isinstance(before, Sent) and before.number == effect.number:
@@ -92,7 +94,7 @@ class Script:
             if isinstance(expected, kind):
                 self._outputs.popleft()
                 return expected
-            self.differs("it did something else", Difference("", told_of(expected), did()))
+            self.differs("it did something else", Difference("", told_of(expected, self._failure), did()))
         for index, effect in enumerate(self._outputs):
             if isinstance(effect, kind) and fits(effect):
                 del self._outputs[index]
@@ -126,11 +128,11 @@ def deed(verb: str, recipient: str, kind: str, fields: Mapping[str, Any] | None)
     return f"{verb} {recipient} {kind}({'…' if fields is None else shown(fields)})"
 
 
-def told_of(effect: Effect | None) -> str:
-    """Return a recorded output in words."""
+def told_of(effect: Effect | None, failure: str = "") -> str:
+    """Return a recorded output in words; None is the end, by a failure perhaps."""
     match effect:
         case None:
-            return "nothing more"
+            return f"it failed there: {failure}" if failure else "nothing more"
         case Sent(recipient=recipient, type=kind, fields=fields):
             return deed("told", recipient, kind.name, fields)
         case Asked(recipient=recipient, type=kind, fields=fields):

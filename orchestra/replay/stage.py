@@ -445,7 +445,9 @@ class Stage:
                 f"the answer to {effect.request}", _answer_of(effect), None if mine is None else _answer_of(mine)
             )
         left = script.left()
-        fails_anew = self._performance.error is not None and (activation.handled is None or not activation.handled.failure)
+        fails_anew = self._performance.error is not None and (
+            activation.handled is None or not activation.handled.failure
+        )
         if left is not None and not self._performance.unfinished and not fails_anew:
             script.differs("it left something out", Difference("", told_of(left), "nothing more"))
 

@@ -60,20 +60,24 @@ class StateDifference:
             holder[name] = self.other
 
 
-def state_differences(one: Any, other: Any, *, whole: bool = True) -> Iterator[StateDifference]:
+def state_differences(
+    one: Any, other: Any, *, whole: bool = True, unwritten: tuple[int, int] | None = None
+) -> Iterator[StateDifference]:
     """Yield where two objects differ inside: attributes, items of containers, numbers of arrays.
 
     Args:
         one: an object.
         other: another of the same class.
         whole: whether large arrays are looked at too.
+        unwritten: the bytes that stand in each of the two where memory was taken and not written to.
     """
-    yield from _Walk(whole).compare((), one, other)
+    yield from _Walk(whole, unwritten).compare((), one, other)
 
 
 class _Walk:
-    def __init__(self, whole: bool) -> None:
+    def __init__(self, whole: bool, unwritten: tuple[int, int] | None) -> None:
         self._whole = whole
+        self._unwritten = unwritten
         self._seen: set[tuple[int, int]] = set()
         self._kept: list[Any] = []  # what was made on the way, so that no other object gets its id
 
@@ -93,7 +97,7 @@ class _Walk:
         arrays = _as_array(one), _as_array(other)
         if arrays[0] is not None and arrays[1] is not None:
             if self._whole or arrays[0].nbytes < LARGE:
-                yield from self._told(steps, one, other, first_difference(arrays[0], arrays[1]))
+                yield from self._told(steps, one, other, self._written(arrays[0], arrays[1]))
             return
         parts, others = _parts(one), _parts(other)
         if [step for step, _ in parts] != [step for step, _ in others]:
@@ -101,6 +105,17 @@ class _Walk:
             return
         for (step, part), (_, counterpart) in zip(parts, others, strict=True):
             yield from self.compare((*steps, step), part, counterpart)
+
+    def _written(self, one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> Difference | None:
+        """The first difference between what was written to two arrays."""
+        found = first_difference(one, other)
+        if found is None or self._unwritten is None or one.shape != other.shape or one.dtype != other.dtype:
+            return found
+        left, right = (array.reshape(-1).view(np.uint8).reshape(-1, array.itemsize) for array in (one, other))
+        never = (left == self._unwritten[0]).all(1) & (right == self._unwritten[1]).all(1)
+        agreed = other.reshape(-1).copy()
+        agreed[never] = one.reshape(-1)[never]
+        return first_difference(one, agreed.reshape(one.shape))
 
     @staticmethod
     def _told(
@@ -131,7 +146,10 @@ def _parts(value: Any) -> list[tuple[Step, Any]]:
         case np.random.Generator():
             return [(("attr", "state"), repr(value.bit_generator.state))]
         case Mapping():
-            return [(("item", key), item) for key, item in value.items()]
+            return [
+                (("item", key if isinstance(key, _ATOMS) else f"{type(key).__name__} {index}"), item)
+                for index, (key, item) in enumerate(value.items())
+            ]
         case list() | tuple() | deque():
             return [(("item", index), item) for index, item in enumerate(value)]
         case set() | frozenset():

@@ -11,7 +11,7 @@ from typing import Any
 
 from orchestra.actor import Actor
 from orchestra.errors import CannotReplay, UsageError
-from orchestra.replay.difference import Difference, first_difference, shown
+from orchestra.replay.difference import Difference, Lookup, first_difference, shown
 from orchestra.replay.rebuilding import Sources
 from orchestra.replay.replay import Replay
 from orchestra.replay.stage import Performance, Said, recorded_said
@@ -62,7 +62,7 @@ class WhatIf:
             lines.append(f"  it failed in delivery {self.end:,}: {self.failure}")
         return "\n".join(lines)
 
-    def count(self, performance: Performance, recorded: list[Said]) -> None:
+    def count(self, performance: Performance, recorded: list[Said], values: Lookup) -> None:
         """Take in one activation."""
         for key in dict.fromkeys((said.verb, said.recipient, said.kind) for said in (*recorded, *performance.said)):
             account = self.accounts.setdefault(key, Account(" ".join(key)))
@@ -71,7 +71,7 @@ class WhatIf:
             account.only_recorded += max(len(old) - len(new), 0)
             account.only_replayed += max(len(new) - len(old), 0)
             for was, now in zip(old, new, strict=False):
-                difference = first_difference(was.fields, now.fields)
+                difference = first_difference(was.fields, now.fields, values=values)
                 account.same += difference is None
                 account.differ += difference is not None
                 if difference is not None and account.first is None:
@@ -129,7 +129,7 @@ def what_if(
             if each is not None:
                 each(performance)
             report.end = activation.n
-            report.count(performance, recorded)
+            report.count(performance, recorded, replay.values)
             if performance.error is not None:
                 report.failure = f"{type(performance.error).__name__}: {performance.error}"
         return report

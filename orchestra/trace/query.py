@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestra.message import AnyArray
 from orchestra.ref import Ref
 from orchestra.trace.index import TraceIndex
-from orchestra.trace.reader import TraceFile
 from orchestra.trace.records import Delivery, Digest, Handled, Header, Kind, MessageId
 from orchestra.trace.run_trace import Recording, RunTrace
 from orchestra.trace.where import Where
@@ -72,29 +72,19 @@ class Seen:
 
     def values(self) -> "Values":
         """What a condition may speak of: the fields, and what is known of the delivery."""
-        delivery = self.delivery
-        known = {
-            "actor": delivery.actor,
-            "sender": delivery.id.sender,
-            "type": delivery.type.name,
-            "n": delivery.n,
-            "bytes": delivery.nbytes,
-            "waited": delivery.waited,
-            "incarnation": delivery.incarnation,
-        }
-        return Values({**known, **(delivery.fields or {})}, self.index.file)
+        return values_of(self.delivery, self.index.file.blob)
 
 
 class Values(Mapping[str, Any]):
     """Fields by name. An array is fetched when it is asked for."""
 
-    def __init__(self, values: dict[str, Any], file: TraceFile) -> None:
+    def __init__(self, values: dict[str, Any], blob: Callable[[bytes], AnyArray | None]) -> None:
         self._values = values
-        self._file = file
+        self._blob = blob
 
     def __getitem__(self, name: str) -> Any:
         value = self._values[name]
-        if isinstance(value, Digest) and (found := self._file.blob(value.digest)) is not None:
+        if isinstance(value, Digest) and (found := self._blob(value.digest)) is not None:
             value = self._values[name] = found.view(value.dtype).reshape(value.shape)
         return value.address if isinstance(value, Ref) else value
 
@@ -103,6 +93,25 @@ class Values(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._values)
+
+
+def values_of(delivery: Delivery, blob: Callable[[bytes], AnyArray | None]) -> Values:
+    """Return what a condition may speak of: the fields, and what is known of the delivery.
+
+    Args:
+        delivery: the record.
+        blob: finds the bytes of an array by its digest.
+    """
+    known = {
+        "actor": delivery.actor,
+        "sender": delivery.id.sender,
+        "type": delivery.type.name,
+        "n": delivery.n,
+        "bytes": delivery.nbytes,
+        "waited": delivery.waited,
+        "incarnation": delivery.incarnation,
+    }
+    return Values({**known, **(delivery.fields or {})}, blob)
 
 
 @dataclass(frozen=True, slots=True)

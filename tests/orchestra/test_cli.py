@@ -11,7 +11,7 @@ import pytest
 from orchestra.cli import main
 
 _ADDED = sorted(point.name for point in entry_points(group="orchestra.commands"))
-COMMANDS = ", ".join(["run", "ps", "top", "trace", *_ADDED])
+COMMANDS = ", ".join(["run", "ps", "top", "replay", "trace", *_ADDED])
 EXPERIMENT = '''
 from typing import Annotated, Literal
 
