@@ -1,6 +1,7 @@
 """B battles of one scenario, as an environment."""
 
 import sys
+from collections.abc import Mapping
 from operator import index
 from typing import Any
 
@@ -234,21 +235,32 @@ class Skirmish(Env):
         kernel.show_all(*self._for_show)
 
     def snapshot(self) -> dict[str, NDArray[Any]]:
-        """Copies of everything that changes, its random generators included."""
-        return {name: getattr(self, name).copy() for name in self._changing}
+        """Copies of everything that changes, its random generators included, as arrays of numbers.
 
-    def restore(self, snapshot: dict[str, NDArray[Any]]) -> None:
+        The first axis of each is that of the battles. Records (`units`, `battles`, and `kinds` where armies are drawn)
+        are given as their bytes, uint8 (B, ...).
+        """
+        return {name: self._plain(name).copy() for name in self._changing}
+
+    def restore(self, snapshot: Mapping[str, NDArray[Any]]) -> None:
         """Go on from a snapshot of an environment with the same scenario, B and options.
 
         Raises:
             ValueError: it is the snapshot of something else; nothing has been changed then.
         """
         for name in self._changing:
-            mine = getattr(self, name)
+            mine = self._plain(name)
             if name not in snapshot or (snapshot[name].shape, snapshot[name].dtype) != (mine.shape, mine.dtype):
                 raise ValueError(f"snapshot does not fit {self!r}: {name} must be {mine.dtype} {mine.shape}")
         for name in self._changing:
-            getattr(self, name)[...] = snapshot[name]
+            self._plain(name)[...] = snapshot[name]
+
+    def _plain(self, name: str) -> NDArray[Any]:
+        """An array of this environment as numbers: the same memory."""
+        array: NDArray[Any] = getattr(self, name)
+        if array.dtype.names is None:
+            return array
+        return array.view(np.ndarray).view(np.uint8).reshape(self.n_envs, -1)
 
 
 _CHANGING = ("units", "battles", "obs", "state", "available", "reward", "terminated", "truncated", "won")
