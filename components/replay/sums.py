@@ -107,7 +107,6 @@ class SumTree(Pyramid):
                 flat = np.arange(0, block.size, WIDTH) + within
                 chosen = block.reshape(-1).take(flat)
             at -= ends.reshape(-1).take(flat) - chosen
-            np.maximum(at, 0.0, out=at)
             item = item * WIDTH + within
         return np.asarray(item, np.int64)
 

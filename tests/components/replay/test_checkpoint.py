@@ -192,6 +192,21 @@ def test_a_damaged_file_is_refused_and_nothing_changes(case, saved, tmp_path_fac
         assert_same(other, kept)  # the byte was one that nobody reads, such as a date
 
 
+def test_damage_deep_inside_a_large_array_is_found_before_anything_changes(tmp_path):
+    fields, path = {"x": Field(np.float64, (100,))}, tmp_path / "a.npz"
+    kept, other = Transitions(fields, 500), Transitions(fields, 500)
+    kept.insert({"x": np.ones((500, 100))})
+    other.insert({"x": np.zeros((7, 100))})
+    kept.save(path)
+    spoilt = bytearray(path.read_bytes())
+    spoilt[len(spoilt) // 2] ^= 1
+    path.write_bytes(bytes(spoilt))
+    with pytest.raises(CheckpointError, match="rows/x.npy does not match its checksum"):
+        other.load(path)
+    assert len(other) == 7
+    assert not other.sample(50, rng()).batch["x"].any()
+
+
 def test_a_checkpoint_that_is_not_there_is_the_systems_error(case, tmp_path):
     with pytest.raises(FileNotFoundError):
         case.make().load(tmp_path / "a.npz")
