@@ -201,7 +201,7 @@ def test_damage_deep_inside_a_large_array_is_found_before_anything_changes(tmp_p
     spoilt = bytearray(path.read_bytes())
     spoilt[len(spoilt) // 2] ^= 1
     path.write_bytes(bytes(spoilt))
-    with pytest.raises(CheckpointError, match="rows/x.npy does not match its checksum"):
+    with pytest.raises(CheckpointError, match=r"rows/x\.npy does not match its checksum"):
         other.load(path)
     assert len(other) == 7
     assert not other.sample(50, rng()).batch["x"].any()
