@@ -57,6 +57,7 @@ def ls(arguments: list[str]) -> int:
             counted[tally.actor] = (count + tally.count, nbytes + tally.nbytes, failed + tally.failed)
         lives = trace.lives()
         notes = [note for recording in trace.recordings for note in recording.notes()]
+        notes += [f"{path.name}: an older flight record; name this file to see it" for path in trace.older]
         if options.json:
             print(json.dumps(_ls_json(trace, lives, counted, notes)))
             return 0

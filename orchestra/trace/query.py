@@ -17,6 +17,9 @@ from orchestra.trace.records import Delivery, Digest, Handled, Header, Kind, Mes
 from orchestra.trace.run_trace import Recording, RunTrace
 from orchestra.trace.where import Where
 
+LOOK = 1024
+"""Rows that are looked at together for the end of an activation."""
+
 
 class Seen:
     """A delivery that a query found. What the index knows of it costs no look into the file."""
@@ -57,17 +60,15 @@ class Seen:
     def handled(self) -> Handled | None:
         """What came of it, if that was recorded."""
         entries = self.index.entries
-        mine = entries[self.row]
-        for row in range(self.row + 1, len(entries)):
-            entry = entries[row]
-            if entry["actor"] != mine["actor"]:
-                continue
-            if entry["kind"] == Kind.HANDLED:
-                record = self.index.record(row)
-                assert isinstance(record, Handled)
-                return record if record.n == self.delivery.n else None
-            if entry["kind"] in (Kind.DELIVERY, Kind.BIRTH):
-                return None
+        actor = entries["actor"][self.row]
+        for begin in range(self.row + 1, len(entries), LOOK):
+            chunk = entries[begin : begin + LOOK]
+            kinds = chunk["kind"]
+            turns = (kinds == Kind.HANDLED) | (kinds == Kind.DELIVERY) | (kinds == Kind.BIRTH)
+            found = np.flatnonzero(turns & (chunk["actor"] == actor))
+            if len(found):
+                record = self.index.record(begin + int(found[0]), resolve=False)
+                return record if isinstance(record, Handled) and record.n == self.delivery.n else None
         return None
 
     def values(self) -> "Values":

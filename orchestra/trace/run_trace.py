@@ -103,6 +103,8 @@ class RunTrace:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.recordings: list[Recording] = []
+        self.older: list[Path] = []
+        """Flight records of processes that wrote a newer one."""
         groups: dict[tuple[str, int], dict[str, list[TraceFile]]] = {}
         with ExitStack() as stack:
             for each in trace_files(path):
@@ -113,6 +115,7 @@ class RunTrace:
                 newest = max(stems, key=lambda stem: stems[stem][0].header.wall)
                 self.recordings.append(Recording(sorted(stems.pop(newest), key=lambda file: file.header.segment)))
                 for file in [file for older in stems.values() for file in older]:
+                    self.older.append(file.path)
                     file.close()
             stack.pop_all()
 

@@ -1,5 +1,6 @@
 """Writes a trace: entries become records in files, one after the other, that stay readable whatever happens to them."""
 
+import shutil
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -26,6 +27,8 @@ from orchestra.trace.layout import (
 from orchestra.trace.records import INPUTS, Close, Gap, Header, Kind, MessageType
 
 SEGMENT_BYTES = 1 << 30
+RESERVE_BYTES = 512 << 20
+"""So much of the disk a trace leaves to the rest of the run: a checkpoint that cannot be saved is worse."""
 KNOWN_BLOBS = 1 << 16
 """Arrays of a file that are remembered, so that one that comes again is not written again."""
 JOIN = 256 << 10
@@ -62,6 +65,7 @@ class TraceWriter:
         values: whether the arrays that came in are written, beside their digests.
         segment_bytes: the size at which the next file begins.
         open_file: opens a new file for writing.
+        free: says how many bytes are left on the disk that a folder is on.
     """
 
     def __init__(
@@ -75,6 +79,7 @@ class TraceWriter:
         values: bool,
         segment_bytes: int = SEGMENT_BYTES,
         open_file: Callable[[Path], TraceSink] = open_new,
+        free: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
     ) -> None:
         self.paths: list[Path] = []
         """The files so far, oldest first."""
@@ -90,6 +95,7 @@ class TraceWriter:
         self._values = values
         self._segment_bytes = segment_bytes
         self._open_file = open_file
+        self._free = free
         self._file: TraceSink | None = None
         self._size = 0
         self._records = 0
@@ -100,6 +106,10 @@ class TraceWriter:
 
     def write(self, entries: Iterable[Entry]) -> None:
         """Write `entries`, in order. Never raises for what the disk does: it drops and counts."""
+        if self._is_short():
+            for entry in entries:
+                self.miss(entry, f"less than {RESERVE_BYTES >> 20} MiB were left on the disk")
+            return
         known: dict[int, bytes] = {}
         pending: list[Entry] = []
         pieces: list[bytes | memoryview] = []
@@ -149,6 +159,12 @@ class TraceWriter:
         self._shut()
 
     # Inside
+
+    def _is_short(self) -> bool:
+        try:
+            return self._free(self._folder) < RESERVE_BYTES
+        except OSError:
+            return False  # writing will say what is wrong
 
     def _next_file(self) -> None:
         if self._file is not None:

@@ -248,6 +248,19 @@ def test_a_folder_that_cannot_be_written_to_costs_the_trace_and_nothing_else(wri
     assert (made.paths, made.dropped) == ([], 3)
 
 
+def test_a_trace_leaves_room_on_the_disk_for_the_rest_of_the_run(writer: MakeWriter, toy: Any) -> None:
+    room = [1 << 40]
+    made = writer(free=lambda folder: room[0])
+    for n in range(1, 10):
+        room[0] = 1000 if 3 < n < 7 else 1 << 40
+        made.write([toy.delivery(n)])
+    made.close()
+    told = records(made.paths[0])
+    assert [record.n for record in told if isinstance(record, Delivery)] == [1, 2, 3, 7, 8, 9]
+    (gap,) = [record for record in told if isinstance(record, Gap)]
+    assert (gap.count, gap.reason) == (3, "less than 512 MiB were left on the disk")
+
+
 def test_a_file_that_grows_is_read_on(writer: MakeWriter, toy: Any) -> None:
     made = writer()
     made.write([toy.delivery(1)])

@@ -138,3 +138,5 @@ def test_of_several_flight_records_of_a_process_the_newest_is_shown(tmp_path: Pa
         assert len(trace.recordings) == 1
         assert trace.recordings[0].header.reason == "twice"
         assert len(list(trace.activations(trace.life("here/counter")))) == 2
+        (older,) = trace.older
+        assert older.name.endswith("flight-0.000.trace")

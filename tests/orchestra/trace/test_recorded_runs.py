@@ -162,6 +162,26 @@ def test_a_failure_and_a_signal_write_the_flight_records_of_processes(tmp_path: 
     assert last.handled.failure.file.endswith("counting.py")
 
 
+def test_what_a_killed_process_had_recorded_can_be_read(tmp_path: Path) -> None:
+    with started(tmp_path, "--trace", "full", "--stop-at", "0", "--until", "0") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "counting\n"
+        deadline = time.monotonic() + PATIENCE_S
+        while sum(path.stat().st_size for path in run_of(tmp_path).glob("traces/root.*")) < 100_000:
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        process.kill()
+        process.communicate()
+    with RunTrace(run_of(tmp_path)) as trace:
+        notes = [note for each in trace.recordings if each.header.node == "root" for note in each.notes()]
+        assert any("not closed; its process was killed" in note for note in notes)
+        came = [each.delivery for each in trace.activations(trace.life("root/server")) if each.delivery is not None]
+        numbers = [each.fields["number"] for each in came if each.type.name == "CountMsg"]
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert len(numbers) > 50
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
