@@ -101,12 +101,33 @@ class SampleToInsertRatio(Checkpointed):
         return self.inserted * self.samples_per_insert - self.sampled
 
     def may_insert(self, n: int = 1) -> bool:
-        """Say whether `n` items may be inserted now."""
+        """Say whether `n` items may be inserted now.
+
+        Raises:
+            ValueError: so many never may; the message has the arithmetic.
+        """
+        least, step = min(self.min_diff, 0.0), n * self.samples_per_insert
+        if n > self.min_size and step > self.max_diff - least:
+            raise ValueError(
+                f"n: {n} items at a time would always have to wait: they are more than min_size {self.min_size}, and "
+                f"raise diff by {n} * {self.samples_per_insert} = {step}, which is at least {least} and may not pass "
+                f"max_diff {self.max_diff}"
+            )
         small = self.inserted + n - self.deleted <= self.min_size
         return small or self.diff + n * self.samples_per_insert <= self.max_diff
 
     def may_sample(self, n: int = 1) -> bool:
-        """Say whether `n` items may be sampled now."""
+        """Say whether `n` items may be sampled now.
+
+        Raises:
+            ValueError: so many never may; the message has the arithmetic.
+        """
+        most = max(self.max_diff, self.samples_per_insert * self.min_size)
+        if n > most - self.min_diff:
+            raise ValueError(
+                f"n: {n} samples at a time would always have to wait: diff is at most {most}, and may not fall below "
+                f"min_diff {self.min_diff}, which is {most - self.min_diff} apart"
+            )
         return self.inserted - self.deleted >= self.min_size and self.diff - n >= self.min_diff
 
     def insert(self, n: int = 1) -> None:

@@ -200,6 +200,31 @@ class PrioritizedEpisodeReplay(Prioritized, EpisodeReplay):
             capacity, alpha=alpha, beta=beta, epsilon=epsilon, normalize=normalize, decay=decay
         )
 
+    def insert(
+        self,
+        obs: NDArray[np.float32],  # (F, A, O)
+        state: NDArray[np.float32],  # (F, S)
+        available: NDArray[np.bool_],  # (F, A, U)
+        actions: NDArray[np.int64],  # (N, A)
+        reward: NDArray[np.float32],  # (N,)
+        terminated: NDArray[np.bool_],  # (E,)
+        lengths: NDArray[np.int32],  # (E,)
+        priorities: NDArray[np.floating[Any]] | None = None,  # (E,)
+    ) -> None:
+        """Add episodes that lie back to back, with priorities or the largest so far, and drop the oldest.
+
+        Raises:
+            InvalidExperience: as for `EpisodeReplay.insert`; or priorities are not E floats, or one of them is negative
+                or not finite, or so large that sums would overflow.
+        """
+        weights = None if priorities is None else self.priorities.weigh(priorities, np.size(lengths))
+        super().insert(obs, state, available, actions, reward, terminated, lengths)
+        if priorities is not None and weights is not None:
+            held = min(len(weights), self.capacity)
+            serials = self.inserted - held + np.arange(held)
+            self.priorities.set(serials % self.capacity, weights[len(weights) - held :])
+            self.priorities.saw(priorities)
+
     def _took(self, first: int, n: int) -> None:
         self.priorities.enter(first, n)
 

@@ -66,11 +66,25 @@ def test_what_is_deleted_has_to_come_in_again_before_sampling_goes_on():
 
 def test_several_are_allowed_only_if_all_are():
     limiter = SampleToInsertRatio(2, 3, 4)
-    assert limiter.may_insert(5)
-    assert not limiter.may_insert(6)
-    limiter.insert(5)
+    limiter.insert(3)
+    assert limiter.may_insert(2)
+    assert not limiter.may_insert(3)
+    limiter.insert(2)
     assert limiter.may_sample(8)
-    assert not limiter.may_sample(9)
+    limiter.sample()
+    assert not limiter.may_sample(8)
+
+
+def test_so_many_that_would_always_have_to_wait_are_refused_with_the_arithmetic():
+    limiter = SampleToInsertRatio(2, 3, 4)
+    message = "n: 9 samples at a time would always have to wait: diff is at most 10, and may not fall below min_diff 2"
+    with pytest.raises(ValueError, match=message):
+        limiter.may_sample(9)
+    assert limiter.may_insert(5)
+    with pytest.raises(ValueError, match=re.escape("6 * 2 = 12, which is at least 0.0 and may not pass max_diff 10")):
+        limiter.may_insert(6)
+    many = SampleToInsertRatio(2, 30, 4)
+    assert many.may_insert(30)  # the first may come together, whatever the range
 
 
 @pytest.mark.parametrize(

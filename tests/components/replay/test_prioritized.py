@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from components.envs.base import EnvSpec
-from components.replay import PrioritizedEpisodeReplay
+from components.replay import InvalidExperience, PrioritizedEpisodeReplay
 
 
 def rng(seed=0):
@@ -75,6 +75,22 @@ def test_new_episodes_enter_with_the_largest_priority_so_far(spec, make_episodes
     counts = np.bincount([replay.sample(1, generator).indices[0] for _ in range(4000)], minlength=3)
     expected = 4000 * np.array([0.25, 0.5, 9.0]) / 9.75
     assert ((counts - expected) ** 2 / expected).sum() < 18.5  # 2 degrees of freedom: p = 1e-4
+
+
+def test_new_episodes_may_bring_a_priority_of_their_own(spec, make_episodes):
+    replay = PrioritizedEpisodeReplay(spec, 3, alpha=1.0, epsilon=0.0)
+    replay.insert(**make_episodes([1, 2, 1]), priorities=np.array([0.5, 4.0, 0.0]))
+    assert replay.priorities[np.arange(3)].tolist() == [0.5, 4.0, 0.0]
+    assert replay.max_priority == 4.0
+    replay.insert(**make_episodes([1] * 5, first=3), priorities=np.arange(1.0, 6.0))  # more than are held
+    assert replay.priorities[np.array([5, 6, 7]) % 3].tolist() == [3.0, 4.0, 5.0]
+    before = replay.state()
+    for bad in (np.array([np.nan]), np.array([1.0, 2.0]), np.array([-1.0])):
+        with pytest.raises(InvalidExperience, match="priorities: expected"):
+            replay.insert(**make_episodes([1], first=8), priorities=bad)
+    with pytest.raises(InvalidExperience, match="reward: expected"):
+        replay.insert(**(make_episodes([1]) | {"reward": np.zeros(1)}), priorities=np.array([9.0]))
+    assert all(before[name].tobytes() == array.tobytes() for name, array in replay.state().items())
 
 
 def test_a_priority_for_an_overwritten_episode_is_ignored_and_counted(spec, make_episodes):
