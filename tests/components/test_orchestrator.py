@@ -25,7 +25,8 @@ from messages import (
     TrainedMsg,
 )
 from orchestra import UsageError
-from orchestra.cell import STOPPED, ActorFailed
+from orchestra.cell import ActorFailed
+from orchestra.life import STOPPED
 
 DOWN = (LoadParamsMsg, PaceMsg, EvaluateMsg)
 NEVER = 10**9
