@@ -57,7 +57,7 @@ SYNC = b"\xf1OR\x1e"
 PREFIX = struct.Struct("<4sBBHIII")
 """Sync mark, kind, zero, zero, length of the body, CRC-32 of the body, CRC-32 of what stands before it."""
 DIGEST_BYTES = 16
-INLINE_BELOW = 1024
+INLINE_BELOW = 2048
 """Arrays of fewer bytes stand in their record."""
 INLINE, BY_DIGEST = 0, 1
 MAX_BODY = (1 << 32) - 1

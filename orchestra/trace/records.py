@@ -15,7 +15,7 @@ the same count. Number 0 stands for "nobody counted": told from outside of actor
 a message brings, so whatever could have caused something has a smaller clock. Times are seconds of the node's own
 monotonic clock; they compare within a process only.
 
-Arrays of 1 KiB and more are kept by their digest (XXH3-128 of their bytes in C order). A trace made by `full` has
+Arrays of 2 KiB and more are kept by their digest (XXH3-128 of their bytes in C order). A trace made by `full` has
 the bytes of every array that came *in* beside that, once each; what an actor sent is told by digest alone, and is found
 by it where it came in. So two messages are equal byte for byte if their fields and digests are.
 """

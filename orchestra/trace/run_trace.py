@@ -1,5 +1,6 @@
 """The trace of a run: the recordings of its node processes, and the lives of the actors in them."""
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -112,7 +113,7 @@ class RunTrace:
                 stem = each.name.rsplit(".", 2)[0]
                 groups.setdefault((file.header.node, file.header.generation), {}).setdefault(stem, []).append(file)
             for _, stems in sorted(groups.items()):
-                newest = max(stems, key=lambda stem: stems[stem][0].header.wall)
+                newest = max(stems, key=_flight_number)
                 self.recordings.append(Recording(sorted(stems.pop(newest), key=lambda file: file.header.segment)))
                 for file in [file for older in stems.values() for file in older]:
                     self.older.append(file.path)
@@ -258,3 +259,9 @@ def trace_files(path: Path) -> list[Path]:
             f"{str(path)!r} was run without a trace, or nothing failed: record with --trace full, digest, or flight"
         )
     raise NotATrace(f"{str(path)!r} holds no trace: no *.trace in it, nor in its folder traces")
+
+
+def _flight_number(stem: str) -> int:
+    """Which flight record of its process a series of files is. Their times do not say: threads of their own write."""
+    found = re.search(r"\.flight-(\d+)$", stem)
+    return -1 if found is None else int(found[1])

@@ -63,7 +63,7 @@ def handled(n: int, effects: Sequence[Any] = (), actor: str = "toy/a", types: Se
     return entry(Kind.HANDLED, [actor, 0, n, 1 if n else 0, 2 * n + 1, float(n), 0.125, list(effects), None], types)
 
 
-def frame(n: int, size: int = 256) -> np.ndarray[Any, Any]:
+def frame(n: int, size: int = 512) -> np.ndarray[Any, Any]:
     pixels = np.arange(n, n + size, dtype=np.float32)
     pixels.flags.writeable = False
     return pixels

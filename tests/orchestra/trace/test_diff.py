@@ -59,7 +59,7 @@ def test_the_first_delivery_that_differs_is_named_field_by_field(
 def test_of_arrays_the_first_element_that_differs_is_named(run_of: MakeRun, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["trace", "diff", str(run_of("a", [1, 2])), str(run_of("b", [1, 2], pixels=0.5))]) == 1
     said = capsys.readouterr().out
-    assert "  pixels: 1 of 256 elements differ, first at [7]: 9.0\n" in said
+    assert "  pixels: 1 of 512 elements differ, first at [7]: 9.0\n" in said
     assert "          9.5\n" in said
 
 
@@ -68,7 +68,7 @@ def test_digests_are_enough_to_tell_that_arrays_differ(run_of: MakeRun, capsys: 
     assert main(["trace", "diff", str(full), str(digest)]) == 0
     other = run_of("c", [1, 2], values=False, pixels=0.5)
     assert main(["trace", "diff", str(digest), str(other)]) == 1
-    assert "pixels: float32[256] " in capsys.readouterr().out
+    assert "pixels: float32[512] " in capsys.readouterr().out
 
 
 def test_a_run_that_ends_earlier_parts_there(run_of: MakeRun, capsys: pytest.CaptureFixture[str]) -> None:

@@ -79,7 +79,7 @@ def test_arrays_that_came_in_are_kept_and_what_was_sent_is_told_by_digest(writer
     assert isinstance(sent, Sent)
     assert sent.fields is not None
     assert isinstance(sent.fields["pixels"], Digest)
-    assert (sent.fields["pixels"].dtype, sent.fields["pixels"].shape) == (np.float32, (256,))
+    assert (sent.fields["pixels"].dtype, sent.fields["pixels"].shape) == (np.float32, (512,))
 
 
 def test_an_array_that_comes_again_is_written_once_and_names_what_was_sent(
@@ -108,7 +108,7 @@ def test_digests_alone_say_that_values_are_missing(writer: MakeWriter, toy: Any,
         large, small, _ = trace.recordings[0].records()
         assert isinstance(large, Delivery)
         assert isinstance(small, Delivery)
-        with pytest.raises(ValuesMissing, match=r"float32\[256\] were not recorded.*--trace full"):
+        with pytest.raises(ValuesMissing, match=r"float32\[512\] were not recorded.*--trace full"):
             trace.resolved(large.fields)
         np.testing.assert_array_equal(trace.resolved(small.fields)["pixels"], toy.frame(1, 4))
 

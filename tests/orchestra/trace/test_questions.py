@@ -61,7 +61,7 @@ def test_ls_says_what_was_recorded(ask: Ask) -> None:
         (("--where", "count > 18 or step > 18"), 4),
         (("--sender", "toy/b"), 20),
         (("--since", "5", "--until", "7"), 6),
-        (("--where", "max(pixels) >= 274"), 2),
+        (("--where", "max(pixels) >= 530"), 2),
         (("--min-bytes", "129"), 0),
         (("--max-bytes", "127"), 0),
         (("--limit", "3"), 3),
@@ -82,7 +82,7 @@ def test_show_tells_an_activation_whole(ask: Ask) -> None:
     said = ask("show", "toy/a:7")
     assert "CountMsg from toy/b#7" in said
     assert "count = 7" in said
-    assert "sent: #7 toy/c FrameMsg step=7  pixels=float32[256]" in said
+    assert "sent: #7 toy/c FrameMsg step=7  pixels=float32[512]" in said
     assert "handled in 125.0 ms" in said
     assert "delivery 20" in ask("show", "toy/a")
     assert "toy/c (toys:Toy): delivery 7" in ask("show", "toy/a#7")

@@ -100,7 +100,7 @@ class Doer(Actor[PokeMsg]):
     async def poke(self, msg: PokeMsg) -> None:
         match msg.what:
             case "tell":
-                await self.other.tell(NoteMsg(text="hi", numbers=freeze(np.arange(300, dtype=np.float32))))
+                await self.other.tell(NoteMsg(text="hi", numbers=freeze(np.arange(600, dtype=np.float32))))
             case "ask":
                 assert (await self.other.ask(SumMsg(tags={"a": 1, "b": 2})))["sum"] == 3
             case "ask in vain":
@@ -202,11 +202,11 @@ def test_a_delivery_names_its_cause_and_has_its_values(tmp_path: Path, traced: T
     note = activations(tmp_path, "here/other")[1].delivery
     assert note is not None
     assert (note.id.sender, note.id.number, note.id.serial) == ("here/doer", sent.number, 2)
-    np.testing.assert_array_equal(note.fields["numbers"], np.arange(300, dtype=np.float32))
+    np.testing.assert_array_equal(note.fields["numbers"], np.arange(600, dtype=np.float32))
     handled = told[2].handled
     assert handled is not None
     assert told[2].delivery.clock < note.clock
-    assert note.nbytes > 1200
+    assert note.nbytes > 2400
 
 
 def test_an_ask_is_recorded_on_both_sides(tmp_path: Path, traced: Traced) -> None:
