@@ -15,7 +15,6 @@ import argparse
 import json
 import os
 import resource
-import shutil
 import statistics
 import subprocess
 import sys
@@ -50,7 +49,6 @@ def train(mode: str, steps: int, flags: list[str]) -> dict[str, float]:
         (run,) = Path(folder).glob("*/*")
         records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
         nbytes = sum(file.stat().st_size for file in (run / "traces").iterdir())
-        free = shutil.disk_usage(folder).free
     moving = [record for record in records if record["updates"] and record["state"] == "training"]
     first, last = moving[0], moving[-1]
     wall = last["elapsed_s"] - first["elapsed_s"]
@@ -60,7 +58,6 @@ def train(mode: str, steps: int, flags: list[str]) -> dict[str, float]:
         "updates_per_s": (last["updates"] - first["updates"]) / wall,
         "cpu_per_1000": 1000 * cpu / last["env_steps"],
         "mb_per_s": nbytes / 1e6 / wall,
-        "free": free,
     }
 
 
@@ -70,8 +67,10 @@ def compare(steps: int, rounds: int, flags: list[str]) -> None:
     for number in range(rounds):
         turn = number % len(MODES)
         for mode in MODES[turn:] + MODES[:turn]:
-            results[mode].append(train(mode, steps, flags))
-        print(f"round {number + 1} of {rounds} done", file=sys.stderr)
+            one = train(mode, steps, flags)
+            results[mode].append(one)
+            shown = "  ".join(f"{name} {figure:,.2f}" for name, figure in one.items())
+            print(f"round {number + 1} of {rounds}, {mode}: {shown}; load {os.getloadavg()[0]:.1f}", file=sys.stderr)
     print(f"QMIX on 8m, {steps:,} environment steps, median of {rounds} rounds; load {os.getloadavg()[0]:.1f}")
     print(f"{'':8}{'env steps/s':>12}{'ratio':>7}{'updates/s':>11}{'cpu s/1000':>12}{'ratio':>7}{'trace MB/s':>12}")
     for mode, ours in results.items():
