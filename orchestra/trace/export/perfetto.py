@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any, TextIO
 
 from orchestra.trace.query import Query
-from orchestra.trace.records import Asked, Delivery, Handled, Kind, MessageId, Sent, TimerSet
+from orchestra.trace.records import Answered, AnswerGiven, Asked, Delivery, Handled, Kind, MessageId, Sent, TimerSet
 from orchestra.trace.run_trace import Recording, RunTrace
 from orchestra.trace.text import as_json
 from orchestra.trace.timeline import Timeline
@@ -48,37 +48,18 @@ def _events(trace: RunTrace, query: Query) -> Iterator[dict[str, Any]]:
             begin = 1e6 * timeline.seconds(header, handled.time)
             length = max(1e6 * handled.seconds, INSTANT_US)
             name = handled.phase if delivery is None else delivery.type.name
-            yield {
-                "ph": "X",
-                "name": name,
-                "cat": "handler",
-                "ts": begin,
-                "dur": length,
-                **place,
-                "args": _args(delivery, handled),
-            }
+            piece = {"ph": "X", "name": name, "cat": "handler", "ts": begin, "dur": length}
+            yield {**piece, **place, "args": _args(delivery, handled)}
             if delivery is not None and delivery.id.number:
-                yield {
-                    "ph": "f",
-                    "bp": "e",
-                    "name": "message",
-                    "cat": "message",
-                    "id": _arrow(delivery.id),
-                    "ts": begin,
-                    **place,
-                }
+                yield {**_end(_arrow(delivery.id)), "ts": begin, **place}
             for effect in handled.effects:
+                moment = {"ts": begin + min(max(1e6 * effect.at, 0.0), length), **place}
                 if isinstance(effect, Sent | Asked | TimerSet):
-                    moment = begin + min(max(1e6 * effect.at, 0.0), length)
-                    identity = MessageId(address, effect.number)
-                    yield {
-                        "ph": "s",
-                        "name": "message",
-                        "cat": "message",
-                        "id": _arrow(identity),
-                        "ts": moment,
-                        **place,
-                    }
+                    yield {**_start(_arrow(MessageId(address, effect.number))), **moment}
+                elif isinstance(effect, AnswerGiven):
+                    yield {**_start(f"answer to {_arrow(effect.request)}"), **moment}
+                elif isinstance(effect, Answered):
+                    yield {**_end(f"answer to {_arrow(MessageId(address, effect.number))}"), **moment}
 
 
 def _pairs(recording: Recording, chosen: set[tuple[int, int]]) -> Iterator[tuple[Delivery | None, Handled]]:
@@ -116,6 +97,14 @@ def _args(delivery: Delivery | None, handled: Handled) -> dict[str, Any]:
 
 def _named(what: str, process: int, thread: int, name: str) -> dict[str, Any]:
     return {"ph": "M", "name": what, "pid": process, "tid": thread, "args": {"name": name}}
+
+
+def _start(arrow: str) -> dict[str, Any]:
+    return {"ph": "s", "name": "message", "cat": "message", "id": arrow}
+
+
+def _end(arrow: str) -> dict[str, Any]:
+    return {"ph": "f", "bp": "e", "name": "message", "cat": "message", "id": arrow}
 
 
 def _arrow(message: MessageId) -> str:

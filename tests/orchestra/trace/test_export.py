@@ -95,3 +95,15 @@ def test_mcap_is_read_by_its_own_reader(played: Path) -> None:
 def test_a_place_that_cannot_be_written_to_is_one_line(played: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["trace", "export", str(played), "--to", "jsonl", "-o", str(played / "no" / "where")]) == 2
     assert "--output: cannot write" in capsys.readouterr().err
+
+
+def test_perfetto_draws_answers_back(writer: Any, toy: Any) -> None:
+    made = writer()
+    made.write([toy.delivery(1), toy.handled(1, [[4, 0.01, 7, "toy/c", 1, [1, "?"]], [5, 0.05, 7]], types=(1,))])
+    answer = [7, 0.01, "toy/a", 7, 3, "yes"]
+    made.write([toy.delivery(1, actor="toy/c", sender="toy/a"), toy.handled(1, [answer], "toy/c")])
+    made.close()
+    events = json.loads(exported(made.paths[0].parent, "perfetto").read_text())["traceEvents"]
+    arrows = {(event["ph"], event["id"]): event["tid"] for event in events if event["ph"] in "sf"}
+    assert arrows["s", "answer to toy/a#7"] != arrows["f", "answer to toy/a#7"]
+    assert arrows["s", "toy/a#7"] == arrows["f", "answer to toy/a#7"]
