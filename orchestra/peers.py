@@ -71,6 +71,7 @@ class Peers:
         self._repairs: dict[Link, asyncio.Task[None]] = {}
         self._listener: Listener | None = None
         self._watched: dict[str, set[tuple[str, str]]] = {}
+        self._about_to_watch: set[tuple[str, str]] = set()
         self._heart: asyncio.Task[None] | None = None
         self._lags: deque[float] = deque(maxlen=REMEMBERED_BEATS)
 
@@ -209,14 +210,23 @@ class Peers:
     # Watching
 
     async def watch(self, watcher: str, target: str) -> None:
-        """Have `watcher`, an actor of this node, told when `target`, of another, terminates or its node is lost."""
+        """Have `watcher`, an actor of this node, told once when `target`, of another, terminates or its node is lost.
+
+        Whoever asks for that again, before it was told, an incarnation that follows one that failed for example, is not
+        told twice.
+        """
         peer = node_of(target)
+        if (watcher, target) in self._about_to_watch or (watcher, target) in self._watched.get(peer, ()):
+            return
+        self._about_to_watch.add((watcher, target))
         try:
             link = await self.link_to(peer)
             link.post(watcher, target, WatchMsg(watcher=Ref(watcher)))
             self._watched.setdefault(peer, set()).add((watcher, target))
         except OrchestraError as error:
             self._node.tell_terminated(watcher, target, str(error))
+        finally:
+            self._about_to_watch.discard((watcher, target))
 
     def told_terminated(self, watcher: str, target: str) -> None:
         """Take note that `watcher` has heard that `target` terminated: it is not told again."""

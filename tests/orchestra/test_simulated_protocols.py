@@ -305,12 +305,13 @@ def test_every_ask_ends_and_none_is_handled_twice() -> None:
 
 
 class Mourner(Actor[CountedMsg]):
-    """Watches one, once or twice, and writes down what it hears of its end."""
+    """Watches one, twice, and writes down what it hears of its end."""
 
     def __init__(self, target: Ref[Any], heard: list[bool]) -> None:
         self.target, self.heard = target, heard
 
     async def started(self) -> None:
+        self.watch(self.target)
         self.watch(self.target)
 
     @on(CountedMsg)
@@ -359,6 +360,29 @@ async def ends_that_are_watched(sim: Simulation) -> None:
         assert len(heard[name]) == 1
         if graceful:
             assert heard[name][0] or not b.running
+
+
+async def _spawn(process: Process, kind: Any, *args: Any) -> None:
+    process.node.spawn("mourner", kind, *args)
+
+
+def test_who_watches_one_that_is_gone_hears_once() -> None:
+    counts: set[int] = set()
+
+    async def scenario(sim: Simulation) -> None:
+        heard: list[bool] = []
+        sim.node("a")
+        b, c = sim.node("b", lambda node: node.spawn("answerer", Answerer, [])), sim.node("c")
+        await sim.start()
+        await asyncio.sleep(1.0)
+        b.kill()
+        await c.run(_spawn(c, Mourner, Ref("b/answerer"), heard))
+        await asyncio.sleep(30.0)
+        counts.add(len(heard))
+
+    each_seed(scenario, 60)
+    assert 1 in counts
+    assert max(counts) == 1  # none, where the root knew already: who wants to reach that node waits until it comes back
 
 
 def test_who_watches_hears_of_an_end_exactly_once() -> None:
