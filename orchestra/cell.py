@@ -232,10 +232,11 @@ class Cell:
         wait = Wait.for_answer(recipient)
         self.waits.add(wait)
         try:
-            requests = self.requests
+            holds = asyncio.current_task() is self.task
+            chain, asked = self.requests.chain(holds=holds), self.requests.asked
             if self.recorder is not None:
-                return await self.recorder.ask(recipient, request, requests.chain(), requests.asked)
-            return await self.node.ask(self.address, recipient, request, requests.chain(), requests.asked)
+                return await self.recorder.ask(recipient, request, chain, asked)
+            return await self.node.asks.ask(self.address, recipient, request, chain, asked)
         finally:
             self.waits.discard(wait)
 
@@ -512,7 +513,7 @@ class Cell:
         for item in self.mailbox.drain():
             envelope = item if isinstance(item, Envelope) else Envelope(self.address, *item)
             if envelope.correlation:
-                self.node.fail(envelope, gone)
+                self.node.asks.fail(envelope, gone)
             elif isinstance(envelope.message, WatchMsg):
                 self._watchers.add(envelope.message.watcher.address)
             elif not isinstance(envelope.message, WithdrawnMsg) and envelope.message.lane is not Lane.SYSTEM:

@@ -163,7 +163,7 @@ class Children:
             return []  # its node is lost, and it ends by itself
         try:
             async with asyncio.timeout(3 * STOP_S):  # its own node gives it less, to stop and then to be aborted
-                said = await parent.node.ask(
+                said = await parent.node.asks.ask(
                     parent.address, f"{node_of(address)}/{SYSTEM}", StopActorMsg(address=address), (parent.address,)
                 )
         except (OrchestraError, TimeoutError) as error:

@@ -291,6 +291,10 @@ class Link:
                 )
         self.post(sender, recipient, message, number=number, clock=clock)
 
+    def is_asked(self, correlation: int) -> bool:
+        """Whether a request that came by this link is not answered yet."""
+        return correlation in self._asked
+
     def cancel(self, correlation: int) -> None:
         """Send that nobody waits any longer for the answer to a request that went by this link."""
         self._send(Kind.CANCEL, msgpack.packb([correlation]))
@@ -387,11 +391,11 @@ class Link:
                 self._count_received(frame.nbytes)
                 correlation, clock, value = self._unpack(frame, _ANSWER)
                 self._node.witness(clock)
-                self._node.resolve(correlation, value)
+                self._node.asks.resolve(correlation, value)
             case Kind.FAILURE:
                 correlation, clock, kind, text = self._unpack(frame, _FAILURE)
                 self._node.witness(clock)
-                self._node.reject(correlation, _FAILURES.get(kind, errors.AskFailed)(text))
+                self._node.asks.reject(correlation, _FAILURES.get(kind, errors.AskFailed)(text))
             case Kind.CANCEL:
                 (correlation,) = self._unpack(frame, _CANCEL)
                 if (asked := self._asked.pop(correlation, None)) is not None:

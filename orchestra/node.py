@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import psutil
-from pydantic import ValidationError
 
-from orchestra import codec, log, spawning
+from orchestra import log, spawning
 from orchestra.actor import Actor, actor_class, on
+from orchestra.asking import Asks
 from orchestra.cell import Cell
 from orchestra.children import STOP_S, Children
 from orchestra.clock import Clock, RealClock
@@ -24,15 +24,12 @@ from orchestra.directory import Directory
 from orchestra.envelope import Envelope, check_name, is_guest, node_of
 from orchestra.errors import (
     ActorFailed,
-    ActorStopped,
-    AskCycle,
-    AskFailed,
     NotUnderstood,
     Unreachable,
     UsageError,
 )
 from orchestra.life import STOPPED
-from orchestra.message import Lane, Message, Request, isolated
+from orchestra.message import Lane, Message, Request
 from orchestra.offload import in_thread
 from orchestra.peers import DIRECTORY, Peers
 from orchestra.ref import Ref
@@ -42,6 +39,7 @@ from orchestra.system import (
     Flow,
     LookupMsg,
     NodeStatistics,
+    ProbeMsg,
     ProcessStatistics,
     SpawnedMsg,
     SpawnMsg,
@@ -119,11 +117,10 @@ class Node:
         """Done, with the reason, once somebody asked this node to stop or its root was lost."""
         self.log = log.get(actor=f"{name}/{SYSTEM}")
         self.inline = inline
+        self.asks = Asks(self)
         self.peers = Peers(self, listen, join)
         self.cells: dict[str, Cell] = {}
         """The actors that run here, by address."""
-        self._pending: dict[int, tuple[asyncio.Future[Any], type[Request[Any]] | None, str]] = {}
-        self._correlation = 0
         self._early: list[Envelope] | None = []
         """What came before there were actors to take it: a peer may speak as soon as it has greeted."""
         self._errands: set[asyncio.Task[None]] = set()
@@ -186,6 +183,7 @@ class Node:
         for task in errands:
             task.cancel()
         await asyncio.gather(*errands, return_exceptions=True)
+        self.asks.close()
         await self.peers.close()
         if self._executor is not None:
             self._executor.shutdown(wait=False, cancel_futures=True)
@@ -343,7 +341,7 @@ class Node:
 
         `number` and `clock` are a recorded sender's count of what it sent, and its Lamport clock.
         """
-        link = self.peers.find(self._peer_of(recipient))
+        link = self.peers.find(self.peer_of(recipient))
         if link is not None:
             return link.post(sender, recipient, message, number=number, clock=clock)
         return self.peers.post(sender, recipient, message, number, clock)
@@ -358,75 +356,11 @@ class Node:
 
     def post_far_nowait(self, sender: str, recipient: str, message: Message, number: int = 0, clock: int = 0) -> None:
         """Send `message` to another node at once, or raise `MailboxFull`, or `Unreachable` without a connection."""
-        peer = self._peer_of(recipient)
+        peer = self.peer_of(recipient)
         link = self.peers.find(peer)
         if link is None:
             raise Unreachable(f"{self.name} has no connection to {peer} yet; `tell` makes one")
         link.post_nowait(sender, recipient, message, number, clock)
-
-    async def ask(
-        self,
-        sender: str,
-        recipient: str,
-        request: Request[Any],
-        chain: tuple[str, ...],
-        asked: set[asyncio.Future[Any]] | None = None,
-        number: int = 0,
-        clock: int = 0,
-    ) -> Any:
-        """Deliver `request` and wait for the answer. Whoever stops waiting withdraws the request.
-
-        Args:
-            chain: who is waiting, the asker last.
-            asked: where the future of the answer is kept while it is awaited; an asker that ends takes it out.
-            number: a recorded asker's count of what it sent.
-            clock: its Lamport clock.
-        """
-        if recipient in chain:
-            raise AskCycle(f"{' → '.join([*chain, recipient])}: this ask would wait for itself")
-        self._correlation += 1
-        correlation = self._correlation
-        future: asyncio.Future[Any] = self.loop.create_future()
-        cell = self.cells.get(recipient)
-        link = None
-        self._pending[correlation] = (future, None if cell else type(request), node_of(recipient))
-        if asked is not None:
-            asked.add(future)
-        try:
-            if cell is not None:
-                envelope = cell.enclose(sender, request, correlation, chain)
-                envelope.number, envelope.clock = number, clock
-                if not cell.mailbox.put_nowait(envelope):
-                    await cell.mailbox.wait_for_room(envelope)
-            else:
-                link = await self.peers.link_to(self._peer_of(recipient))
-                waiting = link.post(sender, recipient, request, correlation, chain, number, clock)
-                if waiting is not None:
-                    await waiting
-            return await future
-        except (asyncio.CancelledError, ActorStopped):
-            unanswered = future.cancelled() or not future.done()
-            if unanswered or (asked is not None and future not in asked):  # the asker gave up, or is gone
-                if cell is not None:
-                    cell.requests.withdraw(envelope)
-                elif link is not None:
-                    link.cancel(correlation)
-            raise
-        finally:
-            del self._pending[correlation]
-            if asked is not None:
-                asked.discard(future)
-            if future.done() and not future.cancelled():
-                future.exception()  # seen, also where the link that broke failed the sending first
-
-    def answer(self, envelope: Envelope, value: Any) -> None:
-        """Send the answer to a request."""
-        if envelope.origin is not None:
-            envelope.origin.answer(envelope.correlation, value)
-            return
-        pending = self._pending.get(envelope.correlation)
-        if pending is not None and not pending[0].done():
-            pending[0].set_result(_isolated_answer(value, type(envelope.message)))
 
     def withdraw(self, envelope: Envelope) -> None:
         """Take back a request that came from another node, and that nobody there waits for any longer."""
@@ -434,13 +368,6 @@ class Node:
             self._early = [early for early in self._early if early is not envelope]
         elif (cell := self.cells.get(envelope.recipient)) is not None:
             cell.requests.withdraw(envelope)
-
-    def fail(self, envelope: Envelope, error: Exception) -> None:
-        """Say that a request has no answer."""
-        if envelope.origin is not None:
-            envelope.origin.fail(envelope.correlation, error)
-        else:
-            self.reject(envelope.correlation, error)
 
     def watch(self, watcher: str, target: str) -> None:
         """Have `watcher`, an actor of this node, told when `target` terminates."""
@@ -505,29 +432,6 @@ class Node:
         if self.recorder is not None:
             self.recorder.witness(clock)
 
-    def resolve(self, correlation: int, value: Any) -> None:
-        """Take an answer that came from another node."""
-        pending = self._pending.get(correlation)
-        if pending is None or pending[0].done():
-            return  # whoever asked was cancelled
-        future, kind, _ = pending
-        try:
-            future.set_result(value if kind is None else kind.answer_adapter().validate_python(value))
-        except ValidationError as error:
-            future.set_exception(AskFailed(f"the answer is not what was asked for: {error}"))
-
-    def reject(self, correlation: int, error: Exception) -> None:
-        """Take a failure instead of an answer."""
-        pending = self._pending.get(correlation)
-        if pending is not None and not pending[0].done():
-            pending[0].set_exception(error)
-
-    def peer_lost(self, peer: str, error: Unreachable) -> None:
-        """Fail the asks that a node which is gone will not answer."""
-        for future, _, asked in self._pending.values():
-            if asked == peer and not future.done():
-                future.set_exception(error)
-
     def tell_terminated(self, watcher: str, address: str, reason: str, *, lost: bool = False) -> None:
         """Tell `watcher`, wherever it is, that the actor at `address` is gone; `lost` with its node."""
         message = TerminatedMsg(address=address, reason=reason, graceful=reason == STOPPED, lost=lost)
@@ -549,7 +453,12 @@ class Node:
         for envelope in early:
             self.deliver(envelope)
 
-    def _peer_of(self, recipient: str) -> str:
+    def peer_of(self, recipient: str) -> str:
+        """Return the node that `recipient` lives on.
+
+        Raises:
+            Unreachable: it would live on this one, which has no such actor.
+        """
         peer = node_of(recipient)
         if peer == self.name:
             raise Unreachable(f"there is no actor at {recipient} (any longer)")
@@ -559,7 +468,7 @@ class Node:
         if envelope.origin is not None and envelope.message.lane is not Lane.SYSTEM:  # which needs no credit
             envelope.origin.consumed(envelope.recipient, envelope.nbytes)
         if envelope.correlation:
-            self.fail(envelope, error)
+            self.asks.fail(envelope, error)
         else:
             self.dead_letter(envelope, reason)
 
@@ -588,7 +497,7 @@ class _Outside:
         self._node.post_nowait(self._address, recipient, message)
 
     async def ask(self, recipient: str, request: Request[Any]) -> Any:
-        return await self._node.ask(self._address, recipient, request, ())
+        return await self._node.asks.ask(self._address, recipient, request, ())
 
 
 class _Directory(Actor[LookupMsg]):
@@ -602,7 +511,7 @@ class _Directory(Actor[LookupMsg]):
         return self._node.directory.lookup(msg.node)
 
 
-class _System(Actor[StatisticsMsg | WindUpMsg | StopNodeMsg | SpawnMsg | StopActorMsg]):
+class _System(Actor[StatisticsMsg | WindUpMsg | StopNodeMsg | SpawnMsg | StopActorMsg | ProbeMsg]):
     """Speaks for the node itself: how it is doing, that it shall stop, what it shall start for others."""
 
     def __init__(self, node: Node) -> None:
@@ -629,6 +538,10 @@ class _System(Actor[StatisticsMsg | WindUpMsg | StopNodeMsg | SpawnMsg | StopAct
     async def _stop(self, cell: Cell) -> tuple[str, ...]:
         return tuple(map(str, await self._node.stop_cell(cell)))
 
+    @on(ProbeMsg)
+    def follow(self, msg: ProbeMsg) -> None:
+        self._node.asks.follow(msg)
+
     @on(StopNodeMsg)
     def stop_node(self, msg: StopNodeMsg) -> None:
         self._node.request_stop("asked to stop")
@@ -638,14 +551,3 @@ class _System(Actor[StatisticsMsg | WindUpMsg | StopNodeMsg | SpawnMsg | StopAct
 def _process(pid: int) -> psutil.Process:
     """This process. Finding it out takes longer than all that is then asked of it."""
     return psutil.Process(pid)
-
-
-def _isolated_answer(value: Any, kind: type[Message]) -> Any:
-    if value is None or isinstance(value, bool | int | float | str | bytes | Ref):
-        return value
-    if isinstance(value, Message) and value.wire.immutable:
-        return isolated(value)
-    assert issubclass(kind, Request)
-    header, arrays = codec.Encoder().encode(value)
-    payload = codec.payload_array(arrays)
-    return kind.answer_adapter().validate_python(codec.decode(header, payload))

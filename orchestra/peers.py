@@ -128,6 +128,10 @@ class Peers:
         """Return the link to `peer`, if there is one."""
         return self._links.get(peer)
 
+    def is_asked(self, peer: str, correlation: int) -> bool:
+        """Whether a request of `peer` is not answered yet; it may have come by another link than is answered by."""
+        return any(link.peer == peer and link.is_asked(correlation) for link in self._sessions.values())
+
     async def link_to(self, peer: str) -> Link:
         """Return the link to `peer`, dialling it if there is none.
 
@@ -201,7 +205,7 @@ class Peers:
             level("peer gone", peer=link.peer, reason=str(error))
         if self._join is None:
             node.directory.unregister(link.peer)
-        node.peer_lost(link.peer, Unreachable(reason))
+        node.asks.peer_lost(link.peer, Unreachable(reason))
         for watcher, target in sorted(self._watched.pop(link.peer, set())):
             node.tell_terminated(watcher, target, reason, lost=True)
         if link.peer == self.root:
@@ -282,7 +286,7 @@ class Peers:
             address = await node.directory.lookup(peer)
         else:
             # As the node, not as the actor whose message had to be sent, which is not what waits for this answer.
-            address = await node.ask(f"{node.name}/outside", f"{self.root}/{DIRECTORY}", LookupMsg(node=peer), ())
+            address = await node.asks.ask(f"{node.name}/outside", f"{self.root}/{DIRECTORY}", LookupMsg(node=peer), ())
         if peer in self._links:  # it dialled us meanwhile
             return self._links[peer]
         link = await self._connect(address)

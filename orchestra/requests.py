@@ -6,7 +6,7 @@ from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from orchestra.envelope import Envelope
+from orchestra.envelope import Envelope, node_of
 from orchestra.errors import ActorStopped, AskFailed
 from orchestra.system import WithdrawnMsg
 
@@ -76,6 +76,13 @@ class Requests:
         if envelope is not None:
             self._refuse(envelope, error)
 
+    def task_for(self, asker: str, correlation: int) -> "asyncio.Task[Any] | None":
+        """Return the task that was parked as the answer to a request of the node `asker`, if one was."""
+        for future, envelope in self._parked.values():
+            if envelope.correlation == correlation and node_of(envelope.sender) == asker:
+                return future if isinstance(future, asyncio.Task) else None
+        return None
+
     def drop(self, gone: ActorStopped) -> None:
         """Fail what is parked, and what this actor still waits for in tasks of its own."""
         parked, self._parked = self._parked, {}
@@ -94,10 +101,13 @@ class Requests:
 
     # Asking
 
-    def chain(self) -> tuple[str, ...]:
-        """Return who waits for what is asked now: the actor, last, and all that wait for it."""
+    def chain(self, *, holds: bool) -> tuple[str, ...]:
+        """Return who waits for what is asked now: the actor, last, and all that wait for it.
+
+        `holds` says whether it is asked in the actor's own task, so that no message is handled meanwhile.
+        """
         waiting = _waiting.get()
-        if self._parked and asyncio.current_task() is self._cell.task:
+        if self._parked and holds:
             # A parked answer is given by a later message, so whoever waits for it waits for this ask too. A task that
             # was parked is no such case: it comes to its end by itself.
             parked = [
@@ -112,12 +122,12 @@ class Requests:
     # Inside
 
     def _give(self, envelope: Envelope, answer: Any) -> None:
-        self._cell.node.answer(envelope, answer)
+        self._cell.node.asks.answer(envelope, answer)
         if self._cell.recorder is not None:
             self._cell.recorder.answered(envelope, answer)
 
     def _refuse(self, envelope: Envelope, error: Exception) -> None:
-        self._cell.node.fail(envelope, error)
+        self._cell.node.asks.fail(envelope, error)
         if self._cell.recorder is not None:
             self._cell.recorder.refused(envelope, error)
 

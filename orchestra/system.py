@@ -1,6 +1,8 @@
 """The runtime's own messages: what cells and nodes understand without any actor's doing."""
 
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
 
 from orchestra.message import Lane, Message, Request
 from orchestra.ref import Ref
@@ -79,6 +81,18 @@ class StopActorMsg(Request[tuple[str, ...]]):
 
     lane: ClassVar[Lane] = Lane.SYSTEM
     address: str
+
+
+class ProbeMsg(Message):
+    """Follows asks that wait for each other, from node to node, to find a circle of them."""
+
+    lane: ClassVar[Lane] = Lane.SYSTEM
+    askers: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Who waits for whom."""
+    asks: tuple[int, ...]
+    """By which ask each of them does, by the count of its node."""
+    recipient: str
+    """The actor that the last of them asks."""
 
 
 class LookupMsg(Request[str]):

@@ -197,10 +197,12 @@ class CellRecorder:
     async def ask(
         self, recipient: str, request: Request[Any], chain: tuple[str, ...], asked: set[asyncio.Future[Any]]
     ) -> Any:
-        """As `Node.ask`."""
+        """As `Asks.ask`."""
         request, number, clock = self._outgoing(Asked.code, recipient, request)
         try:
-            value = await self._cell.node.ask(self._address, recipient, request, chain, asked, number, clock)
+            value = await self._cell.node.asks.ask(
+                self._address, recipient, request, chain, asked, number=number, clock=clock
+            )
         except BaseException as error:
             self._effect(AskFailed.code, number, type(error).__name__, str(error))
             raise

@@ -23,6 +23,7 @@ from orchestra import (
     cancelled,
     on,
 )
+from orchestra.system import ProbeMsg
 from orchestra.testing import settle
 
 Run = Callable[..., Any]
@@ -489,6 +490,28 @@ def test_a_cycle_through_parked_tasks_is_found_across_nodes(run: Run) -> None:
                 await root.ref("root/one").ask(PassMsg())
 
     run(main())
+
+
+def test_a_probe_that_follows_what_is_answered_already_finds_nothing(run: Run) -> None:
+    async def main() -> None:
+        async with pair() as (root, _):
+            root.spawn("far", Desk)
+            desk = root.spawn("desk", Desk, Ref("root/far"))
+            asking = asyncio.create_task(desk.ask(PassMsg()))
+            await turns_until(lambda: desk_of(root, "far") is not None and desk_of(root, "far").held.is_set())
+            held = len(root.asks) and max(root.asks._waiting)
+            stale = ProbeMsg(askers=("root/desk", "root/gone"), asks=(held, 99), recipient="root/desk")
+            root.asks.follow(stale)
+            await settle_turns()
+            assert not asking.done()
+            await give_up(asking)
+
+    run(main())
+
+
+async def settle_turns() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
 
 
 def test_a_task_parked_as_an_answer_is_no_cycle_with_what_its_actor_asks_meanwhile(run: Run) -> None:

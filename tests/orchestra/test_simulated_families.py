@@ -1,16 +1,13 @@
-"""Families and asks under many schedules: whoever should live lives, whoever should not is gone."""
+"""Families under many schedules: whoever should live lives, whoever should not is gone."""
 
 import asyncio
 import contextlib
-from typing import Any, ClassVar
+from typing import Any
 
 from orchestra import (
     Actor,
-    ActorStopped,
     AllForOne,
-    AskFailed,
     Message,
-    Node,
     OneForOne,
     OrchestraError,
     Ref,
@@ -135,87 +132,6 @@ async def families_that_fail(sim: Simulation) -> None:
 
 def test_whoever_fails_lives_again_with_its_siblings_whatever_happens_when() -> None:
     each_seed(families_that_fail, 200)
-
-
-# Asks that are given up -----------------------------------------------------------------------------------------------
-
-
-class AskMsg(Request[int]):
-    """Wait, park, fail, or ask the next ones, as the numbers say."""
-
-    path: tuple[str, ...]
-    """Whom to ask on."""
-    seconds: float
-    parks: bool
-
-
-class Link(Actor[AskMsg | WhoMsg]):
-    """Passes asks on."""
-
-    supervision = PATIENT
-    under_way: ClassVar[set[object]] = set()
-
-    @on(AskMsg)
-    async def ask(self, msg: AskMsg) -> Any:
-        if msg.parks:
-            return asyncio.create_task(self.answer(msg))
-        return await self.answer(msg)
-
-    async def answer(self, msg: AskMsg) -> int:
-        token = object()
-        self.under_way.add(token)
-        try:
-            await asyncio.sleep(msg.seconds)
-            if not msg.path:
-                return 1
-            to: Ref[AskMsg] = Ref(msg.path[0])
-            return 1 + await to.ask(AskMsg(path=msg.path[1:], seconds=msg.seconds, parks=msg.parks))
-        finally:
-            self.under_way.discard(token)
-
-    @on(WhoMsg)
-    def who(self, msg: WhoMsg) -> str:
-        return self.me.address
-
-
-async def asks_that_are_given_up(sim: Simulation) -> None:
-    Link.under_way.clear()
-
-    def spawn(node: Node) -> None:
-        for name in ("one", "two"):
-            node.spawn(name, Link)
-
-    processes = [sim.node(name, spawn) for name in "abc"]
-    addresses = [f"{name}/{actor}" for name in "abc" for actor in ("one", "two")]
-    await sim.start()
-
-    async def ask() -> None:
-        path = tuple(sim.dice.choice(addresses) for _ in range(1 + sim.dice.below(4)))
-        request = AskMsg(path=path[1:], seconds=sim.dice.exponential(0.05), parks=sim.dice.chance(0.4))
-        try:
-            async with asyncio.timeout(sim.dice.exponential(0.3)):
-                assert await sim.dice.choice(processes).ref(path[0]).ask(request) == len(path)
-        except TimeoutError:
-            pass
-        except (AskFailed, ActorStopped):
-            pass  # it, or one on the path, would have waited for itself; which fails it, and what it had parked
-
-    async with asyncio.timeout(300.0):
-        for _ in range(4):
-            await asyncio.gather(*(ask() for _ in range(5)))
-    await asyncio.sleep(5.0)
-    assert not Link.under_way, "what nobody waits for is not worked at"
-    for process in processes:
-        assert not process.node._pending
-        for link in process.node.peers._links.values():
-            assert not link._asked
-        for address in addresses:
-            if address.startswith(process.name):
-                assert await process.ref(address).ask(WhoMsg()) == address
-
-
-def test_asks_that_are_given_up_leave_nothing_behind() -> None:
-    each_seed(asks_that_are_given_up, 150)
 
 
 # Families across nodes ------------------------------------------------------------------------------------------------
