@@ -10,7 +10,7 @@ from rich.filesize import decimal
 
 from orchestra.commands.trace_flags import add_filters, add_json, parser_of, query_of
 from orchestra.errors import UsageError
-from orchestra.trace.diff import Comparison, compare
+from orchestra.trace.diff import Comparison, Ignored, compare
 from orchestra.trace.export import jsonl, mcap, mermaid, perfetto
 from orchestra.trace.run_trace import RunTrace
 from orchestra.trace.text import as_json
@@ -50,11 +50,20 @@ def diff(arguments: list[str]) -> int:
     """Two runs of one seed: the first delivery where they part, field by field. Exit code 1 if they do."""
     parser = parser_of("diff", diff)
     parser.add_argument("other", metavar="OTHER_RUN_DIR", type=Path, help="the other run")
+    parser.add_argument("--actor", default="*", metavar="PATTERN", help="compare only these actors")
+    parser.add_argument(
+        "--ignore",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="leave aside a field, as TrainedMsg.seconds or seconds, or all messages of a type, as ProgressMsg; "
+        "may be given several times",
+    )
     parser.add_argument("--all", action="store_true", help="show where each actor parts, not only the first")
     add_json(parser)
     options = parser.parse_strictly(arguments)
     with RunTrace(options.run) as left, RunTrace(options.other) as right:
-        found = compare(left, right)
+        found = compare(left, right, actor=options.actor, ignored=Ignored(options.ignore))
         if options.json:
             print(json.dumps(as_json(found)))
         else:

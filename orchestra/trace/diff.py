@@ -1,7 +1,8 @@
 """Two runs of one seed side by side: the first delivery where they part, and what differs in it, field by field."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -54,18 +55,45 @@ class Comparison:
     only_right: tuple[str, ...]
 
 
-def compare(left: RunTrace, right: RunTrace) -> Comparison:
-    """Compare what the actors of two runs were told: types, senders and fields, not times."""
+@dataclass(frozen=True, slots=True)
+class Ignored:
+    """What is not compared: patterns for `field`, `Type.field`, or `Type`, whose messages are left out altogether."""
+
+    patterns: Sequence[str] = ()
+
+    def message(self, told: Delivery) -> bool:
+        """Whether messages of this type are left out."""
+        return self._fits(told.type.name)
+
+    def field(self, told: Delivery, name: str) -> bool:
+        """Whether this field of a message is not compared."""
+        return self._fits(name) or self._fits(f"{told.type.name}.{name}")
+
+    def _fits(self, name: str) -> bool:
+        return any(fnmatchcase(name, pattern) for pattern in self.patterns)
+
+
+def compare(left: RunTrace, right: RunTrace, *, actor: str = "*", ignored: Ignored | None = None) -> Comparison:
+    """Compare what the actors of two runs were told: types, senders and fields, not times.
+
+    Args:
+        left: one run.
+        right: the other.
+        actor: a pattern for the addresses of those that are compared.
+        ignored: what is left aside, as the time that a computation took, which no two runs have in common.
+    """
+    ignored = ignored or Ignored()
     lives: tuple[dict[tuple[str, int], Life], dict[tuple[str, int], Life]] = ({}, {})
     for trace, found in zip((left, right), lives, strict=True):
         counts: dict[str, int] = {}
         for life in trace.lives():
-            number = counts[life.birth.actor] = counts.get(life.birth.actor, -1) + 1
-            found[life.birth.actor, number] = life
+            if fnmatchcase(life.birth.actor, actor):
+                number = counts[life.birth.actor] = counts.get(life.birth.actor, -1) + 1
+                found[life.birth.actor, number] = life
     partings = []
     compared = 0
     for key in sorted(lives[0].keys() & lives[1].keys()):
-        same, parting = _compare(left, lives[0][key], right, lives[1][key])
+        same, parting = _compare(left, lives[0][key], right, lives[1][key], ignored)
         compared += same
         if parting is not None:
             partings.append(parting)
@@ -78,18 +106,16 @@ def compare(left: RunTrace, right: RunTrace) -> Comparison:
     )
 
 
-def differences(left: Delivery, right: Delivery) -> list[Difference]:
+def differences(left: Delivery, right: Delivery, ignored: Ignored | None = None) -> list[Difference]:
     """Return what is not the same in two deliveries, times and sizes left aside."""
-    found = []
-    for what, one, other in (
-        ("type", left.type.name, right.type.name),
-        ("sender", left.id.sender, right.id.sender),
-        ("number", str(left.id.serial), str(right.id.serial)),
-    ):
-        if one != other:
-            found.append(Difference(what, one, other))
+    ignored = ignored or Ignored()
+    known = [("type", left.type.name, right.type.name), ("sender", left.id.sender, right.id.sender)]
+    if not ignored.patterns:  # what is left out was counted by its sender
+        known.append(("number", str(left.id.serial), str(right.id.serial)))
+    found = [Difference(what, one, other) for what, one, other in known if one != other]
     if left.type.name == right.type.name:
-        found += fields_differences(left.fields or {}, right.fields or {})
+        fields = fields_differences(left.fields or {}, right.fields or {})
+        found += [each for each in fields if not ignored.field(left, each.what)]
     return found
 
 
@@ -106,9 +132,9 @@ def fields_differences(left: Mapping[str, Any], right: Mapping[str, Any]) -> Ite
             yield Difference(name, *_texts(left[name], right[name]))
 
 
-def _compare(left: RunTrace, one: Life, right: RunTrace, other: Life) -> tuple[int, Parting | None]:
+def _compare(left: RunTrace, one: Life, right: RunTrace, other: Life, ignored: Ignored) -> tuple[int, Parting | None]:
     same = 0
-    pairs = [_deliveries(left, one), _deliveries(right, other)]
+    pairs = [_deliveries(left, one, ignored), _deliveries(right, other, ignored)]
     while True:
         mine, theirs = (next(pair, None) for pair in pairs)
         if mine is None and theirs is None:
@@ -118,14 +144,15 @@ def _compare(left: RunTrace, one: Life, right: RunTrace, other: Life) -> tuple[i
         if mine is None or theirs is None:
             where = Difference("end", *("goes on" if each else "has ended" for each in (mine, theirs)))
             return same, Parting(told.actor, told.incarnation, told.n, mine, theirs, (where,))
-        if found := differences(mine, theirs):
+        if found := differences(mine, theirs, ignored):
             return same, Parting(told.actor, told.incarnation, told.n, mine, theirs, tuple(found))
         same += 1
 
 
-def _deliveries(trace: RunTrace, life: Life) -> Iterator[Delivery]:
+def _deliveries(trace: RunTrace, life: Life, ignored: Ignored) -> Iterator[Delivery]:
     for record in trace.recording(life).records_of(life.birth.actor, Kind.DELIVERY):
-        if isinstance(record, Delivery) and record.incarnation == life.birth.incarnation:
+        assert isinstance(record, Delivery)
+        if record.incarnation == life.birth.incarnation and not ignored.message(record):
             yield record
 
 

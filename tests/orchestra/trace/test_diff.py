@@ -56,6 +56,24 @@ def test_the_first_delivery_that_differs_is_named_field_by_field(
     assert [parting["actor"] for parting in told["partings"]] == ["toy/a", "toy/z"]
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--ignore", "count"), "toy/z:3 FrameMsg"),
+        (("--ignore", "CountMsg.count", "--ignore", "pixels"), "8 deliveries are the same"),
+        (("--ignore", "CountMsg"), "toy/z:3 FrameMsg"),
+        (("--ignore", "*Msg"), "0 deliveries are the same"),
+        (("--actor", "*/z"), "toy/z:3 FrameMsg"),
+    ],
+)
+def test_what_no_two_runs_have_in_common_can_be_left_aside(
+    run_of: MakeRun, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
+) -> None:
+    runs = (str(run_of("a", [1, 2, 3, 4])), str(run_of("b", [1, 2, 7, 4])))
+    main(["trace", "diff", *runs, *words])
+    assert capsys.readouterr().out.startswith(said)
+
+
 def test_of_arrays_the_first_element_that_differs_is_named(run_of: MakeRun, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["trace", "diff", str(run_of("a", [1, 2])), str(run_of("b", [1, 2], pixels=0.5))]) == 1
     said = capsys.readouterr().out
