@@ -1,13 +1,19 @@
 """Environment steps per second of the embedded simulator, random available actions, on one core.
 
-    python benchmarks/simulator.py --scenarios 3m 8m 2s3z --sizes 1 64 --seconds 2
+    python benchmarks/simulator.py --scenarios 3m 8m 2s3z 5m_vs_6m 27m_vs_30m --sizes 1 64 --seconds 1
 
 A step counts everything an agent needs for the next: the battle, observations, state, available actions and reward,
 and the resets of battles that ended. Choosing the random actions isn't counted, for nobody. Seconds are of
-processor time, so that what else the machine does matters less. Baselines, measured in the same run:
+processor time, so that what else the machine does matters less; only ratios of one run mean anything. Baselines,
+measured in the same run:
 
 - interpreted: the very same kernel, run by Python instead of numba, in a process of its own;
-- SMAClite (uoe-agents/smaclite), the numpy re-implementation that researchers use, where it is installed.
+- SMAClite (uoe-agents/smaclite), the numpy re-implementation that researchers use, and SMAX of JaxMARL
+  (FLAIROx/JaxMARL), the one on JAX, each where it is installed. SMAX plays a simpler game; its steps are counted with
+  its observations, on the same number of battles, and compiling is not.
+
+Then come: what a tick's parts cost, how the cost grows with units and with battles, what the interface of SMAC costs on
+top, and what a second thread adds.
 """
 
 import argparse
@@ -17,12 +23,26 @@ import json
 import os
 import subprocess
 import sys
-from time import process_time
+import threading
+from collections.abc import Callable
+from time import perf_counter, process_time
+from typing import Any
 
+import numba
 import numpy as np
+from numpy.typing import NDArray
 
-from components.envs import SCENARIOS, Skirmish
+from components.envs import SCENARIOS, Skirmish, StarCraft2Env
 from components.envs.skirmish import kernel
+from components.envs.skirmish.kernel import tick, views
+from components.envs.skirmish.kernel.crowd import separate
+
+PARTS = ("choose whom to fight", "find ways", "decide", "walk", "fight", "recover", "keep apart")
+
+
+def at_random(available: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.int64]:
+    """(B, A): uniform over what each agent may do."""
+    return np.asarray(np.argmax(rng.random(available.shape, dtype=np.float32) * available, axis=2), np.int64)
 
 
 def rate(scenario: str, copies: int, seconds: float) -> float:
@@ -30,7 +50,7 @@ def rate(scenario: str, copies: int, seconds: float) -> float:
     env = Skirmish(scenario, copies)
     rng = np.random.default_rng(0)
     env.reset()
-    env.step(np.argmax(env.available, axis=2))  # compiles
+    env.step(np.argmax(env.available, axis=2))  # loads what is compiled
     steps, spent = 0, 0.0
     while spent < seconds:
         over = env.terminated | env.truncated
@@ -38,7 +58,7 @@ def rate(scenario: str, copies: int, seconds: float) -> float:
             start = process_time()
             env.reset(over)
             spent += process_time() - start
-        actions = np.argmax(rng.random(env.available.shape, dtype=np.float32) * env.available, axis=2)
+        actions = at_random(env.available, rng)
         start = process_time()
         env.step(actions)
         spent += process_time() - start
@@ -73,7 +93,8 @@ def smaclite_rate(scenario: str, seconds: float) -> float | None:
     _, info = env.reset()
     steps, spent = 0, 0.0
     while spent < seconds:
-        actions = [int(rng.choice(np.flatnonzero(available))) for available in info["avail_actions"]]
+        available = np.array(info["avail_actions"])
+        actions = np.argmax(rng.random(available.shape) * available, axis=1).tolist()
         start = process_time()
         _, _, terminated, truncated, info = env.step(actions)
         if terminated or truncated:
@@ -83,9 +104,207 @@ def smaclite_rate(scenario: str, seconds: float) -> float | None:
     return steps / spent
 
 
+def smax_rate(scenario: str, seconds: float, copies: int = 64) -> float | None:
+    """Steps per second of `copies` SMAX battles on JAX; None where it, or this scenario of it, isn't installed."""
+    if importlib.util.find_spec("jaxmarl") is None:
+        return None
+    jax = importlib.import_module("jax")
+    jaxmarl = importlib.import_module("jaxmarl")
+    maps = importlib.import_module("jaxmarl.environments.smax")
+    try:
+        env = jaxmarl.make("HeuristicEnemySMAX", scenario=maps.map_name_to_scenario(scenario))
+    except KeyError:
+        return None
+
+    def step(key: Any, state: Any) -> tuple[Any, Any]:
+        key, choosing, playing = jax.random.split(key, 3)
+        available = env.get_avail_actions(state)
+        keys = jax.random.split(choosing, env.num_agents)
+        actions = {
+            agent: jax.random.categorical(keys[i], jax.numpy.log(available[agent] + 1e-9))
+            for i, agent in enumerate(env.agents)
+        }
+        _, state, _, _, _ = env.step(playing, state, actions)
+        return key, state
+
+    keys = jax.random.split(jax.random.PRNGKey(0), copies)
+    _, state = jax.vmap(env.reset)(keys)
+    many = jax.jit(jax.vmap(step))
+    keys, state = jax.block_until_ready(many(keys, state))
+    steps, start = 0, process_time()
+    while process_time() - start < seconds:
+        keys, state = jax.block_until_ready(many(keys, state))
+        steps += copies
+    return steps / (process_time() - start)
+
+
+def baselines(scenario: str, seconds: float) -> dict[str, float]:
+    """Steps per second of everything else that is installed."""
+    found = {"interpreted": interpreted_rate(scenario, seconds)}
+    others: dict[str, Callable[[str, float], float | None]] = {"SMAClite": smaclite_rate, "SMAX": smax_rate}
+    for name, measure in others.items():
+        measured = measure(scenario, seconds)
+        if measured is None:
+            print(f"{scenario}: {name} is not installed or lacks this scenario, so it is not compared")
+        else:
+            found[name] = measured
+    return found
+
+
+@numba.njit(error_model="numpy")  # type: ignore[untyped-decorator, unused-ignore]
+def _play_parts(
+    last: int,
+    raw: Any,
+    moments: Any,
+    units: Any,
+    battle: Any,
+    kinds: Any,
+    damage: Any,
+    rules: Any,
+    footing: Any,
+    ways: Any,
+    height: Any,
+    available: Any,
+    obs: Any,
+    state: Any,
+) -> None:
+    """From each of the moments, play a tick up to its `last` part; or, with -2, write what is seen; -1 does nothing."""
+    for moment in range(len(moments)):
+        raw[:] = moments[moment]
+        if last == -2:
+            views.show(units, battle, kinds, rules, footing[0], height, available, obs, state)
+        if last >= 0:
+            tick.choose_all(units, kinds, rules)
+        if last >= 1 and len(ways) > 0:
+            tick.find_ways(units, kinds, ways)
+        events = 0
+        if last >= 2:
+            events = tick.decide_all(units, kinds)
+        if last >= 3:
+            tick.walk_all(units, kinds, rules, footing)
+        if last >= 4 and events > 0:
+            tick.fight_all(events, units, battle, kinds, damage, rules)
+        if last >= 5:
+            tick.recover_all(units, kinds, rules)
+        if last >= 6:
+            separate(units, kinds, rules, footing)
+
+
+def cost_of_parts(scenario: str, seconds: float) -> dict[str, float]:
+    """Nanoseconds of each part of a tick, in the midst of battles of random play; and of what is seen, per step."""
+    env = Skirmish(scenario, 64, start_jitter=0.1)
+    env.reset()
+    rng = np.random.default_rng(0)
+    found = []
+    for step in range(48):
+        env.step(at_random(env.available, rng))
+        over = env.terminated | env.truncated
+        if step % 4 == 0:
+            found.append(env.units[~over].copy())
+        env.reset(over)
+    moments = np.concatenate(found)
+    units = np.zeros(moments.shape[1], moments.dtype)
+    raw, kept = units.view(np.int64), moments.view(np.int64).reshape(len(moments), -1)
+    world = (env.kinds[0], env._damage, env._rules[0], env._footing, env._ways, env._height)
+
+    def nanoseconds(last: int) -> float:
+        def once() -> None:
+            seen = (env.available[0], env.obs[0], env.state[0])
+            _play_parts(last, raw, kept, units, env.battles[0], *world, *seen)
+
+        once()
+        least, spent = np.inf, 0.0
+        while spent < seconds / 8:
+            start = process_time()
+            for _ in range(8):
+                once()
+            took = process_time() - start
+            spent += took
+            least = min(least, took / 8)
+        return least / len(kept) * 1e9
+
+    nothing = nanoseconds(-1)
+    sums = [nothing, *(nanoseconds(last) for last in range(len(PARTS)))]
+    costs = {part: max(b - a, 0.0) for part, a, b in zip(PARTS, sums, sums[1:], strict=False)}
+    return costs | {"see, once a step": nanoseconds(-2) - nothing}
+
+
+def print_parts(scenario: str, seconds: float) -> None:
+    """What a tick is made of."""
+    costs = cost_of_parts(scenario, seconds)
+    seen = costs.pop("see, once a step")
+    whole = sum(costs.values())
+    print(f"{scenario}: a tick takes {whole:,.0f} ns in the midst of a battle; what is seen, {seen:,.0f} ns a step")
+    for part, cost in costs.items():
+        print(f"    {part:<22}{cost:10,.0f} ns {cost / whole:6.0%}")
+
+
+def print_growth(seconds: float) -> None:
+    """How the cost grows with units and with battles."""
+    print("growth with units, B = 64:")
+    for scenario in ("3m", "8m", "25m", "27m_vs_30m"):
+        units = len(SCENARIOS[scenario].allies + SCENARIOS[scenario].enemies)
+        step = 1e9 / rate(scenario, 64, seconds)
+        print(f"    {scenario:<12}{units:4} units {step:10,.0f} ns a step {step / units:8,.0f} ns a step and unit")
+    print("growth with battles, 8m:")
+    for copies in (1, 4, 16, 64, 256):
+        print(f"    B = {copies:<6}{1e9 / rate('8m', copies, seconds):12,.0f} ns a step of one battle")
+
+
+def single_rate(scenario: str, seconds: float) -> float:
+    """Steps per second through the interface of SMAC's own class, asking all that a learner asks."""
+    env = StarCraft2Env(scenario, seed=0)
+    env.reset()
+    rng = np.random.default_rng(0)
+    steps, spent, ended = 0, 0.0, False
+    while spent < seconds:
+        start = process_time()
+        if ended:
+            env.reset()
+        available = env.get_avail_actions()
+        spent += process_time() - start
+        actions = np.argmax(rng.random((env.n_agents, env.n_actions)) * np.array(available), axis=1).tolist()
+        start = process_time()
+        _, ended, _ = env.step(actions)
+        env.get_obs()
+        env.get_state()
+        spent += process_time() - start
+        steps += 1
+    return steps / spent
+
+
+def threads_rate(scenario: str, threads: int, seconds: float) -> float:
+    """Steps per second of wall-clock time of so many threads, each with 64 battles of its own."""
+    counts = [0] * threads
+    ready = threading.Barrier(threads + 1)
+    stop = threading.Event()
+
+    def play(number: int) -> None:
+        env = Skirmish(scenario, 64, first=64 * number)
+        env.reset()
+        rng = np.random.default_rng(number)
+        ready.wait()
+        while not stop.is_set():
+            env.step(at_random(env.available, rng))
+            env.reset(env.terminated | env.truncated)
+            counts[number] += 64
+
+    running = [threading.Thread(target=play, args=(number,)) for number in range(threads)]
+    for thread in running:
+        thread.start()
+    ready.wait()
+    start = perf_counter()
+    stop.wait(seconds)
+    stop.set()
+    took = perf_counter() - start
+    for thread in running:
+        thread.join()
+    return sum(counts) / took
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scenarios", nargs="+", default=["3m", "8m", "2s3z"], choices=SCENARIOS)
+    parser.add_argument("--scenarios", nargs="+", default=["3m", "8m", "2s3z"], choices=SCENARIOS, metavar="SCENARIO")
     parser.add_argument("--sizes", nargs="+", type=int, default=[1, 64])
     parser.add_argument("--seconds", type=float, default=2.0, help="of measured time per figure")
     parser.add_argument("--interpreted", help=argparse.SUPPRESS, choices=SCENARIOS)
@@ -97,18 +316,25 @@ def main() -> None:
         return
 
     for scenario in args.scenarios:
-        baselines = {"interpreted": interpreted_rate(scenario, args.seconds)}
-        smaclite = smaclite_rate(scenario, args.seconds)
-        if smaclite is None:
-            print(f"{scenario}: SMAClite is not installed or lacks this scenario, so it is not compared")
-        else:
-            baselines["SMAClite"] = smaclite
-        for name, steps in baselines.items():
+        others = baselines(scenario, args.seconds)
+        for name, steps in others.items():
             print(f"{scenario:>14}  {name:<12} {steps:12,.0f} steps/s")
         for copies in args.sizes:
             measured = rate(scenario, copies, args.seconds)
-            ratios = ", ".join(f"{measured / steps:,.0f} x {name}" for name, steps in baselines.items())
+            ratios = ", ".join(f"{measured / steps:,.0f} x {name}" for name, steps in others.items())
             print(f"{scenario:>14}  B = {copies:<8} {measured:12,.0f} steps/s  ({ratios})", flush=True)
+
+    for scenario in args.scenarios:
+        print_parts(scenario, args.seconds)
+    print_growth(args.seconds)
+    scenario = args.scenarios[-1]
+    batched, single = rate(scenario, 1, args.seconds), single_rate(scenario, args.seconds)
+    on_top = 1e6 / single - 1e6 / batched
+    print(f"{scenario}: through StarCraft2Env {single:,.0f} steps/s: {on_top:.0f} us a step on top of Skirmish, B = 1")
+    one, two = (threads_rate(scenario, threads, args.seconds) for threads in (1, 2))
+    print(
+        f"{scenario}: a second thread makes {two / one:.2f} times the steps of one (wall-clock time, choosing included)"
+    )
 
 
 if __name__ == "__main__":

@@ -37,15 +37,6 @@ def arrive_with(unit: Record, rules: Record) -> None:
 
 
 @inlined
-def is_in_the_way(unit: Record, other: Record, dx: float, dy: float) -> bool:
-    """Whether somebody, (dx, dy) away, is before a unit that walks and does not go the same way."""
-    if unit.stride <= 0.0 or unit.heading_x * dx + unit.heading_y * dy <= 0.0:
-        return False
-    same_way: bool = unit.heading_x * other.heading_x + unit.heading_y * other.heading_y > 0.0
-    return not same_way
-
-
-@inlined
 def steer_round(i: int, unit: Record, dx: float, dy: float, closeness: float) -> None:
     """Swerve from somebody who is in the way, if he is well ahead, to the side he is not on."""
     ahead = unit.heading_x * dx + unit.heading_y * dy
@@ -74,17 +65,23 @@ def separate(units: Records, kinds: Records, rules: Record, footing: Footing) ->
         one = units[i]
         if one.health <= 0.0:
             continue
+        x, y = one.x, one.y  # nobody moves before all have been looked at
+        separation, layer = kinds[i].separation, kinds[i].layer
         for j in range(i + 1, n):
             other = units[j]
-            dx = other.x - one.x
-            dy = other.y - one.y
-            touch = kinds[i].separation + kinds[j].separation
+            dx = other.x - x
+            dy = other.y - y
+            touch = separation + kinds[j].separation
             near = touch + STEER_REACH
             squared = dx * dx + dy * dy
-            if squared >= near * near or other.health <= 0.0 or kinds[i].layer != kinds[j].layer:
+            if squared >= near * near or other.health <= 0.0 or kinds[j].layer != layer:
                 continue
-            one_swerves = one.target != j and is_in_the_way(one, other, dx, dy)
-            other_swerves = other.target != i and is_in_the_way(other, one, -dx, -dy)
+            # Without short cuts: what processors can't foresee costs them more than a few products.
+            crossing = one.heading_x * other.heading_x + one.heading_y * other.heading_y <= 0.0
+            one_ahead = one.heading_x * dx + one.heading_y * dy > 0.0
+            other_ahead = other.heading_x * dx + other.heading_y * dy < 0.0
+            one_swerves = crossing & one_ahead & (one.stride > 0.0) & (one.target != j)
+            other_swerves = crossing & other_ahead & (other.stride > 0.0) & (other.target != i)
             if not one_swerves and not other_swerves and squared >= touch * touch:
                 continue
             far = sqrt(squared)
