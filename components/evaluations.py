@@ -13,7 +13,8 @@ class Evaluations:
     def __init__(self) -> None:
         self._underway: list[tuple[EvaluateMsg, str]] = []
         self._waiting: list[EvaluateMsg] = []
-        self._next = 0
+        self.turn = 0
+        """How many tests have been given out: whose turn it is."""
 
     def add(self, message: EvaluateMsg) -> None:
         """Take note of a test that nobody plays yet."""
@@ -25,12 +26,17 @@ class Evaluations:
             return []
         given = []
         for message in self._waiting:
-            self._next += 1
-            player = players[self._next % len(players)]
+            self.turn += 1
+            player = players[self.turn % len(players)]
             self._underway.append((message, player.address))
             given.append((player, message))
         self._waiting.clear()
         return given
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody plays a test now."""
+        return not self._underway
 
     def lost(self, player: str) -> None:
         """Have the tests of the one at this address wait for another: it is gone, or has started anew."""

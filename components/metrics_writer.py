@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -19,19 +20,23 @@ class MetricsWriter:
     Use it as a context manager, or call `close`. One task at a time may write.
     """
 
-    def __init__(self, path: Path, tensorboard: Path | None = None) -> None:
+    def __init__(self, path: Path, tensorboard: Path | None = None, resumes_at: int | None = None) -> None:
         """Open both, making what is not there.
 
         Args:
             path: the file of JSON lines.
             tensorboard: the folder for TensorBoard events; without one none are written.
+            resumes_at: the environment steps from which a run goes on: what was written of later ones is forgotten,
+                since they come again.
 
         Raises:
             OSError: one of them cannot be written to.
         """
         _cut_torn_line(path)
+        if resumes_at is not None:
+            _forget_after(path, resumes_at)
         self._file = path.open("a", encoding="utf-8")
-        self._events = None if tensorboard is None else SummaryWriter(str(tensorboard))
+        self._events = None if tensorboard is None else SummaryWriter(str(tensorboard), purge_step=resumes_at)
 
     def __enter__(self) -> Self:
         return self
@@ -100,3 +105,10 @@ def _cut_torn_line(path: Path) -> None:
     with path.open("rb+") as file:
         whole = file.read().rfind(b"\n") + 1
         file.truncate(whole)
+
+
+def _forget_after(path: Path, env_steps: int) -> None:
+    kept = [json.dumps(record) + "\n" for record in read_metrics(path) if record["env_steps"] <= env_steps]
+    rewritten = path.with_suffix(".unfinished")
+    rewritten.write_text("".join(kept), encoding="utf-8")
+    os.replace(rewritten, path)

@@ -5,14 +5,16 @@ import sys
 from collections import deque
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from typing import TextIO
 
+from components import saved_state
 from components.curve import draw_curve
 from components.display import Display
 from components.metrics_writer import MetricsWriter
 from components.progress import Progress
-from messages import EvaluatedMsg, ProgressMsg
-from orchestra import Actor, Message, NodeStatistics, OrchestraError, Ref, RunDirectory, StatisticsMsg, on
+from messages import CheckpointMsg, EvaluatedMsg, ProgressMsg
+from orchestra import Actor, Message, NodeStatistics, OrchestraError, Ref, RunDirectory, StatisticsMsg, UsageError, on
 from orchestra.run_directory import write_json
 
 TICK_S = 0.5
@@ -30,7 +32,7 @@ class TickMsg(Message):
     """Look around, and show what there is to see."""
 
 
-class Monitor(Actor[ProgressMsg | EvaluatedMsg | TickMsg]):
+class Monitor(Actor[ProgressMsg | EvaluatedMsg | TickMsg | CheckpointMsg]):
     """A leaf: it is told things, and nobody waits for it.
 
     Args:
@@ -42,7 +44,6 @@ class Monitor(Actor[ProgressMsg | EvaluatedMsg | TickMsg]):
         self._display = Display(stream or sys.stdout, title=title)
         self._title = title
         self._run = None if self.run_directory is None else RunDirectory.open(self.run_directory)
-        self._writer = None if self._run is None else MetricsWriter(self._run.metrics, self._run.tensorboard)
         self._since = self.clock.monotonic()
         self._latest: ProgressMsg | None = None
         self._test: EvaluatedMsg | None = None
@@ -55,6 +56,8 @@ class Monitor(Actor[ProgressMsg | EvaluatedMsg | TickMsg]):
         self._dead_letters = 0
         self._next_record = 0.0
         self._next_curve = CURVE_S
+        env_steps = None if self.resumes is None else self._resume(self.resumes)
+        self._writer = None if self._run is None else MetricsWriter(self._run.metrics, self._run.tensorboard, env_steps)
 
     async def started(self) -> None:
         self.after(TICK_S, TickMsg())
@@ -105,6 +108,35 @@ class Monitor(Actor[ProgressMsg | EvaluatedMsg | TickMsg]):
                 self._next_curve = progress.elapsed_s + CURVE_S
                 await self.offload(partial(draw_curve, title=self._title), self._run.metrics, self._run.curve)
         self.after(TICK_S, TickMsg())
+
+    @on(CheckpointMsg)
+    def save(self, msg: CheckpointMsg) -> str:
+        if self.run_directory is None:
+            raise UsageError("this run keeps no files")
+        folder = saved_state.unfinished(self.run_directory, msg.env_steps)
+        test = None if self._test is None else self._test.model_dump()
+        values = {
+            "env_steps": 0 if self._latest is None else self._latest.env_steps,
+            "elapsed_s": self.clock.monotonic() - self._since,
+            "test": test,
+            "tests": self._tests,
+            "best": self._best,
+            "solved": self._solved,
+        }
+        saved_state.write(folder, self.me.address, values)
+        return str(folder)
+
+    def _resume(self, folder: Path) -> int:
+        """Go on with what was counted; return after how many environment steps that was."""
+        saved = saved_state.read(folder, self.me.address)
+        if saved is None:
+            raise UsageError(f"{str(folder)!r} holds nothing of {self.me.address}")
+        values, _ = saved
+        self._since -= values["elapsed_s"]
+        self._next_record, self._next_curve = values["elapsed_s"], values["elapsed_s"] + CURVE_S
+        self._test = None if values["test"] is None else EvaluatedMsg.model_validate(values["test"])
+        self._tests, self._best, self._solved = values["tests"], values["best"], values["solved"]
+        return int(values["env_steps"])
 
     async def _look_around(self) -> None:
         """Ask every node how it is doing."""

@@ -1,10 +1,12 @@
 """Orchestrator: starts, stops and paces the others. It counts and routes, and holds no data."""
 
 from collections import deque
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
+from components import saved_state
 from components.downwards import pass_down
 from components.evaluations import Evaluations
 from components.replay.limiter import SampleToInsertRatio
@@ -20,11 +22,16 @@ from messages import (
     PaceMsg,
     ProgressMsg,
     SampleBatchMsg,
+    SavedMsg,
+    SaveMsg,
     TrainedMsg,
 )
 from orchestra import Actor, Escalate, Message, Ref, Supervision, TerminatedMsg, Unreachable, UsageError, on
+from orchestra.clock import Handle
 
 RECENT_EPISODES = 100
+RETURN_S = 60.0
+"""How long a resumed run waits for the workers that it had."""
 LAST_TEST_S = 60.0
 """How long the last evaluation may take before the run ends without it."""
 
@@ -33,18 +40,36 @@ class FinishMsg(Message):
     """End the run, whether or not the last test and batch have come back."""
 
 
+class GoOnMsg(Message):
+    """Go on with a resumed run, whoever of its workers has not come back yet."""
+
+
 class TrainerLost(Unreachable):
     """The Trainer is gone, and with it what it had learned."""
 
 
 class Orchestrator(
-    Actor[JoinMsg | MembersMsg | InsertTransitionMsg | LoadParamsMsg | TrainedMsg | EvaluatedMsg | FinishMsg]
+    Actor[
+        JoinMsg
+        | MembersMsg
+        | InsertTransitionMsg
+        | LoadParamsMsg
+        | TrainedMsg
+        | EvaluatedMsg
+        | SavedMsg
+        | GoOnMsg
+        | FinishMsg
+    ]
 ):
     """Counts episodes and batches, and lets neither run too far ahead of the other.
 
     An episode is inserted as soon as it arrives. A batch is asked for whenever `limiter` allows it and fewer than
     `batches_in_flight` are on their way; workers are told to wait while the limiter would rather see no more
     episodes. The limiter counts episodes as inserts and batches as samples.
+
+    Every `checkpoint_interval` steps, and at the end, the whole run is saved. For that all stand still: workers and
+    proxies save what they hold and say so, behind all that they told before; once nothing is under way any more, the
+    others do, and all go on. A resumed run begins where such a moment ended, when the workers that it had have joined.
 
     Args:
         trajectories: the TrajectoryManager.
@@ -56,7 +81,7 @@ class Orchestrator(
         batches_in_flight: batches that may be on their way to the Trainer; with two, it never waits for one.
         test_interval: environment steps between two greedy tests.
         test_episodes: episodes of a test.
-        checkpoint_interval: environment steps between two checkpoints.
+        checkpoint_interval: environment steps between two moments that are saved; what a killed run loses at most.
 
     Raises:
         UsageError: sampling would begin before there are enough episodes for a batch.
@@ -67,8 +92,8 @@ class Orchestrator(
     def __init__(
         self,
         *,
-        trajectories: Ref[InsertTransitionMsg | SampleBatchMsg],
-        monitor: Ref[ProgressMsg | EvaluatedMsg],
+        trajectories: Ref[InsertTransitionMsg | SampleBatchMsg | CheckpointMsg],
+        monitor: Ref[ProgressMsg | EvaluatedMsg | CheckpointMsg],
         limiter: SampleToInsertRatio,
         batch_size: int,
         goal_steps: int,
@@ -111,15 +136,22 @@ class Orchestrator(
         self._epsilon: float | None = None
         self._lag: int | None = None
         self._metrics: tuple[tuple[str, float], ...] = ()
+        self._saving: int | None = None  # the moment, in environment steps
+        self._saved: int | None = None  # the last that is saved
+        self._unsaved: set[str] = set()
+        self._returning = 0  # workers that a resumed run waits for
+        self._patience: Handle | None = None
 
     async def started(self) -> None:
+        if self.resumes is not None:
+            self._resume(self.resumes)
         await self._report("starting")
 
     async def stopped(self) -> None:
         """Save what was learned; on the first Ctrl-C too."""
         await self._pace(running=False)
         await self._report("saving")
-        if self._trainer is not None and self.run_directory is not None:
+        if self._trainer is not None and self.run_directory is not None and self._saved != self._env_steps:
             await self._trainer.ask(CheckpointMsg(env_steps=self._env_steps))
         await self._report("done")
 
@@ -128,20 +160,24 @@ class Orchestrator(
         self.watch(msg.ref)
         if msg.role == "trainer":
             self._trainer = msg.ref
+            await self._go_on_if_all_are_back()
             return
         self._below[msg.ref.address] = msg.ref
         self._workers[msg.ref.address] = 1 if msg.role == "worker" else 0
-        if self._params is not None:
-            await pass_down(msg.ref, self._params)
-        await pass_down(msg.ref, PaceMsg(running=self._running))
+        if not self._returning:  # else all are told together, once they are back
+            if self._params is not None:
+                await pass_down(msg.ref, self._params)
+            await pass_down(msg.ref, PaceMsg(running=self._running and not self._still))
         self._evaluations.lost(msg.ref.address)  # started anew, it knows nothing of what it was asked before
         await self._hand_out_evaluations()
+        await self._go_on_if_all_are_back()
         await self._report()
 
     @on(MembersMsg)
     async def count_members(self, msg: MembersMsg) -> None:
         self._workers[msg.proxy.address] = msg.workers
         await self._hand_out_evaluations()
+        await self._go_on_if_all_are_back()
         await self._report()
 
     @on(TerminatedMsg)
@@ -153,6 +189,8 @@ class Orchestrator(
             self.log.warning("lost", address=msg.address, reason=msg.reason)
             self._evaluations.lost(msg.address)
             await self._hand_out_evaluations()
+            self._unsaved.discard(msg.address)
+            await self._save_on()
             await self._report()
 
     @on(InsertTransitionMsg)
@@ -163,12 +201,11 @@ class Orchestrator(
         await self._drive()
         if self._env_steps >= self._goal_steps:
             await self._finish()
-        elif self._env_steps >= self._next_test:
+        elif self._env_steps >= self._next_test and not self._still:  # who has saved does nothing more
             self._next_test += self._test_interval * (1 + (self._env_steps - self._next_test) // self._test_interval)
             await self._test()
-        if self._env_steps >= self._next_checkpoint and self._trainer is not None and self.run_directory is not None:
-            self._next_checkpoint += self._checkpoint_interval
-            await self._trainer.tell(CheckpointMsg(env_steps=self._env_steps))
+        if self._env_steps >= self._next_checkpoint and not self._finishing:
+            await self._begin_save()
         await self._report()
 
     @on(TrainedMsg)
@@ -176,6 +213,7 @@ class Orchestrator(
         self._updates += 1
         self._metrics = (*msg.metrics, ("learner_s", msg.seconds))
         await self._drive()
+        await self._save_on()
         await self._report()
         self._stop_if_all_is_in()
 
@@ -192,7 +230,19 @@ class Orchestrator(
         await self._monitor.tell(msg)
         if self._finishing and msg.env_steps >= self._goal_steps:  # and not an earlier test that took its time
             self._tested = True
+        await self._save_on()
         self._stop_if_all_is_in()
+
+    @on(SavedMsg)
+    async def saved(self, msg: SavedMsg) -> None:
+        self._unsaved.discard(msg.ref.address)
+        await self._save_on()
+
+    @on(GoOnMsg)
+    async def go_on_anyway(self, msg: GoOnMsg) -> None:
+        if self._returning:
+            self.log.warning("goes on without workers that have not come back", seconds=RETURN_S)
+            await self._go_on()
 
     @on(FinishMsg)
     def finish_anyway(self, msg: FinishMsg) -> None:
@@ -201,7 +251,7 @@ class Orchestrator(
 
     async def _drive(self) -> None:
         """Ask for as many batches as may be asked for now, and let the workers run or wait accordingly."""
-        if self._finishing:
+        if self._finishing or self._still:
             return
         while (
             self._trainer is not None
@@ -220,8 +270,95 @@ class Orchestrator(
             )
         await self._pace(running=self._limiter.may_insert())
 
+    @property
+    def _still(self) -> bool:
+        """Whether nothing new may begin: the run is being saved, or waits for those that it had."""
+        return self._saving is not None or self._returning > 0
+
+    async def _begin_save(self) -> None:
+        if self._still or self._trainer is None or self.run_directory is None:
+            return
+        self._next_checkpoint += self._checkpoint_interval
+        self._saving = self._env_steps
+        self._unsaved = set(self._below)
+        saved_state.begin(self.run_directory, self._saving)
+        for ref in self._below.values():
+            await pass_down(ref, SaveMsg(env_steps=self._saving, reply_to=Ref(self.me.address)))
+        await self._save_on()
+
+    async def _save_on(self) -> None:
+        """Once all below have saved and nothing is under way, save the rest, and go on."""
+        ready = not self._unsaved and self._asked == self._updates and self._evaluations.idle
+        if self._saving is None or not ready or self._trainer is None or self.run_directory is None:
+            return
+        moment = CheckpointMsg(env_steps=self._saving)
+        await self._report("saving")
+        for ref in (self._trajectories, self._trainer, self._monitor):
+            await ref.ask(moment)
+        saved_state.write(saved_state.unfinished(self.run_directory, self._saving), self.me.address, self._values())
+        # What this process went on from is what a replay of it begins with.
+        saved_state.finish(self.run_directory, self._saving, keep=self.resumes)
+        self._saved, self._saving = self._saving, None
+        if self._finishing:
+            self._stop_if_all_is_in()
+        else:
+            await self._go_on()
+
+    def _values(self) -> dict[str, Any]:
+        return {
+            "env_steps": self._env_steps,
+            "episodes": self._episodes,
+            "updates": self._updates,
+            "next_test": self._next_test,
+            "next_checkpoint": self._next_checkpoint,
+            "recent": list(self._recent),
+            "epsilon": self._epsilon,
+            "lag": self._lag,
+            "metrics": self._metrics,
+            "limiter": [self._limiter.inserted, self._limiter.sampled, self._limiter.deleted],
+            "turn": self._evaluations.turn,
+            "workers": sum(self._workers.values()),
+        }
+
+    def _resume(self, folder: Path) -> None:
+        saved = saved_state.read(folder, self.me.address)
+        if saved is None:
+            raise UsageError(f"{str(folder)!r} holds nothing of {self.me.address}")
+        values, _ = saved
+        self._env_steps, self._episodes = values["env_steps"], values["episodes"]
+        self._updates = self._asked = values["updates"]
+        self._next_test, self._next_checkpoint = values["next_test"], values["next_checkpoint"]
+        self._recent.extend((won, total, length) for won, total, length in values["recent"])
+        self._epsilon, self._lag = values["epsilon"], values["lag"]
+        self._metrics = tuple((name, value) for name, value in values["metrics"])
+        self._limiter.inserted, self._limiter.sampled, self._limiter.deleted = values["limiter"]
+        self._evaluations.turn = values["turn"]
+        self._returning = max(values["workers"], 1)
+        self._patience = self.after(RETURN_S, GoOnMsg())
+
+    async def _go_on_if_all_are_back(self) -> None:
+        if self._returning and self._trainer is not None and sum(self._workers.values()) >= self._returning:
+            await self._go_on()
+
+    async def _go_on(self) -> None:
+        """Have everybody begin again, with the same parameters at hand whether or not the run was resumed."""
+        self._returning = 0
+        if self._patience is not None:
+            self._patience.cancel()
+        self._running = self._limiter.may_insert()
+        if self._params is not None:
+            self._params = self._params.model_copy(update={"env_steps": self._env_steps})
+        for ref in self._below.values():
+            if self._params is not None:
+                await pass_down(ref, self._params)
+            await pass_down(ref, PaceMsg(running=self._running))
+        if self._env_steps >= self._goal_steps:
+            await self._finish()
+        else:
+            await self._drive()
+
     async def _pace(self, *, running: bool) -> None:
-        if running == self._running:
+        if running == self._running or self._still:
             return
         self._running = running
         for ref in self._below.values():
@@ -249,12 +386,13 @@ class Orchestrator(
         self._finishing = True
         await self._pace(running=False)
         self._tested = not await self._test()
+        await self._begin_save()
         self.after(LAST_TEST_S, FinishMsg())
         self._stop_if_all_is_in()
 
     def _stop_if_all_is_in(self) -> None:
-        """End once the last test and the batches on their way have come back."""
-        if self._tested and self._asked == self._updates:
+        """End once the last test, the batches on their way and what is being saved have come back."""
+        if self._tested and self._asked == self._updates and not self._still:
             self.stop()
 
     def _count(self, msg: InsertTransitionMsg) -> None:

@@ -59,6 +59,28 @@ class Rollout:
         finished = [episodes for _ in range(steps) if (episodes := self._step(epsilon)) is not None]
         return concatenated(finished) if finished else None
 
+    def state(self) -> dict[str, NDArray[Any]] | None:
+        """Return copies of all that changes but the generator; None if the environment takes no snapshots."""
+        game = self._env.snapshot()
+        if game is None:
+            return None
+        own = {name: getattr(self, f"_{name}").copy() for name in _CHANGING}
+        return {**own, **{f"env/{name}": array for name, array in game.items()}}
+
+    def restore(self, state: dict[str, NDArray[Any]]) -> None:
+        """Go on from the state of a rollout of the same environment and policy.
+
+        Raises:
+            ValueError: it is the state of something else; nothing has been changed then.
+        """
+        for name in _CHANGING:
+            mine = getattr(self, f"_{name}")
+            if name not in state or (state[name].shape, state[name].dtype) != (mine.shape, mine.dtype):
+                raise ValueError(f"the state of another rollout: {name} must be {mine.dtype} {mine.shape}")
+        self._env.restore({name[4:]: array for name, array in state.items() if name.startswith("env/")})
+        for name in _CHANGING:
+            setattr(self, f"_{name}", state[name].copy())
+
     def _step(self, epsilon: float) -> InsertTransitionMsg | None:
         env, rows, t = self._env, self._rows, self._t
         self._observe(rows, t)
@@ -116,6 +138,9 @@ def concatenated(parts: list[InsertTransitionMsg]) -> InsertTransitionMsg:
     names = InsertTransitionMsg.wire.array_fields
     arrays = {name: freeze(np.concatenate([getattr(part, name) for part in parts])) for name in names}
     return InsertTransitionMsg(**arrays, epsilon=parts[-1].epsilon)
+
+
+_CHANGING = ("t", "hidden", "last_actions", "obs", "state", "available", "actions", "reward")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,10 @@
 """Trainer: learns from the batches that it is sent, and publishes parameters when a batch says so."""
 
+from pathlib import Path
 from typing import ClassVar
 
-from components.checkpoint import save_checkpoint
+from components import saved_state
+from components.checkpoint import load_checkpoint, save_checkpoint
 from components.envs.base import EnvSpec
 from components.policies.base import EpisodeBatch
 from components.rollout import PolicyFactory
@@ -49,6 +51,9 @@ class Trainer(Actor[BatchTrainingDataMsg | CheckpointMsg]):
         self._version = 0
 
     async def started(self) -> None:
+        if self.resumes is not None:
+            path = _checkpoint(self.resumes.parent.parent, self.resumes.name)
+            self._version = load_checkpoint(path, self._policy)["version"]
         await self._publish()
         await self._to.tell(JoinMsg(role="trainer", ref=self.me))
 
@@ -83,9 +88,13 @@ class Trainer(Actor[BatchTrainingDataMsg | CheckpointMsg]):
     async def checkpoint(self, msg: CheckpointMsg) -> str:
         if self.run_directory is None:
             raise UsageError("this run keeps no files, so there is no place for a checkpoint")
-        path = self.run_directory / "checkpoints" / f"steps-{msg.env_steps:010d}.pt"
+        path = _checkpoint(self.run_directory, saved_state.moment(msg.env_steps))
         await self.offload(save_checkpoint, path, self._policy, self._version, msg.env_steps)
         return str(path)
 
     async def _publish(self) -> None:
         await self._to.tell(LoadParamsMsg(version=self._version, params=self._policy.params(), env_steps=0))
+
+
+def _checkpoint(run_directory: Path, moment: str) -> Path:
+    return run_directory / "checkpoints" / f"{moment}.pt"

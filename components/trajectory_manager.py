@@ -1,13 +1,16 @@
 """TrajectoryManager: holds experience, and sends batches of it to the Trainer that a sample names."""
 
+from pathlib import Path
 from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from components import saved_state
+from components.replay.checkpoint import CheckpointError
 from components.replay.episodes import Sampled
-from messages import BatchTrainingDataMsg, InsertTransitionMsg, SampleBatchMsg, UpdatePriorityMsg
-from orchestra import Actor, Escalate, Supervision, on
+from messages import BatchTrainingDataMsg, CheckpointMsg, InsertTransitionMsg, SampleBatchMsg, UpdatePriorityMsg
+from orchestra import Actor, Escalate, Supervision, UsageError, on
 
 
 class ReplayBuffer(Protocol):
@@ -30,8 +33,12 @@ class ReplayBuffer(Protocol):
         self, indices: NDArray[np.int64], generations: NDArray[np.int64], priorities: NDArray[np.float32]
     ) -> None: ...
 
+    def save(self, path: Path) -> None: ...
 
-class TrajectoryManager(Actor[InsertTransitionMsg | SampleBatchMsg | UpdatePriorityMsg]):
+    def load(self, path: Path) -> None: ...
+
+
+class TrajectoryManager(Actor[InsertTransitionMsg | SampleBatchMsg | UpdatePriorityMsg | CheckpointMsg]):
     """A replay buffer behind a mailbox.
 
     A failure ends the run: the Orchestrator would wait for ever for the batch that was not sent.
@@ -45,6 +52,20 @@ class TrajectoryManager(Actor[InsertTransitionMsg | SampleBatchMsg | UpdatePrior
     def __init__(self, *, replay: ReplayBuffer) -> None:
         self._replay = replay
         self._epsilon = 0.0
+
+    async def started(self) -> None:
+        if self.resumes is None:
+            return
+        saved = saved_state.read(self.resumes, self.me.address)
+        if saved is None:
+            raise UsageError(f"{str(self.resumes)!r} holds nothing of {self.me.address}")
+        values, _ = saved
+        self.rng.bit_generator.state = values["rng"]
+        self._epsilon = values["epsilon"]
+        try:
+            await self.offload(self._replay.load, self._experience(self.resumes))
+        except (CheckpointError, OSError) as error:
+            raise UsageError(f"what {self.me.address} saved does not fit this run: {error}") from error
 
     @on(InsertTransitionMsg)
     def insert(self, msg: InsertTransitionMsg) -> None:
@@ -80,3 +101,16 @@ class TrajectoryManager(Actor[InsertTransitionMsg | SampleBatchMsg | UpdatePrior
     @on(UpdatePriorityMsg)
     def update(self, msg: UpdatePriorityMsg) -> None:
         self._replay.update(msg.indices, msg.generations, msg.priorities)
+
+    @on(CheckpointMsg)
+    async def save(self, msg: CheckpointMsg) -> str:
+        if self.run_directory is None:
+            raise UsageError("this run keeps no files, so there is no place for what it has seen")
+        folder = saved_state.unfinished(self.run_directory, msg.env_steps)
+        values = {"rng": self.rng.bit_generator.state, "epsilon": self._epsilon}
+        saved_state.write(folder, self.me.address, values)
+        await self.offload(self._replay.save, self._experience(folder))
+        return str(folder)
+
+    def _experience(self, folder: Path) -> Path:
+        return saved_state.companion(folder, self.me.address, "replay")

@@ -1,10 +1,22 @@
 """Worker: steps its environments with the newest parameters at hand, and tells the episodes that ended."""
 
+from pathlib import Path
+
+from components import saved_state
 from components.rollout import EnvFactory, PolicyFactory, Rollout, play
 from components.schedule import LinearSchedule
 from components.threads import with_threads
-from messages import EvaluatedMsg, EvaluateMsg, InsertTransitionMsg, JoinMsg, LoadParamsMsg, PaceMsg
-from orchestra import Actor, Message, Ref, TerminatedMsg, Unreachable, on
+from messages import (
+    EvaluatedMsg,
+    EvaluateMsg,
+    InsertTransitionMsg,
+    JoinMsg,
+    LoadParamsMsg,
+    PaceMsg,
+    SavedMsg,
+    SaveMsg,
+)
+from orchestra import Actor, Message, Ref, TerminatedMsg, Unreachable, UsageError, on
 
 TEST_ENVS = 32
 REJOIN_S = 5.0
@@ -23,7 +35,7 @@ class UpstreamLost(Unreachable):
     """Whoever took this worker's experience is gone; a worker started anew finds the one that took its place."""
 
 
-class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | PaceMsg | EvaluateMsg]):
+class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | PaceMsg | EvaluateMsg | SaveMsg]):
     """Plays and reports. It collects while it was told to run, and has parameters to act with.
 
     Args:
@@ -61,6 +73,8 @@ class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | PaceMsg | EvaluateMs
         self._stepping = False
 
     async def started(self) -> None:
+        if self.resumes is not None:
+            self._resume(self.resumes)
         await self._join()
 
     @on(LoadParamsMsg)
@@ -104,6 +118,18 @@ class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | PaceMsg | EvaluateMs
             )
         )
 
+    @on(SaveMsg)
+    async def save(self, msg: SaveMsg) -> None:
+        self._running = False
+        state = self._rollout.state()
+        if state is None:
+            self.log.info("the environment takes no snapshots: a resumed run begins new episodes")
+        elif self.run_directory is not None:
+            values = {"rng": self.rng.bit_generator.state}
+            folder = saved_state.unfinished(self.run_directory, msg.env_steps)
+            await self.offload(saved_state.write, folder, self.me.address, values, state)
+        await msg.reply_to.tell(SavedMsg(ref=self.me))
+
     @on(TerminatedMsg)
     def upstream_lost(self, msg: TerminatedMsg) -> None:
         if msg.graceful:  # as a rule the run ends, and this process with it
@@ -115,6 +141,17 @@ class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | PaceMsg | EvaluateMs
     @on(JoinAgainMsg)
     async def join_again(self, msg: JoinAgainMsg) -> None:
         await self._join()
+
+    def _resume(self, folder: Path) -> None:
+        saved = saved_state.read(folder, self.me.address)
+        if saved is None:
+            return
+        values, state = saved
+        try:
+            self._rollout.restore(state)
+        except ValueError as error:
+            raise UsageError(f"what {self.me.address} saved does not fit this run: {error}") from error
+        self.rng.bit_generator.state = values["rng"]
 
     async def _join(self) -> None:
         self.watch(self._to)

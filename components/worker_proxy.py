@@ -2,10 +2,21 @@
 
 from typing import Any, ClassVar
 
+from components import saved_state
 from components.downwards import pass_down
 from components.evaluations import Evaluations
 from components.rollout import concatenated
-from messages import EvaluatedMsg, EvaluateMsg, InsertTransitionMsg, JoinMsg, LoadParamsMsg, MembersMsg, PaceMsg
+from messages import (
+    EvaluatedMsg,
+    EvaluateMsg,
+    InsertTransitionMsg,
+    JoinMsg,
+    LoadParamsMsg,
+    MembersMsg,
+    PaceMsg,
+    SavedMsg,
+    SaveMsg,
+)
 from orchestra import Actor, ActorStopped, Escalate, MailboxFull, Message, Ref, Supervision, TerminatedMsg, on
 
 
@@ -14,7 +25,17 @@ class FlushMsg(Message):
 
 
 class WorkerProxy(
-    Actor[JoinMsg | InsertTransitionMsg | FlushMsg | LoadParamsMsg | PaceMsg | EvaluateMsg | EvaluatedMsg]
+    Actor[
+        JoinMsg
+        | InsertTransitionMsg
+        | FlushMsg
+        | LoadParamsMsg
+        | PaceMsg
+        | EvaluateMsg
+        | EvaluatedMsg
+        | SaveMsg
+        | SavedMsg
+    ]
 ):
     """Stands for the workers of a host: parameters cross the network once for all of them.
 
@@ -31,13 +52,18 @@ class WorkerProxy(
 
     def __init__(self, *, to: Ref[JoinMsg | InsertTransitionMsg | MembersMsg]) -> None:
         self._to = to
-        self._workers: dict[str, Ref[LoadParamsMsg | PaceMsg | EvaluateMsg]] = {}
+        self._workers: dict[str, Ref[LoadParamsMsg | PaceMsg | EvaluateMsg | SaveMsg]] = {}
         self._params: LoadParamsMsg | None = None
         self._pace: PaceMsg | None = None
         self._gathered: list[InsertTransitionMsg] = []
         self._evaluations = Evaluations()
+        self._saving: SaveMsg | None = None
+        self._unsaved: set[str] = set()
 
     async def started(self) -> None:
+        saved = None if self.resumes is None else saved_state.read(self.resumes, self.me.address)
+        if saved is not None:
+            self._evaluations.turn = saved[0]["turn"]
         await self._to.tell(JoinMsg(role="proxy", ref=self.me))
 
     async def stopped(self) -> None:
@@ -64,6 +90,7 @@ class WorkerProxy(
             await self._hand_out_evaluations()
             self.log.info("worker left", worker=msg.address, reason=msg.reason)
             await self._to.tell(MembersMsg(proxy=self.me, workers=len(self._workers)))
+            await self._saved(msg.address)
 
     @on(InsertTransitionMsg)
     async def insert(self, msg: InsertTransitionMsg) -> None:
@@ -103,6 +130,31 @@ class WorkerProxy(
         asked = self._evaluations.finished(msg.env_steps)
         if asked is not None:
             await asked.reply_to.tell(msg)
+
+    @on(SaveMsg)
+    async def save(self, msg: SaveMsg) -> None:
+        self._saving = msg
+        self._unsaved = set(self._workers)
+        self._pace = None  # who joins meanwhile waits like all others
+        for worker in self._workers.values():
+            await pass_down(worker, msg.model_copy(update={"reply_to": Ref(self.me.address)}))
+        await self._saved("")
+
+    @on(SavedMsg)
+    async def saved(self, msg: SavedMsg) -> None:
+        await self._saved(msg.ref.address)
+
+    async def _saved(self, worker: str) -> None:
+        """Take note that one of the workers has saved, or is gone; answer once that is true of all."""
+        self._unsaved.discard(worker)
+        if self._saving is None or self._unsaved:
+            return
+        await self._send_on()  # what is told before the answer is part of what is saved
+        if self.run_directory is not None:
+            folder = saved_state.unfinished(self.run_directory, self._saving.env_steps)
+            saved_state.write(folder, self.me.address, {"turn": self._evaluations.turn})
+        await self._saving.reply_to.tell(SavedMsg(ref=self.me))
+        self._saving = None
 
     async def _hand_out_evaluations(self) -> None:
         """Have each test that waits played by one of the workers, and hear of its end."""

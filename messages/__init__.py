@@ -8,6 +8,8 @@ from messages.control import (
     MembersMsg,
     PaceMsg,
     ProgressMsg,
+    SavedMsg,
+    SaveMsg,
     TrainedMsg,
 )
 from messages.experience import InsertTransitionMsg
@@ -26,6 +28,8 @@ __all__ = [
     "PaceMsg",
     "ProgressMsg",
     "SampleBatchMsg",
+    "SaveMsg",
+    "SavedMsg",
     "TrainedMsg",
     "UpdatePriorityMsg",
 ]

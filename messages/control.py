@@ -70,6 +70,19 @@ class CheckpointMsg(Request[str]):
     env_steps: int
 
 
+class SavedMsg(Message):
+    """What there was to save is saved, and nothing happens here until the pace is set anew."""
+
+    ref: Ref[Any]
+
+
+class SaveMsg(Message):
+    """Stand still, save what you hold as it was after so many steps of the run, and say so. Told downwards."""
+
+    env_steps: int
+    reply_to: Ref[SavedMsg]
+
+
 class ProgressMsg(Message):
     """How the run is doing, as the Orchestrator sees it. An unread older one gives way."""
 

@@ -54,6 +54,7 @@ class Context(Protocol):
     clock: Clock
     log: FilteringBoundLogger
     run_directory: Path | None
+    resumes: Path | None
 
     @property
     def rng(self) -> np.random.Generator: ...
@@ -154,6 +155,14 @@ class Actor(Generic[M]):
     def run_directory(self) -> Path | None:
         """Where this run keeps its files, if it keeps any."""
         return self._context.run_directory
+
+    @property
+    def resumes(self) -> Path | None:
+        """Where that lies which an earlier process of this run saved, if this actor is to go on from it.
+
+        None for an actor that begins anew, as one does that was restarted.
+        """
+        return self._context.resumes
 
     def stop(self) -> None:
         """Stop gracefully: take no new messages, handle what is queued, then call `stopped`."""

@@ -79,6 +79,7 @@ class Cell:
         "parent",
         "recorder",
         "requests",
+        "resumes",
         "run_directory",
         "task",
         "terminated",
@@ -101,6 +102,7 @@ class Cell:
         self.recorder = CellRecorder.of(self, node.recorder)
         self.clock: Clock = node.clock if self.recorder is None else self.recorder.clock
         self.run_directory: Path | None = node.run_directory
+        self.resumes: Path | None = node.resumes
         self.log = log.get(actor=address)
         self.mailbox = Mailbox(kind.mailbox_capacity)
         self._put_told = self.mailbox.put_told
@@ -486,6 +488,7 @@ class Cell:
 
     def begin_anew(self) -> None:
         """Forget what belonged to the last incarnation only."""
+        self.resumes = None
         self._rng = None
         self.children = Children(self, self.children.expected)
 

@@ -72,6 +72,7 @@ class Node:
         secret: what every node of the run knows; proved to each other before anything else is said.
         seed: the run's; every actor's random numbers come from it and the actor's address.
         run_directory: where the run keeps its files.
+        resumes: what the run saved, if its actors are to go on from it.
         inline: run what actors offload at once, on the loop. Slower, but the order of all deliveries then depends on
             nothing but the messages: a single-process run repeats bit for bit. Such a node sets its peers no
             deadlines, since long work in this very process holds them up.
@@ -90,6 +91,7 @@ class Node:
         secret: bytes | None = None,
         seed: int = 0,
         run_directory: Path | None = None,
+        resumes: Path | None = None,
         clock: Clock | None = None,
         inline: bool = False,
         limits: Limits | None = None,
@@ -103,6 +105,7 @@ class Node:
         self.secret = secret if secret is not None else entropy(32)
         self.seed = seed
         self.run_directory = run_directory
+        self.resumes = resumes
         self.clock: Clock = clock or RealClock()
         self.limits = limits or Limits()
         self.incarnation = entropy(8)

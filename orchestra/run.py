@@ -67,6 +67,7 @@ def recorder_of(node: str, topology: Topology, run: RunDirectory, launch: Launch
         planned=frozenset(f"{node}/{actor.name}" for actor in topology.nodes[node].actors),
         experiment=Experiment(str(launch.experiment), digest, tuple(without_secrets(launch.flags))),
         run_directory=run.path,
+        resumes=launch.resumes,
     )
 
 
@@ -92,6 +93,7 @@ async def run_in_one_process(topology: Topology, run: RunDirectory, launch: Laun
                 secret=secret,
                 seed=launch.seed,
                 run_directory=run.path,
+                resumes=launch.resumes,
                 inline=True,
                 recorder=recorder_of(planned.name, topology, run, launch, inline=True),
             )
@@ -117,7 +119,9 @@ async def run_in_processes(topology: Topology, run: RunDirectory, launch: Launch
     root = topology.root.name
     others = [name for name in topology.nodes if name != root]
     recorder = recorder_of(root, topology, run, launch, inline=False)
-    node = Node(root, listen=listen, seed=launch.seed, run_directory=run.path, recorder=recorder)
+    node = Node(
+        root, listen=listen, seed=launch.seed, run_directory=run.path, resumes=launch.resumes, recorder=recorder
+    )
     node.main_actor = main_actor
     node.directory.expect(topology.nodes)
     async with node.running():

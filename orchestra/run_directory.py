@@ -124,6 +124,22 @@ class RunDirectory:
         return self.path / "checkpoints"
 
     @property
+    def state(self) -> Path:
+        """Where actors save what they hold, each moment in a folder of its own; `.unfinished` ones do not count."""
+        return self.path / "state"
+
+    def newest_state(self) -> Path:
+        """Find the folder of the last moment that was saved whole.
+
+        Raises:
+            UsageError: there is none.
+        """
+        whole = [path for path in self.state.glob("*") if path.is_dir() and path.suffix != ".unfinished"]
+        if not whole:
+            raise UsageError(f"{str(self.path)!r} has saved nothing yet to go on from")
+        return max(whole, key=lambda path: path.name)
+
+    @property
     def traces(self) -> Path:
         return self.path / "traces"
 

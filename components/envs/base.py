@@ -5,6 +5,7 @@ Shapes, here and in every environment: B copies, A agents, O observation size, S
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +59,21 @@ class Env(ABC):
             ValueError: an action that is not available, an action array of another shape, or a copy whose episode
                 is over; nothing has been stepped then.
         """
+
+    def snapshot(self) -> dict[str, NDArray[Any]] | None:
+        """Return copies of all that changes, random generators included, for `restore`; None if that is not possible.
+
+        By default it is not: the game runs elsewhere, and cannot be asked.
+        """
+        return None
+
+    def restore(self, snapshot: dict[str, NDArray[Any]]) -> None:
+        """Go on from a snapshot of an environment that was made with the same arguments.
+
+        Raises:
+            ValueError: it is the snapshot of something else; nothing has been changed then.
+        """
+        raise ValueError(f"{self!r} takes no snapshots")
 
     def close(self) -> None:  # noqa: B027 (most environments hold nothing, and need not say so)
         """Give back what the environment holds outside this process's memory. The default holds nothing."""

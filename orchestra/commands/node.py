@@ -23,6 +23,7 @@ def command(arguments: list[str]) -> int:
         parser.add_argument(option, required=True)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--run-directory", type=Path, required=True)
+    parser.add_argument("--resumes", type=Path)
     TraceSettings.add_to(parser)
     end = arguments.index("--") if "--" in arguments else len(arguments)
     options = parser.parse_strictly(arguments[:end])
@@ -43,6 +44,7 @@ def command(arguments: list[str]) -> int:
         seed=options.seed,
         run_directory=run.path,
         recorder=recorder_of(options.node, topology, run, launch, inline=False),
+        resumes=options.resumes,
     )
     try:
         with failures_in_one_line(f"node {options.node}", run.logs / f"{options.node}.jsonl"):

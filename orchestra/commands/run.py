@@ -2,8 +2,10 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Self
 
 from rich.filesize import decimal
 
@@ -11,7 +13,7 @@ from orchestra import log
 from orchestra.clock import RealClock
 from orchestra.commands.endings import ABORTED, FAILED, failures_in_one_line
 from orchestra.errors import UsageError
-from orchestra.experiment import build, load_experiment
+from orchestra.experiment import build, load_experiment, variant
 from orchestra.flags import FlagParser, Flags
 from orchestra.launch.local import Launch
 from orchestra.run import Outcome, run_in_one_process, run_in_processes, run_loop
@@ -31,7 +33,13 @@ def _parser() -> FlagParser:
     parser = FlagParser(prog="orchestra run", description=_HELP, usage="orchestra run FILE [flags]")
     parser.add_argument("file", metavar="FILE", type=Path, nargs="?", help="the experiment, a Python file")
     group = parser.add_argument_group("flags of every run")
-    group.add_argument("--seed", type=int, default=0, help="decides every random number of the run (default: 0)")
+    group.add_argument("--seed", type=int, help="decides every random number of the run (default: 0)")
+    group.add_argument(
+        "--resume",
+        type=Path,
+        metavar="RUN_DIR",
+        help="go on with this run from the last moment that it saved, in place of FILE; flags given replace its own",
+    )
     group.add_argument(
         "--runs-dir", type=Path, default=Path("runs"), metavar="DIR", help="where runs keep their files (default: runs)"
     )
@@ -68,18 +76,24 @@ def _parser() -> FlagParser:
 def command(arguments: list[str]) -> int:
     """Run an experiment."""
     # Two passes: the file must be known before its flags are.
-    path = _experiment_path(arguments)
+    earlier = _resumed_run(arguments)
+    path = _experiment_path(arguments) if earlier is None else earlier.experiment
     if path is None:
         _parser().parse_strictly(arguments)  # prints the help, or says which flag is wrong
         raise UsageError("orchestra run needs the file of an experiment, as in: orchestra run experiments/qmix_8m.py")
-    function = load_experiment(path)
+    function = load_experiment(path) if earlier is None else variant(load_experiment(path), **earlier.flags)
     flags = Flags.of(function)
     parser = _parser()
     flags.add_to(parser)
     options = parser.parse_strictly(arguments)
     values = flags.collect(options)
-    if options.seed < 0:
+    if options.seed is not None and options.seed < 0:
         raise UsageError(f"--seed: {options.seed} is not allowed: it must be 0 or more")
+    if earlier is not None:
+        for option, given in (("FILE", options.file), ("--seed", options.seed)):
+            if given is not None:
+                raise UsageError(f"{option} is what the run that is resumed had, and cannot be given")
+    seed = earlier.seed if earlier is not None else options.seed or 0
     trace = TraceSettings.of(options)
     topology = build(function, values)
     topology.main_actor()  # or say that there is none, before anything is made
@@ -94,16 +108,17 @@ def command(arguments: list[str]) -> int:
         print(topology.describe())
         return 0
     clock = RealClock()
-    run = RunDirectory.create(options.runs_dir, topology.name, options.seed, clock=clock)
-    run.write_config(
-        experiment=path, flags=values, seed=options.seed, argv=["orchestra", "run", *arguments], clock=clock
-    )
+    if earlier is None:
+        run, resumes = RunDirectory.create(options.runs_dir, topology.name, seed, clock=clock), None
+    else:
+        run, resumes = earlier.run, earlier.run.newest_state().absolute()
+    run.write_config(experiment=path, flags=values, seed=seed, argv=["orchestra", "run", *arguments], clock=clock)
     log_file = run.logs / f"{topology.root.name}.jsonl"
     log.configure(run.logs, node=topology.root.name, level=options.log_level)
     try:
         with failures_in_one_line("the run", log_file):
             given = flags.to_argv(values)
-            launch = Launch(path.absolute(), given, options.seed, run.path.absolute(), options.log_level, trace)
+            launch = Launch(path.absolute(), given, seed, run.path.absolute(), options.log_level, trace, resumes)
             if in_one_process:
                 outcome = run_loop(run_in_one_process(topology, run, launch))
             else:
@@ -124,13 +139,43 @@ def _say_where_the_trace_is(run: RunDirectory) -> None:
 
 def _experiment_path(arguments: Sequence[str]) -> Path | None:
     """The first word that is neither a flag nor the value of a flag of `orchestra run`."""
-    takes_value = {"--seed", "--runs-dir", "--listen", "--tls-dir", "--log-level", *TraceSettings.TAKE_VALUES}
+    takes_value = {"--seed", "--resume", "--runs-dir", "--listen", "--tls-dir", "--log-level", *TraceSettings.TAKE_VALUES}
     previous = ""
     for word in arguments:
         if not word.startswith("-") and previous not in takes_value:
             return Path(word)
         previous = word
     return None
+
+
+def _resumed_run(arguments: Sequence[str]) -> "_Earlier | None":
+    """The run that `--resume` names, if it is there."""
+    for index, word in enumerate(arguments):
+        if word.startswith("--resume="):
+            return _Earlier.of(Path(word.partition("=")[2]))
+        if word == "--resume" and index + 1 < len(arguments):
+            return _Earlier.of(Path(arguments[index + 1]))
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Earlier:
+    """A run that is to go on."""
+
+    run: RunDirectory
+    experiment: Path
+    flags: Mapping[str, Any]
+    seed: int
+
+    @classmethod
+    def of(cls, path: Path) -> Self:
+        run = RunDirectory.open(path)
+        run.newest_state()
+        config = run.config()
+        try:
+            return cls(run, Path(config["experiment"]["absolute"]), dict(config["flags"]), int(config["seed"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise UsageError(f"{str(path)!r}: its config.json lacks {error}") from error
 
 
 def _exit_code(outcome: Outcome, log_file: Path) -> int:

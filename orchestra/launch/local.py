@@ -34,11 +34,15 @@ class Launch:
     run_directory: Path
     log_level: str = "info"
     trace: TraceSettings = NO_TRACE
+    resumes: Path | None = None
+    """What the run saved, if it goes on from there."""
 
-    def command(self, node: str, join: str, listen: str) -> list[str]:
-        """Return the command line of the process of `node`."""
+    def command(self, node: str, join: str, listen: str, *, again: bool = False) -> list[str]:
+        """Return the command line of the process of `node`; one that is started `again` begins anew."""
         own = ["--node", node, "--join", join, "--listen", listen, "--seed", str(self.seed)]
         own += ["--run-directory", str(self.run_directory), "--log-level", self.log_level, *self.trace.to_argv()]
+        if self.resumes is not None and not again:
+            own += ["--resumes", str(self.resumes)]
         return [sys.executable, "-m", "orchestra", "node", str(self.experiment), *own, "--", *self.flags]
 
 
@@ -151,7 +155,8 @@ class LocalLauncher:
             await transport_for(address).clear(address)
 
     async def _start(self, node: str) -> asyncio.subprocess.Process:
-        command = self._launch.command(node, self._root.listening, _listen_beside(self._root.listening, node))
+        listen = _listen_beside(self._root.listening, node)
+        command = self._launch.command(node, self._root.listening, listen, again=node in self._processes)
         environment = {**os.environ, SECRET_VARIABLE: self._root.secret.hex()}
         # A session of its own: Ctrl-C is the root's to hear, and its to pass on.
         process = await asyncio.create_subprocess_exec(

@@ -306,6 +306,9 @@ class Replay(Generic[A]):
         recorded = life.header.run_directory
         if recorded and self._scratch is None:
             self._scratch = _scratch_for(Path(recorded))
+        resumes = Path(life.header.resumes)
+        if life.header.resumes and not resumes.exists():
+            raise CannotReplay(f"{self.address} went on from {str(resumes)!r}, which is not there any more")
         self._rebuilt: Rebuilt = rebuilt(life, self.sources, self._recipe_of_child)
         self._stage = Stage(
             life.header,

@@ -125,6 +125,8 @@ class Stage:
             None, processors=[_unsaid], wrapper_class=structlog.make_filtering_bound_logger(0)
         )
         self.run_directory = run_directory
+        # As the cell has it: what is started again begins anew.
+        self.resumes = Path(header.resumes) if header.resumes and not birth.incarnation else None
         self.recipes: dict[str, tuple[type[Actor[Any]], Recipe]] = {}
         """How the children that it has spawned are made, by address."""
         self._values = values

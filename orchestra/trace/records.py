@@ -159,6 +159,8 @@ class Header:
     """Why it was written: `recorded`, or what made a flight recorder write."""
     run_directory: str = ""
     """How the actors were told where the run keeps its files; empty if it keeps none."""
+    resumes: str = ""
+    """Where that lies which its actors went on from; empty for a run that began anew."""
 
     def at(self, monotonic: float) -> datetime:
         """The wall clock's time, in UTC, of a moment of this process."""

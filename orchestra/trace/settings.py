@@ -114,6 +114,7 @@ class TraceSettings:
         planned: frozenset[str] = frozenset(),
         experiment: Experiment | None = None,
         run_directory: Path | None = None,
+        resumes: Path | None = None,
     ) -> Recorder | None:
         """Return the recorder of one node process, or None where nothing is recorded.
 
@@ -126,6 +127,7 @@ class TraceSettings:
             planned: the addresses of the actors that the experiment plans there.
             experiment: what the run was started from.
             run_directory: where the run keeps its files, as the node tells its actors.
+            resumes: what its actors go on from, if they do.
         """
         if self.mode == "off":
             return None
@@ -147,6 +149,7 @@ class TraceSettings:
             experiment=experiment,
             reason="recorded",
             run_directory="" if run_directory is None else str(run_directory),
+            resumes="" if resumes is None else str(resumes),
         )
         types: dict[int, MessageType] = {}
 

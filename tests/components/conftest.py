@@ -75,9 +75,11 @@ class Stage:
 @pytest.fixture
 def stage() -> Callable[..., Any]:
     @asynccontextmanager
-    async def live(*, run_directory: Path | None = None, seed: int = 0) -> AsyncIterator[Stage]:
+    async def live(
+        *, run_directory: Path | None = None, resumes: Path | None = None, seed: int = 0
+    ) -> AsyncIterator[Stage]:
         clock = testing.ManualClock()
-        node = Node("here", seed=seed, clock=clock, run_directory=run_directory, inline=True)
+        node = Node("here", seed=seed, clock=clock, run_directory=run_directory, resumes=resumes, inline=True)
         async with node.running():
             yield Stage(node, clock)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
-from components.orchestrator import LAST_TEST_S, Orchestrator, TrainerLost
+from components.orchestrator import LAST_TEST_S, RETURN_S, Orchestrator, TrainerLost
 from components.replay import SampleToInsertRatio
 from messages import (
     BatchTrainingDataMsg,
@@ -22,13 +22,16 @@ from messages import (
     PaceMsg,
     ProgressMsg,
     SampleBatchMsg,
+    SavedMsg,
+    SaveMsg,
     TrainedMsg,
 )
 from orchestra import UsageError
 from orchestra.cell import ActorFailed
 from orchestra.life import STOPPED
 
-DOWN = (LoadParamsMsg, PaceMsg, EvaluateMsg)
+DOWN = (LoadParamsMsg, PaceMsg, EvaluateMsg, SaveMsg)
+SAVED = {CheckpointMsg: "a file"}
 NEVER = 10**9
 
 
@@ -39,9 +42,11 @@ class Run:
         self, scene: Any, *, ratio: float = 1.0, min_size: int = 4, buffer: float = 100.0, **changed: Any
     ) -> None:
         self.scene = scene
-        self.trajectories = scene.probe("trajectories", InsertTransitionMsg, SampleBatchMsg)
-        self.monitor = scene.probe("monitor", ProgressMsg, EvaluatedMsg)
-        self.trainer = scene.probe("trainer", BatchTrainingDataMsg, CheckpointMsg, answers={CheckpointMsg: "a.pt"})
+        self.trajectories = scene.probe(
+            "trajectories", InsertTransitionMsg, SampleBatchMsg, CheckpointMsg, answers=SAVED
+        )
+        self.monitor = scene.probe("monitor", ProgressMsg, EvaluatedMsg, CheckpointMsg, answers=SAVED)
+        self.trainer = scene.probe("trainer", BatchTrainingDataMsg, CheckpointMsg, answers=SAVED)
         self.limiter = SampleToInsertRatio(ratio, min_size=min_size, error_buffer=buffer)
         recipe: dict[str, Any] = {
             "trajectories": self.trajectories.ref,
@@ -363,13 +368,108 @@ def test_the_test_of_the_only_worker_waits_for_the_next_one(run, stage, episodes
     run(main())
 
 
-def test_checkpoints_are_asked_for_at_their_interval(run, stage, episodes, tmp_path: Path) -> None:
+def test_the_run_is_saved_at_its_interval_by_all_that_hold_something(run, stage, episodes, tmp_path: Path) -> None:
     async def main() -> None:
         async with stage(run_directory=tmp_path) as scene:
-            play = Run(scene, checkpoint_interval=10)
+            play = Run(scene, checkpoint_interval=10, min_size=100)
             await play.join_trainer()
             await play.tell(*[episodes(4)] * 6)
-            assert [message.env_steps for message in play.trainer.of(CheckpointMsg)] == [12, 20]
+            for probe in (play.trajectories, play.trainer, play.monitor):
+                assert [message.env_steps for message in probe.of(CheckpointMsg)] == [12, 20]
+            assert [path.name for path in (tmp_path / "state").iterdir()] == ["steps-0000000020"]
+
+    run(main())
+
+
+def test_all_stand_still_until_everything_is_saved(run, stage, episodes, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with stage(run_directory=tmp_path) as scene:
+            play = Run(scene, checkpoint_interval=4)
+            await play.join_trainer()
+            one, other = await play.join_worker("one"), await play.join_worker("other")
+            await play.tell(params(1), episodes(*[1] * 4))
+            assert play.asked == [1, 2]
+            (told,) = one.of(SaveMsg)
+            assert (told.env_steps, told.reply_to) == (4, play.ref)
+            await play.tell(SavedMsg(ref=one.ref), episodes(1))  # the other had told this before it saved
+            await play.train(2)
+            assert play.asked == [1, 2]  # nothing new is begun
+            assert not play.trajectories.of(CheckpointMsg)
+            late = await play.join_worker("late")
+            assert late.of(PaceMsg) == [PaceMsg(running=False)]
+
+            await play.tell(result_at(4), SavedMsg(ref=other.ref))
+            assert [type(message).__name__ for message in play.trajectories.told[-3:]] == [
+                "CheckpointMsg",
+                "SampleBatchMsg",
+                "SampleBatchMsg",
+            ]
+            for worker in (one, other, late):
+                assert worker.of(PaceMsg)[-1] == PaceMsg(running=True)
+                assert worker.of(LoadParamsMsg)[-1].env_steps == 5
+
+    run(main())
+
+
+def test_a_worker_that_dies_while_the_run_is_saved_is_not_waited_for(run, stage, episodes, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with stage(run_directory=tmp_path) as scene:
+            play = Run(scene, checkpoint_interval=4, min_size=100, test_interval=NEVER)
+            await play.join_trainer()
+            worker = await play.join_worker("worker")
+            await play.tell(episodes(*[1] * 4))
+            assert not play.trainer.of(CheckpointMsg)
+            await scene.kill(worker)
+            await scene.settle()
+            assert [message.env_steps for message in play.trainer.of(CheckpointMsg)] == [4]
+
+    run(main())
+
+
+def test_a_resumed_run_waits_for_its_workers_and_goes_on_where_it_stood(run, stage, episodes, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with stage(run_directory=tmp_path) as scene:
+            play = Run(scene, checkpoint_interval=4)
+            await play.join_trainer()
+            worker = await play.join_worker("worker")
+            await play.tell(params(3), episodes(*[1] * 4), result_at(4))
+            await play.train(2)
+            await play.tell(SavedMsg(ref=worker.ref))
+            before = play.progress
+        (state,) = (tmp_path / "state").iterdir()
+        async with stage(run_directory=tmp_path, resumes=state) as scene:
+            play = Run(scene, checkpoint_interval=4)
+            await play.join_trainer()
+            await play.tell(params(3))
+            assert play.asked == []
+            assert (play.limiter.inserted, play.limiter.sampled) == (4, 2)
+            worker = await play.join_worker("worker")
+            assert play.asked == [3, 4]
+            assert worker.of(PaceMsg)[-1] == PaceMsg(running=True)
+            for name in ("env_steps", "episodes", "updates", "train_return", "epsilon", "params_lag", "metrics"):
+                assert getattr(play.progress, name) == getattr(before, name), name
+
+    run(main())
+
+
+def test_a_resumed_run_does_not_wait_for_ever(run, stage, episodes, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with stage(run_directory=tmp_path) as scene:
+            play = Run(scene, checkpoint_interval=4, min_size=100)
+            await play.join_trainer()
+            workers = [await play.join_worker(name) for name in ("one", "other")]
+            await play.tell(episodes(*[1] * 4), result_at(4), *[SavedMsg(ref=worker.ref) for worker in workers])
+        (state,) = (tmp_path / "state").iterdir()
+        async with stage(run_directory=tmp_path, resumes=state) as scene:
+            play = Run(scene)
+            await play.join_trainer()
+            worker = await play.join_worker("one")
+            assert worker.of(PaceMsg) == [PaceMsg(running=False)]
+            with capture_logs() as logs:
+                scene.clock.advance(RETURN_S)
+                await scene.settle()
+            assert worker.of(PaceMsg)[-1] == PaceMsg(running=True)
+            assert "goes on without workers that have not come back" in [line["event"] for line in logs]
 
     run(main())
 
@@ -433,7 +533,9 @@ def test_a_run_ends_with_a_last_test_a_checkpoint_and_a_stop(run, stage, episode
             await play.train(2)
             assert play.asked == [1, 2]  # nothing new is begun
             assert not play.cell.stopping
-            await play.ref.tell(result_at(10))
+            await play.tell(result_at(10))
+            assert not play.cell.stopping
+            await play.ref.tell(SavedMsg(ref=worker.ref))
             assert await ended(play) == STOPPED
             assert [message.env_steps for message in play.trainer.of(CheckpointMsg)] == [10]
             await scene.settle()

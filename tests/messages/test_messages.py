@@ -20,6 +20,8 @@ from messages import (
     PaceMsg,
     ProgressMsg,
     SampleBatchMsg,
+    SavedMsg,
+    SaveMsg,
     TrainedMsg,
     UpdatePriorityMsg,
 )
@@ -107,6 +109,8 @@ EXAMPLES: list[Message] = [
     PaceMsg(running=False),
     ProgressMsg(**progress()),
     SampleBatchMsg(number=1, batch_size=32, publish=False, trainer=HERE),
+    SaveMsg(env_steps=12, reply_to=HERE),
+    SavedMsg(ref=HERE),
     TrainedMsg(number=1, seconds=0.5, metrics=(("loss", float("inf")),)),
     UpdatePriorityMsg(**priorities()),
 ]

@@ -1,0 +1,142 @@
+"""A moment of a run is saved whole or not at all, and a run that goes on from it is the one that was never cut."""
+
+import hashlib
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from components import saved_state
+from orchestra import RunDirectory, UsageError
+from orchestra.clock import RealClock
+from orchestra.experiment import build, load_experiment
+from orchestra.flags import Flags
+from orchestra.launch.local import Launch
+from orchestra.run import run_in_one_process, run_loop
+
+EXPERIMENT = Path(__file__).resolve().parents[2] / "experiments" / "qmix_8m.py"
+SMALL: dict[str, Any] = {
+    "scenario": "3m",
+    "steps": 2_400,
+    "workers": 2,
+    "envs_per_worker": 4,
+    "warmup": 4,
+    "batch_size": 4,
+    "hidden_size": 8,
+    "test_interval": 500,
+    "test_episodes": 2,
+    "epsilon_steps": 2_000,
+    "target_update_interval": 5,
+    "checkpoint_interval": 900,
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    saved_state.begin(tmp_path, 40)
+    return saved_state.unfinished(tmp_path, 40)
+
+
+def test_what_an_actor_wrote_is_read_again(folder: Path) -> None:
+    arrays = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b/c": np.array([True])}
+    values = {"rng": np.random.default_rng(3).bit_generator.state, "none": None, "text": "é"}
+    saved_state.write(folder, "here/worker", values, arrays)
+    again, back = saved_state.read(folder, "here/worker") or ({}, {})
+    assert again == values
+    assert {name: array.tobytes() for name, array in back.items()} == {n: a.tobytes() for n, a in arrays.items()}
+    assert saved_state.read(folder, "here/other") is None
+
+
+def test_a_damaged_file_is_named(folder: Path) -> None:
+    saved_state.write(folder, "here/worker", {"x": 1})
+    (file,) = folder.iterdir()
+    whole = file.read_bytes()
+    for damaged in (b"", whole[:-30], whole.replace(b'{"x"', b"?")):
+        file.write_bytes(damaged)
+        with pytest.raises(UsageError, match=r"here\.worker\.npz' is damaged"):
+            saved_state.read(folder, "here/worker")
+
+
+def test_a_moment_counts_once_it_is_whole_and_replaces_the_one_before(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    with pytest.raises(UsageError, match="has saved nothing yet to go on from"):
+        run.newest_state()
+    saved_state.begin(tmp_path, 40)
+    with pytest.raises(UsageError, match="has saved nothing yet to go on from"):
+        run.newest_state()
+    assert saved_state.finish(tmp_path, 40) == run.newest_state()
+    saved_state.begin(tmp_path, 7_000)
+    assert run.newest_state().name == "steps-0000000040"
+    saved_state.finish(tmp_path, 7_000)
+    assert [path.name for path in run.state.iterdir()] == ["steps-0000007000"]
+    saved_state.begin(tmp_path, 8_000)
+    saved_state.finish(tmp_path, 8_000, keep=run.state / "steps-0000007000")
+    assert sorted(path.name for path in run.state.iterdir()) == ["steps-0000007000", "steps-0000008000"]
+
+
+def test_an_attempt_that_was_cut_short_leaves_nothing_in_the_next(tmp_path: Path) -> None:
+    saved_state.begin(tmp_path, 40)
+    saved_state.write(saved_state.unfinished(tmp_path, 40), "here/gone", {})
+    saved_state.begin(tmp_path, 40)
+    assert list(saved_state.unfinished(tmp_path, 40).iterdir()) == []
+
+
+# Going on -------------------------------------------------------------------------------------------------------------
+
+
+def play(run: RunDirectory, flags: dict[str, Any], resumes: Path | None = None) -> None:
+    function = load_experiment(EXPERIMENT)
+    values = {**Flags.of(function).defaults, **SMALL, **flags}
+    run.write_config(experiment=EXPERIMENT, flags=values, seed=5, argv=[], clock=RealClock())
+    launch = Launch(EXPERIMENT, (), 5, run.path, resumes=resumes)
+    assert run_loop(run_in_one_process(build(function, values), run, launch)).completed
+
+
+def learned(run: RunDirectory) -> tuple[int, str]:
+    """The number of updates, and a digest of every number that learning has made."""
+    state = torch.load(max(run.checkpoints.iterdir()), weights_only=True)["policy"]
+    digest = hashlib.sha256()
+    for part in ("online", "target"):
+        for name, tensor in sorted(state[part].items()):
+            digest.update(name.encode() + tensor.numpy().tobytes())
+    return state["updates"], digest.hexdigest()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"updates_per_episode": 0.5},
+        {"updates_per_episode": 0.5, "prioritized": True, "proxy": False},
+        {"algorithm": "coma", "critic_steps": 2, "workers": 1},
+    ],
+    ids=["qmix", "prioritised, no proxy", "coma"],
+)
+def test_a_run_that_goes_on_learns_what_it_would_have_learned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: dict[str, Any]
+) -> None:
+    cut = tmp_path / "cut"
+    finish = saved_state.finish
+
+    def finish_and_copy(run_directory: Path, env_steps: int, keep: Path | None) -> Path:
+        """At the first moment that is saved, keep a copy of the run as a sudden end would leave it."""
+        whole = finish(run_directory, env_steps, keep)
+        if not cut.exists():
+            shutil.copytree(run_directory, cut)
+        return whole
+
+    monkeypatch.setattr(saved_state, "finish", finish_and_copy)
+    straight = RunDirectory.create(tmp_path, "straight", 5, clock=RealClock())
+    play(straight, flags)
+    resumed = RunDirectory(cut)
+    (at_the_cut,) = resumed.checkpoints.iterdir()
+    assert at_the_cut.stem == resumed.newest_state().name
+    play(resumed, flags, resumed.newest_state())
+    assert learned(resumed) == learned(straight)
+    assert learned(resumed)[0] > 10
+    assert sorted(p.name for p in resumed.checkpoints.iterdir()) == sorted(
+        p.name for p in straight.checkpoints.iterdir()
+    )
