@@ -199,13 +199,8 @@ class Orchestrator(
         self._limiter.insert(msg.episodes)
         self._count(msg)
         await self._drive()
-        if self._env_steps >= self._goal_steps:
-            await self._finish()
-        elif self._env_steps >= self._next_test and not self._still:  # who has saved does nothing more
-            self._next_test += self._test_interval * (1 + (self._env_steps - self._next_test) // self._test_interval)
-            await self._test()
-        if self._env_steps >= self._next_checkpoint and not self._finishing:
-            await self._begin_save()
+        if not self._still:  # else whoever has saved does nothing more
+            await self._begin_what_is_due()
         await self._report()
 
     @on(TrainedMsg)
@@ -248,6 +243,16 @@ class Orchestrator(
     def finish_anyway(self, msg: FinishMsg) -> None:
         self.log.warning("the last test or batch did not come back in time", seconds=LAST_TEST_S)
         self.stop()
+
+    async def _begin_what_is_due(self) -> None:
+        """Begin the end, a test, a moment to save: whatever these steps are enough for."""
+        if self._env_steps >= self._goal_steps:
+            await self._finish()
+        elif self._env_steps >= self._next_test:
+            self._next_test += self._test_interval * (1 + (self._env_steps - self._next_test) // self._test_interval)
+            await self._test()
+        if self._env_steps >= self._next_checkpoint and not self._finishing:
+            await self._begin_save()
 
     async def _drive(self) -> None:
         """Ask for as many batches as may be asked for now, and let the workers run or wait accordingly."""
@@ -352,10 +357,9 @@ class Orchestrator(
             if self._params is not None:
                 await pass_down(ref, self._params)
             await pass_down(ref, PaceMsg(running=self._running))
+        await self._drive()
         if self._env_steps >= self._goal_steps:
             await self._finish()
-        else:
-            await self._drive()
 
     async def _pace(self, *, running: bool) -> None:
         if running == self._running or self._still:

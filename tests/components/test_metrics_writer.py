@@ -133,6 +133,16 @@ def test_a_continued_file_loses_the_line_that_was_torn_and_no_other(tmp_path: Pa
     assert read_metrics(path) == [{"env_steps": 0}, asdict(PROGRESS)]
 
 
+def test_a_run_that_goes_on_forgets_what_comes_again(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    with MetricsWriter(path) as writer:
+        for env_steps in (100, 200, 250, 300):
+            writer.write(replace(PROGRESS, env_steps=env_steps))
+    with MetricsWriter(path, resumes_at=250) as writer:
+        writer.write(replace(PROGRESS, env_steps=280))
+    assert [record["env_steps"] for record in read_metrics(path)] == [100, 200, 250, 280]
+
+
 @pytest.mark.parametrize("line", ["{", "[1]", "\0\0"])
 def test_a_broken_line_among_whole_ones_is_named(tmp_path: Path, line: str) -> None:
     path = tmp_path / "metrics.jsonl"

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from components import saved_state
 from components.metrics_writer import read_metrics
 from components.monitor import CURVE_S, RECORD_S, TICK_S, Monitor
-from messages import EvaluatedMsg, ProgressMsg
+from messages import CheckpointMsg, EvaluatedMsg, ProgressMsg
 from orchestra import RunDirectory
 from orchestra.system import ProcessStatistics
 
@@ -119,6 +120,32 @@ def test_a_run_that_never_wins_is_not_solved_and_one_cut_short_did_not_reach_its
     run(main())
     summary = json.loads(kept.summary.read_text())
     assert (summary["solved"], summary["reached_goal"]) == (None, False)
+
+
+def test_a_run_that_goes_on_counts_on(run, stage, kept) -> None:
+    async def main() -> None:
+        saved_state.begin(kept.path, 500)
+        async with stage(run_directory=kept.path) as scene:
+            monitor = scene.node.spawn("monitor", Monitor, title="qmix", stream=io.StringIO())
+            await monitor.tell(progress(500))
+            scene.clock.advance(90.0)
+            await monitor.tell(result(500, 0.95))
+            await monitor.ask(CheckpointMsg(env_steps=500))
+            await monitor.tell(progress(800))  # and what comes after that moment is lost
+            await scene.settle()
+        state = saved_state.finish(kept.path, 500)
+        async with stage(run_directory=kept.path, resumes=state) as scene:
+            monitor = scene.node.spawn("monitor", Monitor, title="qmix", stream=io.StringIO())
+            scene.clock.advance(30.0)
+            await monitor.tell(progress(600))
+            await monitor.tell(result(600, 0.5))
+            await scene.stop(monitor)
+
+    run(main())
+    summary = json.loads(kept.summary.read_text())
+    assert (summary["tests"], summary["best_test_win_rate"], summary["elapsed_s"]) == (2, 0.95, 120.0)
+    assert summary["solved"]["minutes"] == 1.5
+    assert [record["env_steps"] for record in read_metrics(kept.metrics)] == [500, 600, 600]
 
 
 def test_rates_are_those_of_the_last_seconds(run, stage, kept) -> None:

@@ -11,6 +11,7 @@ import torch
 
 from components import saved_state
 from orchestra import RunDirectory, UsageError
+from orchestra.cli import main
 from orchestra.clock import RealClock
 from orchestra.experiment import build, load_experiment
 from orchestra.flags import Flags
@@ -140,3 +141,46 @@ def test_a_run_that_goes_on_learns_what_it_would_have_learned(
     assert sorted(p.name for p in resumed.checkpoints.iterdir()) == sorted(
         p.name for p in straight.checkpoints.iterdir()
     )
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    """One that was cut short, as its files say."""
+    run = RunDirectory.create(tmp_path, "cut", 5, clock=RealClock())
+    run.write_config(experiment=EXPERIMENT, flags=SMALL, seed=5, argv=[], clock=RealClock())
+    saved_state.begin(run.path, 40)
+    return run
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    assert main(["run", *map(str, words)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    return str(line).removeprefix("orchestra: error: ")
+
+
+def test_what_cannot_be_resumed_is_told_in_one_line(run: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+    path, no = run.path, run.path / "no"
+    assert refusal(capsys, "--resume", no) == f"there is no run directory '{no}'"
+    assert refusal(capsys, "--resume", path) == f"'{path}' has saved nothing yet to go on from"
+    saved_state.finish(path, 40)
+    said = "is what the run that is resumed had, and cannot be given"
+    assert refusal(capsys, "--resume", path, EXPERIMENT) == f"FILE {said}"
+    assert refusal(capsys, "--resume", path, "--seed", 3) == f"--seed {said}"
+    assert refusal(capsys, f"--resume={path}", "--step", 3) == "unknown flag --step (did you mean --steps?)"
+    assert refusal(capsys, "--resume", path, "--steps", 0).startswith("--steps: '0' is not allowed")
+
+
+def test_flags_that_are_given_replace_those_of_the_run(run: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+    saved_state.finish(run.path, 40)
+    assert main(["run", "--resume", str(run.path), "--workers", "3", "--dry-run"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("topology 'qmix_3m'")  # as the run had it
+    assert "worker-0-2" in printed
+
+
+def test_a_run_does_not_go_on_with_a_policy_of_another_shape(run: RunDirectory, tmp_path: Path) -> None:
+    straight = RunDirectory.create(tmp_path, "straight", 5, clock=RealClock())
+    play(straight, {"steps": 300, "workers": 1})
+    with pytest.raises(ExceptionGroup) as caught:
+        play(straight, {"steps": 900, "workers": 1, "hidden_size": 16}, straight.newest_state())
+    assert "belongs to another policy" in str(caught.value.exceptions[0].__cause__)

@@ -21,6 +21,7 @@ from components.policies.base import EpisodeBatch, Learned, Policy
 from components.replay import EpisodeReplay, PrioritizedEpisodeReplay, SampleToInsertRatio
 from messages import (
     BatchTrainingDataMsg,
+    CheckpointMsg,
     EvaluatedMsg,
     InsertTransitionMsg,
     LoadParamsMsg,
@@ -158,7 +159,7 @@ def recording(kind: type[Any], account: Account) -> Any:
     return Recording(SPEC, 16)
 
 
-class Listener(Actor[ProgressMsg | EvaluatedMsg]):
+class Listener(Actor[ProgressMsg | EvaluatedMsg | CheckpointMsg]):
     """In the Monitor's place."""
 
     def __init__(self, account: Account) -> None:
@@ -170,6 +171,10 @@ class Listener(Actor[ProgressMsg | EvaluatedMsg]):
 
     @on(EvaluatedMsg)
     def evaluated(self, msg: EvaluatedMsg) -> None: ...
+
+    @on(CheckpointMsg)
+    def save(self, msg: CheckpointMsg) -> str:
+        return "nowhere"
 
 
 class Plan:
@@ -313,6 +318,9 @@ async def deadly_for_all_but_the_learner(sim: Simulation) -> None:
 @pytest.fixture(autouse=True)
 def _no_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("components.trainer.save_checkpoint", lambda *_: None)
+    monkeypatch.setattr("components.replay.checkpoint.Checkpointed.save", lambda *_: None)
+    for name in ("begin", "write", "finish"):
+        monkeypatch.setattr(f"components.saved_state.{name}", lambda *_, **__: None)
 
 
 # What holds -----------------------------------------------------------------------------------------------------------

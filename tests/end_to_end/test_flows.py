@@ -45,6 +45,12 @@ CONTROL: Flows = {
     # how the run is doing, and what is kept of it
     ("trainer", "TrainedMsg", "orchestrator"),
     ("orchestrator", "CheckpointMsg", "trainer"),
+    ("orchestrator", "CheckpointMsg", "trajectories"),
+    ("orchestrator", "CheckpointMsg", "monitor"),
+    ("orchestrator", "SaveMsg", "proxy"),
+    ("proxy", "SaveMsg", "worker"),
+    ("worker", "SavedMsg", "proxy"),
+    ("proxy", "SavedMsg", "orchestrator"),
     ("orchestrator", "ProgressMsg", "monitor"),
     # what an actor tells itself
     ("worker", "StepMsg", "worker"),
@@ -65,11 +71,14 @@ CONTROL_WITHOUT_PROXY: Flows = {flow for flow in CONTROL if "proxy" not in flow}
     ("orchestrator", "PaceMsg", "worker"),
     ("orchestrator", "EvaluateMsg", "worker"),
     ("worker", "EvaluatedMsg", "orchestrator"),
+    ("orchestrator", "SaveMsg", "worker"),
+    ("worker", "SavedMsg", "orchestrator"),
     ("worker", "WatchMsg", "orchestrator"),
     ("orchestrator", "WatchMsg", "worker"),
     ("orchestrator", "TerminatedMsg", "worker"),
 }
 MAYBE: Flows = {
+    ("monitor", "WithdrawnMsg", "system"),  # a node that does not answer in time is asked no longer
     ("monitor", "StatisticsMsg", "system"),  # a look around takes a tick
     ("outside", "LookupMsg", "directory"),  # whoever was dialled first need not look the other up
     ("orchestrator", "TerminatedMsg", "worker"),  # at the very end, when the worker may have said what it did
