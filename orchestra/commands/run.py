@@ -139,7 +139,15 @@ def _say_where_the_trace_is(run: RunDirectory) -> None:
 
 def _experiment_path(arguments: Sequence[str]) -> Path | None:
     """The first word that is neither a flag nor the value of a flag of `orchestra run`."""
-    takes_value = {"--seed", "--resume", "--runs-dir", "--listen", "--tls-dir", "--log-level", *TraceSettings.TAKE_VALUES}
+    takes_value = {
+        "--seed",
+        "--resume",
+        "--runs-dir",
+        "--listen",
+        "--tls-dir",
+        "--log-level",
+        *TraceSettings.TAKE_VALUES,
+    }
     previous = ""
     for word in arguments:
         if not word.startswith("-") and previous not in takes_value:

@@ -127,6 +127,7 @@ def test_a_run_that_goes_on_counts_on(run, stage, kept) -> None:
         saved_state.begin(kept.path, 500)
         async with stage(run_directory=kept.path) as scene:
             monitor = scene.node.spawn("monitor", Monitor, title="qmix", stream=io.StringIO())
+            await scene.settle()
             await monitor.tell(progress(500))
             scene.clock.advance(90.0)
             await monitor.tell(result(500, 0.95))
@@ -136,6 +137,7 @@ def test_a_run_that_goes_on_counts_on(run, stage, kept) -> None:
         state = saved_state.finish(kept.path, 500)
         async with stage(run_directory=kept.path, resumes=state) as scene:
             monitor = scene.node.spawn("monitor", Monitor, title="qmix", stream=io.StringIO())
+            await scene.settle()
             scene.clock.advance(30.0)
             await monitor.tell(progress(600))
             await monitor.tell(result(600, 0.5))
