@@ -31,7 +31,7 @@ class Scripted(Launch):
 
     program = ""
 
-    def command(self, node: str, join: str, listen: str) -> list[str]:
+    def command(self, node: str, join: str, listen: str, *, again: bool = False) -> list[str]:
         return [sys.executable, "-S", "-c", self.program, listen]
 
 
@@ -44,7 +44,7 @@ class Stubborn(Scripted):
 
 
 class Absent(Launch):
-    def command(self, node: str, join: str, listen: str) -> list[str]:
+    def command(self, node: str, join: str, listen: str, *, again: bool = False) -> list[str]:
         return ["/no/such/program"]
 
 
