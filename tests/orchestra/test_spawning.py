@@ -3,6 +3,8 @@
 import asyncio
 import enum
 import itertools
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -476,3 +478,76 @@ def test_a_child_may_be_told_and_may_tell(run: Run) -> None:
             assert await probe.heard(NoteMsg) == [NoteMsg(n=2)]
 
     run(main())
+
+
+# Processes -----------------------------------------------------------------------------------------------------------
+
+EXPERIMENT = '''
+import os
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestra import Actor, Escalate, Message, Ref, Request, Topology, on
+
+
+class SumMsg(Request[float]):
+    """What is the sum of your shard?"""
+
+
+class ProcessMsg(Request[int]):
+    """Which process are you in?"""
+
+
+class GoMsg(Message):
+    """Begin."""
+
+
+class Shard(Actor[SumMsg | ProcessMsg]):
+    def __init__(self, part: NDArray[np.float64]) -> None:
+        self.part = part
+
+    @on(SumMsg)
+    def sum(self, msg: SumMsg) -> float:
+        return float(self.part.sum())
+
+    @on(ProcessMsg)
+    def process(self, msg: ProcessMsg) -> int:
+        return os.getpid()
+
+
+class Boss(Actor[GoMsg]):
+    supervision = Escalate()
+
+    async def started(self) -> None:
+        await self.me.tell(GoMsg())
+
+    @on(GoMsg)
+    async def go(self, msg: GoMsg) -> None:
+        shards = [await self.spawn_on(f"host-{n}", "shard", Shard, np.arange(3.0) * (n + 1)) for n in range(2)]
+        sums = [await shard.ask(SumMsg()) for shard in shards]
+        homes = {await shard.ask(ProcessMsg()) for shard in shards} | {os.getpid()}
+        (self.run_directory / "said").write_text(f"{sums} in {len(homes)} processes")
+        self.stop()
+
+
+def experiment() -> Topology:
+    topology = Topology("shards")
+    topology.until(topology.node("root").spawn("boss", Boss))
+    for n in range(2):
+        topology.node(f"host-{n}")
+    return topology
+'''
+
+
+@pytest.mark.parametrize(("words", "processes"), [((), 3), (("--single-process",), 1)], ids=["three", "one"])
+def test_nodes_of_a_topology_take_actors_in_real_processes_too(
+    tmp_path: Path, words: tuple[str, ...], processes: int
+) -> None:
+    file = tmp_path / "shards.py"
+    file.write_text(EXPERIMENT)
+    command = [sys.executable, "-m", "orchestra", "run", str(file), "--runs-dir", str(tmp_path / "runs"), *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    (said,) = (tmp_path / "runs").rglob("said")
+    assert said.read_text() == f"[3.0, 6.0] in {processes} processes"
