@@ -18,7 +18,7 @@ Q_LEARNERS = {"qmix": Qmix, "vdn": Vdn, "iql": Iql}
 def experiment(
     *,
     algorithm: Annotated[Literal["qmix", "vdn", "iql", "coma"], Field(description="what learns")] = "qmix",
-    scenario: Annotated[str, Field(description=f"one of {', '.join(SCENARIOS)}")] = "8m",
+    scenario: Annotated[str, Field(description=f"one of {', '.join(SCENARIOS)}, or a scenario file (.toml)")] = "8m",
     steps: Annotated[int, Field(ge=1, description="environment steps after which the run ends")] = 2_000_000,
     hosts: Annotated[int, Field(ge=1, description="hosts, each with a proxy and its workers")] = 1,
     workers: Annotated[int, Field(ge=1, description="worker processes per host")] = 1,
@@ -83,9 +83,9 @@ def experiment(
         )
         replay = (PrioritizedEpisodeReplay if prioritized else EpisodeReplay)(spec, replay_capacity)
 
-    topology = Topology(f"{algorithm}_{scenario}")
+    topology = Topology(f"{algorithm}_{spec.name}")
     learner = topology.node("learner")
-    monitor = learner.spawn("monitor", Monitor, title=f"{algorithm} {scenario}")
+    monitor = learner.spawn("monitor", Monitor, title=f"{algorithm} {spec.name}")
     trajectories = learner.spawn("trajectories", TrajectoryManager, replay=replay)
     orchestrator = learner.spawn(
         "orchestrator",

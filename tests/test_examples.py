@@ -45,6 +45,11 @@ def test_qmix_can_be_laid_out_for_every_scenario(scenario: str) -> None:
     assert laid_out(ROOT / "experiments" / "qmix_8m.py", scenario=scenario).name == f"qmix_{scenario}"
 
 
+def test_qmix_can_be_laid_out_for_a_scenario_of_one_s_own() -> None:
+    own = ROOT / "docs" / "examples" / "scenarios" / "rescue.toml"
+    assert laid_out(ROOT / "experiments" / "qmix_8m.py", scenario=str(own)).name == "qmix_rescue"
+
+
 @EACH
 def test_an_experiment_runs_in_one_process(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small = {

@@ -1,6 +1,8 @@
 """Whoever commands the enemies in place of the game."""
 
 import re
+import runpy
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -105,6 +107,14 @@ def test_the_same_policy_on_both_sides_wins_as_often_as_it_loses():
         ended |= over
         env.reset(over)
     assert 0.36 < won.mean() < 0.62  # a fair coin within four standard deviations, but for a few draws
+
+
+def test_the_example_of_the_documentation_runs(capsys):
+    runpy.run_path(str(Path(__file__).parents[3] / "docs" / "examples" / "scenarios" / "duel.py"))
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("script against script: ")
+    assert 30 < int(first.split()[-2].rstrip("%")) < 70
+    assert second == "random against script: 0% won"
 
 
 @pytest.mark.parametrize(

@@ -240,3 +240,14 @@ def test_the_map_registry_is_smacs():
         "unit_type_bits": 2,
         "map_type": "stalkers_and_zealots",
     }
+
+
+def test_difficulty_is_written_as_in_smac_and_changes_the_enemies():
+    easy, hard = (StarCraft2Env("3m", difficulty=difficulty, seed=0) for difficulty in ("1", "A"))
+    for env in (easy, hard):
+        env.reset()
+        for _ in range(8):
+            env.step([1, 1, 1])
+    assert sum(unit.health for unit in easy.agents.values()) > sum(unit.health for unit in hard.agents.values())
+    with pytest.raises(ValueError, match="difficulty is 'B', must be one of 1, 2, 3, 4, 5, 6, 7, 8, 9, A"):
+        StarCraft2Env("3m", difficulty="B")
