@@ -198,6 +198,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         if self._broken is None:
             self._broken = error
 
+    def __del__(self) -> None:
+        """Nothing to give back: it may be made and never run."""
+
     def _timer_handle_cancelled(self, handle: events.TimerHandle) -> None:
         """Nothing to do: it is dropped when its time comes."""
 
@@ -303,6 +306,16 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         strand.ready.clear()
         if strand in self._runnable:
             self._runnable.remove(strand)
+
+    def check(self) -> None:
+        """Raise what went wrong and nobody has seen yet, in a task that nobody awaited for example."""
+        # With the last reference to it, a task complains of an exception that nobody took.
+        self._tasks = {
+            strand: [task for task in tasks if not (strand.alive and task.done())]
+            for strand, tasks in self._tasks.items()
+        }
+        if self._broken is not None:
+            raise self._broken
 
     def bury(self) -> None:
         """Take the coroutines apart that will not run on, so that no collector of garbage finds them."""

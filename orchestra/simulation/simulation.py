@@ -69,7 +69,9 @@ class Simulation:
         )
         try:
             task = self.loop.create_task(main, name="main", context=self.loop.outside.context.copy())
-            return self.loop.run_until_complete(task)
+            result = self.loop.run_until_complete(task)
+            self.loop.check()
+            return result
         finally:
             self.loop.bury()
             self.loop.close()

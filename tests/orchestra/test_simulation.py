@@ -276,6 +276,24 @@ def test_an_exception_in_a_callback_fails_the_simulation() -> None:
         run_seed(scenario, 0)
 
 
+async def _fail() -> None:
+    raise ZeroDivisionError
+
+
+def test_an_exception_in_the_last_callback_or_in_a_task_that_nobody_awaits_fails_the_simulation() -> None:
+    async def in_a_callback(sim: Simulation) -> None:
+        asyncio.get_running_loop().call_soon(lambda: 1 / 0)
+
+    async def in_a_task(sim: Simulation) -> None:
+        sim.tasks = asyncio.create_task(_fail())  # type: ignore[attr-defined]  # kept, and never looked at
+        await asyncio.sleep(1.0)
+        del sim.tasks  # type: ignore[attr-defined]
+
+    for scenario in (in_a_callback, in_a_task):
+        with pytest.raises(ZeroDivisionError):
+            run_seed(scenario, 0)
+
+
 def test_a_node_that_fails_fails_the_simulation_unless_it_may() -> None:
     async def scenario(sim: Simulation, *, may_fail: bool) -> str:
         process = sim.node("one", keeper([]), may_fail=may_fail)
@@ -421,7 +439,6 @@ def test_a_node_cannot_be_planned_twice() -> None:
     sim.node("one")
     with pytest.raises(UsageError, match="has a node 'one' already"):
         sim.node("one")
-    sim.run(asyncio.sleep(0))
 
 
 # Seeds ----------------------------------------------------------------------------------------------------------------
