@@ -30,6 +30,10 @@ DTYPES = tuple(
 _NUMBER = {dtype: number for number, dtype in enumerate(DTYPES)}
 _PADDING = bytes(ALIGNMENT)
 
+# What msgpack's packers and unpackers begin with; they would take a quarter of a MiB and a whole one.
+_PACK_BYTES = 8 << 10
+_UNPACK_BYTES = 4 << 10
+
 Buffer = bytes | memoryview
 
 
@@ -37,8 +41,10 @@ class Encoder:
     """Packs values; the arrays it meets are set aside, as they are if frozen, else as copies."""
 
     def __init__(self) -> None:
-        self._arrays: list[AnyArray] = []
-        self._packer = msgpack.Packer(default=self._default, autoreset=True, use_bin_type=True)
+        self._aside = _Aside()
+        self._packer = msgpack.Packer(
+            default=self._aside.default, autoreset=True, use_bin_type=True, buf_size=_PACK_BYTES
+        )
 
     def encode(self, value: Any) -> tuple[bytes, list[AnyArray]]:
         """Return the header of `value`, and the arrays that belong behind it.
@@ -50,14 +56,23 @@ class Encoder:
             header: bytes = self._packer.pack(value)
         except Exception:
             self._packer.reset()
-            self._arrays = []
+            self._aside.arrays = []
             raise
-        arrays = self._arrays
+        arrays = self._aside.arrays
         if arrays:
-            self._arrays = []
+            self._aside.arrays = []
         return header, arrays
 
-    def _default(self, value: Any) -> Any:
+
+class _Aside:
+    """What msgpack cannot pack: arrays, which are set aside, and values that something else stands for."""
+
+    __slots__ = ("arrays",)
+
+    def __init__(self) -> None:
+        self.arrays: list[AnyArray] = []
+
+    def default(self, value: Any) -> Any:
         match value:
             case np.ndarray():
                 return self._set_aside(value)
@@ -81,7 +96,7 @@ class Encoder:
             raise TypeError(f"an array of dtype {array.dtype} cannot travel in a message")
         if not (array.flags.c_contiguous and is_frozen(array)):
             array = frozen_copy(array)
-        self._arrays.append(array)
+        self.arrays.append(array)
         return msgpack.ExtType(ARRAY, struct.pack(f"<B{array.ndim}Q", number, *array.shape))
 
 
@@ -121,10 +136,7 @@ class Decoder:
     """
 
     def __init__(self, home: Any = None) -> None:
-        self._home = home
-        self._payload: AnyArray | None = None
-        self._offset = 0
-        self._count = 0
+        self._views = _Views(home)
         self._begin()
 
     def decode(self, header: bytes, payload: AnyArray | None) -> Any:
@@ -133,7 +145,8 @@ class Decoder:
         Raises:
             DecodeError: the header is no msgpack, an array does not fit the payload, or bytes are left over.
         """
-        self._payload, self._offset, self._count = payload, 0, 0
+        views = self._views
+        views.payload, views.offset, views.count = payload, 0, 0
         try:
             self._unpacker.feed(header)
             value = self._unpacker.unpack()
@@ -147,28 +160,46 @@ class Decoder:
             self._begin()
             raise DecodeError(f"the header is no valid msgpack: {error or 'it is cut off'}") from error
         if payload is not None:
-            self._payload = None
-            if self._offset != payload.nbytes:
+            views.payload = None
+            if views.offset != payload.nbytes:
                 raise DecodeError(
-                    f"{payload.nbytes} bytes came with the message, its arrays account for {self._offset}"
+                    f"{payload.nbytes} bytes came with the message, its arrays account for {views.offset}"
                 )
         return value
 
     def _begin(self) -> None:
         # One that goes on from header to header takes two thirds of the time of `unpackb`.
-        self._unpacker = msgpack.Unpacker(ext_hook=self._extension, raw=False, strict_map_key=False, max_buffer_size=0)
+        self._unpacker = msgpack.Unpacker(
+            ext_hook=self._views.extension,
+            raw=False,
+            strict_map_key=False,
+            read_size=_UNPACK_BYTES,
+            max_buffer_size=0,
+        )
         self._read = 0
 
-    def _extension(self, code: int, data: bytes) -> Any:
+
+class _Views:
+    """What msgpack does not know: refs, and arrays, which are made views of a payload."""
+
+    __slots__ = ("count", "home", "offset", "payload")
+
+    def __init__(self, home: Any) -> None:
+        self.home = home
+        self.payload: AnyArray | None = None
+        self.offset = 0
+        self.count = 0
+
+    def extension(self, code: int, data: bytes) -> Any:
         if code == REF:
-            return Ref(data.decode(), self._home)
+            return Ref(data.decode(), self.home)
         if code != ARRAY:
             raise DecodeError(f"unknown msgpack extension {code}")
-        self._count += 1
-        if self._count > MAX_ARRAYS:
+        self.count += 1
+        if self.count > MAX_ARRAYS:
             raise DecodeError(f"more than {MAX_ARRAYS} arrays in one message")
         dtype, shape = _array_marker(data)
-        payload, offset = self._payload, self._offset
+        payload, offset = self.payload, self.offset
         nbytes = math.prod(shape) * dtype.itemsize
         end = offset + nbytes
         if end > (0 if payload is None else payload.nbytes):
@@ -178,7 +209,7 @@ class Decoder:
             array.flags.writeable = False
         else:
             array = payload[offset:end].view(dtype).reshape(shape)
-        self._offset = offset + _padded(nbytes)
+        self.offset = offset + _padded(nbytes)
         return array
 
 

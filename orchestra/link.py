@@ -1,15 +1,12 @@
 """A link: the conversation of two nodes, in one session, over one connection after the other.
 
 `orchestra.handshake` makes the connections, `orchestra.session` remembers what the peer may lack; here messages become
-frames and frames messages.
-
-Flow control is per recipient. A sender may have `WINDOW` messages and about `WINDOW_BYTES` bytes on their way to one
-mailbox; what leaves that mailbox is credited back. A full mailbox so never holds up another one, nor the heartbeat.
+frames and frames messages. How much of them may be on its way is the matter of
+`orchestra.credit`.
 """
 
 import asyncio
 import struct
-from collections import deque
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +14,7 @@ import msgpack
 
 from orchestra import codec, errors
 from orchestra.codec import Buffer
+from orchestra.credit import Room, Window
 from orchestra.envelope import Envelope
 from orchestra.errors import DecodeError, FrameError, HandshakeError, MailboxFull, Unreachable, WireError
 from orchestra.handshake import REFUSAL, Hello
@@ -30,8 +28,6 @@ if TYPE_CHECKING:
     from orchestra.node import Node
     from orchestra.peers import Peers
 
-WINDOW = 4096
-WINDOW_BYTES = 64 << 20
 COUNT = struct.Struct("<Q")
 """What an acknowledgement holds: how many frames of the session came."""
 
@@ -57,33 +53,6 @@ _FAILURES = {
     kind.__name__: kind
     for kind in (errors.ActorStopped, errors.AskCycle, errors.AskFailed, errors.NotUnderstood, errors.Unreachable)
 }
-
-
-class _Window:
-    """What one sender still may send to one recipient."""
-
-    __slots__ = ("count", "nbytes", "waiting")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.nbytes = 0
-        self.waiting: deque[tuple[asyncio.Future[None], list[Buffer], int]] = deque()
-
-    @property
-    def used(self) -> float:
-        """The share of the credit that is in use."""
-        return min(max(self.count / WINDOW, self.nbytes / WINDOW_BYTES), 1.0)
-
-    def take(self, nbytes: int, *, bounded: bool = False) -> bool:
-        """Use credit for one message. The last one may overshoot the bytes, so that no message is too large.
-
-        A `bounded` one is sent in any case, and counts.
-        """
-        if (self.count >= WINDOW or self.nbytes >= WINDOW_BYTES) and not bounded:
-            return False
-        self.count += 1
-        self.nbytes += nbytes
-        return True
 
 
 class _Nobody:
@@ -133,10 +102,10 @@ class Link:
         self._my_tags = sorted(REGISTRY)
         self._my_numbers = {tag: number for number, tag in enumerate(self._my_tags)}
         self._peer_types: list[type[Message] | str] = []
-        self._windows: dict[str, _Window] = {}
-        self._stalled: dict[str, _Window] = {}
+        self._windows: dict[str, Window] = {}
+        self._stalled: dict[str, Window] = {}
         """Those that have credit, and wait until the session keeps less."""
-        self._owed: dict[str, list[int]] = {}
+        self._room = Room(self._give_credit)
         self._asked: dict[int, Envelope] = {}
         """The peer's requests that are not answered yet, by correlation."""
 
@@ -235,6 +204,7 @@ class Link:
             self._node.withdraw(envelope)
         self.account.end()
         self._stalled.clear()
+        self._room = Room(_nothing)
         self.finished.set_result(None)
         self._peers.link_lost(self, error)
 
@@ -284,7 +254,7 @@ class Link:
                 raise MailboxFull(
                     f"{self.peer} has yet to acknowledge {self.account.kept} frames ({self.account.kept_bytes:,} bytes)"
                 )
-            spent = window.waiting or window.count >= WINDOW or window.nbytes >= WINDOW_BYTES
+            spent = window.waiting or window.full
             if spent and message.lane is not Lane.BOUNDED:
                 raise MailboxFull(
                     f"{recipient} has {window.count} messages ({window.nbytes:,} bytes) on their way already"
@@ -319,14 +289,8 @@ class Link:
 
     def consumed(self, recipient: str, nbytes: int) -> None:
         """Credit the peer for a message that left the mailbox of `recipient`."""
-        owed = self._owed.get(recipient)
-        if owed is None:
-            owed = self._owed[recipient] = [0, 0]
-        owed[0] += 1
-        owed[1] += nbytes
-        if owed[0] >= WINDOW // 4 or owed[1] >= WINDOW_BYTES // 4:
-            del self._owed[recipient]
-            self._send(Kind.CREDIT, msgpack.packb([recipient, *owed]))
+        if not self.ended:
+            self._room.give_back(recipient, nbytes)
 
     def ping(self) -> None:
         """Ask for a sign of life."""
@@ -425,6 +389,9 @@ class Link:
         self._acknowledge()
         self.end(Unreachable("it said goodbye"))
 
+    def _give_credit(self, recipient: str, count: int, nbytes: int) -> None:
+        self._send(Kind.CREDIT, msgpack.packb([recipient, count, nbytes]))
+
     def _count_sent(self, nbytes: int) -> None:
         self._sent += 1
         self._sent_bytes += nbytes
@@ -468,12 +435,12 @@ class Link:
             for recipient, window in stalled.items():
                 self._let_go(recipient, window)
 
-    def _window(self, recipient: str) -> _Window:
+    def _window(self, recipient: str) -> Window:
         if self.ended:
             raise Unreachable(f"the connection to {self.peer} is lost")
         window = self._windows.get(recipient)
         if window is None:
-            window = self._windows[recipient] = _Window()
+            window = self._windows[recipient] = Window()
         return window
 
     def _encode(
@@ -523,7 +490,10 @@ class Link:
             raise DecodeError(f"{self.peer} sent a message with a malformed chain of asks")
         if number < 0 or clock < 0:
             raise DecodeError(f"{self.peer} sent a message with the number {number} and the clock {clock}")
-        message = codec.build(self._type(tag), fields)
+        kind = self._type(tag)
+        if kind.lane is not Lane.SYSTEM:
+            self._room.take(recipient, nbytes, bounded=kind.lane is Lane.BOUNDED)
+        message = codec.build(kind, fields)
         envelope = Envelope(recipient, sender, message, nbytes, correlation, tuple(chain), self, number, clock)
         if correlation:
             self._asked[correlation] = envelope
@@ -567,7 +537,7 @@ class Link:
         window.nbytes -= nbytes
         self._let_go(recipient, window)
 
-    def _let_go(self, recipient: str, window: _Window) -> None:
+    def _let_go(self, recipient: str, window: Window) -> None:
         """Send what waits, as far as there is room."""
         while window.waiting:
             turn, pieces, size = window.waiting[0]
@@ -583,6 +553,10 @@ class Link:
             self._count_sent(size)
             self._transmit(pieces, size)
             turn.set_result(None)
+
+
+def _nothing(recipient: str, count: int, nbytes: int) -> None:
+    """Give no credit: the peer is gone."""
 
 
 _NOBODY = _Nobody()

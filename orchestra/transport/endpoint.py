@@ -45,7 +45,7 @@ class Endpoint:
         """Hand on the frames that are complete with `count` bytes more; what breaks the protocol ends it all."""
         try:
             for frame in self._reader.received(count):
-                if self._deaf:
+                if self._deaf or self._lost:
                     return
                 if self._receiver is None:
                     self._waiting.append(frame)
@@ -59,7 +59,8 @@ class Endpoint:
         if self._lost:
             return
         self._lost = True
-        if self._receiver is None:
+        receiver, self._receiver = self._receiver, None  # which else would keep each other, and the memory of both
+        if receiver is None:
             self._loss.append(error)
         else:
-            self._receiver.connection_lost(error)
+            receiver.connection_lost(error)

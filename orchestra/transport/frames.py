@@ -29,6 +29,8 @@ MAGIC = b"OR"
 VERSION = 1
 PREFIX = struct.Struct("<2sBBIQ")
 CHUNK = 256 << 10
+FIRST_CHUNK = 4 << 10
+"""What a reader has until larger frames than that are allowed: a peer that has proved nothing gets no more memory."""
 
 
 class Kind(enum.IntEnum):
@@ -102,7 +104,7 @@ class FrameReader:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self._memory = bytearray(CHUNK)
+        self._memory = bytearray(FIRST_CHUNK)
         self._view = memoryview(self._memory)
         self._start = 0
         self._end = 0
@@ -116,6 +118,9 @@ class FrameReader:
             return self._payload.data[self._payload_filled :]
         if self._start == self._end:
             self._start = self._end = 0
+            if len(self._memory) < CHUNK and self.limits.header > FIRST_CHUNK:
+                self._memory = bytearray(CHUNK)
+                self._view = memoryview(self._memory)
         elif self._end == len(self._memory):
             self._make_room()
         return self._view[self._end :]

@@ -96,7 +96,7 @@ def test_refs_in_messages_and_answers_live_on_the_other_side(run: Run, address_o
 def test_replaced_messages_give_their_credit_back(
     run: Run, address_of: AddressOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestra.link.WINDOW", 4)
+    monkeypatch.setattr("orchestra.credit.WINDOW", 4)
 
     async def main() -> None:
         async with pair(address_of) as (root, leaf):
@@ -115,7 +115,7 @@ def test_replaced_messages_give_their_credit_back(
 
 @pytest.fixture
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestra.link.WINDOW", 4)
+    monkeypatch.setattr("orchestra.credit.WINDOW", 4)
 
 
 @pytest.mark.usefixtures("narrow")

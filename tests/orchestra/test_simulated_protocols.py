@@ -456,7 +456,7 @@ def _depth(process: Process, address: str) -> int:
 def test_one_that_is_stuck_holds_up_nobody_else_and_what_waits_for_it_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("orchestra.link.WINDOW", CREDIT)
+    monkeypatch.setattr("orchestra.credit.WINDOW", CREDIT)
     each_seed(one_that_is_stuck, 100)
     each_seed(what_a_stuck_one_has_asked_for, 50)
 
@@ -486,7 +486,7 @@ def test_a_session_that_resends_wrongly_is_found(broken: Any, monkeypatch: pytes
 
 
 def test_a_link_that_forgets_a_credit_now_and_then_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestra.link.WINDOW", CREDIT)
+    monkeypatch.setattr("orchestra.credit.WINDOW", CREDIT)
     consumed = Link.consumed
 
     def forgetful(self: Link, recipient: str, nbytes: int) -> None:

@@ -19,7 +19,7 @@ import pytest
 from numpy.typing import NDArray
 from structlog.testing import capture_logs
 
-from orchestra import Actor, Axes, Message, Node, Ref, Request, TerminatedMsg, Unreachable, UsageError, on
+from orchestra import Actor, Axes, Message, Node, Ref, Request, TerminatedMsg, Unreachable, UsageError, freeze, on
 from orchestra.errors import HandshakeError, WireError
 from orchestra.message import REGISTRY, Lane
 from orchestra.testing import Probe
@@ -101,6 +101,12 @@ def addresses(request: pytest.FixtureRequest) -> Iterator[Callable[[], str]]:
 def logs() -> Iterator[Logs]:
     with capture_logs() as lines:
         yield lines
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the loop turn until `condition` holds."""
+    while not condition():  # noqa: ASYNC110 (there is no event: the test's own time limit ends it)
+        await asyncio.sleep(0)
 
 
 def reasons(logs: Logs, event: str) -> list[str]:
@@ -250,7 +256,7 @@ def test_thousands_of_messages_of_all_sizes_keep_their_order(run: Run, addresses
 def test_who_does_not_read_holds_up_nobody_else_and_gets_no_more_than_the_window(
     run: Run, addresses: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestra.link.WINDOW", 8)
+    monkeypatch.setattr("orchestra.credit.WINDOW", 8)
 
     async def main() -> None:
         async with two_nodes(addresses) as (here, there):
@@ -283,7 +289,7 @@ def test_who_does_not_read_holds_up_nobody_else_and_gets_no_more_than_the_window
 
 
 def test_the_window_counts_bytes_too(run: Run, addresses: Callable[[], str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestra.link.WINDOW_BYTES", 2500)
+    monkeypatch.setattr("orchestra.credit.WINDOW_BYTES", 2500)
 
     async def main() -> None:
         async with two_nodes(addresses) as (here, there):
@@ -308,6 +314,67 @@ def test_the_window_counts_bytes_too(run: Run, addresses: Callable[[], str], mon
     run(main())
 
 
+def test_who_sends_more_than_it_has_credit_for_is_cut_off(
+    run: Run, addresses: Callable[[], str], monkeypatch: pytest.MonkeyPatch, logs: Logs
+) -> None:
+    monkeypatch.setattr("orchestra.credit.WINDOW", 4)
+
+    async def main() -> None:
+        async with one_node(addresses) as here:
+            stuck = Probe(CountMsg)
+            stuck.hold()
+            stuck.start(here, "stuck")
+            stranger = await Stranger.dial(here.listening)
+            await stranger.be_welcome()
+            for n in range(8):  # one is taken and gives its credit back, four wait
+                stranger.tell("here/stuck", "stranger/x", 0, [], 0, 0, number_of(CountMsg), [n])
+            await stranger.lost
+            stuck.release()
+
+    run(main())
+    (reason,) = reasons(logs, "peer gone")
+    assert reason.startswith("a message to here/stuck without credit: 4 messages (")
+
+
+def test_a_stuck_actor_delays_nobody_nor_the_heartbeat_and_memory_stays_bounded(
+    run: Run, addresses: Callable[[], str], monkeypatch: pytest.MonkeyPatch, logs: Logs
+) -> None:
+    monkeypatch.setattr("orchestra.credit.WINDOW_BYTES", 1 << 20)
+    monkeypatch.setattr("orchestra.session.KEEP_BYTES", 4 << 20)
+    monkeypatch.setattr("orchestra.peers.HEARTBEAT_S", 0.005)
+    picture = PictureMsg(pixels=freeze(np.zeros(64 << 10, np.uint8)))
+
+    async def main() -> None:
+        async with two_nodes(addresses) as (here, there):
+            here.spawn("doubler", Doubler)
+            stuck = Probe(PictureMsg)
+            stuck.hold()
+            far = there.ref(stuck.start(here, "stuck").address)
+
+            async def tell(count: int) -> None:
+                for _ in range(count):
+                    await far.tell(picture)
+
+            telling = [asyncio.create_task(tell(20)) for _ in range(50)]  # 62 MiB
+            for n in range(300):
+                assert await there.ref("here/doubler").ask(DoubleMsg(n=n)) == 2 * n
+            (link,), (back,) = there.peers._links.values(), here.peers._links.values()
+            # A heartbeat comes through each way; and what came is acknowledged, though it is not handled.
+            await until(lambda: None not in (link.statistics().round_trip_s, back.statistics().round_trip_s))
+            await until(lambda: not link.account.kept)
+            assert not any(task.done() for task in telling)
+            mailbox = here.cell("here/stuck").statistics().mailbox
+            assert mailbox.nbytes <= (1 << 20) + (65 << 10)
+            assert link.statistics().in_flight_bytes <= (1 << 20) + (65 << 10)
+            assert link.statistics().waiting == 50  # one each: whoever waits makes no more
+            stuck.release()
+            await asyncio.gather(*telling)
+            await stuck.heard(PictureMsg, 1000)
+
+    run(main())
+    assert not reasons(logs, "peer gone")
+
+
 def _statistics() -> Request[Any]:
     from orchestra.system import StatisticsMsg
 
@@ -317,7 +384,7 @@ def _statistics() -> Request[Any]:
 def test_system_messages_to_nobody_give_no_credit_that_was_never_taken(
     run: Run, addresses: Callable[[], str], monkeypatch: pytest.MonkeyPatch, logs: Logs
 ) -> None:
-    monkeypatch.setattr("orchestra.link.WINDOW", 4)
+    monkeypatch.setattr("orchestra.credit.WINDOW", 4)
 
     async def main() -> None:
         async with two_nodes(addresses) as (here, there):

@@ -1,0 +1,322 @@
+"""Throw broken frames at a node: nothing may happen but that connections end.
+
+    python benchmarks/fuzz_wire.py --frames 1000000 --seed 1
+
+- handshake: byte streams to a listener, mutated from those of honest dialers, some of which know the secret.
+- streams:   byte streams to a link of a peer that has proved itself.
+- contents:  frames whose header is mutated as msgpack: values replaced, added, left out.
+
+What must hold: only `WireError` ends a connection; the process stays as large as it was; an honest peer is answered
+afterwards. With `--atheris`, where that is installed, its coverage decides what is tried next.
+"""
+
+import argparse
+import asyncio
+import hashlib
+import hmac
+import os
+import random
+import sys
+import time
+from collections.abc import Callable
+from importlib import import_module
+from typing import Annotated, Any
+
+import msgpack
+import numpy as np
+import psutil
+from numpy.typing import NDArray
+
+from orchestra import Actor, Axes, Message, Node, Request, codec, log, on
+from orchestra.codec import Buffer
+from orchestra.errors import WireError
+from orchestra.handshake import Handshake, Hello
+from orchestra.link import Link
+from orchestra.message import REGISTRY
+from orchestra.run import run_loop
+from orchestra.transport.endpoint import Endpoint
+from orchestra.transport.frames import CHUNK, Frame, Kind, frame_bytes, frame_prefix
+
+GROWTH = 48 << 20
+"""Bytes by which the process may grow after the first tenth: what the allocator keeps, not what leaks."""
+SECRET = b"a secret of this run".ljust(32)
+
+
+class NumberMsg(Message):
+    """A small message."""
+
+    n: int
+    text: str = ""
+
+
+class ArrayMsg(Message):
+    """One with an array."""
+
+    x: Annotated[NDArray[np.float32], Axes("float32", "rows")]
+
+
+class SquareMsg(Request[int]):
+    """What is its square?"""
+
+    n: int
+
+
+class Target(Actor[NumberMsg | ArrayMsg | SquareMsg]):
+    """Hears everything, and answers."""
+
+    @on(NumberMsg)
+    def number(self, msg: NumberMsg) -> None: ...
+
+    @on(ArrayMsg)
+    def array(self, msg: ArrayMsg) -> None: ...
+
+    @on(SquareMsg)
+    def square(self, msg: SquareMsg) -> int:
+        return msg.n**2
+
+
+class Pipe(Endpoint):
+    """A connection that leads nowhere: what is sent is dropped, what comes is said to have come."""
+
+    def __init__(self) -> None:
+        super().__init__("the fuzzer")
+        self.sent: list[Buffer] = []
+
+    def send(self, pieces: list[Buffer]) -> None:
+        self.sent[:] = pieces
+
+    def close(self) -> None:
+        self._deaf = True
+        self._lose(None)
+
+    def abort(self, error: Exception | None = None) -> None:
+        self._deaf = True
+        if error is not None and not isinstance(error, WireError):
+            raise error
+        self._lose(error)
+
+    def come(self, data: bytes) -> None:
+        """Let `data` arrive."""
+        rest = memoryview(data)
+        while rest and not self._deaf:
+            buffer = self._reader.get_buffer()
+            count = min(len(buffer), len(rest), CHUNK)
+            buffer[:count] = rest[:count]
+            rest = rest[count:]
+            self._received(count)
+
+
+class Fuzzer:
+    """Makes broken frames, and gives them to a node."""
+
+    def __init__(self, node: Node, seed: int) -> None:
+        self.frames = 0
+        self.refused = 0
+        self._node = node
+        self._rng = random.Random(seed)
+        self._numbers = {tag: number for number, tag in enumerate(sorted(REGISTRY))}
+        self._sound = self._sound_frames()
+        self._link: Link | None = None
+
+    def handshakes(self, count: int) -> None:
+        """Begin `count` handshakes, most of them badly."""
+        rng = self._rng
+        for _ in range(count):
+            pipe = Pipe()
+            handshake = Handshake(self._node, pipe, admit=self._node.peers._admit, over=lambda *_: None)
+            nonce = rng.randbytes(32)
+            first = frame_bytes(Kind.HANDSHAKE, nonce)
+            pipe.come(self._broken(first) if rng.random() < 0.3 else first)
+            self.frames += 1
+            if not handshake.done.done() and pipe.sent:
+                theirs = bytes(pipe.sent[0])[16:48]
+                proof = hmac.new(SECRET, b"dialer" + nonce + theirs, hashlib.sha256).digest()
+                second = frame_bytes(Kind.HANDSHAKE, proof)
+                pipe.come(self._broken(second) if rng.random() < 0.3 else second)
+                self.frames += 1
+                hello = msgpack.packb(self._mutated(self._hello(), 0))
+                pipe.come(self._broken(frame_bytes(Kind.HELLO, hello)))
+                self.frames += 1
+            handshake.abort(WireError("over"))
+            self.refused += handshake.done.exception() is not None
+
+    def streams(self, count: int) -> None:
+        """Let `count` broken frames arrive as bytes, over new connections when the old one was closed."""
+        rng = self._rng
+        pipe: Pipe | None = None
+        for _ in range(count):
+            if pipe is None or pipe._lost:
+                pipe = Pipe()
+                self._begin(pipe)
+            kind, header, payload = rng.choice(self._sound)
+            frame = frame_prefix(kind, len(header), len(payload)) + header + payload
+            pipe.come(frame if rng.random() < 0.2 else self._broken(frame))
+            self.frames += 1
+
+    def contents(self, count: int) -> None:
+        """Hand `count` frames over whose headers hold other things than they should."""
+        rng = self._rng
+        for _ in range(count):
+            if self._link is None or self._link.ended:
+                self._begin(Pipe())
+            assert self._link is not None
+            kind, header, payload = rng.choice(self._sound)
+            if kind in (Kind.ACKNOWLEDGE, Kind.PING, Kind.PONG):  # whose headers are no msgpack
+                packed = rng.randbytes(rng.randrange(10))
+            else:
+                packed = msgpack.packb(self._mutated(msgpack.unpackb(header), 0))
+            array = np.frombuffer(payload, np.uint8) if payload else None
+            self._link.frame_received(Frame(kind, packed, array))
+            self.refused += self._link.ended
+            self.frames += 1
+
+    # Inside
+
+    def _begin(self, pipe: Pipe) -> None:
+        if self._link is not None:
+            self._link.end(None)
+        hello = Hello(**self._hello())
+        link = self._link = self._node.peers._admit(hello)
+        pipe.limits = self._node.limits
+        link.begin(pipe, hello, hello.table(self._node.name))
+
+    def _hello(self) -> dict[str, Any]:
+        return {
+            "node": "fuzzer",
+            "listening": "",
+            "incarnation": self._rng.randbytes(8),
+            "session": self._rng.randbytes(16),
+            "attempt": 1,
+            "resumes": False,
+            "received": 0,
+            "types": [[tag, kind.wire.fingerprint] for tag, kind in sorted(REGISTRY.items())],
+        }
+
+    def _sound_frames(self) -> list[tuple[Kind, bytes, bytes]]:
+        number, array, square = (self._numbers[kind.wire.tag] for kind in (NumberMsg, ArrayMsg, SquareMsg))
+        floats = msgpack.ExtType(1, bytes([11]) + (16).to_bytes(8, "little"))
+        head = ["target/target", "fuzzer/x"]
+        contents: list[tuple[Kind, Any, bytes]] = [
+            (Kind.MESSAGE, [*head, 0, [], 0, 0, number, [1, "text"]], b""),
+            (Kind.MESSAGE, [*head, 0, [], 0, 0, array, [floats]], bytes(64)),
+            (Kind.MESSAGE, [*head, 7, ["fuzzer/x"], 0, 0, square, [3]], b""),
+            (Kind.ANSWER, [1, 0, 2], b""),
+            (Kind.FAILURE, [1, 0, "AskFailed", "text"], b""),
+            (Kind.CANCEL, [7], b""),
+            (Kind.CREDIT, ["fuzzer/x", 0, 0], b""),
+        ]
+        frames = [(kind, msgpack.packb(content), payload) for kind, content, payload in contents]
+        frames += [(Kind.ACKNOWLEDGE, bytes(8), b""), (Kind.PING, b"", b""), (Kind.PONG, b"", b"")]
+        return frames
+
+    def _broken(self, data: bytes) -> bytes:
+        rng = self._rng
+        changed = bytearray(data)
+        match rng.randrange(4):
+            case 0:
+                changed[rng.randrange(len(changed))] = rng.randrange(256)
+            case 1:
+                at = rng.randrange(len(changed))
+                changed[at : at + rng.randrange(4)] = rng.randbytes(rng.randrange(4))
+            case 2:
+                del changed[rng.randrange(len(changed)) :]
+            case 3:
+                changed[4:16] = rng.randbytes(rng.choice((1, 2, 4))).ljust(12, b"\0")  # the lengths
+        return bytes(changed)
+
+    def _mutated(self, value: Any, depth: int) -> Any:
+        rng = self._rng
+        if depth and rng.random() < 0.15:
+            return self._odd()
+        match value:
+            case list():
+                changed = [self._mutated(entry, depth + 1) for entry in value] if len(value) < 20 else list(value)
+                if rng.random() < 0.1:
+                    changed.insert(rng.randrange(len(changed) + 1), self._odd())
+                if changed and rng.random() < 0.1:
+                    del changed[rng.randrange(len(changed))]
+                return changed
+            case dict():
+                return {key: self._mutated(entry, depth + 1) for key, entry in value.items() if rng.random() < 0.98}
+        return value
+
+    def _odd(self) -> Any:
+        rng = self._rng
+        odd: tuple[Callable[[], Any], ...] = (
+            lambda: rng.choice((None, True, False, -1, 0, 1, 2**63, 2**64 - 1, -(2**63), float("nan"), 1e308)),
+            lambda: rng.randbytes(rng.randrange(12)),
+            lambda: f"target/{rng.randrange(10**6)}",
+            lambda: "\ud7ff" * rng.randrange(4),
+            lambda: msgpack.ExtType(rng.randrange(4), rng.randbytes(rng.randrange(20))),
+            lambda: msgpack.ExtType(1, bytes([rng.randrange(20)]) + rng.randbytes(8 * rng.randrange(4))),
+            lambda: [[[[]]]] * rng.randrange(3),
+            lambda: {rng.randrange(3): "x"},
+            lambda: rng.randrange(2**32),
+        )
+        return rng.choice(odd)()
+
+
+async def fuzz(frames: int, seed: int) -> int:
+    """Fuzz a node; return how many frames it was given.
+
+    Raises:
+        AssertionError: it grew, or does not answer an honest peer any more.
+    """
+    process = psutil.Process()
+    async with Node("target", listen=f"memory://fuzz-{os.getpid()}", secret=SECRET).running() as node:
+        node.spawn("target", Target)
+        fuzzer = Fuzzer(node, seed)
+        small = 0
+        since = time.perf_counter()
+        while fuzzer.frames < frames:
+            fuzzer.handshakes(100)
+            fuzzer.streams(1000)
+            fuzzer.contents(1000)
+            for _ in range(3):
+                await asyncio.sleep(0)  # actors handle what came through
+            if not small and fuzzer.frames > frames // 10:
+                small = process.memory_info().rss
+        grown = process.memory_info().rss - small
+        assert grown < GROWTH, f"the process grew by {grown:,} bytes over {fuzzer.frames:,} frames"
+        assert fuzzer.refused > 1000
+        async with Node("honest", join=node.listening, secret=SECRET).running() as honest:
+            assert await honest.ref("target/target").ask(SquareMsg(n=5)) == 25
+        seconds = time.perf_counter() - since
+        print(f"{fuzzer.frames:,} frames in {seconds:.0f} s, {fuzzer.refused:,} refusals, {grown / 1e6:+.1f} MB")
+        return fuzzer.frames
+
+
+def with_atheris(seed: int) -> None:
+    """Let coverage decide, for ever."""
+    atheris: Any = import_module("atheris")  # optional: there are no wheels for every Python
+
+    def decode(data: bytes) -> None:
+        cut = data[0] % max(len(data), 1) if data else 0
+        try:
+            value = codec.decode(data[1 + cut :], np.frombuffer(data[1 : 1 + cut], np.uint8))
+            for kind in (NumberMsg, ArrayMsg, SquareMsg):
+                codec.build(kind, value)
+        except WireError:
+            return
+
+    atheris.instrument_all()
+    atheris.Setup([sys.argv[0], f"-seed={seed}"], decode)
+    atheris.Fuzz()
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--frames", type=int, default=1_000_000, help="how many")
+    parser.add_argument("--seed", type=int, default=0, help="what fails is tried again with the same")
+    parser.add_argument("--atheris", action="store_true", help="the codec only, until stopped or something is found")
+    options = parser.parse_args()
+    log.configure(None, node="fuzz", level="critical")  # every refusal is a warning
+    if options.atheris:
+        with_atheris(options.seed)
+    else:
+        run_loop(fuzz(options.frames, options.seed))
+
+
+if __name__ == "__main__":
+    main()
