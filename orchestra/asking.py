@@ -64,6 +64,7 @@ class Asks:
         request: Request[Any],
         chain: tuple[str, ...],
         asked: set[asyncio.Future[Any]] | None = None,
+        task: asyncio.Task[Any] | None = None,
         *,
         number: int = 0,
         clock: int = 0,
@@ -73,6 +74,7 @@ class Asks:
         Args:
             chain: who is waiting, the asker last.
             asked: where the future of the answer is kept while it is awaited; an asker that ends takes it out.
+            task: the task that waits; given by whoever is an actor.
             number: a recorded asker's count of what it sent.
             clock: its Lamport clock.
         """
@@ -85,7 +87,7 @@ class Asks:
         cell = node.cells.get(recipient)
         envelope = link = None
         kind = None if cell else type(request)
-        self._waiting[correlation] = _Ask(future, kind, asker, recipient, asyncio.current_task())
+        self._waiting[correlation] = _Ask(future, kind, asker, recipient, task)
         if asked is not None:
             asked.add(future)
             if self._sweep is None and not node.inline:

@@ -234,11 +234,11 @@ class Cell:
         wait = Wait.for_answer(recipient)
         self.waits.add(wait)
         try:
-            holds = asyncio.current_task() is self.task
-            chain, asked = self.requests.chain(holds=holds), self.requests.asked
+            task = asyncio.current_task(self.node.loop)
+            chain, asked = self.requests.chain(holds=task is self.task), self.requests.asked
             if self.recorder is not None:
-                return await self.recorder.ask(recipient, request, chain, asked)
-            return await self.node.asks.ask(self.address, recipient, request, chain, asked)
+                return await self.recorder.ask(recipient, request, chain, asked, task)
+            return await self.node.asks.ask(self.address, recipient, request, chain, asked, task)
         finally:
             self.waits.discard(wait)
 
@@ -293,9 +293,12 @@ class Cell:
             NotUnderstood: this actor does not handle it.
         """
         kind = type(message)
-        if kind not in self.contract.understands:
+        if kind in self._handed_over:
+            weigh = self._handed_over[kind]
+            nbytes = FLAT if weigh is None else weigh(message)
+        elif kind not in self.contract.understands:
             raise NotUnderstood(self.contract.refusal(kind))
-        if not kind.wire.immutable:
+        elif not kind.wire.immutable:
             message, nbytes = codec.weighed_copy(message)
         else:
             message = isolated(message) if kind.wire.array_fields else message

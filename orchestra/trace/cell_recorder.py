@@ -195,13 +195,18 @@ class CellRecorder:
             raise
 
     async def ask(
-        self, recipient: str, request: Request[Any], chain: tuple[str, ...], asked: set[asyncio.Future[Any]]
+        self,
+        recipient: str,
+        request: Request[Any],
+        chain: tuple[str, ...],
+        asked: set[asyncio.Future[Any]],
+        task: asyncio.Task[Any] | None,
     ) -> Any:
         """As `Asks.ask`."""
         request, number, clock = self._outgoing(Asked.code, recipient, request)
         try:
             value = await self._cell.node.asks.ask(
-                self._address, recipient, request, chain, asked, number=number, clock=clock
+                self._address, recipient, request, chain, asked, task, number=number, clock=clock
             )
         except BaseException as error:
             self._effect(AskFailed.code, number, type(error).__name__, str(error))
