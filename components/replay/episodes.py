@@ -214,21 +214,23 @@ class EpisodeReplay(Checkpointed):
         starts, n_frames, longest = self._starts[slots], lengths.astype(np.int64) + 1, int(lengths.max()) + 1
         around = np.maximum(starts + n_frames - self._n_frames, 0)  # of an episode's frames, those past the ring's end
         split, short = np.flatnonzero(around).tolist(), np.flatnonzero(n_frames < longest).tolist()
-        order = np.arange(len(slots))
+        corners = []  # of pieces, for fields of frames and of steps: begin and stop there, first and last here
+        for missing in (0, 1):  # nothing is done in an episode's last frame
+            rows = n_frames - (np.maximum(around, missing) if split else missing)
+            begins = np.arange(len(slots)) * (longest - missing)
+            corners.append((rows, np.array([begins, begins + rows, starts, starts + rows]).T))
         slab = self.slabs.turn()
         most = len(slots) * (self.spec.episode_limit + 1)
         gathered: dict[str, Any] = {}
         for name, source in self._ring.items():
-            missing = 0 if name in FRAME_FIELDS else 1  # nothing is done in an episode's last frame
-            width = longest - missing
+            missing = 0 if name in FRAME_FIELDS else 1
+            width, (rows, pieces) = longest - missing, corners[missing]
             out = self.slabs.take(slab, name, len(slots) * width, source, most)
             # An episode is one piece of memory: copying it is far faster than gathering its frames, and views of bytes
             # are what can be copied between with the least ado.
             size = source.itemsize * prod(source.shape[1:])
             to, of = out.reshape(-1).view(np.uint8).data, source.reshape(-1).view(np.uint8).data
-            rows = n_frames - (np.maximum(around, missing) if split else missing)
-            corners = np.stack([order * width, order * width + rows, starts, starts + rows]) * size
-            for begin, stop, first, last in corners.T.tolist():
+            for begin, stop, first, last in (pieces * size).tolist():
                 to[begin:stop] = of[first:last]
             for i in split:
                 at, rest = i * width + int(rows[i]), max(int(around[i]) - missing, 0)
