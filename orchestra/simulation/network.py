@@ -45,6 +45,8 @@ class Network:
         self._dice = dice
         self._latency: dict[Pair, float] = {}
         self._blocked: set[Pair] = set()
+        self._dark: set[str] = set()
+        """Hosts that do not even say that nobody listens."""
         self._ends: dict[SimulatedConnection, None] = {}
         self._holding: dict[SimulatedConnection, None] = {}
         loop.network = self
@@ -91,6 +93,8 @@ class Network:
 
     def unplug(self, strand: Strand, *, silently: bool) -> None:
         """Take a host that died off the network; unless `silently`, its system tells those at the other ends."""
+        if silently:
+            self._dark.add(strand.name)
         for address in [address for address, door in self.doors.items() if door.strand is strand]:
             del self.doors[address]
         for end in [end for end in self._ends if end.strand is strand]:
@@ -98,11 +102,16 @@ class Network:
 
     def plug_in(self, host: str) -> None:
         """Put a host that was gone on the network: it knows nothing of the connections that it had."""
+        self._dark.discard(host)
         for end in self._ends:
             if end.peer_host == host:
                 end.be_refused()
 
     # What connections ask
+
+    def reaches(self, one: str, other: str) -> bool:
+        """Whether two hosts can connect: packets get through both ways, and there is somebody to answer."""
+        return not ({one, other} & self._dark or self.blocks(one, other) or self.blocks(other, one))
 
     def delay(self, one: str, other: str) -> float:
         """Return how long the next bytes take between two hosts."""
@@ -194,7 +203,7 @@ class SimulatedTransport:
             door = network.doors.get(address)
             there = door.strand.name if door is not None else _host(address)
             await asyncio.sleep(network.delay(here, there))
-            if not (network.blocks(here, there) or network.blocks(there, here)):
+            if network.reaches(here, there):
                 break
             if loop.time() > until:
                 raise Unreachable(f"nobody answers at {address}: timed out")

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from orchestra import Actor, Escalate, Message, Node, Ref, Request, TerminatedMsg, UsageError, on
+from orchestra import Actor, Escalate, Message, Node, Ref, Request, TerminatedMsg, Unreachable, UsageError, on
+from orchestra.errors import NobodyListens
 from orchestra.simulation import (
     ProcessDied,
     Simulation,
@@ -383,6 +384,25 @@ def test_who_watches_hears_once_of_a_machine_that_is_suddenly_gone() -> None:
         assert heard == ["two/keeper"]
 
     each_seed(scenario, 10)
+
+
+def test_a_process_that_is_gone_refuses_and_a_machine_that_is_gone_does_not_answer() -> None:
+    async def scenario(sim: Simulation) -> None:
+        one, two = sim.node("one"), sim.node("two")
+        await sim.start()
+        two.kill()
+        with pytest.raises(NobodyListens):
+            await one.run(transport_for("sim://two").dial("sim://two"))
+        await two.start()
+        two.kill(silently=True)
+        begun = asyncio.get_running_loop().time()
+        with pytest.raises(Unreachable, match="timed out"):
+            await one.run(transport_for("sim://two").dial("sim://two"))
+        assert asyncio.get_running_loop().time() - begun > 60.0
+        await two.start()
+        (await one.run(transport_for("sim://two").dial("sim://two"))).abort()
+
+    each_seed(scenario, 5)
 
 
 # The network ----------------------------------------------------------------------------------------------------------
