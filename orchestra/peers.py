@@ -34,8 +34,8 @@ BACKOFF_S = 0.02
 BACKOFF_MAX_S = 1.0
 DIAL_S = 5.0
 """How long one try may take until somebody picks up."""
-DIALS = 5
-"""Tries to begin a session with somebody who picks up and then hangs up."""
+DIALS = 8
+"""Tries to begin a session with somebody who picks up and then hangs up, as one does whom too many dial at once."""
 GOODBYE_S = 2.0
 """How long a node that stops waits until its peers have all that it sent them."""
 MAX_UNPROVEN = 64

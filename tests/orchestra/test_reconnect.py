@@ -376,3 +376,33 @@ def test_who_hangs_up_at_first_is_tried_again_and_then_given_up(run: Run) -> Non
                     pytest.fail("joined nobody")
 
     run(main())
+
+
+@pytest.mark.slow
+def test_two_hundred_connections_hold(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestra.peers.HEARTBEAT_S", 0.1)
+    # All of them share one loop, here: no peer is late because of anything that it did.
+    monkeypatch.setattr("orchestra.peers.MAX_UNPROVEN", 200)
+    monkeypatch.setattr("orchestra.handshake.PROOF_SECONDS", 60.0)
+    monkeypatch.setattr("orchestra.peers.SILENT_BEATS", 600)
+    told: list[int] = []
+
+    async def leaf(root: Node, number: int, all_there: asyncio.Barrier) -> None:
+        async with Node(f"leaf{number}", join=root.listening, secret=SECRET).running() as node:
+            there = node.ref("root/ledger")
+            await there.tell(CountMsg(n=number))
+            await all_there.wait()
+            assert await there.ask(DoubleMsg(n=number)) == 2 * number
+            link = node.peers.find("root")
+            assert link is not None
+            while link.statistics().round_trip_s is None:  # noqa: ASYNC110 (a heartbeat is no event)
+                await asyncio.sleep(0.01)
+
+    async def main() -> None:
+        all_there = asyncio.Barrier(200)
+        async with Node("root", listen="tcp://127.0.0.1:0", secret=SECRET).running() as root:
+            root.spawn("ledger", Ledger, told, [])
+            await asyncio.gather(*(leaf(root, number, all_there) for number in range(200)))
+            assert sorted(told) == list(range(200))
+
+    run(main())
