@@ -5,8 +5,8 @@
 
 The first trains QMIX on 8m as `orchestra run` does, once with each of `--trace off|flight|digest|full`, in turn, in an
 order that changes from round to round; ratios are taken within a round. `env steps/s` is from the first update to the
-last record, `cpu` the processor seconds of all processes of the run, for each thousand environment steps: on a machine
-that others use too it moves less.
+last record, `cpu` the processor seconds of all processes of the run, for each thousand environment steps, those of a
+run of almost no steps taken off: on a machine that others use too it moves less.
 
 The second writes a trace of so many deliveries, builds its index, and seeks in it.
 """
@@ -37,8 +37,8 @@ MODES = ("off", "flight", "digest", "full")
 NEVER = 10**9
 
 
-def train(mode: str, steps: int, flags: list[str]) -> dict[str, float]:
-    """Train once and return the rates."""
+def train(mode: str, steps: int, flags: list[str], start_up: float = 0.0) -> dict[str, float]:
+    """Train once and return the rates; `start_up` is the processor seconds of a run of no steps."""
     with tempfile.TemporaryDirectory() as folder:
         words = ["--steps", str(steps), "--test-interval", str(NEVER), "--runs-dir", folder, "--trace", mode, *flags]
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -49,25 +49,28 @@ def train(mode: str, steps: int, flags: list[str]) -> dict[str, float]:
         (run,) = Path(folder).glob("*/*")
         records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
         nbytes = sum(file.stat().st_size for file in (run / "traces").iterdir())
-    moving = [record for record in records if record["updates"] and record["state"] == "training"]
-    first, last = moving[0], moving[-1]
-    wall = last["elapsed_s"] - first["elapsed_s"]
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    moving = [record for record in records if record["updates"] and record["state"] == "training"]
+    first, last = (moving[0], moving[-1]) if moving else (records[0], records[-1])
+    wall = max(last["elapsed_s"] - first["elapsed_s"], 1e-9)
     return {
         "steps_per_s": (last["env_steps"] - first["env_steps"]) / wall,
         "updates_per_s": (last["updates"] - first["updates"]) / wall,
-        "cpu_per_1000": 1000 * cpu / last["env_steps"],
+        "cpu": cpu,
+        "cpu_per_1000": 1000 * (cpu - start_up) / last["env_steps"],
         "mb_per_s": nbytes / 1e6 / wall,
     }
 
 
 def compare(steps: int, rounds: int, flags: list[str]) -> None:
     """Train with each mode in turn and print medians and ratios."""
+    for _ in range(2):  # the first compiles the simulator
+        start_up = train("off", 100, flags)["cpu"]
     results: dict[str, list[dict[str, float]]] = {mode: [] for mode in MODES}
     for number in range(rounds):
         turn = number % len(MODES)
         for mode in MODES[turn:] + MODES[:turn]:
-            one = train(mode, steps, flags)
+            one = train(mode, steps, flags, start_up)
             results[mode].append(one)
             shown = "  ".join(f"{name} {figure:,.2f}" for name, figure in one.items())
             print(f"round {number + 1} of {rounds}, {mode}: {shown}; load {os.getloadavg()[0]:.1f}", file=sys.stderr)
