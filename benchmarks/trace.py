@@ -57,7 +57,7 @@ def train(mode: str, steps: int, flags: list[str], start_up: float = 0.0) -> dic
         "steps_per_s": (last["env_steps"] - first["env_steps"]) / wall,
         "updates_per_s": (last["updates"] - first["updates"]) / wall,
         "cpu": cpu,
-        "cpu_per_1000": 1000 * (cpu - start_up) / last["env_steps"],
+        "cpu_per_1000": 1000 * (cpu - start_up) / records[-1]["env_steps"],
         "mb_per_s": nbytes / 1e6 / wall,
     }
 
