@@ -9,11 +9,11 @@ from orchestra import (
     AllForOne,
     Message,
     OneForOne,
-    OrchestraError,
     Ref,
     Request,
     Restart,
     RestForOne,
+    SpawnRefused,
     TerminatedMsg,
     Unreachable,
     on,
@@ -153,8 +153,10 @@ class Chief(Actor[WorkMsg | WhoMsg]):
         while True:
             try:
                 await self.spawn_on(node, "limb", Limb, self.me)
-            except OrchestraError:
-                await asyncio.sleep(0.5)  # it is not there, or the last one is still about to end
+            except SpawnRefused:
+                return  # it is there: the end that was heard of is that of the one before it
+            except Unreachable:
+                await asyncio.sleep(0.5)
             else:
                 return
 
