@@ -1,13 +1,11 @@
 """`orchestra evaluate`: how well the newest checkpoint of a run plays, greedily."""
 
-import hashlib
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestra import RunDirectory, Topology, UsageError
-from orchestra.experiment import build, load_experiment
-from orchestra.flags import FlagParser, Flags
+from components.recipes import recipes_of
+from orchestra import RunDirectory, UsageError
+from orchestra.flags import FlagParser
 
 if TYPE_CHECKING:
     from components.rollout import EnvFactory, PolicyFactory
@@ -32,7 +30,7 @@ def command(arguments: list[str]) -> int:
     from components.checkpoint import load_checkpoint, newest_checkpoint
 
     path = options.checkpoint or newest_checkpoint(run.checkpoints)
-    make_env, make_policy = _recipes(_planned(run))
+    make_env, make_policy = recipes_of(run)
     print(_evaluate(make_env, make_policy, path, options.episodes, options.seed, load_checkpoint))
     return 0
 
@@ -59,29 +57,3 @@ def _evaluate(
         f"return      {played.returns.mean():.2f} (sd {played.returns.std():.2f})\n"
         f"length      {played.lengths.mean():.1f} steps"
     )
-
-
-def _planned(run: RunDirectory) -> Topology:
-    """Build the run's topology again, from what its config says."""
-    config = run.config()
-    try:
-        file, known = Path(config["experiment"]["absolute"]), config["experiment"]["sha256"]
-        values = dict(config["flags"])
-    except (KeyError, TypeError) as error:
-        raise UsageError(f"{str(run.path)!r}: its config.json lacks {error}") from error
-    function = load_experiment(file)
-    if hashlib.sha256(file.read_bytes()).hexdigest() != known:
-        print(f"orchestra: note: {file} has changed since the run", file=sys.stderr)
-    flags = Flags.of(function)
-    return build(function, {flag.name: flag.validated(values.get(flag.name, flag.default)) for flag in flags})
-
-
-def _recipes(topology: Topology) -> tuple["EnvFactory", "PolicyFactory"]:
-    """Return what makes the run's environments and its policy: what its first Worker is given."""
-    from components.worker import Worker
-
-    for node in topology.nodes.values():
-        for actor in node.actors:
-            if issubclass(actor.kind, Worker):
-                return actor.recipe.keywords["env"], actor.recipe.keywords["policy"]
-    raise UsageError(f"topology {topology.name!r} has no Worker, so it does not say what is played")

@@ -1,0 +1,102 @@
+"""Who plays the battles that are watched: scripts that read positions, chance, or a policy that has learnt.
+
+Shapes: A agents, N units (agents first), U actions. One battle at a time.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from components.envs.skirmish import Skirmish
+from components.envs.skirmish.kernel.constants import EAST, FIRST_TARGET, NO_OP, NORTH, SOUTH, STOP, WEST
+from components.policies.base import Policy
+
+Player = Callable[[Skirmish], NDArray[np.int64]]
+"""From an environment of one battle to the actions (1, A) of its agents. Made anew for each episode."""
+
+PlayerFactory = Callable[[Skirmish, np.random.Generator], Player]
+"""Makes the player of one episode."""
+
+
+def random_player(env: Skirmish, rng: np.random.Generator) -> Player:
+    """Any available action, each as likely."""
+
+    def play(env: Skirmish) -> NDArray[np.int64]:
+        chosen: NDArray[np.int64] = np.argmax(rng.random(env.available.shape) * env.available, axis=2)
+        return chosen
+
+    return play
+
+
+def nearest_player(env: Skirmish, rng: np.random.Generator) -> Player:
+    """Attack the nearest enemy in reach, else walk towards the nearest of all. Healers do so with friends."""
+
+    def play(env: Skirmish) -> NDArray[np.int64]:
+        return np.array([[_approach(env, i, _distances(env, i)) for i in range(env.spec.n_agents)]])
+
+    return play
+
+
+def weakest_player(env: Skirmish, rng: np.random.Generator) -> Player:
+    """Attack the weakest enemy in reach, else walk towards the nearest of all. Healers do so with friends."""
+
+    def play(env: Skirmish) -> NDArray[np.int64]:
+        left = env.units["health"][0] + env.units["shield"][0]
+        return np.array([[_approach(env, i, left) for i in range(env.spec.n_agents)]])
+
+    return play
+
+
+PLAYERS: dict[str, PlayerFactory] = {
+    "random": random_player,
+    "nearest": nearest_player,
+    "weakest": weakest_player,
+}
+"""By the names that the command line uses."""
+
+
+def policy_player(policy: Policy) -> PlayerFactory:
+    """A policy of one's own, greedily."""
+
+    def make(env: Skirmish, rng: np.random.Generator) -> Player:
+        hidden = policy.initial_hidden(1)
+        last = np.full((1, env.spec.n_agents), -1, np.int64)
+
+        def play(env: Skirmish) -> NDArray[np.int64]:
+            nonlocal hidden, last
+            last, hidden = policy.act(env.obs, env.available, last, hidden, epsilon=0.0, rng=rng)
+            return last
+
+        return play
+
+    return make
+
+
+def _distances(env: Skirmish, agent: int) -> NDArray[np.float64]:
+    """(N,) from one agent to every unit, in cells."""
+    units = env.units[0]
+    distances: NDArray[np.float64] = np.hypot(units["x"] - units["x"][agent], units["y"] - units["y"][agent])
+    return distances
+
+
+def _approach(env: Skirmish, agent: int, dislike: NDArray[np.float64]) -> int:
+    """Act on the target in reach with the least `dislike` (N,); without one, go where the nearest is."""
+    units, available = env.units[0], env.available[0, agent]
+    if available[NO_OP]:
+        return NO_OP
+    agents = env.spec.n_agents
+    heals = env.kinds["healing"][0, agent] > 0.0
+    others = np.arange(agents) if heals else np.arange(agents, len(units))  # what attack actions count through
+    within = np.flatnonzero(available[FIRST_TARGET:])
+    if len(within):
+        return int(FIRST_TARGET + within[np.argmin(dislike[others[within]])])
+    goals = others[(units["health"][others] > 0.0) & (others != agent)]
+    if not len(goals):
+        return STOP
+    goal = goals[np.argmin(_distances(env, agent)[goals])]
+    dx, dy = units["x"][goal] - units["x"][agent], units["y"][goal] - units["y"][agent]
+    ways = [EAST if dx > 0.0 else WEST, NORTH if dy > 0.0 else SOUTH]
+    if abs(dy) > abs(dx):
+        ways.reverse()
+    return next((way for way in ways if available[way]), STOP)
