@@ -89,7 +89,7 @@ def compile_once(home: Path, compile_all: Callable[[], None], say: Callable[[str
             fcntl.flock(lock, fcntl.LOCK_EX)
         if done.exists():
             return
-        say("Compiling the battle simulator, once for this machine: some ten seconds ...\n")
+        say("Compiling the battle simulator, once for this machine: some twenty seconds ...\n")
         start = perf_counter()
         compile_all()
         done.touch()
