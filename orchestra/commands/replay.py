@@ -33,7 +33,8 @@ with --pdb, the debugger stops at the first line of their handlers."""
 TELL_EVERY_S = 1.0
 
 
-def _parser() -> FlagParser:
+def parser() -> FlagParser:
+    """Return what reads the command line."""
     parser = FlagParser(
         prog="orchestra replay", description=_HELP, usage="orchestra replay RUN --actor ADDRESS [flags]"
     )
@@ -70,7 +71,7 @@ def _parser() -> FlagParser:
 
 def command(arguments: list[str]) -> int:
     """Run a recorded actor again, and compare or debug it."""
-    options = _parser().parse_strictly(arguments)
+    options = parser().parse_strictly(arguments)
     _check(options)
 
     def opened(*, strict: bool = True) -> Replay[Any]:

@@ -541,7 +541,9 @@ def _place() -> str:
         if frame.f_code is QuietLoop.run_ready.__code__ or frame.f_back is None:
             return ""  # a task of its own that was begun elsewhere
         frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+    file = Path(frame.f_code.co_filename)
+    shown = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
+    return f"{shown}:{frame.f_lineno} in {frame.f_code.co_name}"
 
 
 def recorded_said(activation: Activation) -> list[Said]:

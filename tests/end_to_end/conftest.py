@@ -198,3 +198,18 @@ def roles() -> Callable[[Launched], set[tuple[str, str, str]]]:
         }
 
     return of
+
+
+@pytest.fixture(scope="session")
+def recorded_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The directory of a run of four processes, of which every message was recorded."""
+    launcher = Launcher(tmp_path_factory.mktemp("recorded"))
+    try:
+        launched = launcher(
+            *("--workers", "2", "--steps", "1200", "--prioritized", "--seed", "4", "--checkpoint-interval", "500"),
+            *("--trace", "full"),
+        )
+        assert launched.ends() == 0, launched.story("failed")
+        yield launched.run
+    finally:
+        launcher.close()

@@ -1,0 +1,41 @@
+"""QMIX with workers that load new parameters at different times, so that not all of them wait for the same message.
+
+It has a bug, which `docs/debugging.md` finds.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from components import Worker
+from messages import LoadParamsMsg
+from orchestra import Topology, on
+from orchestra.experiment import extends, load_experiment
+
+STANDARD = Path(__file__).resolve().parents[2] / "experiments" / "qmix_8m.py"
+
+
+class StaggeredWorker(Worker):
+    """Loads one version of the parameters in `period`, and not the same as its siblings."""
+
+    def __init__(self, *, phase: int, period: int, **options: Any) -> None:
+        super().__init__(**options)
+        self._phase = phase
+        self._period = period
+
+    @on(LoadParamsMsg)
+    async def load(self, msg: LoadParamsMsg) -> None:
+        if not self._loaded or msg.version % self._period == self._phase:
+            await super().load(msg)
+
+
+@extends(load_experiment(STANDARD))
+def experiment(
+    topology: Topology, *, period: Annotated[int, Field(ge=1, description="versions from one load to the next")] = 1
+) -> Topology:
+    """Lay out the standard run, with staggered workers."""
+    workers = [node for name, node in topology.nodes.items() if name.startswith("worker-")]
+    for phase, node in enumerate(workers):
+        node.replace("worker", StaggeredWorker, phase=phase, period=period)
+    return topology

@@ -1,0 +1,56 @@
+"""A run of several processes: every actor of it, replayed from birth to end, says the same byte for byte."""
+
+from pathlib import Path
+
+import pytest
+
+from orchestra import Replay
+from orchestra.trace.records import Delivery
+from orchestra.trace.run_trace import RunTrace
+
+pytestmark = pytest.mark.slow
+
+
+ACTORS = {
+    "worker-0-0/worker": {"told": {"InsertTransitionMsg", "JoinMsg", "StepMsg"}},
+    "worker-0-1/worker": {"told": {"InsertTransitionMsg", "JoinMsg", "StepMsg"}},
+    "host-0/proxy": {"told": {"InsertTransitionMsg", "LoadParamsMsg", "MembersMsg", "EvaluatedMsg", "PaceMsg"}},
+    "learner/orchestrator": {"told": {"SampleBatchMsg", "LoadParamsMsg", "ProgressMsg"}, "asked": {"CheckpointMsg"}},
+    "learner/trajectories": {"told": {"BatchTrainingDataMsg"}},
+    "learner/trainer": {
+        "told": {"UpdatePriorityMsg", "TrainedMsg", "LoadParamsMsg"},
+        "answered": {"CheckpointMsg"},
+    },
+}
+
+
+@pytest.mark.parametrize("actor", ACTORS)
+def test_an_actor_does_again_what_it_did(recorded_run: Path, actor: str) -> None:
+    said: set[tuple[str, str]] = set()
+    with Replay(recorded_run, actor) as replay:
+        count = replay.run(each=lambda performance: said.update((each.verb, each.kind) for each in performance.said))
+        assert replay.activation is None
+        assert replay.notes == ()
+    assert count > 20
+    assert said >= {(verb, kind) for verb, kinds in ACTORS[actor].items() for kind in kinds}
+
+
+def test_a_worker_plays_with_the_same_random_numbers(recorded_run: Path) -> None:
+    """The simulator's and the policy's: its proxy was told just the episodes that it tells again, to the last bit."""
+    with RunTrace(recorded_run) as trace:
+        told = [
+            delivery
+            for each in trace.activations(trace.life("host-0/proxy"))
+            if isinstance(delivery := each.delivery, Delivery) and delivery.type.name == "InsertTransitionMsg"
+        ]
+        first = next(delivery for delivery in told if delivery.id.sender == "worker-0-0/worker")
+        assert first.fields is not None
+        recorded = trace.resolved(dict(first.fields))
+    with Replay(recorded_run, "worker-0-0/worker") as replay:
+        found = None
+        while found is None:
+            performance = replay.step()
+            assert performance is not None
+            found = next((each for each in performance.said if each.kind == "InsertTransitionMsg"), None)
+    assert found.fields["obs"].tobytes() == recorded["obs"].tobytes()
+    assert found.fields["reward"].tobytes() == recorded["reward"].tobytes()

@@ -1,0 +1,140 @@
+"""The debugging tutorials work as they are written, and print what they say."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+TEXT = (ROOT / "docs" / "debugging.md").read_text()
+SECTIONS = re.split(r"^## ", TEXT, flags=re.MULTILINE)[1:]
+FENCED = re.compile(r"^```(console|diff|python)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
+PROMPT = "(Pdb) "
+
+
+@dataclass
+class Typed:
+    """A command of the text, with what is typed into it and what it says."""
+
+    command: str
+    keys: list[str]
+    said: list[str]
+
+
+def typed(block: str) -> list[Typed]:
+    found = []
+    for piece in re.split(r"^(?=\$ )", block, flags=re.MULTILINE)[1:]:
+        lines = piece.rstrip("\n").splitlines()
+        last = next(index for index, line in enumerate(lines) if not line.endswith("\\"))
+        keys = [line.removeprefix(PROMPT) for line in lines if line.startswith(PROMPT)]
+        said = [line for line in lines[last + 1 :] if not line.startswith(PROMPT)]
+        found.append(Typed("\n".join(lines[: last + 1]).removeprefix("$ "), keys, said))
+    return found
+
+
+def essence(line: str) -> str:
+    """A line without figures, units and folders: those of another machine, or another day, are others."""
+    line = re.sub(r"\S*/(\w+\.py)", r"\1", line)
+    line = re.sub(r"[-+]?\d+(?:[.,:]\d+)*(?:e[-+]?\d+)?\.?", "#", line)
+    line = re.sub(r"# (µs|ms|s|bytes|kB|MB)\b", "#", line)
+    line = " ".join(line.replace(PROMPT, "").replace("[ #", "[#").split())
+    return line[:40] if "…" in line else line  # what is cut off at the end of a line depends on its figures
+
+
+class Checkout:
+    """A copy of what the tutorials use, and a shell in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name in ("docs", "experiments"):
+            shutil.copytree(ROOT / name, folder / name)
+        programs = folder / "bin"
+        programs.mkdir()
+        for name, module in (("orchestra", "orchestra"), ("pytest", "pytest -p no:cacheprovider -p no:randomly")):
+            (programs / name).write_text(f'#!/bin/sh\nexec {sys.executable} -m {module} "$@"\n')
+            (programs / name).chmod(0o755)
+        path = f"{programs}:{os.environ['PATH']}"
+        self._environment = {
+            **os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "120",
+        }  # fmt: skip
+
+    def type(self, typed: Typed) -> str:
+        ended = subprocess.run(
+            ["bash", "-c", typed.command],
+            cwd=self.folder,
+            env=self._environment,
+            input="".join(f"{key}\n" for key in typed.keys),
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert ended.returncode in (0, 1), ended.stderr
+        assert "Traceback" not in ended.stderr
+        return ended.stdout
+
+    def mend(self, block: str) -> None:
+        """Carry out a change of one line."""
+        name, old, new = (line[4:] if line.startswith("---") else line[1:] for line in block.splitlines())
+        path = self.folder / name
+        assert old in path.read_text()
+        path.write_text(path.read_text().replace(old, new))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("section", SECTIONS[:2], ids=["priorities", "parameters"])
+def test_a_tutorial_works_as_it_is_written(section: str, tmp_path: Path) -> None:
+    checkout = Checkout(tmp_path)
+    commands = 0
+    for language, block in FENCED.findall(section):
+        if language == "diff":
+            checkout.mend(block)
+        for each in typed(block) if language == "console" else ():
+            commands += 1
+            printed = checkout.type(each)
+            lines = iter([essence(line) for line in printed.splitlines()])
+            for line in each.said:
+                assert essence(line) in lines, f"{each.command}\ndoes not print\n{line}\nbut\n{printed}"
+    assert commands >= 5
+    if "dedup" in section:
+        the_python_piece_runs(next((tmp_path / "dedup").glob("*/*")))
+
+
+def the_python_piece_runs(run: Path) -> None:
+    (piece,) = [block for language, block in FENCED.findall(SECTIONS[2]) if language == "python"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    allowing = piece.replace('"learner/trajectories")', '"learner/trajectories", allow_changes=True)')
+    code = f"from pathlib import Path\nrun = Path({str(run)!r})\n{allowing}"
+    ended = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "UpdatePriorityMsg" in ended.stdout
+
+
+def test_what_the_tutorials_show_of_an_example_is_in_it() -> None:
+    # Laid out anew: the formatter treats a method in a text as a function.
+    examples = ["".join(path.read_text().split()) for path in (ROOT / "docs" / "examples").glob("*.py")]
+    pieces = [block for section in SECTIONS[:2] for language, block in FENCED.findall(section) if language == "python"]
+    assert pieces
+    for piece in pieces:
+        assert any("".join(piece.split()) in example for example in examples)
+
+
+def test_every_flag_of_the_table_is_one() -> None:
+    from orchestra.commands.replay import parser
+
+    known = {option for action in parser()._actions for option in action.option_strings}
+    flags = set(re.findall(r"`(--[a-z-]+)", SECTIONS[2]))
+    assert len(flags) > 8
+    assert flags <= known
+
+
+@pytest.mark.parametrize("link", re.findall(r"\]\(((?!http)[^)]+)\)", TEXT))
+def test_every_link_leads_somewhere(link: str) -> None:
+    assert (ROOT / "docs" / link).exists()
