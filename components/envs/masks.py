@@ -1,0 +1,21 @@
+"""For callers that know no masks: actions that are not available, made into ones that are."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from components.envs.skirmish.kernel.constants import NO_OP, STOP
+from components.envs.skirmish.skirmish import Skirmish
+
+
+def possible(env: Skirmish, actions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """The actions (B, A), those that are not available made into *stop* (*nothing* for the dead), and which (B, A).
+
+    Raises:
+        ValueError: they are of another shape.
+    """
+    if actions.shape != env.available.shape[:2]:
+        raise ValueError(f"actions are of shape {actions.shape}, must be {env.available.shape[:2]}")
+    inside = (actions >= 0) & (actions < env.spec.n_actions)
+    may = inside & np.take_along_axis(env.available, np.where(inside, actions, 0)[..., None], axis=2)[..., 0]
+    idle = np.where(env.available[..., NO_OP], NO_OP, STOP)
+    return np.where(may, actions, idle), ~may
