@@ -18,6 +18,7 @@ from orchestra.trace.records import (
     Digest,
     Gap,
     Handled,
+    Kind,
     MessageId,
     Record,
     Sent,
@@ -145,6 +146,14 @@ def small_trace(writer: MakeWriter, toy: Any) -> tuple[Path, list[Record]]:
     return made.paths[0], records(made.paths[0])
 
 
+def telling(path: Path) -> list[int]:
+    """Every byte of a file; but of the insides of a large array, one byte is like the other, so some of them."""
+    with TraceFile(path) as file:
+        blobs = [place for place in file.places() if place.kind is Kind.BLOB]
+    inside = {at for blob in blobs for at in range(blob.offset + 60, blob.end - 20)}
+    return [at for at in range(path.stat().st_size) if at not in inside or at % 97 == 0]
+
+
 def comparable(told: list[Record]) -> list[str]:
     return [repr(record) for record in told]
 
@@ -154,7 +163,7 @@ def test_a_trace_cut_off_at_any_byte_is_read_up_to_there(writer: MakeWriter, toy
     content = path.read_bytes()
     cut = tmp_path / "toy.77.cut.trace"
     reached = set()
-    for size in range(len(content)):
+    for size in telling(path):
         cut.write_bytes(content[:size])
         if size < PREAMBLE.size:
             with pytest.raises(NotATrace, match=r"cut off|is no trace"):
@@ -178,7 +187,7 @@ def test_a_damaged_byte_costs_the_record_that_it_is_in(writer: MakeWriter, toy: 
     with TraceFile(path) as file:
         starts = [place.offset for place in file.places()]
     hurt = tmp_path / "hurt.trace"
-    for at in range(len(content)):
+    for at in telling(path):
         damaged = bytearray(content)
         damaged[at] ^= 0x41
         hurt.write_bytes(damaged)
