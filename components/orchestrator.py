@@ -170,6 +170,8 @@ class Orchestrator(
             await pass_down(msg.ref, PaceMsg(running=self._running and not self._still))
         self._evaluations.lost(msg.ref.address)  # started anew, it knows nothing of what it was asked before
         await self._hand_out_evaluations()
+        self._unsaved.discard(msg.ref.address)
+        await self._save_on()
         await self._go_on_if_all_are_back()
         await self._report()
 

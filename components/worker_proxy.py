@@ -82,6 +82,7 @@ class WorkerProxy(
         self._evaluations.lost(worker.address)  # started anew, it knows nothing of what it was asked before
         await self._hand_out_evaluations()
         await self._to.tell(MembersMsg(proxy=self.me, workers=len(self._workers)))
+        await self._saved(worker.address)  # nor of a moment to save: the one before it was asked, and is gone
 
     @on(TerminatedMsg)
     async def leave(self, msg: TerminatedMsg) -> None:

@@ -7,7 +7,17 @@ import numpy as np
 import pytest
 
 from components.worker_proxy import WorkerProxy
-from messages import EvaluatedMsg, EvaluateMsg, InsertTransitionMsg, JoinMsg, LoadParamsMsg, MembersMsg, PaceMsg
+from messages import (
+    EvaluatedMsg,
+    EvaluateMsg,
+    InsertTransitionMsg,
+    JoinMsg,
+    LoadParamsMsg,
+    MembersMsg,
+    PaceMsg,
+    SavedMsg,
+    SaveMsg,
+)
 from orchestra.cell import ActorFailed
 
 UP = (JoinMsg, InsertTransitionMsg, MembersMsg, EvaluatedMsg)
@@ -201,3 +211,22 @@ def test_a_proxy_that_fails_takes_its_process_with_it(run, stage) -> None:
 
     with pytest.RaisesGroup(ActorFailed):
         run(main())
+
+
+def test_a_moment_to_save_does_not_wait_for_a_worker_that_was_started_anew(run, stage) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            up = scene.probe("up", *UP, SavedMsg)
+            proxy = scene.node.spawn("proxy", WorkerProxy, to=up.ref)
+            workers = [scene.probe(name, *DOWN, SaveMsg) for name in ("one", "other")]
+            for worker in workers:
+                await proxy.tell(JoinMsg(role="worker", ref=worker.ref))
+            await proxy.tell(SaveMsg(env_steps=7, reply_to=up.ref))
+            await proxy.tell(SavedMsg(ref=workers[0].ref))
+            await scene.settle()
+            assert up.of(SavedMsg) == []
+            await proxy.tell(JoinMsg(role="worker", ref=workers[1].ref))  # it died, and nobody noticed
+            await scene.settle()
+            assert up.of(SavedMsg) == [SavedMsg(ref=proxy)]
+
+    run(main())
