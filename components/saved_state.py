@@ -63,9 +63,12 @@ def write(
 ) -> None:
     """Write what the actor at `address` holds: plain `values` that JSON knows, and `arrays`.
 
+    The folder is made if it is not there: an actor that is replayed is alone with what it writes.
+
     Raises:
         OSError: it cannot be written.
     """
+    folder.mkdir(parents=True, exist_ok=True)
     told = np.frombuffer(json.dumps(values).encode(), np.uint8)
     write_checkpoint(_file(folder, address), {**(arrays or {}), _VALUES: told})
 
