@@ -54,6 +54,10 @@ class Rollout:
         self._policy.load(params)
         self.version = version
 
+    def close(self) -> None:
+        """Give back what the environment holds."""
+        self._env.close()
+
     def collect(self, steps: int, epsilon: float) -> InsertTransitionMsg | None:
         """Make `steps` steps in every copy; return the episodes that ended, if any did."""
         finished = [episodes for _ in range(steps) if (episodes := self._step(epsilon)) is not None]
@@ -92,6 +96,9 @@ class Rollout:
         self._reward[rows, t] = env.reward
         self._last_actions = actions
         t += 1
+        lost = env.lost()
+        if lost is not None and lost.any():
+            self._begin_anew(lost)
         done = env.terminated | env.truncated
         if not done.any():
             return None
@@ -99,10 +106,13 @@ class Rollout:
         self._observe(ended, t[ended])
         episodes = self._episodes(ended, epsilon)
         env.reset(done)
-        self._hidden[done] = 0.0
-        self._last_actions[done] = -1
-        t[done] = 0
+        self._begin_anew(done)
         return episodes
+
+    def _begin_anew(self, which: NDArray[np.bool_]) -> None:
+        self._hidden[which] = 0.0
+        self._last_actions[which] = -1
+        self._t[which] = 0
 
     def _observe(self, rows: NDArray[np.int64], t: NDArray[np.int64]) -> None:
         env = self._env
@@ -176,6 +186,12 @@ def play(env: Env, policy: Policy, episodes: int, rng: np.random.Generator, *, e
             length[playing] += 1
             done = env.terminated | env.truncated
             victory |= playing & env.won
+            lost = env.lost()
+            if lost is not None and lost.any():  # what they played does not count: they play it again
+                total[lost & playing] = 0.0
+                length[lost & playing] = 0
+                hidden[lost] = 0.0
+                last_actions[lost] = -1
             playing &= ~done
             if done.any() and playing.any():
                 env.reset(done)  # a copy that is through idles along in an episode that does not count

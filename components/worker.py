@@ -77,6 +77,9 @@ class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | PaceMsg | EvaluateMs
             self._resume(self.resumes)
         await self._join()
 
+    async def stopped(self) -> None:
+        self._rollout.close()
+
     @on(LoadParamsMsg)
     async def load(self, msg: LoadParamsMsg) -> None:
         self._rollout.load(msg.params, msg.version)

@@ -7,9 +7,10 @@ from pydantic import Field
 
 from components import LinearSchedule, Monitor, Orchestrator, Trainer, TrajectoryManager, Worker, WorkerProxy
 from components.envs import SCENARIOS, Skirmish
+from components.envs.smac import Smac
 from components.policies import Coma, Iql, Qmix, RecurrentOptions, Vdn
 from components.replay import EpisodeReplay, FreshEpisodes, PrioritizedEpisodeReplay, SampleToInsertRatio
-from components.rollout import PolicyFactory
+from components.rollout import EnvFactory, PolicyFactory
 from orchestra import Topology, UsageError
 
 Q_LEARNERS = {"qmix": Qmix, "vdn": Vdn, "iql": Iql}
@@ -19,6 +20,7 @@ def experiment(
     *,
     algorithm: Annotated[Literal["qmix", "vdn", "iql", "coma"], Field(description="what learns")] = "qmix",
     scenario: Annotated[str, Field(description=f"one of {', '.join(SCENARIOS)}, or a scenario file (.toml)")] = "8m",
+    env: Annotated[Literal["skirmish", "smac"], Field(description="the simulator, or StarCraft II")] = "skirmish",
     steps: Annotated[int, Field(ge=1, description="environment steps after which the run ends")] = 2_000_000,
     hosts: Annotated[int, Field(ge=1, description="hosts, each with a proxy and its workers")] = 1,
     workers: Annotated[int, Field(ge=1, description="worker processes per host")] = 1,
@@ -53,8 +55,10 @@ def experiment(
     epsilon_end = epsilon_end if epsilon_end is not None else (0.01 if coma else 0.05)
     if replay_capacity < batch_size:
         raise UsageError(f"a replay buffer of {replay_capacity} episodes never holds a batch of {batch_size}")
-    env = partial(Skirmish, scenario)
-    spec = env(1, seed=0).spec
+    make_env: EnvFactory = partial(Smac if env == "smac" else Skirmish, scenario)
+    planned = make_env(1, seed=0)
+    spec = planned.spec
+    planned.close()
     options: RecurrentOptions = {
         "learning_rate": learning_rate,
         "optimizer": optimizer,
@@ -115,7 +119,7 @@ def experiment(
             topology.node(f"worker-{host}-{index}").spawn(
                 "worker",
                 Worker,
-                env=env,
+                env=make_env,
                 policy=policy,
                 to=to,
                 n_envs=envs_per_worker,

@@ -75,5 +75,12 @@ class Env(ABC):
         """
         raise ValueError(f"{self!r} takes no snapshots")
 
+    def lost(self) -> NDArray[np.bool_] | None:
+        """(B,) copies whose episode the last step lost, as by a crash; they are at the start of another episode.
+
+        None where that cannot happen, which is the default.
+        """
+        return None
+
     def close(self) -> None:  # noqa: B027 (most environments hold nothing, and need not say so)
         """Give back what the environment holds outside this process's memory. The default holds nothing."""
