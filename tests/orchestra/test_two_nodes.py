@@ -8,6 +8,7 @@ import random
 import socket
 import struct
 import tempfile
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -689,6 +690,22 @@ def test_a_silent_peer_is_cut_off(
     texts = reasons(logs, "connection refused")
     assert len(texts) == 5
     assert all(text.endswith(" did not prove itself within 0.05 s") for text in texts)
+
+
+def test_a_node_that_stood_still_itself_does_not_hold_that_against_who_joins(
+    run: Run, addresses: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestra.handshake.PROOF_SECONDS", 0.5)
+
+    async def main() -> None:
+        async with one_node(addresses) as here:
+            stranger = await Stranger.dial(here.listening)
+            await until(lambda: len(here.peers._handshakes) == 1)
+            time.sleep(1.0)  # noqa: ASYNC251 (which is the point)
+            await stranger.be_welcome()
+            await stranger.close()
+
+    run(main())
 
 
 def test_a_proof_that_is_reflected_is_refused(run: Run, addresses: Callable[[], str], logs: Logs) -> None:
