@@ -16,9 +16,9 @@ from orchestra.errors import CannotReplay, ReplayDiverged, UsageError
 from orchestra.flags import FlagParser
 from orchestra.replay.determinism import first_mismatch
 from orchestra.replay.difference import shown
+from orchestra.replay.performance import Performance
 from orchestra.replay.regression import make_test
 from orchestra.replay.replay import Replay
-from orchestra.replay.stage import Performance
 from orchestra.replay.what_if import edited_class, what_if
 from orchestra.trace.query import values_of
 from orchestra.trace.records import Delivery

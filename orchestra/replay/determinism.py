@@ -19,8 +19,8 @@ from orchestra.errors import ReplayDiverged
 from orchestra.replay import divergence
 from orchestra.replay.difference import Difference, first_difference
 from orchestra.replay.divergence import Divergence
+from orchestra.replay.performance import Performance
 from orchestra.replay.replay import Replay
-from orchestra.replay.stage import Performance
 from orchestra.replay.state import state_differences
 from orchestra.trace.records import Activation
 

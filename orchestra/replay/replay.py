@@ -28,8 +28,9 @@ from orchestra.message import AnyArray, Message
 from orchestra.replay.causes import causes_of
 from orchestra.replay.difference import Difference
 from orchestra.replay.divergence import Divergence, named
+from orchestra.replay.performance import Performance
 from orchestra.replay.rebuilding import Rebuilt, Sources, flags_of, message_class, rebuilt
-from orchestra.replay.stage import Performance, Recipe, Stage, was_cut_off
+from orchestra.replay.stage import Recipe, Stage, was_cut_off
 from orchestra.system import StopMsg
 from orchestra.trace.cell_recorder import failure_of
 from orchestra.trace.records import Activation, Delivery, Digest, Failure, Life

@@ -9,7 +9,6 @@ import builtins
 import contextvars
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -25,7 +24,8 @@ from orchestra.message import Message, Request
 from orchestra.ref import Ref, speaking
 from orchestra.replay.difference import Difference, Lookup, fields_as_travelled, first_difference, travelled
 from orchestra.replay.loop import QuietLoop
-from orchestra.replay.script import Input, Key, Script, deed, key_of, told_of
+from orchestra.replay.performance import Performance, Said
+from orchestra.replay.script import Input, Key, Script, key_of, told_of
 from orchestra.seeding import generator_for
 from orchestra.trace.records import (
     Activation,
@@ -63,35 +63,6 @@ _RequestKey = tuple[str, int, int]
 _OTHERS_CODE = (str(Path(__file__).resolve().parents[1]), str(Path(asyncio.__file__).parent))
 """Where code is that is no actor's."""
 _CANCELLED = "CancelledError"
-
-
-@dataclass(frozen=True, slots=True)
-class Said:
-    """Something that a replayed actor said to somebody."""
-
-    verb: str
-    recipient: str
-    kind: str
-    """The message's type."""
-    fields: Any
-    """As they travel; of an answer, its value."""
-
-    def __str__(self) -> str:
-        return deed(self.verb, self.recipient, self.kind, self.fields)
-
-
-@dataclass(slots=True)
-class Performance:
-    """One activation, replayed."""
-
-    activation: Activation
-    said: list[Said] = field(default_factory=list)
-    error: Exception | None = None
-    """What it raised."""
-    difference: tuple[str, Difference, str] | None = None
-    """The first thing that was not as recorded: what, how, and at which line."""
-    unfinished: bool = False
-    """Whether it was still waiting when the record ended."""
 
 
 class Stage:
@@ -544,27 +515,3 @@ def _place() -> str:
     file = Path(frame.f_code.co_filename)
     shown = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
     return f"{shown}:{frame.f_lineno} in {frame.f_code.co_name}"
-
-
-def recorded_said(activation: Activation) -> list[Said]:
-    """Return what an actor said to others in an activation, by the record."""
-    said = []
-    for effect in activation.effects:
-        match effect:
-            case Sent(recipient=recipient, type=kind, fields=fields):
-                said.append(Said("told", recipient, kind.name, fields))
-            case Asked(recipient=recipient, type=kind, fields=fields):
-                said.append(Said("asked", recipient, kind.name, fields))
-            case TimerSet(delay=delay, type=kind, fields=fields):
-                said.append(Said(f"set a timer of {delay:g} s,", "itself", kind.name, fields))
-            case Spawned(address=address, kind=name):
-                said.append(Said("spawned", address, name, {}))
-            case AnswerGiven(request=request, value=value):
-                said.append(Said("answered", request.sender, _type_of_request(activation), value))
-            case AnswerRefused(request=request, error=error, text=text):
-                said.append(Said("refused", request.sender, _type_of_request(activation), f"{error}: {text}"))
-    return said
-
-
-def _type_of_request(activation: Activation) -> str:
-    return "" if activation.delivery is None else activation.delivery.type.name
