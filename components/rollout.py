@@ -47,7 +47,7 @@ class Rollout:
         self._available = np.zeros((*frames, spec.n_agents, spec.n_actions), np.bool_)  # (B, T+1, A, U)
         self._actions = np.zeros((env.n_envs, spec.episode_limit, spec.n_agents), np.int64)  # (B, T, A)
         self._reward = np.zeros((env.n_envs, spec.episode_limit), np.float32)  # (B, T)
-        env.reset()
+        self._begun = False  # what takes long to start, as a game does, starts with the first step
 
     def load(self, params: NDArray[np.float32], version: int) -> None:
         """Act with other parameters from the next step on."""
@@ -60,6 +60,9 @@ class Rollout:
 
     def collect(self, steps: int, epsilon: float) -> InsertTransitionMsg | None:
         """Make `steps` steps in every copy; return the episodes that ended, if any did."""
+        if not self._begun:
+            self._env.reset()
+            self._begun = True
         finished = [episodes for _ in range(steps) if (episodes := self._step(epsilon)) is not None]
         return concatenated(finished) if finished else None
 
@@ -160,6 +163,17 @@ class Played:
     won: NDArray[np.bool_]  # (E,)
     returns: NDArray[np.float64]  # (E,)
     lengths: NDArray[np.int64]  # (E,)
+
+
+def play_once(
+    make: EnvFactory, n_envs: int, seed: int, policy: Policy, episodes: int, rng: np.random.Generator
+) -> Played:
+    """Make environments, `play` greedily, and close them, also when that fails."""
+    env = make(n_envs, seed=seed)
+    try:
+        return play(env, policy, episodes, rng)
+    finally:
+        env.close()
 
 
 def play(env: Env, policy: Policy, episodes: int, rng: np.random.Generator, *, epsilon: float = 0.0) -> Played:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from components import saved_state
-from components.rollout import EnvFactory, PolicyFactory, Rollout, play
+from components.rollout import EnvFactory, PolicyFactory, Rollout, play_once
 from components.schedule import LinearSchedule
 from components.threads import with_threads
 from messages import (
@@ -78,7 +78,7 @@ class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | PaceMsg | EvaluateMs
         await self._join()
 
     async def stopped(self) -> None:
-        self._rollout.close()
+        await self.offload(self._rollout.close)
 
     @on(LoadParamsMsg)
     async def load(self, msg: LoadParamsMsg) -> None:
@@ -107,9 +107,9 @@ class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | PaceMsg | EvaluateMs
     async def evaluate(self, msg: EvaluateMsg) -> None:
         if not self._loaded:
             return
-        env = self._env(min(TEST_ENVS, msg.episodes), seed=self._seed())
-        played = await self.offload(with_threads, self._threads, play, env, self._policy, msg.episodes, self.rng)
-        env.close()
+        n_envs, seed = min(TEST_ENVS, msg.episodes), self._seed()
+        recipe = (self._env, n_envs, seed, self._policy, msg.episodes, self.rng)
+        played = await self.offload(with_threads, self._threads, play_once, *recipe)
         await msg.reply_to.tell(
             EvaluatedMsg(
                 version=self._rollout.version,

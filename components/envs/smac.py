@@ -90,6 +90,7 @@ class Smac(Env):
         """Games started in place of one that failed."""
         self.episodes_lost = 0
         """Episodes dropped since; those that a game's failure cut short."""
+        self._closed = False
         self._started = np.zeros(n_envs, np.int64)
         self._games: list[_Game | None] = [None] * n_envs
         self._finalizer = weakref.finalize(self, _kill_all, self._games)
@@ -164,6 +165,7 @@ class Smac(Env):
 
     def close(self) -> None:
         """End all games, and their processes; those that do not end by themselves are killed."""
+        self._closed = True
         for game in self._games:
             if game is not None:
                 game.say_goodbye()
@@ -210,6 +212,8 @@ class Smac(Env):
 
     def _made(self, b: int) -> dict[str, int]:
         """Start the process of a copy; return the sizes of what it plays."""
+        if self._closed:
+            raise GameFailed(f"copy {b}: this environment is closed")
         trouble: Exception | None = None
         for _ in range(_TRIES):
             entropy = np.random.SeedSequence(self._seed, spawn_key=(b, int(self._started[b])))

@@ -163,6 +163,8 @@ def test_close_ends_what_the_game_has_started(made, tmp_path: Path) -> None:
     assert len(pids) == 1
     env.close()
     assert gone(pids)
+    with pytest.raises(GameFailed, match="this environment is closed"):
+        env.reset()
 
 
 def test_no_process_outlives_a_parent_that_is_killed_even_if_the_game_hangs(installed: Path, tmp_path: Path) -> None:
