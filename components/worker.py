@@ -71,6 +71,7 @@ class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | PaceMsg | EvaluateMs
         self._loaded = False
         self._running = False
         self._stepping = False
+        self._tests: list[EvaluateMsg] = []  # that came before any parameters
 
     async def started(self) -> None:
         if self.resumes is not None:
@@ -85,6 +86,9 @@ class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | PaceMsg | EvaluateMs
         self._rollout.load(msg.params, msg.version)
         self._env_steps = msg.env_steps
         self._loaded = True
+        tests, self._tests = self._tests, []
+        for test in tests:
+            await self.me.tell(test)
         await self._go_on()
 
     @on(PaceMsg)
@@ -106,6 +110,7 @@ class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | PaceMsg | EvaluateMs
     @on(EvaluateMsg)
     async def evaluate(self, msg: EvaluateMsg) -> None:
         if not self._loaded:
+            self._tests.append(msg)  # whoever asked waits for it, so it is played with the first parameters
             return
         n_envs, seed = min(TEST_ENVS, msg.episodes), self._seed()
         recipe = (self._env, n_envs, seed, self._policy, msg.episodes, self.rng)

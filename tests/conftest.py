@@ -29,6 +29,14 @@ def _garbage_is_found_quickly() -> None:
     gc.freeze()  # what was imported stays: a collection after each coroutine need not look at it
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _simulator_is_compiled() -> None:
+    """Its first use on a machine takes long and says so on stderr, where tests look for something else."""
+    from components.envs import Skirmish
+
+    Skirmish("3m", 1)
+
+
 @pytest.fixture
 def run() -> Callable[[Coroutine[Any, Any, Any]], Any]:
     """Run a coroutine on the event loop that orchestra itself runs on, and see that it leaves nothing behind."""

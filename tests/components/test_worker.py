@@ -162,6 +162,21 @@ def test_a_test_is_greedy_and_plays_the_number_asked_for_with_the_newest_paramet
     run(main())
 
 
+def test_a_test_that_comes_before_any_parameters_is_played_with_the_first(run, stage, spawn) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            up = scene.probe("up", *UP)
+            worker = spawn(scene, up)
+            await worker.tell(EvaluateMsg(episodes=1, env_steps=12, reply_to=up.ref))
+            await scene.settle()
+            assert up.of(EvaluatedMsg) == []
+            await worker.tell(params(3))
+            played = await up.hear(EvaluatedMsg)
+            assert (played.version, played.env_steps) == (3, 12)
+
+    run(main())
+
+
 def test_a_test_leaves_the_training_episodes_alone(run, stage, spawn) -> None:
     async def rest(*, tests: bool) -> list[list[int]]:
         async with stage() as scene:

@@ -151,6 +151,8 @@ class Skirmish(Env):
         self._for_reset = (*played, self._catalogue, self._spiral, self._rules, *seen, *outcome)
         self._for_step = (*played, self._damage, self._rules, self._footing, self._ways, *seen[1:], *outcome)
         self._for_show = (*played, self._rules, *seen)
+        # Here, so that a run's first process compiles before it starts others: whoever compiles answers nobody.
+        self._prepare()
 
     def __repr__(self) -> str:
         return f"<Skirmish {self.spec.name} x {self.n_envs}>"
@@ -165,11 +167,10 @@ class Skirmish(Env):
             which = self._everywhere
         elif which.shape != (self.n_envs,) or which.dtype != np.bool_:
             raise ValueError(f"which is {which.dtype} {which.shape}, must be bool {(self.n_envs,)}")
-        self._prepare()
         kernel.reset_all(np.ascontiguousarray(which), *self._for_reset)
 
     def _prepare(self) -> None:
-        """See that the kernel is compiled, before its first use on this machine."""
+        """See that the kernel is compiled on this machine."""
         if kernel.COMPILED and not _PREPARED:
             kernel.compile_once(kernel.HOME, self._compile, sys.stderr.write)
             _PREPARED.append(True)
@@ -231,7 +232,6 @@ class Skirmish(Env):
 
     def show(self) -> None:
         """Write `obs`, `state` and `available` anew, after `units` was changed by hand."""
-        self._prepare()
         kernel.show_all(*self._for_show)
 
     def snapshot(self) -> dict[str, NDArray[Any]]:
