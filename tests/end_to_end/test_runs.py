@@ -24,7 +24,7 @@ def test_a_run_directory_holds_all_that_a_run_was(networked: Any) -> None:
     assert re.fullmatch(r"qmix_3m/\d{8}-\d{6}-seed3", str(run.relative_to(networked.folder / "runs")))
     assert {path.name for path in run.iterdir()} == {
         *("config.json", "metrics.jsonl", "flows.json", "curve.png", "summary.json"),
-        *("tensorboard", "logs", "checkpoints", "traces"),
+        *("tensorboard", "logs", "checkpoints", "traces", "state"),
     }
     config = networked.json("config.json")
     assert (config["seed"], config["flags"]["scenario"], config["flags"]["workers"]) == (3, "3m", 2)
