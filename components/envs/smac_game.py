@@ -94,7 +94,15 @@ def _end_with(channel: socket.socket) -> None:
     poll = select.poll()
     poll.register(channel, select.POLLHUP | getattr(select, "POLLRDHUP", 0))
     poll.poll()
-    os.killpg(0, signal.SIGKILL)  # a process group of its own, which the game belongs to
+    _end()
+
+
+def _end() -> None:
+    """End this process and all that it started: they are a process group of their own.
+
+    However it ends: to return from `main` would end the thread that watches the channel before it has done so.
+    """
+    os.killpg(0, signal.SIGKILL)
 
 
 def _received(channel: socket.socket) -> Any:
@@ -119,4 +127,7 @@ def _send(channel: socket.socket, message: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    finally:
+        _end()

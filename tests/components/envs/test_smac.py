@@ -18,7 +18,7 @@ from orchestra.experiment import build, load_experiment
 from orchestra.flags import Flags
 
 STAND_IN = Path(__file__).with_name("stand_in.py")
-PATIENCE_S = 60.0
+PATIENCE_S = 30.0
 CHOICE = np.array([1, 3])
 
 
