@@ -151,7 +151,7 @@ def baselines(scenario: str, seconds: float) -> dict[str, float]:
     return found
 
 
-@numba.njit(error_model="numpy")  # type: ignore[untyped-decorator, unused-ignore]
+@numba.njit(error_model="numpy")  # type: ignore[untyped-decorator, unused-ignore]  # numba has no types
 def _play_parts(
     last: int,
     raw: Any,

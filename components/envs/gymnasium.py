@@ -66,7 +66,7 @@ class SkirmishVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArra
     observation where `_final_obs` (B,) says so, and `final_info` the rest. Infos are those of `SkirmishEnv`, for all.
     """
 
-    metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
+    metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012 (as above)
 
     def __init__(self, num_envs: int = 1, scenario: str = "8m", **options: Any) -> None:
         self._scenario, self._options = scenario, options

@@ -262,7 +262,7 @@ class Replay(Generic[A]):
             said = f"delivery {target:,}"
         elif isinstance(target, str | type):
             name = target if isinstance(target, str) else target.__name__
-            fits = lambda delivery: delivery.type.name == name  # noqa: E731
+            fits = lambda delivery: delivery.type.name == name  # noqa: E731 (two of three)
             said = f"further {name}"
         else:
             fits, said = target, "delivery of this kind"

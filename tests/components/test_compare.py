@@ -27,7 +27,7 @@ class Clock:
 def played(folder: Path, seed: int, wins: list[float], *, name: str = "qmix_3m", **flags: Any) -> Path:
     """A run with a test of that win rate after each 1,000 steps, 5 updates and half a minute."""
     run = RunDirectory.create(folder, name, seed, clock=Clock())  # type: ignore[arg-type]  # it only tells the time
-    run.write_config(experiment=FILE, flags={"td_lambda": 0.8, **flags}, seed=seed, argv=[], clock=Clock())  # type: ignore[arg-type]
+    run.write_config(experiment=FILE, flags={"td_lambda": 0.8, **flags}, seed=seed, argv=[], clock=Clock())  # type: ignore[arg-type]  # it only tells the time
     records = []
     for k, win in enumerate(wins):
         record = {

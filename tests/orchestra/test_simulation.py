@@ -252,7 +252,7 @@ def test_who_waits_without_letting_time_pass_is_told_on(monkeypatch: pytest.Monk
     monkeypatch.setattr("orchestra.simulation.loop.PATIENCE", 1000)
 
     async def scenario(sim: Simulation) -> None:
-        while sim.seed == 0:  # noqa: ASYNC110
+        while sim.seed == 0:  # noqa: ASYNC110 (it never ends: that is tested)
             await asyncio.sleep(0)
 
     with pytest.raises(SimulationStuck, match="1,000 callbacks have run without any time passing"):
@@ -261,7 +261,7 @@ def test_who_waits_without_letting_time_pass_is_told_on(monkeypatch: pytest.Monk
 
 def test_what_does_not_end_in_time_is_told_on() -> None:
     async def scenario(sim: Simulation) -> None:
-        while sim.seed == 0:  # noqa: ASYNC110
+        while sim.seed == 0:  # noqa: ASYNC110 (it never ends: that is tested)
             await asyncio.sleep(1.0)
 
     with pytest.raises(SimulationStuck, match=r"after 10\.000 s, it should have come to an end by now"):
