@@ -72,6 +72,7 @@ class Rollout:
         if game is None:
             return None
         own = {name: getattr(self, f"_{name}").copy() for name in _CHANGING}
+        own["begun"] = np.array(self._begun)
         return {**own, **{f"env/{name}": array for name, array in game.items()}}
 
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
@@ -87,6 +88,7 @@ class Rollout:
         self._env.restore({name[4:]: array for name, array in state.items() if name.startswith("env/")})
         for name in _CHANGING:
             setattr(self, f"_{name}", state[name].copy())
+        self._begun = bool(state["begun"])
 
     def _step(self, epsilon: float) -> InsertTransitionMsg | None:
         env, rows, t = self._env, self._rows, self._t
