@@ -285,7 +285,8 @@ class Orchestrator(
     async def _begin_save(self) -> None:
         if self._still or self._trainer is None or self.run_directory is None:
             return
-        self._next_checkpoint += self._checkpoint_interval
+        late = self._env_steps - self._next_checkpoint  # below 0 at the end
+        self._next_checkpoint += self._checkpoint_interval * (1 + late // self._checkpoint_interval)
         self._saving = self._env_steps
         self._unsaved = set(self._below)
         saved_state.begin(self.run_directory, self._saving)
