@@ -20,6 +20,7 @@ from orchestra.asking import Asks
 from orchestra.cell import Cell
 from orchestra.children import STOP_S, Children
 from orchestra.clock import Clock, RealClock
+from orchestra.dead_letters import DeadLetters
 from orchestra.directory import Directory
 from orchestra.envelope import Envelope, check_name, is_guest, node_of
 from orchestra.errors import (
@@ -57,7 +58,6 @@ P = ParamSpec("P")
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
 
-LOGGED_DEAD_LETTERS = 10
 
 
 class Node:
@@ -130,7 +130,7 @@ class Node:
         self._body: asyncio.Task[Any] | None = None
         self._failures: list[Exception] = []
         self._executor = executor
-        self._dead_letters: Counter[tuple[str, str]] = Counter()
+        self._dead_letters = DeadLetters()
         self._past_flows: Counter[tuple[str, str, str]] = Counter()
         self._outside = _Outside(self)
 
@@ -318,7 +318,7 @@ class Node:
             node=self.name,
             cells=tuple(cell.statistics() for cell in self.cells.values()),
             flows=tuple(Flow(sender=s, type=t, recipient=r, count=n) for s, t, r, n in told),
-            dead_letters=self._dead_letters.total(),
+            dead_letters=self._dead_letters.total,
             peers=self.peers.names,
             links=self.peers.statistics(),
             pid=os.getpid(),
@@ -385,13 +385,12 @@ class Node:
 
     def dead_letter(self, envelope: Envelope, reason: str) -> None:
         """Count a message that nobody will handle, and log the first few of its kind."""
-        key = (envelope.recipient, type(envelope.message).__name__)
-        self._dead_letters[key] += 1
-        if self._dead_letters[key] <= LOGGED_DEAD_LETTERS:
+        kind = type(envelope.message).__name__
+        if self._dead_letters.count(envelope.recipient, kind):
             cell = self.cells.get(envelope.recipient)
             expected = self.stopping or (cell is not None and cell.stopping)
             (self.log.info if expected else self.log.warning)(
-                "dead letter", recipient=key[0], type=key[1], sender=envelope.sender, reason=reason
+                "dead letter", recipient=envelope.recipient, type=kind, sender=envelope.sender, reason=reason
             )
 
     # What links call
