@@ -29,6 +29,8 @@ class Door:
     """What every node of the run knows."""
     pid: int
     """The root's process."""
+    tls_dir: str = ""
+    """The folder of the run's certificates, if it goes over TLS."""
 
     def __repr__(self) -> str:
         return f"<Door at {self.address}>"
@@ -37,7 +39,9 @@ class Door:
 @contextlib.contextmanager
 def opened(run: RunDirectory, door: Door | None) -> Iterator[None]:
     """While the block runs, have `door` in the run's directory; None for a run that cannot be joined."""
-    written = {"pid": os.getpid()} | ({} if door is None else {"address": door.address, "secret": door.secret.hex()})
+    written: dict[str, object] = {"pid": os.getpid()}
+    if door is not None:
+        written |= {"address": door.address, "secret": door.secret.hex(), "tls_dir": door.tls_dir}
     # Whole or not at all, and nobody else's from the first byte on.
     temporary = run.door.with_name(f".{run.door.name}.{secrets.token_hex(4)}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -68,10 +72,10 @@ def find(run: RunDirectory) -> Door:
     except ValueError as error:
         raise UsageError(f"{str(run.door)!r} is not what a run writes: {error}") from None
     match written:
-        case {"pid": int(pid), "address": str(address), "secret": str(digits)}:
+        case {"pid": int(pid), "address": str(address), "secret": str(digits), "tls_dir": str(tls_dir)}:
             _check_alive(run, pid)
-            return Door(address, _bytes(run.door, digits), pid)
-        case {"pid": int(pid)}:
+            return Door(address, _bytes(run.door, digits), pid, tls_dir)
+        case {"pid": int(pid), **rest} if not rest:
             _check_alive(run, pid)
             raise UsageError(
                 f"the run in {str(run.path)!r} is one process, which does not listen, so that it repeats bit for bit; "

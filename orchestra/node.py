@@ -59,7 +59,6 @@ M = TypeVar("M", bound=Message)
 T = TypeVar("T")
 
 
-
 class Node:
     """A process of a run: `async with Node("here").running() as node:`.
 

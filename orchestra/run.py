@@ -24,6 +24,7 @@ from orchestra.system import SYSTEM, NodeStatistics, StopNodeMsg, WindUpMsg
 from orchestra.topology import Topology
 from orchestra.trace.recorder import Recorder
 from orchestra.trace.records import Experiment
+from orchestra.transport import tls
 from orchestra.transport.registry import transport_for
 
 T = TypeVar("T")
@@ -133,7 +134,7 @@ async def run_in_processes(topology: Topology, run: RunDirectory, launch: Launch
             with (
                 dump.on_request([node], then=lambda: launcher.signal(signal.SIGUSR1)),
                 _recorded_on_request([node], then=lambda: launcher.signal(signal.SIGUSR2)),
-                door.opened(run, door.Door(node.listening, node.secret, os.getpid())),
+                door.opened(run, door.Door(node.listening, node.secret, os.getpid(), tls.folder_of(node.listening))),
             ):
                 outcome = await _until_stopped(node, node.cell(main_actor))
             node.stopping = True

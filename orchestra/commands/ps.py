@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from pathlib import Path
 
 from rich.console import Console
@@ -14,6 +15,7 @@ from orchestra.flags import FlagParser
 from orchestra.guest import Guest, Look, joined
 from orchestra.run import run_loop
 from orchestra.run_directory import RunDirectory
+from orchestra.transport.tls import TLS_DIR_VARIABLE
 
 PIPED_COLUMNS = 160
 """How wide the lines may be where no terminal limits them."""
@@ -36,7 +38,7 @@ def command(arguments: list[str]) -> int:
     if options.seconds <= 0:
         raise UsageError(f"--seconds: {options.seconds:g} is not allowed: it must be more than 0")
     run = which_run(options.run, options.runs_dir)
-    entrance = door.find(run)
+    entrance = entrance_of(run)
     with looking_into(run):
         shown = run_loop(_two_looks(entrance, options.seconds))
         if options.json:
@@ -72,6 +74,21 @@ def which_run(given: Path | None, runs_dir: Path) -> RunDirectory:
         UsageError: there is none.
     """
     return RunDirectory.newest(runs_dir) if given is None else RunDirectory.open(given)
+
+
+def entrance_of(run: RunDirectory) -> door.Door:
+    """Return the door of a run that goes on.
+
+    Over TLS this process shows the certificate of the run itself, which belongs to the same owner, unless the
+    environment names others.
+
+    Raises:
+        UsageError: see `door.find`.
+    """
+    entrance = door.find(run)
+    if entrance.tls_dir:
+        os.environ.setdefault(TLS_DIR_VARIABLE, entrance.tls_dir)
+    return entrance
 
 
 async def _two_looks(entrance: door.Door, seconds: float) -> list[overview.NodeRow]:

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from orchestra import door, overview
 from orchestra.commands.endings import FAILED, looking_into
-from orchestra.commands.ps import add_run, which_run
+from orchestra.commands.ps import add_run, entrance_of, which_run
 from orchestra.errors import UsageError
 from orchestra.flags import FlagParser
 from orchestra.guest import Look, joined
@@ -42,7 +42,7 @@ def command(arguments: list[str]) -> int:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("orchestra top needs a terminal; `orchestra ps` prints the same once")
     run = which_run(options.run, options.runs_dir)
-    entrance = door.find(run)
+    entrance = entrance_of(run)
     with looking_into(run):
         reason = run_loop(_Screen(str(run.path)).watch(entrance, options.seconds))
         print(reason)

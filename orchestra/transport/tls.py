@@ -18,6 +18,12 @@ TLS_DIR_VARIABLE = "ORCHESTRA_TLS_DIR"
 FILES = ("ca.pem", "cert.pem", "key.pem")
 
 
+def folder_of(address: str) -> str:
+    """Return the folder of the certificates that this process uses at `address`; empty for one without TLS."""
+    folder = os.environ.get(TLS_DIR_VARIABLE, "")
+    return os.path.abspath(folder) if folder and address.startswith(f"{TlsTransport.scheme}://") else ""
+
+
 class TlsTransport(TcpTransport):
     """`tls://host:port`, for hosts that other people's bytes pass between."""
 

@@ -38,6 +38,9 @@ def test_a_door_is_for_its_owner_and_gone_when_the_run_is_over(directory: RunDir
         assert find(directory) == door
         assert stat.S_IMODE(directory.door.stat().st_mode) == 0o600
     assert refusal(directory) == f"the run in '{directory.path}' is over"
+    door = Door("tls://127.0.0.1:80", SECRET, os.getpid(), "/certificates")
+    with opened(directory, door):
+        assert find(directory) == door
     assert [path.name for path in directory.path.iterdir() if path.is_file()] == ["config.json"]
 
 
@@ -55,11 +58,19 @@ def test_a_run_in_one_process_says_what_helps_instead(directory: RunDirectory) -
 def test_the_door_of_a_run_that_was_killed_leads_nowhere(directory: RunDirectory) -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    directory.door.write_text(json.dumps({"pid": gone.pid, "address": "tcp://127.0.0.1:1", "secret": "00"}))
+    directory.door.write_text(
+        json.dumps({"pid": gone.pid, "address": "tcp://127.0.0.1:1", "secret": "00", "tls_dir": ""})
+    )
     assert refusal(directory) == f"the run in '{directory.path}' is over: its process, {gone.pid}, was killed"
 
 
-@pytest.mark.parametrize("written", ["", "{", "[]", "{}", '{"pid": "x"}', '{"pid": 1, "address": "a", "secret": "x"}'])
+@pytest.mark.parametrize(
+    "written",
+    [
+        *("", "{", "[]", "{}", '{"pid": "x"}', '{"pid": 1, "address": "a", "secret": "00"}'),
+        '{"pid": 1, "address": "a", "secret": "x", "tls_dir": ""}',
+    ],
+)
 def test_a_door_that_no_run_wrote_is_refused(directory: RunDirectory, written: str) -> None:
     directory.door.write_text(written)
     assert refusal(directory).startswith(f"'{directory.door}' is not what a run writes")

@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from orchestra.cli import main
+from orchestra.transport.tls import TLS_DIR_VARIABLE
 
 PATIENCE_S = 30.0
 EXPERIMENT = '''
@@ -200,6 +201,31 @@ def test_a_run_is_looked_into_by_many_and_not_disturbed(
     assert capsys.readouterr().err == f"orchestra: error: the run in '{run.run}' is over\n"
 
 
+def test_a_run_over_tls_is_looked_into_with_its_own_certificates(
+    going: Callable[..., Going],
+    capsys: pytest.CaptureFixture[str],
+    certificates: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = going("--listen", "tls://127.0.0.1:0", "--tls-dir", str(certificates("good")))
+
+    def look() -> dict[str, Any]:
+        monkeypatch.setenv(TLS_DIR_VARIABLE, "")
+        monkeypatch.delenv(TLS_DIR_VARIABLE)  # as in a shell that knows nothing of it; what `ps` sets is set back
+        return is_busy(capsys)
+
+    run.until(look)
+    monkeypatch.delenv(TLS_DIR_VARIABLE)
+    screen = Screen(run.run)
+    try:
+        screen.until("in a thread: comp")
+        assert screen.ends_on("q") == 0
+    finally:
+        screen.close()
+    assert run.ends() == 0
+    assert "guest" not in run.err
+
+
 def test_a_run_in_one_process_cannot_be_joined_and_says_what_to_do(
     going: Callable[..., Going], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -217,7 +243,7 @@ def test_a_door_behind_which_nobody_answers_is_one_line(
 ) -> None:
     run = going("--no-workers", "--single-process")
     run.until((run.run / "door.json").exists)
-    door = {"pid": run.process.pid, "address": "tcp://127.0.0.1:1", "secret": "00"}
+    door = {"pid": run.process.pid, "address": "tcp://127.0.0.1:1", "secret": "00", "tls_dir": ""}
     (run.run / "door.json").write_text(json.dumps(door))
     assert main(["ps"]) == 1
     assert capsys.readouterr().err == (

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trustme
 
 from orchestra import Message, Node, Request, UsageError
 from orchestra.cli import main as command
@@ -27,35 +26,12 @@ class DoubleMsg(Request[int]):
     n: int
 
 
-class Folders:
-    """Certificates of an authority, and of another one that is nobody to us."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._ours, self._theirs = trustme.CA(), trustme.CA()
-
-    def make(self, name: str, *, trusts: str = "ours", holds: str = "ours") -> Path:
-        """Write a folder that trusts one authority and holds a certificate of one."""
-        folder = self._path / name
-        folder.mkdir()
-        authorities = {"ours": self._ours, "theirs": self._theirs}
-        authorities[trusts].cert_pem.write_to_path(folder / "ca.pem")
-        leaf = authorities[holds].issue_cert("some-host")
-        leaf.cert_chain_pems[0].write_to_path(folder / "cert.pem")
-        key = folder / "key.pem"
-        key.touch(0o600)
-        leaf.private_key_pem.write_to_path(key)
-        return folder
+Certificates = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
-    return Folders(tmp_path_factory.mktemp("tls"))
-
-
-@pytest.fixture(scope="module")
-def good(folders: Folders) -> Path:
-    return folders.make("good")
+def good(certificates: Certificates) -> Path:
+    return certificates("good")
 
 
 @pytest.fixture
@@ -92,7 +68,7 @@ def test_two_nodes_talk_over_it(run: Run) -> None:
     [("stranger", {"holds": "theirs"}), ("gullible", {"trusts": "theirs"}), ("plain", None)],
 )
 def test_who_holds_no_certificate_of_the_run_is_not_let_in(
-    run: Run, folders: Folders, monkeypatch: pytest.MonkeyPatch, who: str, options: dict[str, str] | None
+    run: Run, certificates: Certificates, monkeypatch: pytest.MonkeyPatch, who: str, options: dict[str, str] | None
 ) -> None:
     monkeypatch.setattr("orchestra.peers.BACKOFF_S", 0.001)
 
@@ -102,7 +78,7 @@ def test_who_holds_no_certificate_of_the_run_is_not_let_in(
             if options is None:
                 address = address.replace("tls://", "tcp://")
             else:
-                monkeypatch.setenv(tls.TLS_DIR_VARIABLE, str(folders.make(who, **options)))
+                monkeypatch.setenv(tls.TLS_DIR_VARIABLE, str(certificates(who, **options)))
             with pytest.raises((Unreachable, HandshakeError)):
                 async with Node("leaf", join=address, secret=root.secret).running():
                     pytest.fail("let in")
@@ -128,9 +104,9 @@ def test_only_the_newest_protocol_is_spoken(good: Path) -> None:
     ids=["mode", "missing", "no certificate"],
 )
 def test_a_folder_that_will_not_do_is_refused_in_one_line(
-    folders: Folders, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Path], Any], text: str
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Path], Any], text: str
 ) -> None:
-    folder = folders.make(f"spoilt-{abs(hash(text))}")
+    folder = certificates("spoilt")
     spoil(folder)
     monkeypatch.setenv(tls.TLS_DIR_VARIABLE, str(folder))
     with pytest.raises(UsageError) as caught:
