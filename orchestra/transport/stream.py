@@ -14,8 +14,6 @@ from orchestra.transport.base import Accept, Listener
 from orchestra.transport.endpoint import Endpoint
 from orchestra.transport.frames import Outbox
 
-HANDSHAKE_S = 5.0
-"""How long the handshake of TLS may take; what comes after it is bounded by ours."""
 LINGER_S = 5.0
 """How long a peer that does not read is waited for when a connection is closed."""
 
@@ -122,37 +120,31 @@ class TcpTransport:
 
     async def listen(self, address: str, accept: Accept) -> Listener:
         host, port = self._host_port(address)
-        context = self._context(dialing=False)
-        patience = None if context is None else HANDSHAKE_S
         try:
-            server = await asyncio.get_running_loop().create_server(
-                lambda: StreamConnection(accept), host, port, ssl=context, ssl_handshake_timeout=patience
-            )
+            server = await asyncio.get_running_loop().create_server(lambda: StreamConnection(accept), host, port)
         except OSError as error:
             raise UsageError(f"cannot listen at {address}: {error.strerror or error}") from error
-        bound = server.sockets[0].getsockname()[1]
-        return _StreamListener(server, f"{self.scheme}://{f'[{host}]' if ':' in host else host}:{bound}")
+        return _StreamListener(server, self._address(host, server.sockets[0].getsockname()[1]))
 
     async def clear(self, address: str) -> None:
         """A dead process leaves nothing behind."""
 
     async def dial(self, address: str) -> StreamConnection:
+        return await self._reach(address)
+
+    async def _reach(self, address: str, **options: Any) -> StreamConnection:
+        """Connect; `options` are the loop's."""
         host, port = self._host_port(address)
-        context = self._context(dialing=True)
-        patience = None if context is None else HANDSHAKE_S
         try:
-            _, connection = await asyncio.get_running_loop().create_connection(
-                StreamConnection, host, port, ssl=context, ssl_handshake_timeout=patience
-            )
+            _, connection = await asyncio.get_running_loop().create_connection(StreamConnection, host, port, **options)
         except ssl.SSLError as error:
             raise HandshakeError(f"{address} does not show a certificate of this run: {error.reason}") from error
         except OSError as error:
             raise _failure(address, error) from error
         return connection
 
-    def _context(self, *, dialing: bool) -> ssl.SSLContext | None:
-        """What is shown to, and demanded of, the other side; nothing here."""
-        return None
+    def _address(self, host: str, port: int) -> str:
+        return f"{self.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
     def _host_port(self, address: str) -> tuple[str, int]:
         host, separator, port = address.removeprefix(f"{self.scheme}://").rpartition(":")

@@ -20,11 +20,26 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from structlog.testing import capture_logs
 
-from orchestra import AskFailed, Axes, Lane, MailboxFull, Message, Node, Ref, Request, TerminatedMsg, Unreachable, codec
+from orchestra import (
+    AskFailed,
+    Axes,
+    Lane,
+    MailboxFull,
+    Message,
+    Node,
+    Ref,
+    Request,
+    TerminatedMsg,
+    Unreachable,
+    codec,
+    handshake,
+    peers,
+)
 from orchestra.errors import FrameError
 from orchestra.run import run_loop
 from orchestra.system import StopMsg
 from orchestra.testing import Probe
+from orchestra.transport import tls
 from orchestra.transport.base import Connection
 from orchestra.transport.frames import Frame, Kind, Limits, frame_bytes
 from orchestra.transport.registry import transport_for
@@ -391,6 +406,11 @@ def test_a_peer_that_does_not_prove_itself_in_time_is_let_go(meet: Root, monkeyp
 
     lines = meet(conversation)
     assert [line["reason"].partition(" ")[2] for line in lines] == ["did not prove itself within 0.02 s"] * 2
+
+
+def test_a_try_that_takes_as_long_as_one_may_is_over_before_its_peer_is_taken_for_dead() -> None:
+    assert peers.DIAL_S + handshake.PROOF_SECONDS <= peers.ABSENT_BEATS * peers.HEARTBEAT_S
+    assert tls.HANDSHAKE_S <= peers.DIAL_S  # a part of it
 
 
 def test_only_so_many_unproven_peers_are_let_in(meet: Root, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """tls://: what every transport does, and who is not let in."""
 
+import asyncio
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -83,6 +84,66 @@ def test_who_holds_no_certificate_of_the_run_is_not_let_in(
                 async with Node("leaf", join=address, secret=root.secret).running():
                     pytest.fail("let in")
             assert root.statistics().peers == ()
+
+    run(main())
+
+
+@pytest.mark.usefixtures("member")
+@pytest.mark.parametrize("said", [b"", b"\x16\x03\x01", b"no hello of TLS at all"], ids=["silent", "halting", "noisy"])
+def test_only_so_many_handshakes_are_under_way_and_members_come_in_when_there_is_room(
+    run: Run, monkeypatch: pytest.MonkeyPatch, said: bytes
+) -> None:
+    limit = 8
+    monkeypatch.setattr("orchestra.transport.tls.MAX_HANDSHAKES", limit)
+    monkeypatch.setattr("orchestra.transport.tls.HANDSHAKE_S", 600.0)  # nobody is let go because of the time
+
+    async def main() -> None:
+        async with Node("root", listen=ADDRESS).running() as root:
+            host, port = root.listening.removeprefix("tls://").split(":")
+            callers: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+            ends: list[asyncio.Task[bytes]] = []
+            for _ in range(10 * limit):
+                reader, writer = await asyncio.open_connection(host, int(port))
+                callers.append((reader, writer))
+                writer.write(said)
+                ends.append(asyncio.create_task(_to_the_end(reader)))
+            if said.startswith(b"no"):
+                await asyncio.gather(*ends)  # who speaks something else makes room again at once
+            else:
+                while sum(not end.done() for end in ends) > limit:
+                    await asyncio.wait([end for end in ends if not end.done()], return_when=asyncio.FIRST_COMPLETED)
+                with pytest.raises(Unreachable):
+                    async with Node("leaf", join=root.listening, secret=root.secret).running():
+                        pytest.fail("let in")
+                for _, writer in callers:
+                    writer.transport.abort()
+                await asyncio.gather(*ends)
+            async with Node("leaf", join=root.listening, secret=root.secret).running() as leaf:
+                assert leaf.statistics().peers == ("root",)
+            for _, writer in callers:
+                writer.transport.abort()
+
+    monkeypatch.setattr("orchestra.peers.BACKOFF_S", 0.001)
+    run(main())
+
+
+async def _to_the_end(reader: asyncio.StreamReader) -> bytes:
+    try:
+        return await reader.read()
+    except ConnectionError:
+        return b""
+
+
+@pytest.mark.usefixtures("member")
+def test_a_node_that_stops_waits_for_no_handshake(run: Run) -> None:
+    async def main() -> None:
+        async with Node("root", listen=ADDRESS).running() as root:
+            host, port = root.listening.removeprefix("tls://").split(":")
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(b"\x16")
+            await asyncio.sleep(0)
+        await _to_the_end(reader)
+        writer.close()
 
     run(main())
 
