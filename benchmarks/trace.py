@@ -28,8 +28,9 @@ from orchestra.clock import RealClock
 from orchestra.codec import Encoder
 from orchestra.trace.index import TraceIndex
 from orchestra.trace.layout import Entry
+from orchestra.trace.naming import MessageType
 from orchestra.trace.reader import TraceFile
-from orchestra.trace.records import Header, Kind, MessageType
+from orchestra.trace.records import Header, Kind
 from orchestra.trace.writer import TraceWriter
 
 EXPERIMENT = Path(__file__).resolve().parent.parent / "experiments" / "qmix_8m.py"

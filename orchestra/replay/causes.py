@@ -1,7 +1,9 @@
 """What led to a delivery: who sent it while doing what, and why that was being done."""
 
 from orchestra.replay.divergence import named
-from orchestra.trace.records import Activation, Asked, Delivery, MessageId, Sent, TimerSet
+from orchestra.trace.effects import Asked, Sent, TimerSet
+from orchestra.trace.naming import MessageId
+from orchestra.trace.records import Activation, Delivery
 from orchestra.trace.run_trace import RunTrace
 
 MOST = 6

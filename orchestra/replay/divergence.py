@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from orchestra.replay.difference import Difference
-from orchestra.trace.records import Delivery, MessageId
+from orchestra.trace.naming import MessageId
+from orchestra.trace.records import Delivery
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,8 @@ from orchestra.message import REGISTRY, Message
 from orchestra.replay.stage import Recipe
 from orchestra.topology import Topology
 from orchestra.trace.cell_recorder import source_hash
-from orchestra.trace.records import Header, Life, MessageType
+from orchestra.trace.naming import MessageType
+from orchestra.trace.records import Header, Life
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,7 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 from orchestra.replay.difference import Difference, shown
-from orchestra.trace.records import (
-    Activation,
+from orchestra.trace.effects import (
     Answered,
     AnswerGiven,
     AnswerRefused,
@@ -31,6 +30,7 @@ from orchestra.trace.records import (
     Watched,
     Withdrawn,
 )
+from orchestra.trace.records import Activation
 
 E = TypeVar("E", bound=Effect)
 Input = Told | SendFailed | Answered | AskFailed | Offloaded | Withdrawn

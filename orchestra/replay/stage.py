@@ -27,16 +27,11 @@ from orchestra.replay.loop import QuietLoop
 from orchestra.replay.performance import Performance, Said
 from orchestra.replay.script import Input, Key, Script, key_of, told_of
 from orchestra.seeding import generator_for
-from orchestra.trace.records import (
-    Activation,
-    Answer,
+from orchestra.trace.effects import (
     Answered,
     AnswerGiven,
     AnswerRefused,
     Asked,
-    Birth,
-    Delivery,
-    Header,
     MonotonicRead,
     NowRead,
     Offloaded,
@@ -49,9 +44,8 @@ from orchestra.trace.records import (
     Watched,
     Withdrawn,
 )
-from orchestra.trace.records import (
-    AskFailed as AskHasFailed,
-)
+from orchestra.trace.effects import AskFailed as AskHasFailed
+from orchestra.trace.records import Activation, Answer, Birth, Delivery, Header
 
 T = TypeVar("T")
 Recipe = Callable[[], Actor[Any]]

@@ -19,14 +19,12 @@ from orchestra.clock import Clock, Handle
 from orchestra.envelope import Envelope
 from orchestra.message import Message, Request, isolated
 from orchestra.ref import Ref
-from orchestra.trace.recorder import Recorder
-from orchestra.trace.records import (
+from orchestra.trace.effects import (
     Answered,
     AnswerGiven,
     AnswerRefused,
     Asked,
     AskFailed,
-    Kind,
     MonotonicRead,
     NowRead,
     Offloaded,
@@ -40,6 +38,8 @@ from orchestra.trace.records import (
     Watched,
     Withdrawn,
 )
+from orchestra.trace.recorder import Recorder
+from orchestra.trace.records import Kind
 
 if TYPE_CHECKING:
     from orchestra.cell import Cell

@@ -12,9 +12,11 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestra.trace.effects import Asked, Sent, TimerSet
 from orchestra.trace.layout import PREFIX
+from orchestra.trace.naming import MessageType
 from orchestra.trace.reader import Place, TraceFile
-from orchestra.trace.records import Asked, Damage, Kind, MessageType, Record, Sent, TimerSet
+from orchestra.trace.records import Damage, Kind, Record
 
 MAGIC = b"ORINDEX1"
 CHUNK = 1 << 16

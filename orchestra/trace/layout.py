@@ -20,19 +20,16 @@ from orchestra.codec import ARRAY, DTYPES, REF
 from orchestra.errors import TraceError
 from orchestra.message import AnyArray
 from orchestra.ref import Ref
+from orchestra.trace.effects import EFFECTS, AnswerGiven, AnswerRefused, Asked, Effect, Sent, TimerSet, Withdrawn
+from orchestra.trace.naming import MessageId, MessageType
 from orchestra.trace.records import (
-    EFFECTS,
     INPUTS,
     PHASES,
     Answer,
-    AnswerGiven,
-    AnswerRefused,
-    Asked,
     Birth,
     Close,
     Delivery,
     Digest,
-    Effect,
     End,
     Experiment,
     Failure,
@@ -41,12 +38,7 @@ from orchestra.trace.records import (
     Header,
     Kind,
     Late,
-    MessageId,
-    MessageType,
     Record,
-    Sent,
-    TimerSet,
-    Withdrawn,
 )
 
 MAGIC = b"ORTRACE\n"

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from orchestra.message import AnyArray
 from orchestra.ref import Ref
 from orchestra.trace.index import TraceIndex
-from orchestra.trace.records import Delivery, Digest, Handled, Header, Kind, MessageId
+from orchestra.trace.naming import MessageId
+from orchestra.trace.records import Delivery, Digest, Handled, Header, Kind
 from orchestra.trace.run_trace import Recording, RunTrace
 from orchestra.trace.where import Where
 

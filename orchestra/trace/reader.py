@@ -25,7 +25,8 @@ from orchestra.trace.layout import (
     header_of,
     type_of,
 )
-from orchestra.trace.records import Damage, Header, Kind, MessageType, Record
+from orchestra.trace.naming import MessageType
+from orchestra.trace.records import Damage, Header, Kind, Record
 
 _KINDS = {int(kind): kind for kind in Kind}
 _NAME = re.compile(r"(?P<node>.+)\.(?P<generation>\d+)(?P<flight>\.flight-\d+)?\.(?P<segment>\d+)\.trace")

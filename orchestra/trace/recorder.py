@@ -9,7 +9,8 @@ from orchestra.log import get as get_log
 from orchestra.message import Message, Request
 from orchestra.trace.filters import Filters
 from orchestra.trace.layout import Entry
-from orchestra.trace.records import GENERATION_SHIFT, Kind, MessageType
+from orchestra.trace.naming import GENERATION_SHIFT, MessageType
+from orchestra.trace.records import Kind
 
 
 class Sink(Protocol):

@@ -16,8 +16,9 @@ from orchestra.trace.backlog import Backlog
 from orchestra.trace.filters import Filters
 from orchestra.trace.flight import FLIGHT_BYTES, FlightRing
 from orchestra.trace.layout import VERSION
+from orchestra.trace.naming import MessageType
 from orchestra.trace.recorder import Recorder, Sink
-from orchestra.trace.records import Experiment, Header, MessageType, Mode
+from orchestra.trace.records import Experiment, Header, Mode
 from orchestra.trace.writer import TraceWriter
 
 MIB = 1 << 20

@@ -12,9 +12,11 @@ from typing import Protocol
 import numpy as np
 
 from orchestra.errors import TraceError, UsageError
+from orchestra.trace.effects import Asked, Sent, TimerSet
 from orchestra.trace.index import TraceIndex
+from orchestra.trace.naming import MessageId
 from orchestra.trace.query import Seen, find_message
-from orchestra.trace.records import Asked, Delivery, Handled, Kind, MessageId, Sent, TimerSet
+from orchestra.trace.records import Delivery, Handled, Kind
 from orchestra.trace.run_trace import Recording, RunTrace
 
 WORDS = "orchestra.stories"

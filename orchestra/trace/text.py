@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from orchestra.ref import Ref
-from orchestra.trace.records import Digest, Effect, MessageId, MessageType
+from orchestra.trace.effects import Effect
+from orchestra.trace.naming import MessageId, MessageType
+from orchestra.trace.records import Digest
 
 SHORT = 6
 """Elements of an array up to which they are shown."""

@@ -24,7 +24,8 @@ from orchestra.trace.layout import (
     preamble,
     type_body,
 )
-from orchestra.trace.records import INPUTS, Close, Gap, Header, Kind, MessageType
+from orchestra.trace.naming import MessageType
+from orchestra.trace.records import INPUTS, Close, Gap, Header, Kind
 
 SEGMENT_BYTES = 1 << 30
 RESERVE_BYTES = 512 << 20

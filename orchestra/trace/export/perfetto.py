@@ -4,8 +4,10 @@ import json
 from collections.abc import Iterator
 from typing import Any, TextIO
 
+from orchestra.trace.effects import Answered, AnswerGiven, Asked, Sent, TimerSet
+from orchestra.trace.naming import MessageId
 from orchestra.trace.query import Query
-from orchestra.trace.records import Answered, AnswerGiven, Asked, Delivery, Handled, Kind, MessageId, Sent, TimerSet
+from orchestra.trace.records import Delivery, Handled, Kind
 from orchestra.trace.run_trace import Recording, RunTrace
 from orchestra.trace.text import as_json
 from orchestra.trace.timeline import Timeline

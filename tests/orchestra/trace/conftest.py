@@ -15,7 +15,8 @@ from orchestra import Actor, Message, Node, Ref, on
 from orchestra.codec import Encoder
 from orchestra.testing import ManualClock, settle
 from orchestra.trace.layout import Entry
-from orchestra.trace.records import Experiment, Header, Kind, MessageType
+from orchestra.trace.naming import MessageType
+from orchestra.trace.records import Experiment, Header, Kind
 from orchestra.trace.settings import TraceSettings
 from orchestra.trace.writer import TraceWriter, open_new
 

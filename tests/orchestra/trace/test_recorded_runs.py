@@ -13,7 +13,8 @@ import pytest
 
 from orchestra.cli import main
 from orchestra.flags import FlagParser
-from orchestra.trace.records import Delivery, Sent
+from orchestra.trace.effects import Sent
+from orchestra.trace.records import Delivery
 from orchestra.trace.run_trace import RunTrace
 from orchestra.trace.settings import TraceSettings
 

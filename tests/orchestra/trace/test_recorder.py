@@ -13,14 +13,11 @@ from numpy.typing import NDArray
 from orchestra import Actor, Axes, Message, Node, Ref, Request, Restart, Stop, Supervision, freeze, on
 from orchestra.errors import AskFailed, MailboxFull
 from orchestra.testing import ManualClock, settle
-from orchestra.trace.records import (
-    Activation,
+from orchestra.trace.effects import (
     Answered,
     AnswerGiven,
     AnswerRefused,
     Asked,
-    Delivery,
-    Digest,
     MonotonicRead,
     NowRead,
     Offloaded,
@@ -33,7 +30,8 @@ from orchestra.trace.records import (
     Told,
     Watched,
 )
-from orchestra.trace.records import AskFailed as AskFailure
+from orchestra.trace.effects import AskFailed as AskFailure
+from orchestra.trace.records import Activation, Delivery, Digest
 from orchestra.trace.run_trace import RunTrace
 from orchestra.trace.settings import TraceSettings
 
