@@ -26,6 +26,7 @@ import numpy as np
 
 from orchestra.clock import RealClock
 from orchestra.codec import Encoder
+from orchestra.trace.encoding import RecordEncoder
 from orchestra.trace.index import TraceIndex
 from orchestra.trace.layout import Entry
 from orchestra.trace.naming import MessageType
@@ -96,7 +97,8 @@ def seek(deliveries: int) -> None:
     types = {1: MessageType("bench.CountMsg", bytes(8), ("count", "note"), request=False)}
     header = Header("bench", 1, 0, "full", 0.0, 0.0, 0, False, 1, "", {}, None, "recorded")
     with tempfile.TemporaryDirectory() as folder:
-        writer = TraceWriter(Path(folder), "bench.1", header, types, clock=RealClock(), values=True)
+        coder = RecordEncoder(types=types)
+        writer = TraceWriter(Path(folder), "bench.1", header, coder, clock=RealClock(), values=True)
         encoder = Encoder()
         since = perf_counter()
         batch: list[Entry] = []

@@ -26,6 +26,9 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
+State = Mapping[str, Any]
+"""What an actor holds, by names of its own."""
+
 ACTORS: dict[str, type["Actor[Any]"]] = {}
 """Every actor class of this process, as `module:qualname`: what another node may ask for. One defined again under its
 name replaces the older one."""
@@ -130,6 +133,23 @@ class Actor(Generic[M]):
 
     async def stopped(self) -> None:
         """Run once, after the last message of a graceful stop. Does nothing by default."""
+
+    def snapshot(self) -> State | None:
+        """Return all that this actor holds, so that `restore` makes another of its class go on as this one would.
+
+        The flight recorder asks for it now and then, between two messages, and keeps the newest: a failure can then be
+        replayed from there, long after the actor's birth is forgotten. Its random numbers are kept beside it.
+
+        Returns:
+            What a message may hold, by name: plain values, arrays, refs. Arrays are copied unless they are frozen;
+            a message in it comes back as a dict of its fields. None where the state cannot be told now, and from a
+            class that does not say, as by default.
+        """
+        return None
+
+    def restore(self, state: State) -> None:
+        """Hold what `snapshot` returned, from now on. Called on an actor just constructed, instead of `started`."""
+        raise NotImplementedError(f"{type(self).__name__} takes snapshots, but does not say how to restore one")
 
     @property
     def me(self) -> Ref[M]:

@@ -258,9 +258,28 @@ class Cell:
         except KeyError:
             pass
         else:
-            if self._put_told(sender, message, FLAT if weigh is None else weigh(message)):
+            if self._put_told((sender, message, FLAT if weigh is None else weigh(message))):
                 return None
         return self.admit(self.enclose(sender, message))
+
+    def accept_recorded(
+        self, sender: str, message: Message, number: int, clock: int, now: float
+    ) -> Awaitable[None] | None:
+        """As `accept`, of a recorded sender: with the message's number, and when it was told by both clocks."""
+        try:
+            weigh = self._handed_over[type(message)]
+        except KeyError:
+            pass
+        else:
+            if self._put_told((sender, message, FLAT if weigh is None else weigh(message), number, now)):
+                return None
+        return self.admit(self.enclose_recorded(sender, message, number, clock, now))
+
+    def enclose_recorded(self, sender: str, message: Message, number: int, clock: int, now: float) -> Envelope:
+        """As `enclose`, of a recorded sender."""
+        envelope = self.enclose(sender, message)
+        envelope.number, envelope.clock, envelope.queued = number, clock, now
+        return envelope
 
     def admit(self, envelope: Envelope) -> Awaitable[None] | None:
         """Queue what `enclose` returned; return what to await if there is no room yet."""
@@ -427,7 +446,7 @@ class Cell:
                 self._busy_since = self._message_since = monotonic()
                 continue
             if type(item) is tuple:
-                sender, message, _ = item
+                sender, message = item[0], item[1]
                 request = None
             else:
                 assert isinstance(item, Envelope)
@@ -438,7 +457,7 @@ class Cell:
                 delivered.turn(kind, sender)
             delivered.count += 1
             if recorder is not None:
-                recorder.delivered(item if isinstance(item, Envelope) else Envelope(self.address, *item))
+                recorder.delivered(item)
             handler = handlers.get(kind)
             if handler is None:
                 self._handle_system(message)
@@ -517,7 +536,7 @@ class Cell:
         self.requests.fail_in_hand(gone)
         self.requests.drop(gone)
         for item in self.mailbox.drain():
-            envelope = item if isinstance(item, Envelope) else Envelope(self.address, *item)
+            envelope = item if isinstance(item, Envelope) else Envelope(self.address, item[0], item[1], item[2])
             if envelope.correlation:
                 self.node.asks.fail(envelope, gone)
             elif isinstance(envelope.message, WatchMsg):

@@ -8,8 +8,9 @@ from orchestra.errors import ActorStopped, MailboxFull
 from orchestra.message import Lane, Message
 from orchestra.system import MailboxStatistics
 
-Told = tuple[str, Message, int]
-"""A message while it waits, with its sender and its bytes. Most need no more, and an envelope costs more to make."""
+Told = tuple[str, Message, int] | tuple[str, Message, int, int, float]
+"""A message while it waits, with its sender and its bytes; where it is recorded also its number, and since when it
+waits. Most need no more, and an envelope costs more to make."""
 
 CAPACITY = 4096
 CAPACITY_BYTES = 256 << 20
@@ -92,15 +93,15 @@ class Mailbox:
         self._wake()
         return True
 
-    def put_told(self, sender: str, message: Message, nbytes: int) -> bool:
+    def put_told(self, told: Told) -> bool:
         """Queue a message of this node in the ordered lane; return false if that takes more than there being room.
 
         This is the way of most messages, and does the least.
         """
-        total = self._nbytes + nbytes
+        total = self._nbytes + told[2]
         if len(self._ordered) >= self._capacity or total > self._capacity_bytes or self._writers or self._closed:
             return False
-        self._ordered.append((sender, message, nbytes))
+        self._ordered.append(told)
         self._nbytes = total
         if self._reader is not None:
             self._wake()

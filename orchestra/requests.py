@@ -30,6 +30,11 @@ class Requests:
         self.asked: set[asyncio.Future[Any]] = set()
         """What the actor, and tasks that it started, wait for."""
 
+    @property
+    def idle(self) -> bool:
+        """Whether it owes no answer and waits for none."""
+        return self._in_hand is None and not self._parked and not self.asked
+
     # Answering
 
     async def answer(self, envelope: Envelope, call: Callable[[Any], Any], is_async: bool) -> None:

@@ -1,10 +1,12 @@
 """The way from the loop to the file: a bounded queue and the thread that empties it. Nobody ever waits for the disk."""
 
+import math
 import threading
 from collections import Counter, deque
+from collections.abc import Iterable
 
 from orchestra import log
-from orchestra.trace.layout import Entry
+from orchestra.trace.encoding import Draft
 from orchestra.trace.writer import TraceWriter
 
 BACKLOG_BYTES = 256 << 20
@@ -36,10 +38,15 @@ class Backlog:
         limit: bytes that may wait.
     """
 
+    at_once = True
+    snapshot_every = math.inf
+    """A file that has the birth needs no states."""
+    total = 0
+
     def __init__(self, writer: TraceWriter, *, limit: int = BACKLOG_BYTES) -> None:
         self._writer = writer
         self._limit = limit
-        self._waiting: deque[Entry | _Missed] = deque()
+        self._waiting: deque[Draft | _Missed] = deque()
         self._put_bytes = 0
         self._done_bytes = 0
         self._missed: _Missed | None = None
@@ -50,15 +57,17 @@ class Backlog:
         self._thread = threading.Thread(target=self._run, name="trace writer", daemon=True)
         self._thread.start()
 
-    def put(self, entry: Entry) -> None:
+    def put(self, draft: Draft) -> None:
         """Queue a record, or drop it."""
+        nbytes = draft[3]
         waiting = self._put_bytes - self._done_bytes
-        if waiting + entry.nbytes > self._limit and waiting:
+        if waiting + nbytes > self._limit and waiting:
+            _, actor, clock, *_ = draft
             if self._missed is None:
-                self._missed = _Missed(entry.clock)
-            self._missed.actors[entry.actor] += 1
-            self._missed.nbytes += entry.nbytes
-            self._missed.last_clock = entry.clock
+                self._missed = _Missed(clock)
+            self._missed.actors[actor] += 1
+            self._missed.nbytes += nbytes
+            self._missed.last_clock = clock
             if not self._warned:
                 self._warned = True
                 self._log.warning("the trace cannot keep up; records are left out and counted", waiting_bytes=waiting)
@@ -66,20 +75,24 @@ class Backlog:
         if self._missed is not None:
             self._waiting.append(self._missed)
             self._missed = None
-        self._waiting.append(entry)
-        self._put_bytes += entry.nbytes
-        if waiting + entry.nbytes > WAKE_BYTES:
+        self._waiting.append(draft)
+        self._put_bytes += nbytes
+        if waiting + nbytes > WAKE_BYTES:
             self._news.set()
 
-    def failed(self, reason: str) -> None:
+    def put_snapshot(self, draft: Draft) -> None:
+        """Queue it as any other record."""
+        self.put(draft)
+
+    def failed(self, reason: str, in_hand: Iterable[Draft] = ()) -> None:
         """An actor failed: what is known goes to the file now."""
         self._news.set()
 
-    def dump(self, reason: str) -> None:
+    def dump(self, reason: str, in_hand: Iterable[Draft] = ()) -> None:
         """Somebody wants to see what is known so far."""
         self._news.set()
 
-    def close(self, deadline: float = 30.0) -> None:
+    def close(self, in_hand: Iterable[Draft] = (), deadline: float = 30.0) -> None:
         """Write what waits, close the file, and report what was left out. What the deadline (seconds) cuts is lost."""
         if self._closing:
             return
@@ -110,19 +123,19 @@ class Backlog:
             self._waiting.clear()
 
     def _write_batch(self) -> None:
-        batch: list[Entry] = []
+        batch: list[Draft] = []
         nbytes = 0
         while self._waiting and len(batch) < BATCH and nbytes < WAKE_BYTES:
-            entry = self._waiting.popleft()
-            if isinstance(entry, _Missed):
-                self._writer.write(batch)
+            draft = self._waiting.popleft()
+            if isinstance(draft, _Missed):
+                self._writer.record(batch)
                 batch = []
                 self._writer.missed(
-                    "the disk was too slow", entry.actors, entry.nbytes, entry.first_clock, entry.last_clock
+                    "the disk was too slow", draft.actors, draft.nbytes, draft.first_clock, draft.last_clock
                 )
                 continue
-            batch.append(entry)
-            nbytes += entry.nbytes
+            batch.append(draft)
+            nbytes += draft[3]
         if batch:
-            self._writer.write(batch)
+            self._writer.record(batch)
         self._done_bytes += nbytes

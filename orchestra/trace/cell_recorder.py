@@ -1,14 +1,15 @@
 """The recorder of one cell: what comes in and what goes out passes through here, where anything is recorded at all.
 
 The cell calls `born`, `delivered`, `handled` and so on at the turns of its life; what its actor does to the world
-(tell, ask, set a timer, read the clock) goes through the methods of the same names.
+(tell, ask, set a timer, read the clock) goes through the methods of the same names. Nothing is encoded here: messages
+do not change, so they are kept, and written down only if somebody wants to read of them.
 """
 
 import asyncio
 import hashlib
 import inspect
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -17,29 +18,14 @@ from orchestra import codec
 from orchestra.actor import Actor
 from orchestra.clock import Clock, Handle
 from orchestra.envelope import Envelope
-from orchestra.message import Message, Request, isolated
-from orchestra.ref import Ref
-from orchestra.trace.effects import (
-    Answered,
-    AnswerGiven,
-    AnswerRefused,
-    Asked,
-    AskFailed,
-    MonotonicRead,
-    NowRead,
-    Offloaded,
-    SendFailed,
-    Sent,
-    Spawned,
-    StopRequested,
-    TimerCancelled,
-    TimerSet,
-    Told,
-    Watched,
-    Withdrawn,
-)
+from orchestra.mailbox import Told
+from orchestra.message import FLAT, Message, Request, size_of
+from orchestra.trace import effects
+from orchestra.trace.encoding import Draft
+from orchestra.trace.keeping import holds_messages, kept, kept_message
 from orchestra.trace.recorder import Recorder
 from orchestra.trace.records import Kind
+from orchestra.trace.snapshots import Snapshots
 
 if TYPE_CHECKING:
     from orchestra.cell import Cell
@@ -47,9 +33,17 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 START, MESSAGE, STOP = 0, 1, 2
+DELIVERY_BYTES = 900
+"""What a delivery takes in memory beside what its message weighs, about …"""
+HANDLED_BYTES = 400
+"""… what its end takes …"""
+EFFECT_BYTES = 200
+"""… and an effect."""
+MOST_EFFECTS = 1024
+"""Effects of an activation that is under way that are held before they are handed on."""
+_SENT = effects.Sent.code
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-_ATOMS = (type(None), bool, int, float, str, bytes, Ref)
 
 
 class CellRecorder:
@@ -59,18 +53,23 @@ class CellRecorder:
         self.clock: Clock = _RecordedClock(self, recorder.clock)
         """What the actor reads the time from."""
         self._recorder = recorder
+        self._sink = recorder.sink
+        self._put = recorder.sink.put
+        self._monotonic = recorder.clock.monotonic
         self._cell = cell
         self._address = cell.address
         self._parent: tuple[str, int, int] | None = None
         self._arguments: tuple[Any, Any] = (None, None)
+        self._snapshots = Snapshots(recorder, cell)
         self._sent = recorder.base
         self._incarnation = -1
         self._n = 0
         self._phase = START
         self._active = False
         self._began = 0.0
-        self._effects: list[list[Any]] = []
-        self._types: list[int] = []
+        self._told: tuple[Any, ...] = ()  # the message in hand, where that was not handed on yet
+        self._effects: list[tuple[Any, ...]] = []
+        self._weight = 0  # of the effects
         self._timers: set[int] = set()
         self._offloads = 0
         self._reason = ""
@@ -82,68 +81,107 @@ class CellRecorder:
             return None
         return cls(recorder, cell)
 
+    def in_hand(self) -> list[Draft]:
+        """Return what it has not handed on: the delivery that is under way."""
+        return [self._delivery()] if self._told else []
+
     # The turns of its life, told by the cell
 
     def child_of(self, parent: "CellRecorder", recipe: Callable[[], Actor[Any]]) -> None:
-        """It was spawned by another actor."""
+        """It was spawned by another actor of this node."""
         self._parent = (parent._address, parent._incarnation, parent._n)
-        if isinstance(recipe, partial):
-            given = (list(recipe.args), dict(recipe.keywords))
-            # A message among them would come back as a mere dict, so such a child cannot be rebuilt from the record.
-            if not _holds_messages(given) and self._recorder.encodes(given):
-                self._arguments = given
+        # A message among them would come back as a mere dict, so such a child cannot be rebuilt from the record.
+        if isinstance(recipe, partial) and not holds_messages((recipe.args, recipe.keywords)):
+            self.given(recipe.args, recipe.keywords)
+
+    def given(self, args: Any, kwargs: Mapping[str, Any]) -> None:
+        """Take note of what its constructor is given, where that can be written down."""
+        try:
+            given = (kept(list(args)), kept(dict(kwargs)))
+            codec.Encoder().encode(given)
+        except (TypeError, ValueError, OverflowError):
+            return
+        self._arguments = given
 
     def born(self) -> None:
         """An incarnation begins: next come the constructor and `started`."""
         recorder = self._recorder
         if self._incarnation >= 0:
             self._end(self._reason, final=False)
+        recorder.cells.add(self)
         self._incarnation += 1
         self._n = 0
         self._timers.clear()
+        self._snapshots.begin()
         kind = self._cell.kind
         parent = self._parent
         if parent is None and self._cell.parent:
             parent = (self._cell.parent, 0, 0)  # of another node; which of its activations it was, that node knows
         origin = "planned" if self._address in recorder.planned else "outside" if parent is None else "child"
-        clock, now = recorder.tick(), recorder.clock.monotonic()
-        row: list[Any] = [self._address, self._incarnation, clock, now]
-        row += [f"{kind.__module__}:{kind.__qualname__}", source_hash(kind), origin, self._sent]
-        row += [*(parent or ("", 0, 0)), *self._arguments]
-        recorder.put(Kind.BIRTH, self._address, clock, row)
+        clock, now = recorder.tick(), self._monotonic()
+        row = (
+            *(self._address, self._incarnation, clock, now),
+            *(f"{kind.__module__}:{kind.__qualname__}", source_hash(kind), origin, self._sent),
+            *(parent or ("", 0, 0)),
+            *self._arguments,
+        )
+        self._put((Kind.BIRTH, self._address, clock, DELIVERY_BYTES, *row))
         self._begin(START, now)
 
-    def delivered(self, envelope: Envelope) -> None:
+    def delivered(self, item: Told | Envelope) -> None:
         """A message leaves the mailbox for its handler."""
-        recorder = self._recorder
+        recorder, sink, address = self._recorder, self._sink, self._address
+        if sink.total >= self._snapshots.due:
+            self._snapshots.take(self._incarnation, self._n + 1)
         self._n += 1
-        clock, now = recorder.tick(), recorder.clock.monotonic()
-        message = envelope.message
-        number, keep = recorder.type_of(type(message))
-        timer = envelope.sender == self._address and envelope.number in self._timers
+        recorder.logical = clock = recorder.logical + 1
+        now = self._monotonic()
+        correlation = number = 0
+        queued = 0.0
+        if type(item) is not tuple:
+            assert isinstance(item, Envelope)
+            sender, message, nbytes = item.sender, item.message, item.nbytes
+            correlation, number, queued = item.correlation, item.number, item.queued
+        elif len(item) == 5:
+            sender, message, nbytes, number, queued = item
+        else:
+            sender, message, nbytes = item
+        if not message.wire.immutable:
+            message = codec.copied(message)
+        timer = number in self._timers and sender == address
         if timer:
-            self._timers.discard(envelope.number)
-        waited = now - envelope.queued if envelope.queued else 0.0
-        row = [self._address, self._incarnation, self._n, clock, now, waited, envelope.sender, envelope.number, number]
-        row += [envelope.correlation, envelope.nbytes, timer, codec.values_of(message) if keep else None]
-        recorder.put(Kind.DELIVERY, self._address, clock, row, (number,))
-        self._begin(MESSAGE, now)
+            self._timers.discard(number)
+        waited = now - queued if queued else 0.0
+        self._told = (clock, waited, sender, number, message, correlation, nbytes, timer)
+        self._phase = MESSAGE
+        self._began = now
+        self._active = True
+        self._offloads = 0
+        if sink.at_once:
+            self._hand_on()
 
     def stopping(self) -> None:
         """Next comes `stopped`."""
         self._n += 1
-        self._begin(STOP, self._recorder.clock.monotonic())
+        self._begin(STOP, self._monotonic())
 
     def handled(self, failure: list[Any] | None = None) -> None:
         """The activation is over."""
         recorder = self._recorder
-        clock = recorder.tick()
-        seconds = recorder.clock.monotonic() - self._began
-        row = [self._address, self._incarnation, self._n, self._phase, clock, self._began, seconds]
-        effects, self._effects = self._effects, []
-        types, self._types = self._types, []
+        recorder.logical = clock = recorder.logical + 1
+        began, nbytes = self._began, HANDLED_BYTES
+        done: Sequence[tuple[Any, ...]] = ()
+        if self._effects:
+            done, self._effects = self._effects, []
+            nbytes += self._weight
+            self._weight = 0
+        told, self._told = self._told, ()
+        if told:
+            nbytes += DELIVERY_BYTES + told[6]
+        seconds = self._monotonic() - began
+        row = (Kind.HANDLED, self._address, clock, nbytes, self._incarnation, self._n, self._phase, began, seconds)
+        self._put((*row, done, failure, *told))
         self._active = False
-        recorder.put(Kind.HANDLED, self._address, clock, [*row, effects, failure], types)
 
     def failed(self, error: BaseException, *, expected: bool) -> None:
         """The incarnation failed; `expected` where that is no reason for alarm."""
@@ -160,38 +198,38 @@ class CellRecorder:
         if self._active:
             self.handled(["Aborted", reason, "", 0, ""])
         self._end(reason, final=True)
+        self._recorder.cells.discard(self)
 
     def _end(self, reason: str, *, final: bool) -> None:
-        clock, now = self._recorder.tick(), self._recorder.clock.monotonic()
-        row = [self._address, self._incarnation, clock, now, reason, final]
-        self._recorder.put(Kind.END, self._address, clock, row)
+        clock, now = self._recorder.tick(), self._monotonic()
+        row = (self._address, self._incarnation, clock, now, reason, final)
+        self._put((Kind.END, self._address, clock, HANDLED_BYTES, *row))
 
     # What its actor does
 
     def post(self, cell: "Cell | None", recipient: str, message: Message) -> Awaitable[None] | None:
         """As `Sender.post`; `cell` is the recipient if it is on this node."""
-        message, number, clock = self._outgoing(Sent.code, recipient, message, False)
-        node = self._cell.node
+        message, number, clock, now = self._outgoing(cell, recipient, message, False)
         try:
             if cell is not None:
-                waiting = cell.admit(self._enclosed(cell, message, number, clock))
+                waiting = cell.accept_recorded(self._address, message, number, clock, now)
             else:
-                waiting = node.post_far(self._address, recipient, message, number, clock)
+                waiting = self._cell.node.post_far(self._address, recipient, message, number, clock)
         except Exception as error:
-            self._effect(SendFailed.code, number, type(error).__name__, str(error))
+            self._effect(effects.SendFailed.code, number, type(error).__name__, str(error))
             raise
         return None if waiting is None else self._through(waiting, number)
 
     def post_nowait(self, cell: "Cell | None", recipient: str, message: Message) -> None:
         """As `Sender.post_nowait`; `cell` is the recipient if it is on this node."""
-        message, number, clock = self._outgoing(Sent.code, recipient, message, True)
+        message, number, clock, now = self._outgoing(cell, recipient, message, True)
         try:
             if cell is None:
                 self._cell.node.post_far_nowait(self._address, recipient, message, number, clock)
             else:
-                cell.admit_nowait(self._enclosed(cell, message, number, clock))
+                cell.admit_nowait(cell.enclose_recorded(self._address, message, number, clock, now))
         except Exception as error:
-            self._effect(SendFailed.code, number, type(error).__name__, str(error))
+            self._effect(effects.SendFailed.code, number, type(error).__name__, str(error))
             raise
 
     async def ask(
@@ -203,35 +241,34 @@ class CellRecorder:
         task: asyncio.Task[Any] | None,
     ) -> Any:
         """As `Asks.ask`."""
-        request, number, clock = self._outgoing(Asked.code, recipient, request)
+        node = self._cell.node
+        told = request if request.wire.immutable and not request.wire.array_fields else kept_message(request)
+        number, clock = self._next()
+        self._effect(effects.Asked.code, number, recipient, told, weight=size_of(told))
         try:
-            value = await self._cell.node.asks.ask(
+            value = await node.asks.ask(
                 self._address, recipient, request, chain, asked, task, number=number, clock=clock
             )
         except BaseException as error:
-            self._effect(AskFailed.code, number, type(error).__name__, str(error))
+            self._effect(effects.AskFailed.code, number, type(error).__name__, str(error))
             raise
-        recorder = self._recorder
-        clock = recorder.tick()
-        type_number, keep = recorder.type_of(type(request))
-        row = [self._address, self._incarnation, self._n, clock, recorder.clock.monotonic(), number, type_number]
-        recorder.put(Kind.ANSWER, self._address, clock, [*row, value if keep else None], (type_number,))
-        self._effect(Answered.code, number)
+        clock = self._recorder.tick()
+        row = (self._address, self._incarnation, self._n, clock, self._monotonic(), number, type(request), kept(value))
+        self._put((Kind.ANSWER, self._address, clock, DELIVERY_BYTES, *row))
+        self._effect(effects.Answered.code, number)
         return value
 
     def timer_set(self, delay: float, message: Message) -> tuple[Message, int, int]:
         """Return what the timer will tell, with its number and clock."""
-        message = _frozen(message)
+        message = kept_message(message)
         number, clock = self._next()
-        type_number, keep = self._recorder.type_of(type(message))
-        self._types.append(type_number)
         self._timers.add(number)
-        self._effect(TimerSet.code, number, delay, type_number, codec.values_of(message) if keep else None)
+        self._effect(effects.TimerSet.code, number, delay, message, weight=size_of(message))
         return message, number, clock
 
     def timer_handle(self, handle: Handle, number: int) -> Handle:
         """Return what the actor takes its timer back with."""
-        return _TimerHandle(handle, partial(self._effect, TimerCancelled.code, number))
+        return _TimerHandle(handle, partial(self._effect, effects.TimerCancelled.code, number))
 
     async def offloaded(self, work: Awaitable[T]) -> T:
         """Wait for what it offloaded."""
@@ -240,47 +277,46 @@ class CellRecorder:
         try:
             result = await work
         except BaseException as error:
-            self._effect(Offloaded.code, index, type(error).__name__)
+            self._effect(effects.Offloaded.code, index, type(error).__name__)
             raise
-        self._effect(Offloaded.code, index, "")
+        self._effect(effects.Offloaded.code, index, "")
         return result
 
     def answered(self, envelope: Envelope, value: Any) -> None:
         """It gave an answer."""
-        _, keep = self._recorder.type_of(type(envelope.message))
-        given = _snapshot(value) if keep else None
-        self._effect(AnswerGiven.code, envelope.sender, envelope.number, envelope.correlation, given)
+        row = (envelope.sender, envelope.number, envelope.correlation, kept(value), type(envelope.message))
+        self._effect(effects.AnswerGiven.code, *row)
 
     def refused(self, envelope: Envelope, error: BaseException) -> None:
         """A request has no answer."""
         row = (envelope.sender, envelope.number, envelope.correlation, type(error).__name__, str(error))
-        self._effect(AnswerRefused.code, *row)
+        self._effect(effects.AnswerRefused.code, *row)
 
     def withdrawn(self, envelope: Envelope) -> None:
         """Whoever asked gave up."""
-        self._effect(Withdrawn.code, envelope.sender, envelope.number, envelope.correlation)
+        self._effect(effects.Withdrawn.code, envelope.sender, envelope.number, envelope.correlation)
 
     def spawned(self, child: "Cell", recipe: Callable[[], Actor[Any]]) -> None:
         """It started a child."""
         if child.recorder is not None:
             child.recorder.child_of(self, recipe)
-        self._effect(Spawned.code, child.address, f"{child.kind.__module__}:{child.kind.__qualname__}")
+        self._effect(effects.Spawned.code, child.address, f"{child.kind.__module__}:{child.kind.__qualname__}")
 
     def watched(self, address: str) -> None:
         """It asked to hear of the end of another."""
-        self._effect(Watched.code, address)
+        self._effect(effects.Watched.code, address)
 
     def stop_requested(self, *, graceful: bool) -> None:
         """It asked to be stopped."""
-        self._effect(StopRequested.code, graceful)
+        self._effect(effects.StopRequested.code, graceful)
 
     def monotonic_read(self, value: float) -> None:
         """It read the monotonic clock."""
-        self._effect(MonotonicRead.code, value)
+        self._effect(effects.MonotonicRead.code, value)
 
     def now_read(self, value: datetime) -> None:
         """It read the wall clock."""
-        self._effect(NowRead.code, (value - _EPOCH) // _MICROSECOND)
+        self._effect(effects.NowRead.code, (value - _EPOCH) // _MICROSECOND)
 
     # Inside
 
@@ -290,41 +326,65 @@ class CellRecorder:
         self._active = True
         self._offloads = 0
 
+    def _delivery(self) -> Draft:
+        clock, waited, sender, number, message, correlation, nbytes, timer = self._told
+        row = (
+            *(self._address, self._incarnation, self._n, clock, self._began, waited),
+            *(sender, number, message, correlation, nbytes, timer),
+        )
+        return (Kind.DELIVERY, self._address, clock, nbytes + DELIVERY_BYTES, *row)
+
+    def _hand_on(self) -> None:
+        """Hand on the delivery in hand before it is handled."""
+        if self._told:
+            self._put(self._delivery())
+            self._told = ()
+
     def _next(self) -> tuple[int, int]:
         self._sent += 1
         return self._sent, self._recorder.tick()
 
-    def _outgoing(self, code: int, recipient: str, message: Any, *rest: Any) -> tuple[Any, int, int]:
-        message = _frozen(message)
-        number, clock = self._next()
-        type_number, keep = self._recorder.type_of(type(message))
-        self._types.append(type_number)
-        self._effect(code, number, recipient, type_number, codec.values_of(message) if keep else None, *rest)
-        return message, number, clock
-
-    def _enclosed(self, cell: "Cell", message: Message, number: int, clock: int) -> Envelope:
-        envelope = cell.enclose(self._address, message)
-        envelope.number, envelope.clock, envelope.queued = number, clock, self._recorder.clock.monotonic()
-        return envelope
+    def _outgoing(
+        self, cell: "Cell | None", recipient: str, message: Message, nowait: bool
+    ) -> tuple[Message, int, int, float]:
+        """Take note of what is told; return it as nobody can change it, its number, and the times."""
+        wire = message.wire
+        if wire.array_fields or not wire.immutable:
+            message = kept_message(message)
+        self._sent = number = self._sent + 1
+        recorder = self._recorder
+        recorder.logical = clock = recorder.logical + 1
+        now = self._monotonic()
+        # What is told to an actor of this node is weighed where it is delivered.
+        weight = FLAT if cell is not None else size_of(message)
+        if self._active and len(self._effects) < MOST_EFFECTS:
+            self._effects.append((_SENT, now - self._began, number, recipient, message, nowait))
+            self._weight += EFFECT_BYTES + weight
+        else:
+            self._effect(_SENT, number, recipient, message, nowait, weight=weight)
+        return message, number, clock, now
 
     async def _through(self, waiting: Awaitable[None], number: int) -> None:
         try:
             await waiting
         except BaseException as error:
-            self._effect(SendFailed.code, number, type(error).__name__, str(error))
+            self._effect(effects.SendFailed.code, number, type(error).__name__, str(error))
             raise
-        self._effect(Told.code, number)
+        self._effect(effects.Told.code, number)
 
-    def _effect(self, code: int, *fields: Any) -> None:
-        now = self._recorder.clock.monotonic()
-        row = [code, now - self._began, *fields]
-        if self._active:
+    def _effect(self, code: int, *fields: Any, weight: int = 0) -> None:
+        now = self._monotonic()
+        row = (code, now - self._began, *fields)
+        if self._active and len(self._effects) < MOST_EFFECTS:
             self._effects.append(row)
+            self._weight += EFFECT_BYTES + weight
             return
-        types, self._types = self._types, []
+        done, self._effects = [*self._effects, row], []
+        weight, self._weight = weight + EFFECT_BYTES + self._weight, 0
+        self._hand_on()
         clock = self._recorder.tick()
-        late = [self._address, self._incarnation, self._n, clock, now, [row]]
-        self._recorder.put(Kind.LATE, self._address, clock, late, types)
+        late = (self._address, self._incarnation, self._n, clock, now, done)
+        self._put((Kind.LATE, self._address, clock, HANDLED_BYTES + weight, *late))
 
 
 class _RecordedClock:
@@ -374,29 +434,3 @@ def failure_of(error: BaseException, kind: type) -> list[Any]:
     told = "".join(traceback.format_exception(error))
     file, line = (where.filename, where.lineno or 0) if where is not None else ("", 0)
     return [type(error).__name__, str(error), file, line, told]
-
-
-def _frozen(message: Message) -> Message:
-    """Return `message`, or a copy if its sender could still change it."""
-    return isolated(message) if message.wire.immutable else codec.copied(message)
-
-
-def _snapshot(value: Any) -> Any:
-    """Return an answer as it is now, whatever becomes of it."""
-    if isinstance(value, _ATOMS):
-        return value
-    if isinstance(value, Message) and value.wire.immutable:
-        return isolated(value)
-    header, arrays = codec.Encoder().encode(value)
-    return codec.decode(header, codec.payload_array(arrays))
-
-
-def _holds_messages(value: Any) -> bool:
-    match value:
-        case Message():
-            return True
-        case dict():
-            return any(map(_holds_messages, value.values()))
-        case list() | tuple() | set() | frozenset():
-            return any(map(_holds_messages, value))
-    return False

@@ -1,23 +1,26 @@
 """The flight recorder: the last so many bytes of a node, kept in memory and written out when something went wrong."""
 
 import threading
-from collections import Counter, deque
-from collections.abc import Callable
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable
 
 from orchestra import log
-from orchestra.trace.layout import Entry
+from orchestra.trace.encoding import Draft, in_order, parts
 from orchestra.trace.records import Kind
 from orchestra.trace.writer import TraceWriter
 
 FLIGHT_BYTES = 64 << 20
-OVERHEAD = 200
-"""Bytes that Python takes for an entry, about."""
 MOST_RECORDS = 8
 """Failures of one process of which a record is written: an actor that fails in a circle must not fill the disk."""
+BATCH = 512
+SLACK = 64
+"""The part of the ring that is freed at once."""
+SNAPSHOTS_PER_RING = 4
+"""How often an actor that can is asked for its state while the whole ring is filled once."""
 
 
 class FlightRing:
-    """Keeps the newest records, as they would be written, and the births of all actors that it still tells of.
+    """Keeps the newest records as they come, and beside them the births and newest states of all actors it tells of.
 
     Args:
         writer: makes what writes the K-th record, from K and the reason.
@@ -25,16 +28,23 @@ class FlightRing:
         at_end: whether to write also when the node ends without a failure.
     """
 
+    at_once = False
+
     def __init__(
         self, writer: Callable[[int, str], TraceWriter], *, limit: int = FLIGHT_BYTES, at_end: bool = False
     ) -> None:
+        self.total = 0
+        """Bytes that were put, so far."""
+        self.snapshot_every: float = limit / SNAPSHOTS_PER_RING
         self._writer = writer
         self._limit = limit
         self._at_end = at_end
-        self._ring: deque[Entry] = deque()
-        self._nbytes = 0
-        self._births: dict[str, Entry] = {}
-        self._gone: Counter[str] = Counter()
+        self._ring: deque[Draft] = deque()
+        self._most = limit
+        """The total at which something is let go."""
+        self._births: dict[str, Draft] = {}
+        self._snapshots: dict[str, Draft] = {}
+        self._gone: defaultdict[str, int] = defaultdict(int)
         self._gone_bytes = 0
         self._gone_clocks = (0, 0)
         self._failures = 0
@@ -43,59 +53,74 @@ class FlightRing:
         self._closed = False
         self._log = log.get(actor="trace")
 
-    def put(self, entry: Entry) -> None:
+    def put(self, draft: Draft) -> None:
         """Keep a record, and let the oldest go."""
-        self._ring.append(entry)
-        self._nbytes += entry.nbytes + OVERHEAD
-        while self._nbytes > self._limit and len(self._ring) > 1:
-            self._let_go(self._ring.popleft())
+        self._ring.append(draft)
+        self.total = total = self.total + draft[3]
+        if total > self._most:
+            self._shrink()
 
-    def failed(self, reason: str) -> None:
+    def put_snapshot(self, draft: Draft) -> None:
+        """Keep the state of an actor, in the place of the one before."""
+        self._snapshots[draft[1]] = draft
+        self.total += draft[3]
+        self._most += draft[3]  # it counts as something recorded, but has no place in the ring
+
+    def failed(self, reason: str, in_hand: Iterable[Draft] = ()) -> None:
         """An actor failed: write what led to it."""
         self._failures += 1
         if self._failures <= MOST_RECORDS:
-            self.dump(reason)
+            self.dump(reason, in_hand)
         elif self._failures == MOST_RECORDS + 1:
             self._log.warning("no more flight records are written for failures", after=MOST_RECORDS)
 
-    def dump(self, reason: str) -> None:
-        """Write all that is kept to files of its own, in a thread."""
-        entries = [*self._births.values(), *self._ring]
+    def dump(self, reason: str, in_hand: Iterable[Draft] = ()) -> None:
+        """Write all that is kept, and what the actors have in hand, to files of its own, in a thread."""
+        drafts = in_order([*self._births.values(), *self._snapshots.values(), *self._ring, *in_hand])
         writer = self._writer(self._written, reason)
         self._written += 1
         if self._gone:
             said = f"the flight recorder keeps {self._limit >> 20} MiB"
-            writer.missed(said, Counter(self._gone), self._gone_bytes, *self._gone_clocks)
-        thread = threading.Thread(target=self._write, args=(writer, entries, reason), name="flight record")
+            writer.missed(said, dict(self._gone), self._gone_bytes, *self._gone_clocks)
+        thread = threading.Thread(target=self._write, args=(writer, drafts, reason), name="flight record")
         self._threads = [*(thread for thread in self._threads if thread.is_alive()), thread]
         thread.start()
 
-    def close(self) -> None:
+    def close(self, in_hand: Iterable[Draft] = ()) -> None:
         """Wait for what is being written; write at last if that was asked for."""
         if self._closed:
             return
         self._closed = True
         if self._at_end:
-            self.dump("the end of the run")
+            self.dump("the end of the run", in_hand)
         for thread in self._threads:
             thread.join()
         self._ring.clear()
         self._births.clear()
+        self._snapshots.clear()
 
-    def _let_go(self, entry: Entry) -> None:
-        self._nbytes -= entry.nbytes + OVERHEAD
-        if entry.kind is Kind.BIRTH:
-            self._births[entry.actor] = entry
-            return
-        if entry.kind is Kind.END:
-            self._births.pop(entry.actor, None)
-        self._gone[entry.actor] += 1
-        self._gone_bytes += entry.nbytes
-        self._gone_clocks = (self._gone_clocks[0] or entry.clock, entry.clock)
+    def _shrink(self) -> None:
+        ring = self._ring
+        least = self.total + self._limit // SLACK  # a little more, so that it need not be done for every record
+        while self._most < least and len(ring) > 1:
+            draft = ring.popleft()
+            kind, actor, clock, nbytes, *row = draft
+            self._most += nbytes
+            if kind is Kind.BIRTH:
+                self._births[actor] = draft
+                continue
+            if kind is Kind.END:
+                self._births.pop(actor, None)
+                if actor in self._snapshots and self._snapshots[actor][5] == row[1]:
+                    del self._snapshots[actor]  # of the incarnation that ended
+            self._gone[actor] += len(parts(draft))
+            self._gone_bytes += nbytes
+            self._gone_clocks = (self._gone_clocks[0] or clock, clock)
 
-    def _write(self, writer: TraceWriter, entries: list[Entry], reason: str) -> None:
+    def _write(self, writer: TraceWriter, drafts: list[Draft], reason: str) -> None:
         try:
-            writer.write(entries)
+            for begin in range(0, len(drafts), BATCH):
+                writer.record(drafts[begin : begin + BATCH])
             writer.close()
         except Exception as error:  # the run goes on without it
             self._log.error("the flight record could not be written", exc_info=error)

@@ -161,6 +161,9 @@ class TraceIndex:
             _, _, n, clock, time, number, type_number, _ = header
             told = (clock, number, time, 0.0, place.length, n, actor, actor, type_number)
             return (offset, *told, incarnation, kind, 0, 0)
+        if kind is Kind.SNAPSHOT:
+            _, _, n, clock, time, _, _ = header
+            return (offset, clock, 0, time, 0.0, place.length, n, actor, actor, 0, incarnation, kind, 0, 0)
         seconds, failed = 0.0, 0
         if kind is Kind.HANDLED:
             _, _, n, _, clock, time, seconds, effects, failure = header

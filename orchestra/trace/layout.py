@@ -39,6 +39,7 @@ from orchestra.trace.records import (
     Kind,
     Late,
     Record,
+    Snapshot,
 )
 
 MAGIC = b"ORTRACE\n"
@@ -66,9 +67,11 @@ class Entry(NamedTuple):
     types: Sequence[int]
     """The numbers of the message types that it names."""
     nbytes: int
-    """What it weighs in a queue: the header and the arrays."""
+    """What it weighs: the header and the arrays."""
     actor: str
     clock: int
+    row: Sequence[Any] = ()
+    """What the header says."""
 
 
 def preamble() -> bytes:
@@ -300,6 +303,7 @@ _BUILDERS: dict[Kind, Callable[[Decoder, list[Any]], Record]] = {
     Kind.HANDLED: _handled,
     Kind.LATE: _late,
     Kind.END: lambda _, row: End(*row),
+    Kind.SNAPSHOT: lambda _, row: Snapshot(*row),
     Kind.GAP: lambda _, row: Gap(*row),
     Kind.CLOSE: lambda _, row: Close(*row),
 }

@@ -1,33 +1,42 @@
-"""The recorder of a node: it counts, keeps the Lamport clock, encodes, and hands entries on. It writes nothing."""
+"""The recorder of a node: it keeps the Lamport clock, and hands drafts of records on. It encodes and writes nothing."""
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Iterable
+from typing import Protocol
 
 from orchestra.clock import Clock
-from orchestra.codec import Encoder
-from orchestra.log import get as get_log
-from orchestra.message import Message, Request
+from orchestra.trace.encoding import Draft
 from orchestra.trace.filters import Filters
-from orchestra.trace.layout import Entry
-from orchestra.trace.naming import GENERATION_SHIFT, MessageType
-from orchestra.trace.records import Kind
+from orchestra.trace.naming import GENERATION_SHIFT
 
 
 class Sink(Protocol):
-    """Where entries go: `Backlog` or `FlightRing`."""
+    """Where drafts go: `Backlog` or `FlightRing`."""
 
-    def put(self, entry: Entry) -> None: ...
-    def failed(self, reason: str) -> None: ...
-    def dump(self, reason: str) -> None: ...
-    def close(self) -> None: ...
+    at_once: bool
+    """Whether it wants a delivery before it is handled; else the actor keeps that in hand until it is."""
+    total: int
+    """Bytes that it was handed, so far."""
+    snapshot_every: float
+    """Bytes after which it wants to know the state of an actor again."""
+
+    def put(self, draft: Draft) -> None: ...
+    def put_snapshot(self, draft: Draft) -> None: ...
+    def failed(self, reason: str, in_hand: Iterable[Draft] = ()) -> None: ...
+    def dump(self, reason: str, in_hand: Iterable[Draft] = ()) -> None: ...
+    def close(self, in_hand: Iterable[Draft] = ()) -> None: ...
+
+
+class InHand(Protocol):
+    """Whoever may have a draft in hand."""
+
+    def in_hand(self) -> list[Draft]: ...
 
 
 class Recorder:
     """What the cells of one node record with. Used by the node's loop alone.
 
     Args:
-        sink: takes the entries.
-        types: is told the message types met, by number; whoever writes reads it.
+        sink: takes the drafts.
         generation: tells the processes apart that are this node, one after the other.
         clock: the node's.
         planned: the addresses of the actors that the experiment plans.
@@ -38,25 +47,21 @@ class Recorder:
         self,
         sink: Sink,
         *,
-        types: dict[int, MessageType],
         generation: int,
         clock: Clock,
         planned: frozenset[str] = frozenset(),
         filters: Filters | None = None,
     ) -> None:
-        self._types = types
         self.base = generation << GENERATION_SHIFT
         """What a message's number is counted from."""
         self.clock = clock
         self.planned = planned
         self.logical = 0
         """The Lamport clock."""
-        self._sink = sink
+        self.sink = sink
+        self.cells: set[InHand] = set()
+        """The recorders of actors that live."""
         self._filters = filters or Filters()
-        self._encoder = Encoder()
-        self._numbers: dict[type[Message], tuple[int, bool]] = {}
-        self._left_out: set[str] = set()
-        self._log = get_log(actor="trace")
 
     def records(self, actor: str) -> bool:
         """Whether the actor at this address is recorded."""
@@ -72,46 +77,17 @@ class Recorder:
         if clock > self.logical:
             self.logical = clock
 
-    def type_of(self, kind: type[Message]) -> tuple[int, bool]:
-        """Return the number of a message type, and whether its fields are recorded."""
-        found = self._numbers.get(kind)
-        if found is None:
-            number = len(self._numbers) + 1
-            wire = kind.wire
-            self._types[number] = MessageType(wire.tag, wire.fingerprint, wire.fields, issubclass(kind, Request))
-            found = self._numbers[kind] = (number, self._filters.keeps(kind.__name__))
-        return found
-
-    def put(self, kind: Kind, actor: str, clock: int, row: list[Any], types: Sequence[int] = ()) -> None:
-        """Record `row`. What cannot be encoded is left out, and said once for each actor."""
-        try:
-            header, arrays = self._encoder.encode(row)
-        except (TypeError, ValueError, OverflowError) as error:
-            if actor not in self._left_out:
-                self._left_out.add(actor)
-                self._log.warning("cannot be recorded", of=actor, record=kind.name, reason=str(error))
-            return
-        nbytes = len(header)
-        for array in arrays:
-            nbytes += array.nbytes
-        self._sink.put(Entry(kind, header, arrays, types, nbytes, actor, clock))
-
-    def encodes(self, value: Any) -> bool:
-        """Whether `value` can be written down."""
-        try:
-            self._encoder.encode(value)
-        except (TypeError, ValueError, OverflowError):
-            return False
-        return True
-
     def failed(self, reason: str) -> None:
         """An actor failed."""
-        self._sink.failed(reason)
+        self.sink.failed(reason, self._in_hand())
 
     def dump(self, reason: str) -> None:
         """Write what is known, now."""
-        self._sink.dump(reason)
+        self.sink.dump(reason, self._in_hand())
 
     def close(self) -> None:
         """Write what is left. Waits for the disk, within limits."""
-        self._sink.close()
+        self.sink.close(self._in_hand())
+
+    def _in_hand(self) -> list[Draft]:
+        return [draft for cell in self.cells for draft in cell.in_hand()]

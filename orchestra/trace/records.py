@@ -50,9 +50,10 @@ class Kind(IntEnum):
     END = 9
     GAP = 10
     CLOSE = 11
+    SNAPSHOT = 12
 
 
-INPUTS = frozenset({Kind.BIRTH, Kind.DELIVERY, Kind.ANSWER})
+INPUTS = frozenset({Kind.BIRTH, Kind.DELIVERY, Kind.ANSWER, Kind.SNAPSHOT})
 """The records whose arrays `full` keeps by value."""
 
 
@@ -156,6 +157,22 @@ class Birth:
 
 
 @dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What an actor held before one of its activations: a replay can begin there."""
+
+    actor: str
+    incarnation: int
+    n: int
+    """The activation that came next."""
+    clock: int
+    time: float
+    random: str
+    """The state of its random numbers, as JSON."""
+    state: Mapping[str, Any]
+    """What `Actor.snapshot` returned, as it travels."""
+
+
+@dataclass(frozen=True, slots=True)
 class Delivery:
     """A message reached its handler."""
 
@@ -215,7 +232,10 @@ class Handled:
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """Effects that came between activations: an answer given by a future. `n` is the activation begun last."""
+    """Effects that came between activations (an answer given by a future), or the first of very many within one.
+
+    `n` is the activation begun last.
+    """
 
     actor: str
     incarnation: int
@@ -262,7 +282,7 @@ class Close:
     dropped: int
 
 
-Record = Birth | Delivery | Answer | Handled | Late | End | Gap | Close
+Record = Birth | Snapshot | Delivery | Answer | Handled | Late | End | Gap | Close
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,12 +309,14 @@ class Activation:
     """None where the actor, or the record, ended before."""
     answers: dict[int, Answer] = field(default_factory=dict)
     """By the number of the request."""
+    early: list[Effect] = field(default_factory=list)
+    """Of many effects, those that were told before it was over."""
     late: list[Effect] = field(default_factory=list)
 
     @property
     def effects(self) -> tuple[Effect, ...]:
         """All it did, in order."""
-        return (*(self.handled.effects if self.handled is not None else ()), *self.late)
+        return (*self.early, *(self.handled.effects if self.handled is not None else ()), *self.late)
 
 
 @dataclass(slots=True)

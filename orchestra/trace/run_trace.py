@@ -27,6 +27,7 @@ from orchestra.trace.records import (
     Late,
     Life,
     Record,
+    Snapshot,
 )
 
 
@@ -189,7 +190,7 @@ class RunTrace:
         """Yield what came to one incarnation and what it did, activation by activation."""
         current: Activation | None = None
         for record in self.recording(life).records_of(life.birth.actor):
-            if isinstance(record, Birth | End):
+            if isinstance(record, Birth | End | Snapshot):
                 continue
             assert isinstance(record, Delivery | Answer | Handled | Late)
             if record.incarnation != life.birth.incarnation:
@@ -207,7 +208,7 @@ class RunTrace:
                     current.handled = record
                     current.phase = record.phase
                 case Late():
-                    current.late.extend(record.effects)
+                    (current.early if current.handled is None else current.late).extend(record.effects)
         if current is not None:
             yield current
 

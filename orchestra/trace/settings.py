@@ -13,10 +13,10 @@ from typing import ClassVar, Self, get_args
 from orchestra.clock import Clock
 from orchestra.errors import UsageError
 from orchestra.trace.backlog import Backlog
+from orchestra.trace.encoding import RecordEncoder
 from orchestra.trace.filters import Filters
 from orchestra.trace.flight import FLIGHT_BYTES, FlightRing
 from orchestra.trace.layout import VERSION
-from orchestra.trace.naming import MessageType
 from orchestra.trace.recorder import Recorder, Sink
 from orchestra.trace.records import Experiment, Header, Mode
 from orchestra.trace.writer import TraceWriter
@@ -152,11 +152,12 @@ class TraceSettings:
             run_directory="" if run_directory is None else str(run_directory),
             resumes="" if resumes is None else str(resumes),
         )
-        types: dict[int, MessageType] = {}
+        filters = Filters(self.include, self.exclude)
 
         def flight_writer(number: int, reason: str) -> TraceWriter:
             stem = f"{node}.{generation}.flight-{number}"
-            return TraceWriter(folder, stem, replace(header, reason=reason), types, clock=clock, values=True)
+            told = replace(header, reason=reason)
+            return TraceWriter(folder, stem, told, RecordEncoder(filters), clock=clock, values=True)
 
         sink: Sink
         if self.mode == "flight":
@@ -164,10 +165,9 @@ class TraceSettings:
         else:
             values = self.mode == "full"
             sink = Backlog(
-                TraceWriter(folder, f"{node}.{generation}", header, types, clock=clock, values=values),
+                TraceWriter(folder, f"{node}.{generation}", header, RecordEncoder(filters), clock=clock, values=values),
             )
-        filters = Filters(self.include, self.exclude)
-        return Recorder(sink, types=types, generation=generation, clock=clock, planned=planned, filters=filters)
+        return Recorder(sink, generation=generation, clock=clock, planned=planned, filters=filters)
 
 
 NO_TRACE = TraceSettings(mode="off")

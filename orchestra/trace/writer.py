@@ -4,13 +4,16 @@ import shutil
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
 import msgpack
 
+from orchestra import log
 from orchestra.clock import Clock
 from orchestra.message import AnyArray
+from orchestra.trace.encoding import Draft, RecordEncoder, parts
 from orchestra.trace.layout import (
     DIGEST_BYTES,
     INLINE_BELOW,
@@ -24,7 +27,6 @@ from orchestra.trace.layout import (
     preamble,
     type_body,
 )
-from orchestra.trace.naming import MessageType
 from orchestra.trace.records import INPUTS, Close, Gap, Header, Kind
 
 SEGMENT_BYTES = 1 << 30
@@ -61,7 +63,7 @@ class TraceWriter:
         folder: where the files go.
         stem: how their names begin.
         header: what they say of the run; its segment, wall and monotonic are set for each file.
-        types: the message types by number; may grow.
+        encoder: makes entries of drafts, and knows the message types by number.
         clock: tells the time at which a file is opened.
         values: whether the arrays that came in are written, beside their digests.
         segment_bytes: the size at which the next file begins.
@@ -74,7 +76,7 @@ class TraceWriter:
         folder: Path,
         stem: str,
         header: Header,
-        types: Mapping[int, MessageType],
+        encoder: RecordEncoder,
         *,
         clock: Clock,
         values: bool,
@@ -91,7 +93,9 @@ class TraceWriter:
         self._folder = folder
         self._stem = stem
         self._header = header
-        self._types = types
+        self._encoder = encoder
+        self._left_out: set[str] = set()
+        self._log = log.get(actor="trace")
         self._clock = clock
         self._values = values
         self._segment_bytes = segment_bytes
@@ -104,6 +108,20 @@ class TraceWriter:
         self._blobs: OrderedDict[bytes, None] = OrderedDict()
         self._gap = _Missed()
         self._logical = 0
+
+    def record(self, drafts: Iterable[Draft]) -> None:
+        """Encode and write `drafts`, in order. What cannot be encoded is left out, counted, and said once per actor."""
+        entries = []
+        for draft in chain.from_iterable(map(parts, drafts)):
+            try:
+                entries.append(self._encoder.entry(draft))
+            except (TypeError, ValueError, OverflowError) as error:
+                kind, actor, clock, nbytes, *_ = draft
+                self.missed("it cannot be written down", {actor: 1}, nbytes, clock, clock)
+                if actor not in self._left_out:
+                    self._left_out.add(actor)
+                    self._log.warning("cannot be recorded", of=actor, record=kind.name, reason=str(error))
+        self.write(entries)
 
     def write(self, entries: Iterable[Entry]) -> None:
         """Write `entries`, in order. Never raises for what the disk does: it drops and counts."""
@@ -189,7 +207,7 @@ class TraceWriter:
         for number in entry.types:
             if number not in self._told_types:
                 self._told_types.add(number)
-                pieces.append(framed(Kind.TYPE, type_body(number, self._types[number])))
+                pieces.append(framed(Kind.TYPE, type_body(number, self._encoder.types[number])))
         keep = self._values and entry.kind in INPUTS
         digests: list[bytes | None] = []
         for array in entry.arrays:

@@ -259,7 +259,7 @@ class Model(RuleBasedStateMachine):
     def put_told(self, nbytes: int) -> None:
         self.n += 1
         fits = len(self.ordered) < 4 and sum(size for _, _, size in self.ordered) + nbytes <= 20
-        assert self.mailbox.put_told("a/x", NumberMsg(n=self.n), nbytes) is fits
+        assert self.mailbox.put_told(("a/x", NumberMsg(n=self.n), nbytes)) is fits
         if fits:
             self.ordered.append(("", self.n, nbytes))
 

@@ -6,14 +6,16 @@ import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from orchestra import Actor, Message, Node, Ref, on
+from orchestra import Actor, Axes, Message, Node, Ref, on
 from orchestra.codec import Encoder
 from orchestra.testing import ManualClock, settle
+from orchestra.trace.encoding import Draft, RecordEncoder
 from orchestra.trace.layout import Entry
 from orchestra.trace.naming import MessageType
 from orchestra.trace.records import Experiment, Header, Kind
@@ -44,7 +46,32 @@ HEADER = Header(
 def entry(kind: Kind, row: Sequence[Any], types: Sequence[int] = ()) -> Entry:
     header, arrays = Encoder().encode(list(row))
     nbytes = len(header) + sum(array.nbytes for array in arrays)
-    return Entry(kind, header, arrays, types, nbytes, str(row[0]), int(row[3]) if kind is Kind.DELIVERY else 0)
+    clock = int(row[3]) if kind is Kind.DELIVERY else 0
+    return Entry(kind, header, arrays, types, nbytes, str(row[0]), clock, row)
+
+
+class CountMsg(Message):
+    count: int
+    note: str
+
+
+class FrameMsg(Message):
+    step: int
+    pixels: Annotated[NDArray[np.float32], Axes("float32", "n")]
+
+
+def draft(kind: Kind, row: Sequence[Any], nbytes: int = 100) -> Draft:
+    return (kind, str(row[0]), int(row[2]), nbytes, *row)
+
+
+def birth_draft(actor: str = "toy/a") -> Draft:
+    return draft(Kind.BIRTH, [actor, 0, 1, 0.5, "toys:Toy", "", "planned", 0, "", 0, 0, None, None])
+
+
+def delivery_draft(n: int, message: Message | None = None, actor: str = "toy/a") -> Draft:
+    message = CountMsg(count=n, note=f"note {n}") if message is None else message
+    kind, row = Kind.DELIVERY, (actor, 0, n, 2 * n, float(n), 0.25, "toy/b", n, message, 0, 128, False)
+    return (kind, actor, 2 * n, 300, *row)
 
 
 def birth(actor: str = "toy/a") -> Entry:
@@ -74,7 +101,7 @@ def frame(n: int, size: int = 512) -> np.ndarray[Any, Any]:
 def writer(tmp_path: Path) -> Callable[..., TraceWriter]:
     def made(**options: Any) -> TraceWriter:
         options = {"clock": ManualClock(), "values": True, **options}
-        return TraceWriter(tmp_path, "toy.77", HEADER, TYPES, **options)
+        return TraceWriter(tmp_path, "toy.77", HEADER, RecordEncoder(types=TYPES), **options)
 
     return made
 

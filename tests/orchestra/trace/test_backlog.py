@@ -50,7 +50,7 @@ def test_all_that_was_put_is_in_the_file_once_it_is_closed(writer: MakeWriter, t
     made = writer()
     backlog = Backlog(made)
     for n in range(1, 2001):
-        backlog.put(toy.delivery(n))
+        backlog.put(toy.delivery_draft(n))
     backlog.close()
     numbers, gaps, (end,) = told(made.paths[0])
     assert (numbers, gaps, end.dropped) == (list(range(1, 2001)), [], 0)
@@ -65,7 +65,7 @@ def test_a_disk_that_stands_still_costs_records_and_no_time(writer: MakeWriter, 
 
     made = writer(open_file=stuck)
     backlog = Backlog(made, limit=2000)
-    backlog.put(toy.delivery(1))
+    backlog.put(toy.delivery_draft(1))
     backlog.dump("now")
     while not disks:
         threading.Event().wait(0.001)
@@ -73,7 +73,7 @@ def test_a_disk_that_stands_still_costs_records_and_no_time(writer: MakeWriter, 
     assert disk.reached.wait(PATIENCE_S)
     disk.gate.clear()
     for n in range(2, 502):  # were one of these to wait for the disk, all would
-        backlog.put(toy.delivery(n))
+        backlog.put(toy.delivery_draft(n))
     disk.gate.set()
     backlog.close()
     numbers, gaps, (end,) = told(made.paths[0])
@@ -87,7 +87,7 @@ def test_a_disk_that_stands_still_costs_records_and_no_time(writer: MakeWriter, 
 def test_a_record_larger_than_the_queue_goes_through_when_nothing_waits(writer: MakeWriter, toy: Any) -> None:
     made = writer()
     backlog = Backlog(made, limit=10)
-    backlog.put(toy.delivery(1, [1, toy.frame(1, 5000)], kind=2))
+    backlog.put(toy.delivery_draft(1, toy.FrameMsg(step=1, pixels=toy.frame(1, 5000))))
     backlog.close()
     assert told(made.paths[0])[0] == [1]
 
@@ -95,11 +95,11 @@ def test_a_record_larger_than_the_queue_goes_through_when_nothing_waits(writer: 
 def test_a_writer_that_fails_is_reported_and_nothing_waits_for_it(writer: MakeWriter, toy: Any, capsys: Any) -> None:
     made = writer(open_file=lambda path: 1 / 0)
     backlog = Backlog(made)
-    backlog.put(toy.delivery(1))
+    backlog.put(toy.delivery_draft(1))
     backlog.dump("now")
     backlog._thread.join(PATIENCE_S)
     for n in range(2, 100):
-        backlog.put(toy.delivery(n))
+        backlog.put(toy.delivery_draft(n))
     assert len(backlog._waiting) == 0
     backlog.close()
     assert "recording ends here" in capsys.readouterr().out

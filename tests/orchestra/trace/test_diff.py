@@ -22,7 +22,14 @@ def run_of(tmp_path: Path, toy: Any) -> MakeRun:
     """Write a trace of one actor that is told these values, and of another that is told them late."""
 
     def made(name: str, numbers: Sequence[int], *, values: bool = True, pixels: float = 0.0) -> Path:
-        writer = TraceWriter(tmp_path / name, "toy.77", toy.HEADER, toy.TYPES, clock=toy.ManualClock(), values=values)
+        writer = TraceWriter(
+            tmp_path / name,
+            "toy.77",
+            toy.HEADER,
+            toy.RecordEncoder(types=toy.TYPES),
+            clock=toy.ManualClock(),
+            values=values,
+        )
         writer.write([toy.birth(), toy.birth("toy/z")])
         for n, number in enumerate(numbers, 1):
             frame = toy.frame(number).copy()
@@ -101,7 +108,9 @@ def test_an_actor_that_only_one_run_has_is_named(
 ) -> None:
     one = run_of("a", [1])
     header = replace(toy.HEADER, generation=78)
-    writer = TraceWriter(one, "toy.78", header, toy.TYPES, clock=toy.ManualClock(), values=True)
+    writer = TraceWriter(
+        one, "toy.78", header, toy.RecordEncoder(types=toy.TYPES), clock=toy.ManualClock(), values=True
+    )
     writer.write([toy.birth("toy/new")])
     writer.close()
     assert main(["trace", "diff", str(one), str(run_of("b", [1]))]) == 1

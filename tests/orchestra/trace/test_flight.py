@@ -54,9 +54,9 @@ def records(path: Path) -> list[Record]:
 
 def test_the_newest_records_are_kept_and_the_births_of_all(ring: Any, toy: Any) -> None:
     made, writers = ring(limit=10_000)
-    made.put(toy.birth())
+    made.put(toy.birth_draft())
     for n in range(1, 200):
-        made.put(toy.delivery(n))
+        made.put(toy.delivery_draft(n))
     made.dump("because")
     made.close()
     (path,) = writers[0].paths
@@ -72,7 +72,7 @@ def test_the_newest_records_are_kept_and_the_births_of_all(ring: Any, toy: Any) 
 
 def test_arrays_are_kept_by_value(ring: Any, toy: Any) -> None:
     made, writers = ring()
-    made.put(toy.delivery(1, [1, toy.frame(5)], kind=2))
+    made.put(toy.delivery_draft(1, toy.FrameMsg(step=1, pixels=toy.frame(5))))
     made.dump("because")
     made.close()
     told = records(writers[0].paths[0])[0]
@@ -82,18 +82,18 @@ def test_arrays_are_kept_by_value(ring: Any, toy: Any) -> None:
 
 def test_nothing_is_written_for_a_node_on_which_nothing_failed_unless_asked_for(ring: Any, toy: Any) -> None:
     made, writers = ring()
-    made.put(toy.delivery(1))
+    made.put(toy.delivery_draft(1))
     made.close()
     assert writers == []
     made, writers = ring(at_end=True)
-    made.put(toy.delivery(1))
+    made.put(toy.delivery_draft(1))
     made.close()
     assert len(records(writers[0].paths[0])) == 2
 
 
 def test_an_actor_that_fails_in_a_circle_does_not_fill_the_disk(ring: Any, toy: Any) -> None:
     made, writers = ring()
-    made.put(toy.delivery(1))
+    made.put(toy.delivery_draft(1))
     for _ in range(3 * MOST_RECORDS):
         made.failed("again")
     made.close()
