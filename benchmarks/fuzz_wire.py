@@ -88,7 +88,7 @@ class Pipe(Endpoint):
         super().__init__("the fuzzer")
         self.sent: list[Buffer] = []
 
-    def send(self, pieces: list[Buffer]) -> None:
+    def send(self, pieces: list[Buffer], *, at_once: bool = False) -> None:
         self.sent[:] = pieces
 
     def close(self) -> None:
@@ -206,6 +206,8 @@ class Fuzzer:
             (Kind.MESSAGE, [*head, 0, [], 0, 0, number, [1, "text"]], b""),
             (Kind.MESSAGE, [*head, 0, [], 0, 0, array, [floats]], bytes(64)),
             (Kind.MESSAGE, [*head, 7, ["fuzzer/x"], 0, 0, square, [3]], b""),
+            (Kind.RUNS, [[5, *reversed(head), number, True], [[1, "text", 2, 3]], 5, [[1, "text", 4, 5]] * 3], b""),
+            (Kind.RUNS, [[0, *reversed(head), number, False], [[1, "text"]] * 5], b""),
             (Kind.ANSWER, [1, 0, 2], b""),
             (Kind.FAILURE, [1, 0, "AskFailed", "text"], b""),
             (Kind.CANCEL, [7], b""),

@@ -100,7 +100,7 @@ class Asks:
                     await cell.mailbox.wait_for_room(envelope)
             else:
                 link = await node.peers.link_to(node.peer_of(recipient))
-                waiting = link.post(asker, recipient, request, correlation, chain, number, clock)
+                waiting = link.outbound.post(asker, recipient, request, correlation, chain, number, clock)
                 if waiting is not None:
                     await waiting
             return await future
@@ -203,7 +203,7 @@ class Asks:
         if peer == node.name:
             self.follow(probe)
         elif (link := node.peers.find(peer)) is not None:
-            link.post(f"{node.name}/{SYSTEM}", f"{peer}/{SYSTEM}", probe)
+            link.outbound.post(f"{node.name}/{SYSTEM}", f"{peer}/{SYSTEM}", probe)
 
     def _is_unanswered(self, asker: str, correlation: int) -> bool:
         if asker == self._node.name:

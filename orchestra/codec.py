@@ -8,12 +8,14 @@ import enum
 import math
 import struct
 from collections.abc import Sequence
+from itertools import repeat
 from pathlib import PurePath
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import msgpack
 import numpy as np
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from orchestra.errors import DecodeError
 from orchestra.message import AnyArray, Message, frozen_copy, is_frozen
@@ -33,6 +35,9 @@ _PADDING = bytes(ALIGNMENT)
 # What msgpack's packers and unpackers begin with; they would take a quarter of a MiB and a whole one.
 _PACK_BYTES = 8 << 10
 _UNPACK_BYTES = 4 << 10
+
+_LIST_HEADER = {0xDC: 3, 0xDD: 5}
+"""Bytes of the beginning of a list, by the first of them; 1 for short ones."""
 
 Buffer = bytes | memoryview
 
@@ -137,6 +142,7 @@ class Decoder:
 
     def __init__(self, home: Any = None) -> None:
         self._views = _Views(home)
+        self._read = 0
         self._begin()
 
     def decode(self, header: bytes, payload: AnyArray | None) -> Any:
@@ -166,6 +172,36 @@ class Decoder:
                     f"{payload.nbytes} bytes came with the message, its arrays account for {views.offset}"
                 )
         return value
+
+    def runs(self, header: bytes) -> list[tuple[Any, Any, int]]:
+        """Return what a header of runs holds: routes, rows, and the bytes of the rows.
+
+        Raises:
+            DecodeError: the header is no msgpack, or bytes are left over.
+        """
+        self._views.payload = None
+        self._views.offset = self._views.count = 0
+        unpacker = self._unpacker
+        base = self._read
+        runs = []
+        try:
+            unpacker.feed(header)
+            for _ in range(unpacker.read_array_header() // 2):
+                route = unpacker.unpack()
+                begin = unpacker.tell()
+                rows = unpacker.unpack()
+                begin += _LIST_HEADER.get(header[begin - base], 1)
+                runs.append((route, rows, unpacker.tell() - begin))
+            self._read = base + len(header)
+            if unpacker.tell() != self._read:
+                raise ValueError("there are bytes behind its end")
+        except DecodeError:
+            self._begin()
+            raise
+        except (ValueError, TypeError, UnicodeDecodeError, msgpack.UnpackException) as error:
+            self._begin()
+            raise DecodeError(f"the header is no valid msgpack: {error or 'it is cut off'}") from error
+        return runs
 
     def _begin(self) -> None:
         # One that goes on from header to header takes two thirds of the time of `unpackb`.
@@ -235,6 +271,33 @@ def build(kind: type[Message], fields: Any) -> Message:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"])) or "the message"
         raise DecodeError(f"{kind.__name__}: {where}: {first['msg']}") from error
+
+
+def build_all(kind: type[Message], rows: Any) -> list[Message]:
+    """Return the messages whose values `rows` holds, validated.
+
+    Raises:
+        DecodeError: as `build` does; or these are no rows.
+    """
+    names = kind.wire.fields
+    if type(rows) is not list or set(map(type, rows)) != {list}:
+        raise DecodeError(f"{kind.__name__}: what came is no list of rows")
+    if set(map(len, rows)) != {len(names)}:
+        lengths = sorted({len(row) for row in rows} - {len(names)})
+        raise DecodeError(f"{kind.__name__}: {lengths[0]} values came for its {len(names)} fields")
+    validator = _ROWS.get(kind)
+    if validator is None:
+        validator = _ROWS[kind] = TypeAdapter(list[kind]).validator  # type: ignore[valid-type]  # a type at run time
+    try:
+        return validator.validate_python(list(map(dict, map(zip, repeat(names), rows))))  # type: ignore[no-any-return]
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"][1:])) or "the message"
+        raise DecodeError(f"{kind.__name__}: {where}: {first['msg']}") from error
+
+
+_ROWS: WeakKeyDictionary[type[Message], Any] = WeakKeyDictionary()
+"""What validates many messages of a type at once, which costs less for each."""
 
 
 def copied(message: Message) -> Message:

@@ -8,9 +8,13 @@ found out, and the room that its messages take is bounded whatever it does.
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from orchestra.codec import Buffer
 from orchestra.errors import FrameError
+
+if TYPE_CHECKING:
+    from orchestra.outbound import Route
 
 WINDOW = 4096
 WINDOW_BYTES = 64 << 20
@@ -26,7 +30,8 @@ class Window:
     def __init__(self) -> None:
         self.count = 0
         self.nbytes = 0
-        self.waiting: deque[tuple[asyncio.Future[None], list[Buffer], int]] = deque()
+        self.waiting: deque[tuple[asyncio.Future[None], Route | None, list[Buffer], int]] = deque()
+        """Who waits, and what is sent then: a row of a route, or the pieces of a frame; and its bytes."""
 
     @property
     def used(self) -> float:
@@ -74,8 +79,8 @@ class Room:
     def __len__(self) -> int:
         return len(self._accounts)
 
-    def take(self, recipient: str, nbytes: int, *, bounded: bool) -> None:
-        """Take note of a message that came; a `bounded` one may come in any case.
+    def take(self, recipient: str, nbytes: int, *, bounded: bool, count: int = 1) -> None:
+        """Take note of `count` messages that came, together so many bytes; `bounded` ones may come in any case.
 
         Raises:
             FrameError: the peer had no credit left for it.
@@ -83,16 +88,16 @@ class Room:
         account = self._accounts.get(recipient)
         if account is None:
             account = self._open(recipient)
-        if (account.count >= WINDOW or account.nbytes >= WINDOW_BYTES) and not bounded:
+        if (account.count + count > WINDOW or account.nbytes >= WINDOW_BYTES) and not bounded:
             held = f"{account.count} messages ({account.nbytes:,} bytes)"
             raise FrameError(f"a message to {recipient} without credit: {held} are there already")
-        account.count += 1
+        account.count += count
         account.nbytes += nbytes
 
-    def give_back(self, recipient: str, nbytes: int) -> None:
-        """Take note that a message left the mailbox, or never came into it."""
+    def give_back(self, recipient: str, nbytes: int, count: int = 1) -> None:
+        """Take note that `count` messages left the mailbox, or never came into it."""
         account = self._accounts[recipient]
-        account.left += 1
+        account.left += count
         account.left_bytes += nbytes
         if account.left >= WINDOW // 4 or account.left_bytes >= WINDOW_BYTES // 4:
             self._settle(recipient, account)

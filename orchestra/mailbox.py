@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 
-from orchestra.envelope import Envelope
+from orchestra.envelope import Envelope, Origin
 from orchestra.errors import ActorStopped, MailboxFull
 from orchestra.message import Lane, Message
 from orchestra.system import MailboxStatistics
@@ -106,6 +106,18 @@ class Mailbox:
         if self._reader is not None:
             self._wake()
         return True
+
+    def put_run(self, recipient: str, sender: str, messages: list[Message], nbytes: int, credit: Origin) -> None:
+        """Queue messages of the ordered lane that came over a connection, each of so many bytes.
+
+        `credit` hears when the last of them leaves.
+        """
+        *most, last = messages
+        self._ordered.extend([(sender, message, nbytes) for message in most])
+        self._ordered.append(Envelope(recipient, sender, last, nbytes, 0, (), credit))
+        self._nbytes += nbytes * len(messages)
+        if self._reader is not None:
+            self._wake()
 
     async def put(self, envelope: Envelope) -> None:
         """Queue `envelope`, waiting for room.

@@ -101,6 +101,8 @@ class Wire:
     """The fields that hold an array."""
     immutable: bool
     """Whether nothing but its arrays could change after the message was made."""
+    small: bool
+    """Whether such messages travel in runs, many in a frame: those without arrays, in the ordered lane."""
     weigh: "Callable[[Message], int] | None"
     """Returns how many bytes a message takes, its arrays aside; None where that is `FLAT` for all of them."""
 
@@ -140,7 +142,8 @@ class Message(BaseModel):
         tag = f"{cls.__module__}.{cls.__qualname__}"
         fingerprint = hashlib.sha256(_describe(cls).encode()).digest()[:8]
         weigh = _weigher(tuple(sized), tuple(loose))
-        cls.wire = Wire(tag, fingerprint, tuple(cls.model_fields), tuple(arrays), immutable, weigh)
+        small = not arrays and cls.lane is Lane.ORDERED
+        cls.wire = Wire(tag, fingerprint, tuple(cls.model_fields), tuple(arrays), immutable, small, weigh)
         REGISTRY[tag] = cls
 
     @classmethod

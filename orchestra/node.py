@@ -30,6 +30,7 @@ from orchestra.errors import (
     UsageError,
 )
 from orchestra.life import STOPPED
+from orchestra.mailbox import Mailbox
 from orchestra.message import Lane, Message, Request
 from orchestra.offload import in_thread
 from orchestra.peers import DIRECTORY, Peers
@@ -213,7 +214,7 @@ class Node:
         """Fail an actor of another node with its child `failed`; without a connection the child ends all the same."""
         link = self.peers.find(node_of(parent))
         if link is not None:
-            link.post(failed.address, parent, ChildFailedMsg(address=failed.address, reason=str(failed)))
+            link.outbound.post(failed.address, parent, ChildFailedMsg(address=failed.address, reason=str(failed)))
 
     def request_stop(self, reason: str) -> None:
         """Ask whoever runs this node to stop it."""
@@ -345,7 +346,7 @@ class Node:
         """
         link = self.peers.find(self.peer_of(recipient))
         if link is not None:
-            return link.post(sender, recipient, message, number=number, clock=clock)
+            return link.outbound.post(sender, recipient, message, number=number, clock=clock)
         return self.peers.post(sender, recipient, message, number, clock)
 
     def post_nowait(self, sender: str, recipient: str, message: Message) -> None:
@@ -362,7 +363,7 @@ class Node:
         link = self.peers.find(peer)
         if link is None:
             raise Unreachable(f"{self.name} has no connection to {peer} yet; `tell` makes one")
-        link.post_nowait(sender, recipient, message, number, clock)
+        link.outbound.post_nowait(sender, recipient, message, number, clock)
 
     def withdraw(self, envelope: Envelope) -> None:
         """Take back a request that came from another node, and that nobody there waits for any longer."""
@@ -423,6 +424,15 @@ class Node:
             except Unreachable as error:
                 self._undelivered(envelope, error, str(error))
 
+    def mailbox_for(self, recipient: str, kind: type[Message]) -> Mailbox | None:
+        """Return where messages of a type can be put as they are; None if there is more to do about each."""
+        if self._early is not None or self.recorder is not None:
+            return None
+        cell = self.cells.get(recipient)
+        if cell is None or cell.mailbox.closed or kind not in cell.contract.understands:
+            return None
+        return cell.mailbox
+
     @property
     def logical(self) -> int:
         """This node's Lamport clock; 0 if nothing is recorded."""
@@ -440,7 +450,7 @@ class Node:
         if cell is not None:
             cell.hear_end(Envelope(watcher, address, message))
         elif node_of(watcher) != self.name and (link := self.peers.find(node_of(watcher))) is not None:
-            link.post(address, watcher, message)
+            link.outbound.post(address, watcher, message)
 
     # Inside
 

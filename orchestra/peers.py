@@ -225,7 +225,7 @@ class Peers:
         self._about_to_watch.add((watcher, target))
         try:
             link = await self.link_to(peer)
-            link.post(watcher, target, WatchMsg(watcher=Ref(watcher)))
+            link.outbound.post(watcher, target, WatchMsg(watcher=Ref(watcher)))
             self._watched.setdefault(peer, set()).add((watcher, target))
         except OrchestraError as error:
             self._node.tell_terminated(watcher, target, str(error))
@@ -241,7 +241,7 @@ class Peers:
     async def post(self, sender: str, recipient: str, message: Message, number: int = 0, clock: int = 0) -> None:
         """Send `message` to a node that may have to be dialled first; wait while its recipient has no room."""
         link = await self.link_to(node_of(recipient))
-        waiting = link.post(sender, recipient, message, number=number, clock=clock)
+        waiting = link.outbound.post(sender, recipient, message, number=number, clock=clock)
         if waiting is not None:
             await waiting
 

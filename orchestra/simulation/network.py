@@ -254,7 +254,7 @@ class SimulatedConnection(Endpoint):
 
     # The contract
 
-    def send(self, pieces: list[Buffer]) -> None:
+    def send(self, pieces: list[Buffer], *, at_once: bool = False) -> None:
         if self._lost or self._closing:
             return
         if not self._outbox:

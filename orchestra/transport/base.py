@@ -30,8 +30,11 @@ class Connection(Protocol):
     def attach(self, receiver: Receiver) -> None:
         """Say who takes the frames. Frames that came before wait for it."""
 
-    def send(self, pieces: list[Buffer]) -> None:
-        """Queue the pieces of a frame. Never blocks; does nothing once the connection is lost."""
+    def send(self, pieces: list[Buffer], *, at_once: bool = False) -> None:
+        """Queue the pieces of a frame. Never blocks; does nothing once the connection is lost.
+
+        What is queued leaves at the end of this turn of the loop; `at_once` says that there is nothing to wait for.
+        """
 
     def close(self) -> None:
         """Send what is queued, then close."""

@@ -26,7 +26,7 @@ from orchestra.errors import FrameError
 from orchestra.message import AnyArray
 
 MAGIC = b"OR"
-VERSION = 1
+VERSION = 2
 PREFIX = struct.Struct("<2sBBIQ")
 CHUNK = 256 << 10
 FIRST_CHUNK = 4 << 10
@@ -48,6 +48,7 @@ class Kind(enum.IntEnum):
     ACKNOWLEDGE = 10
     REFUSAL = 11
     CANCEL = 12
+    RUNS = 13
 
 
 _BEGIN = struct.Struct("<4sIQ")

@@ -49,7 +49,7 @@ class MemoryConnection(Endpoint):
 
     _other: "MemoryConnection"
 
-    def send(self, pieces: list[Buffer]) -> None:
+    def send(self, pieces: list[Buffer], *, at_once: bool = False) -> None:
         if self._lost or self._other._lost:
             return
         # Each on its own turn: were frames to share one, a heartbeat sent just before would make what follows it

@@ -31,11 +31,11 @@ class StreamConnection(Endpoint, asyncio.BufferedProtocol):
         self._closing = False
         self._cause: Exception | None = None
 
-    def send(self, pieces: list[Buffer]) -> None:
+    def send(self, pieces: list[Buffer], *, at_once: bool = False) -> None:
         if self._lost or self._closing:
             return
         self._outbox.extend(pieces)
-        if self._outbox.due:
+        if at_once or self._outbox.due:
             self._flush()
         elif not self._scheduled:
             self._scheduled = True

@@ -318,8 +318,11 @@ def test_while_there_is_no_connection_senders_wait_when_too_much_is_kept(
             it.proxy.shut = True
             await it.proxy.cut()
             link = it.leaf.peers._links["root"]
-            telling = [asyncio.ensure_future(there.tell(CountMsg(n=n))) for n in range(1, 31)]
-            await asyncio.sleep(0)
+            telling = []
+            for n in range(1, 31):
+                telling.append(asyncio.ensure_future(there.tell(CountMsg(n=n))))
+                for _ in range(3):  # a frame for each
+                    await asyncio.sleep(0)
             assert link.account.kept == 10
             assert sum(task.done() for task in telling) in (9, 10)  # the first of all may not have arrived either
             with pytest.raises(MailboxFull, match=r"^root has yet to acknowledge 10 frames \(\d+ bytes\)$"):

@@ -420,7 +420,7 @@ def test_some_seeds_cut_a_connection_in_the_middle_of_a_frame() -> None:
         sim.cut(one, two)
         torn.update((end.host, end._reader._end > end._reader._start) for end in ends)
 
-    each_seed(scenario, 100)
+    each_seed(scenario, 300)
     assert {unread for _, unread in torn} == {False, True}
 
 

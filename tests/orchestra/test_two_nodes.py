@@ -502,23 +502,23 @@ def test_a_new_connection_gets_what_the_peer_lacks_and_takes_the_place_of_the_ol
             await first.be_welcome()
             for n in range(3):
                 await here.ref("stranger/x").tell(CountMsg(n=n))
-                assert (await heard(first, Kind.MESSAGE))[-1] == [n]
+                assert (await heard(first, Kind.RUNS))[-1] == [[n]]
             first.tell("here/doubler", "stranger/x", 7, [], 0, 0, number_of(DoubleMsg), [4])
             assert await heard(first, Kind.ANSWER) == [7, 0, 8]
 
             second = await again(first, here.listening, received=1)  # three frames of four were lost on the way
             assert (await heard(second, Kind.HELLO))["received"] == 1
             await first.lost
-            assert [(await heard(second, Kind.MESSAGE))[-1] for _ in range(2)] == [[1], [2]]
+            assert [(await heard(second, Kind.RUNS))[-1] for _ in range(2)] == [[[1]], [[2]]]
             assert await heard(second, Kind.ANSWER) == [7, 0, 8]
             await here.ref("stranger/x").tell(CountMsg(n=3))
-            assert (await heard(second, Kind.MESSAGE))[-1] == [3]
+            assert (await heard(second, Kind.RUNS))[-1] == [[3]]
 
             late = await again(first, here.listening, received=0)  # an older try, that was held up on its way
             assert isinstance(await late.lost, ConnectionError)
             assert late.frames.empty()
             await here.ref("stranger/x").tell(CountMsg(n=4))
-            assert (await heard(second, Kind.MESSAGE))[-1] == [4]
+            assert (await heard(second, Kind.RUNS))[-1] == [[4]]
             await second.close()
 
     run(main())
@@ -632,7 +632,7 @@ def test_a_dialer_that_does_not_know_the_secret_is_refused_by_who_listens(
     [
         (b"GET / HTTP/1.1\r\nHost: here\r\n\r\n", "expected a frame to begin with b'OR', got b'GE'"),
         (bytes(range(255, 0, -1)) * 3, "expected a frame to begin with b'OR', got b'\\xff\\xfe'"),
-        (struct.pack("<2sBBIQ", b"OR", 9, 1, 32, 0), "the peer speaks protocol version 9, this node speaks 1"),
+        (struct.pack("<2sBBIQ", b"OR", 9, 1, 32, 0), "the peer speaks protocol version 9, this node speaks 2"),
         (frame_prefix(Kind.HANDSHAKE, 257, 0), "a header of 257 bytes; at most 256 are allowed"),
         (frame_prefix(Kind.HANDSHAKE, 32, 1), "a payload of 1 bytes; at most 0 are allowed"),
         (frame_prefix(Kind.MESSAGE, 8, 1 << 40), "a payload of 1,099,511,627,776 bytes; at most 0 are allowed"),
@@ -973,6 +973,12 @@ def test_thousands_of_frames_that_make_no_sense_are_refused_and_nothing_else_hap
     rng = random.Random(5)  # fixed: what fails must fail again
     sound = {
         Kind.MESSAGE: ["here/doubler", "stranger/x", 0, [], 0, 0, number_of(CountMsg), {"n": 1}],
+        Kind.RUNS: [
+            [3, "stranger/x", "here/doubler", number_of(CountMsg), True],
+            [[1, 2, 3], [2, 3, 4]],
+            3,
+            [[1, 2, 3]],
+        ],
         Kind.ANSWER: [1, 0, 2],
         Kind.FAILURE: [1, 0, "AskFailed", "text"],
         Kind.CREDIT: ["here/doubler", 0, 0],

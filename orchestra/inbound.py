@@ -1,0 +1,228 @@
+"""What one side of a link receives: frames become messages, validated, and the room that they take is counted."""
+
+from typing import TYPE_CHECKING, Any
+
+from orchestra import codec
+from orchestra.credit import Room
+from orchestra.envelope import Envelope
+from orchestra.errors import DecodeError
+from orchestra.message import REGISTRY, AnyArray, Lane, Message
+from orchestra.outbound import ROUTES
+from orchestra.transport.frames import PREFIX, Frame, Kind
+
+if TYPE_CHECKING:
+    from orchestra.link import Link
+    from orchestra.node import Node
+
+CREDITED = 256
+"""Messages of a run after which the credit for them goes back, at the latest."""
+
+_MESSAGE = (str, str, int, list, int, int, object, object)
+"""What a message frame holds: recipient, sender, correlation, chain of asks, number, clock, type, fields."""
+_ROUTE = (int, str, str, object, bool)
+"""What a new route says: number, sender, recipient, type, whether its messages are counted."""
+
+
+class _Way:
+    """A route of the peer: what its number stands for."""
+
+    __slots__ = ("counted", "kind", "recipient", "sender")
+
+    def __init__(self, sender: str, recipient: str, kind: type[Message], *, counted: bool) -> None:
+        self.sender = sender
+        self.recipient = recipient
+        self.kind = kind
+        self.counted = counted
+
+
+class Inbound:
+    """The receiving half of a link: accounts, routes, and requests that wait for their answers.
+
+    Args:
+        room: the accounts of what is here of the peer's.
+    """
+
+    def __init__(self, link: "Link", node: "Node", room: Room) -> None:
+        self.count = self.nbytes = 0
+        """Messages and answers that came, and their bytes."""
+        self.types: list[type[Message] | str] = []
+        """The types that the peer names by number."""
+        self.asked: dict[int, Envelope] = {}
+        """The peer's requests that are not answered yet, by correlation."""
+        self._link = link
+        self._node = node
+        self._room = room
+        self._decoder = codec.Decoder()
+        self._ways: dict[int, _Way] = {}
+
+    def unpack(self, frame: Frame, kinds: tuple[type, ...]) -> list[Any]:
+        """Return what the header of a frame holds.
+
+        Raises:
+            DecodeError: something else than `kinds`.
+        """
+        value = self._decoder.decode(frame.header, frame.payload)
+        if not isinstance(value, list) or len(value) != len(kinds) or not all(map(isinstance, value, kinds)):
+            raise self._malformed(frame.kind, kinds)
+        return value
+
+    def message(self, header: bytes, payload: AnyArray | None, nbytes: int) -> None:
+        """Deliver a message that travelled alone, in a frame of so many bytes.
+
+        Raises:
+            WireError: it breaks the protocol.
+        """
+        self.count += 1
+        self.nbytes += nbytes
+        content = self._decoder.decode(header, payload)
+        try:
+            recipient, sender, correlation, chain, number, clock, tag, fields = content
+            sound = (
+                type(recipient) is type(sender) is str
+                and type(correlation) is type(number) is type(clock) is int
+                and type(chain) is list
+            )
+        except (TypeError, ValueError):
+            sound = False
+        if not sound or type(content) is not list:
+            raise self._malformed(Kind.MESSAGE, _MESSAGE)
+        if chain and not all(isinstance(address, str) for address in chain):
+            raise DecodeError(f"{self._link.peer} sent a message with a malformed chain of asks")
+        if number < 0 or clock < 0:
+            raise self._miscounted(number, clock)
+        kind = self._type(tag)
+        if kind.lane is not Lane.SYSTEM:
+            self._room.take(recipient, nbytes, bounded=kind.lane is Lane.BOUNDED)
+        message = codec.build(kind, fields)
+        envelope = Envelope(recipient, sender, message, nbytes, correlation, tuple(chain), self._link, number, clock)
+        if correlation:
+            self.asked[correlation] = envelope
+        self._node.deliver(envelope)
+
+    def runs(self, header: bytes) -> None:
+        """Deliver the messages of a frame of runs.
+
+        Raises:
+            WireError: it breaks the protocol.
+        """
+        self.nbytes += PREFIX.size + len(header)
+        for route, rows, nbytes in self._decoder.runs(header):
+            way = self._way(route)
+            if type(rows) is not list or not rows:
+                raise DecodeError(f"{self._link.peer} sent a run without messages")
+            count = len(rows)
+            self._room.take(way.recipient, nbytes, bounded=False, count=count)
+            self.count += count
+            if way.counted:
+                numbers = self._numbers(rows)
+                messages = codec.build_all(way.kind, rows)
+                for envelope, (number, clock) in zip(self._enclosed(way, messages, nbytes), numbers, strict=True):
+                    envelope.number, envelope.clock = number, clock
+                    self._node.deliver(envelope)
+                continue
+            messages = codec.build_all(way.kind, rows)
+            mailbox = self._node.mailbox_for(way.recipient, way.kind)
+            if mailbox is None:
+                for envelope in self._enclosed(way, messages, nbytes):
+                    self._node.deliver(envelope)
+                continue
+            each = nbytes // count
+            for begin in range(0, count - CREDITED, CREDITED):
+                part = messages[begin : begin + CREDITED]
+                mailbox.put_run(way.recipient, way.sender, part, each, _Credit(self._link, CREDITED, each * CREDITED))
+                nbytes -= each * CREDITED
+            rest = messages[(count - 1) // CREDITED * CREDITED :]
+            mailbox.put_run(way.recipient, way.sender, rest, each, _Credit(self._link, len(rest), nbytes))
+
+    def end(self) -> list[Envelope]:
+        """Forget all that the peer said; return its requests that are not answered."""
+        asked, self.asked = self.asked, {}
+        self._ways.clear()
+        return list(asked.values())
+
+    # Inside
+
+    def _enclosed(self, way: _Way, messages: list[Message], nbytes: int) -> list[Envelope]:
+        """Envelopes for messages that take so many bytes together."""
+        each = nbytes // len(messages)
+        link = self._link
+        enclosed = [Envelope(way.recipient, way.sender, message, each, 0, (), link) for message in messages]
+        enclosed[-1].nbytes += nbytes - each * len(messages)
+        return enclosed
+
+    def _numbers(self, rows: list[Any]) -> list[tuple[int, int]]:
+        """Take number and clock off the end of every row."""
+        numbers = []
+        for row in rows:
+            if type(row) is not list or len(row) < 2:
+                raise DecodeError(f"{self._link.peer} sent a message without its number and clock")
+            clock, number = row.pop(), row.pop()
+            if type(clock) is not int or type(number) is not int or number < 0 or clock < 0:
+                raise self._miscounted(number, clock)
+            numbers.append((number, clock))
+        return numbers
+
+    def _way(self, route: Any) -> _Way:
+        if type(route) is int:
+            way = self._ways.get(route)
+            if way is None:
+                raise DecodeError(f"{self._link.peer} sent messages by the unknown route {route}")
+            return way
+        if type(route) is not list or len(route) != len(_ROUTE) or not all(map(isinstance, route, _ROUTE)):
+            raise self._malformed(Kind.RUNS, _ROUTE)
+        number, sender, recipient, tag, counted = route
+        if not 0 <= number < ROUTES:
+            raise DecodeError(f"{self._link.peer} gave a route the number {number}; there are {ROUTES}")
+        kind = self._type(tag)
+        if not kind.wire.small:
+            raise DecodeError(f"{self._link.peer} sent a run of {kind.__name__}, which travels alone")
+        way = self._ways[number] = _Way(sender, recipient, kind, counted=counted)
+        return way
+
+    def _type(self, tag: Any) -> type[Message]:
+        if type(tag) is int and 0 <= tag < len(self.types):
+            kind = self.types[tag]
+            if isinstance(kind, str):
+                # It may have been imported here since the handshake.
+                kind = self.types[tag] = self._named(kind, None)
+            return kind
+        match tag:
+            case [str(name), bytes(fingerprint)]:
+                return self._named(name, fingerprint)
+        raise DecodeError(f"{self._link.peer} sent a message of the unknown type {tag!r}")
+
+    def _named(self, tag: str, fingerprint: bytes | None) -> type[Message]:
+        kind = REGISTRY.get(tag)
+        if kind is None:
+            raise DecodeError(f"{self._link.peer} sent a {tag}, a type that this node does not know")
+        if fingerprint is not None and kind.wire.fingerprint != fingerprint:
+            raise DecodeError(f"{self._link.peer} has other fields in {tag} than this node")
+        return kind
+
+    def _miscounted(self, number: Any, clock: Any) -> DecodeError:
+        return DecodeError(f"{self._link.peer} sent a message with the number {number!r} and the clock {clock!r}")
+
+    def _malformed(self, kind: Kind, kinds: tuple[type, ...]) -> DecodeError:
+        wanted = ", ".join("any" if kind is object else kind.__name__ for kind in kinds)
+        return DecodeError(f"{self._link.peer} sent a {kind.name} frame that does not hold {wanted}")
+
+
+class _Credit:
+    """What the last message of a run brings along: the credit for all of them, once it has left the mailbox."""
+
+    __slots__ = ("_count", "_link", "_nbytes")
+
+    def __init__(self, link: "Link", count: int, nbytes: int) -> None:
+        self._link = link
+        self._count = count
+        self._nbytes = nbytes
+
+    def consumed(self, recipient: str, nbytes: int) -> None:
+        """Those before it have left as well: the lane keeps its order."""
+        self._link.consumed(recipient, self._nbytes, self._count)
+
+    def answer(self, correlation: int, value: Any) -> None:
+        """Nobody asked."""
+
+    def fail(self, correlation: int, error: Exception) -> None:
+        """Nobody asked."""

@@ -1,0 +1,334 @@
+"""What one side of a link sends: messages become frames, as far as their recipients have room.
+
+Small messages travel in *runs*. Who tells whom what type is a *route*: it is told once in a session, and is a number
+from then on; what follows it is the fields of one message after the other. Everything told in one turn of the loop
+leaves in one frame, and a message costs what its fields cost. Requests, arrays and the runtime's own messages travel
+alone. What is sent arrives in the order in which it was sent, all of it.
+"""
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any
+
+from orchestra import codec
+from orchestra.codec import Buffer
+from orchestra.credit import Window
+from orchestra.errors import FrameError, MailboxFull, Unreachable
+from orchestra.message import REGISTRY, Lane, Message
+from orchestra.transport.frames import Kind, frame_prefix
+
+if TYPE_CHECKING:
+    from orchestra.link import Link
+
+ROUTES = 4096
+"""Routes that have a number at a time; the oldest gives its number to the next one."""
+RUNS_BYTES = 64 << 10
+"""Bytes of rows after which the peer should have them, to work on them while more are told."""
+ROW = 16
+"""Bytes that a row is counted for besides its own, so that the rows of a frame are bounded too."""
+
+_RUN = b"\xdc"
+"""How msgpack begins a list of up to 65,535 entries; two bytes with their number follow."""
+
+
+class Route:
+    """A sender, a recipient and a type of message, for which a number stands.
+
+    Args:
+        names: the two addresses, the type, and whether its messages are `counted`.
+        counted: whether its messages carry a number and a clock, as those of a recorded sender do.
+        size: bytes that the names take.
+        longest: bytes that a row may have to travel in a run.
+    """
+
+    __slots__ = ("counted", "longest", "names", "number", "size", "window")
+
+    def __init__(self, names: list[Any], window: Window, *, counted: bool, size: int, longest: int) -> None:
+        self.names = names
+        self.window = window
+        self.counted = counted
+        self.size = size
+        self.longest = longest
+        self.number = b""
+        """What stands for it; empty while the peer does not know."""
+
+
+class Outbound:
+    """The sending half of a link: credit, routes, and what was told in this turn of the loop."""
+
+    def __init__(self, link: "Link", loop: asyncio.AbstractEventLoop, header: int, payload: int) -> None:
+        self.count = self.nbytes = 0
+        """Messages and answers sent, and their bytes."""
+        self.tags = sorted(REGISTRY)
+        """The types that the peer knows by their number in this list."""
+        self.rows = 0
+        """Messages that wait for the end of the turn."""
+        self._numbers = {tag: number for number, tag in enumerate(self.tags)}
+        self._link = link
+        self._loop = loop
+        self._header, self._payload = header, payload
+        self._runs_bytes = min(RUNS_BYTES, header // 4)
+        self._encoder = codec.Encoder()
+        self._windows: dict[str, Window] = {}
+        self._stalled: dict[str, Window] = {}
+        """Those that have credit, and wait until the session keeps less."""
+        self._routes: dict[tuple[str, str, type[Message]], Route] = {}
+        self._numbered: list[Route | None] = [None] * ROUTES
+        self._next_number = 0
+        self._runs: list[Buffer] = []
+        self._run_count = 0
+        self._route: Route | None = None
+        """The route of the run that goes on."""
+        self._run: list[Buffer] = []
+        self._run_size = 0
+
+    @property
+    def windows(self) -> tuple[Window, ...]:
+        """What is on its way to each recipient."""
+        return tuple(self._windows.values())
+
+    def post(
+        self,
+        sender: str,
+        recipient: str,
+        message: Message,
+        correlation: int = 0,
+        chain: tuple[str, ...] = (),
+        number: int = 0,
+        clock: int = 0,
+    ) -> Awaitable[None] | None:
+        """Send `message`, or return what to await until the recipient has room.
+
+        The other arguments are what `Envelope` says of them.
+
+        Raises:
+            Unreachable: the session has ended.
+        """
+        if not correlation and message.wire.small:
+            route = self._routes.get((sender, recipient, type(message)))
+            if route is None or route.counted is not (number > 0):
+                route = self._new_route(sender, recipient, message, counted=number > 0)
+            values = codec.values_of(message)
+            if route.counted:
+                values += (number, clock)
+            row, arrays = self._encoder.encode(values)
+            nbytes = len(row)
+            if nbytes <= route.longest and not arrays:
+                window = route.window
+                if self._link.account.full or window.waiting or not window.take(nbytes):
+                    return self._wait(recipient, window, route, [row], nbytes)
+                self._tell(route, row)
+                return None
+        pieces, nbytes = self._encode(sender, recipient, message, correlation, chain, number, clock)
+        if message.lane is not Lane.SYSTEM:
+            window = self._window(recipient)
+            bounded = message.lane is Lane.BOUNDED
+            if self._link.account.full or (window.waiting and not bounded) or not window.take(nbytes, bounded=bounded):
+                return self._wait(recipient, window, None, pieces, nbytes)
+        self._transmit(pieces, nbytes)
+        return None
+
+    def post_nowait(self, sender: str, recipient: str, message: Message, number: int = 0, clock: int = 0) -> None:
+        """Send `message` at once.
+
+        Raises:
+            MailboxFull: the recipient has no room.
+        """
+        window = self._window(recipient)
+        if message.lane is not Lane.SYSTEM:
+            account = self._link.account
+            if account.full:
+                raise MailboxFull(
+                    f"{self._link.peer} has yet to acknowledge {account.kept} frames ({account.kept_bytes:,} bytes)"
+                )
+            spent = window.waiting or window.full
+            if spent and message.lane is not Lane.BOUNDED:
+                raise MailboxFull(
+                    f"{recipient} has {window.count} messages ({window.nbytes:,} bytes) on their way already"
+                )
+        self.post(sender, recipient, message, number=number, clock=clock)
+
+    def answer(self, correlation: int, clock: int, value: Any) -> None:
+        """Send the answer to a request.
+
+        Raises:
+            FrameError: it is too large to travel.
+        """
+        header, arrays = self._encoder.encode([correlation, clock, value])
+        size = codec.payload_size(arrays) if arrays else 0
+        if len(header) > self._header or size > self._payload:
+            raise self._too_large("an answer", len(header), size)
+        frame = frame_prefix(Kind.ANSWER, len(header), size) + header
+        self._transmit([frame, *codec.payload_buffers(arrays)] if arrays else [frame], len(frame) + size)
+
+    def seal(self, *, at_once: bool = False) -> None:
+        """Send what was told in this turn so far, as one frame."""
+        self._end_run()
+        runs, self._runs = self._runs, []
+        count, self._run_count, self.rows, self._run_size = self._run_count, 0, 0, 0
+        header = b"".join([_RUN, (2 * count).to_bytes(2), *runs])
+        frame = frame_prefix(Kind.RUNS, len(header), 0) + header
+        self.nbytes += len(frame)
+        self._link.put([frame], len(frame), at_once=at_once)
+
+    def credited(self, recipient: str, count: int, nbytes: int) -> None:
+        """Take note of what left the mailbox of `recipient`, and send what waited for that.
+
+        Raises:
+            FrameError: that much was not there.
+        """
+        window = self._windows.get(recipient)
+        if window is None or not 0 <= count <= window.count or not 0 <= nbytes <= window.nbytes:
+            peer = self._link.peer
+            raise FrameError(f"{peer} credits {count} messages ({nbytes} bytes) of {recipient} that it never got")
+        window.count -= count
+        window.nbytes -= nbytes
+        if window.waiting:
+            self._let_go(recipient, window)
+
+    def unstall(self) -> None:
+        """Send what waited until the session keeps less, if it does now."""
+        if self._stalled and not self._link.account.full:
+            stalled, self._stalled = self._stalled, {}
+            for recipient, window in stalled.items():
+                self._let_go(recipient, window)
+
+    def end(self, gone: Unreachable) -> None:
+        """Fail what waits."""
+        for window in self._windows.values():
+            for turn, _, _, _ in window.waiting:
+                if not turn.done():
+                    turn.set_exception(gone)
+                    turn.exception()  # seen, also if its sender has given up
+        self._stalled.clear()
+        self._routes.clear()
+        self._runs, self._run, self._route, self.rows = [], [], None, 0
+
+    # Inside
+
+    def _wait(
+        self, recipient: str, window: Window, route: Route | None, pieces: list[Buffer], nbytes: int
+    ) -> Awaitable[None]:
+        turn: asyncio.Future[None] = self._loop.create_future()
+        window.waiting.append((turn, route, pieces, nbytes))
+        if self._link.account.full:
+            self._stalled[recipient] = window
+        return turn
+
+    def _let_go(self, recipient: str, window: Window) -> None:
+        """Send what waits, as far as there is room."""
+        while window.waiting:
+            turn, route, pieces, size = window.waiting[0]
+            if turn.done():  # its sender gave up
+                window.waiting.popleft()
+                continue
+            if self._link.account.full:
+                self._stalled[recipient] = window
+                return
+            if not window.take(size):
+                return
+            window.waiting.popleft()
+            if route is None:
+                self._transmit(pieces, size)
+            else:
+                self._tell(route, pieces[0])
+            turn.set_result(None)
+
+    def _tell(self, route: Route, row: Buffer) -> None:
+        """Add a message to what leaves at the end of this turn."""
+        if route is not self._route:
+            self._end_run()
+            self._route = route
+            self._run_size += ROW if route.number else route.size
+        self._run.append(row)
+        nbytes = len(row)
+        self.count += 1
+        self._run_size += nbytes + ROW
+        if not self.rows:
+            self._loop.call_soon(self._turn_over)
+        self.rows += 1
+        if self._run_size >= self._runs_bytes:
+            self.seal(at_once=True)
+
+    def _end_run(self) -> None:
+        route, self._route = self._route, None
+        if route is None:
+            return
+        run, self._run = self._run, []
+        self._runs += (route.number or self._say(route), _RUN, len(run).to_bytes(2), *run)
+        self._run_count += 1
+
+    def _say(self, route: Route) -> bytes:
+        """Give a route a number, and return what tells the peer."""
+        number = self._next_number
+        self._next_number = (number + 1) % ROUTES
+        if (older := self._numbered[number]) is not None:
+            older.number = b""
+        self._numbered[number] = route
+        route.number, _ = self._encoder.encode(number)
+        says, _ = self._encoder.encode([number, *route.names])
+        return says
+
+    def _turn_over(self) -> None:
+        if self.rows:
+            self.seal(at_once=True)
+
+    def _new_route(self, sender: str, recipient: str, message: Message, *, counted: bool) -> Route:
+        kind = type(message)
+        names = [sender, recipient, self._tag(kind), counted]
+        size = len(self._encoder.encode(names)[0]) + ROW
+        longest = self._runs_bytes - size
+        route = Route(names, self._window(recipient), counted=counted, size=size, longest=longest)
+        key = (sender, recipient, kind)
+        self._routes.pop(key, None)
+        if len(self._routes) >= ROUTES:
+            del self._routes[next(iter(self._routes))]
+        self._routes[key] = route
+        return route
+
+    def _window(self, recipient: str) -> Window:
+        if self._link.ended:
+            raise Unreachable(f"the connection to {self._link.peer} is lost")
+        window = self._windows.get(recipient)
+        if window is None:
+            window = self._windows[recipient] = Window()
+        return window
+
+    def _transmit(self, pieces: list[Buffer], nbytes: int) -> None:
+        self.count += 1
+        self.nbytes += nbytes
+        self._link.transmit(pieces, nbytes)
+
+    def _tag(self, kind: type[Message]) -> Any:
+        number = self._numbers.get(kind.wire.tag)
+        return [kind.wire.tag, kind.wire.fingerprint] if number is None else number
+
+    def _encode(
+        self,
+        sender: str,
+        recipient: str,
+        message: Message,
+        correlation: int,
+        chain: tuple[str, ...],
+        number: int,
+        clock: int,
+    ) -> tuple[list[Buffer], int]:
+        tag = self._tag(type(message))
+        values = [recipient, sender, correlation, chain, number, clock, tag, codec.values_of(message)]
+        header, arrays = self._encoder.encode(values)
+        size = codec.payload_size(arrays) if arrays else 0
+        if len(header) > self._header or size > self._payload:
+            raise self._too_large(f"{message.wire.tag} to {recipient}", len(header), size)
+        frame = frame_prefix(_MESSAGE, len(header), size) + header
+        if not arrays:
+            return [frame], len(frame)
+        return [frame, *codec.payload_buffers(arrays)], len(frame) + size
+
+    def _too_large(self, what: str, header: int, payload: int) -> FrameError:
+        return FrameError(
+            f"{what} takes {header:,} + {payload:,} bytes; at most {self._header:,} + {self._payload:,} may travel"
+        )
+
+
+_MESSAGE = Kind.MESSAGE
+"""By a name of this module: looking it up at the enumeration takes as long as all the rest of a comparison."""
