@@ -8,8 +8,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
-from tensorboardX import SummaryWriter
-
 from components.progress import Progress
 
 
@@ -36,7 +34,11 @@ class MetricsWriter:
         if resumes_at is not None:
             _forget_after(path, resumes_at)
         self._file = path.open("a", encoding="utf-8")
-        self._events = None if tensorboard is None else SummaryWriter(str(tensorboard), purge_step=resumes_at)
+        self._events = None
+        if tensorboard is not None:
+            from tensorboardX import SummaryWriter  # which imports torch, and who reads metrics needs neither
+
+            self._events = SummaryWriter(str(tensorboard), purge_step=resumes_at)
 
     def __enter__(self) -> Self:
         return self

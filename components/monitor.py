@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TextIO
 
 from components import saved_state
-from components.curve import draw_curve
 from components.display import Display
 from components.metrics_writer import MetricsWriter
 from components.progress import Progress
@@ -72,7 +71,7 @@ class Monitor(Actor[ProgressMsg | EvaluatedMsg | TickMsg | CheckpointMsg]):
             self._display.close()
             return
         if self._run is not None:
-            draw_curve(self._run.metrics, self._run.curve, title=self._title)
+            _draw(self._title, self._run.metrics, self._run.curve)
             write_json(self._run.summary, self._summary(progress))
         self._display.finish(progress, self._words(), curve=None if self._run is None else self._run.curve)
 
@@ -106,7 +105,7 @@ class Monitor(Actor[ProgressMsg | EvaluatedMsg | TickMsg | CheckpointMsg]):
                 self._record(progress)
             if self._run is not None and progress.elapsed_s >= self._next_curve:
                 self._next_curve = progress.elapsed_s + CURVE_S
-                await self.offload(partial(draw_curve, title=self._title), self._run.metrics, self._run.curve)
+                await self.offload(partial(_draw, self._title), self._run.metrics, self._run.curve)
         self.after(TICK_S, TickMsg())
 
     @on(CheckpointMsg)
@@ -219,3 +218,9 @@ class Monitor(Actor[ProgressMsg | EvaluatedMsg | TickMsg | CheckpointMsg]):
                 f"{self._solved['updates']:,} updates, {self._solved['minutes']:.1f} minutes"
             )
         return words
+
+
+def _draw(title: str, metrics: Path, picture: Path) -> None:
+    from components.curve import draw_curve  # matplotlib: every process imports this file, and one of them draws
+
+    draw_curve(metrics, picture, title=title)

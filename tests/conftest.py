@@ -18,6 +18,9 @@ from orchestra.run import run_loop
 settings.register_profile("ci", derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
+# Tests run side by side: a pool of threads in each of them, as wide as the machine, would only be in each other's way.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 PATIENCE_S = 30.0
 """A coroutine that takes longer hangs, and fails."""
 
@@ -78,3 +81,12 @@ def address_of(sockets: Path) -> Callable[[str], str]:
         ]
 
     return free
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist, which writes the groups into the names
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests that look at one costly run together, so that it is not made once for each process of xdist."""
+    for item in items:
+        for fixture in ("networked", "recorded_run"):
+            if fixture in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.xdist_group(fixture))

@@ -1,10 +1,5 @@
-"""Learning algorithms, one file per paper."""
+"""Learning algorithms, one file per paper; each is loaded when it is first used, and torch with it."""
 
-from components.policies.base import EpisodeBatch, Learned, Policy
-from components.policies.coma import Coma
-from components.policies.iql import Iql
-from components.policies.qmix import Qmix
-from components.policies.recurrent import RecurrentOptions
-from components.policies.vdn import Vdn
+import lazy_loader
 
-__all__ = ["Coma", "EpisodeBatch", "Iql", "Learned", "Policy", "Qmix", "RecurrentOptions", "Vdn"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -23,12 +24,16 @@ class FlatOptimizer:
     def __init__(self, flat: Tensor, kind: OptimizerKind, learning_rate: float) -> None:
         self.kind = kind
         self._flat = flat.detach()
+        self._learning_rate = learning_rate
+
+    @cached_property
+    def _optimizer(self) -> torch.optim.Optimizer:
+        # Made when it is needed: the first optimiser of a process imports torch's compiler, which takes a second, and
+        # workers only act.
         self._flat.grad = torch.zeros_like(self._flat)
-        self._optimizer: torch.optim.Optimizer = (
-            torch.optim.RMSprop([self._flat], lr=learning_rate, alpha=0.99, eps=1e-5)
-            if kind == "rmsprop"
-            else torch.optim.Adam([self._flat], lr=learning_rate, eps=1e-5)
-        )
+        if self.kind == "rmsprop":
+            return torch.optim.RMSprop([self._flat], lr=self._learning_rate, alpha=0.99, eps=1e-5)
+        return torch.optim.Adam([self._flat], lr=self._learning_rate, eps=1e-5)
 
     def step(self, gradients: Sequence[Tensor], *, clip: float, what: str) -> float:
         """Make a step along `gradients`, in the order of the parameters; return their norm before it was cut.
@@ -41,7 +46,7 @@ class FlatOptimizer:
         Raises:
             FloatingPointError: the norm is not finite; nothing has changed then.
         """
-        gradient = self._flat.grad
+        optimizer, gradient = self._optimizer, self._flat.grad
         assert gradient is not None
         torch.cat([g.reshape(-1) for g in gradients], out=gradient)
         norm = float(gradient.norm())
@@ -49,12 +54,12 @@ class FlatOptimizer:
             raise FloatingPointError(f"the gradient of {what} has norm {norm}")
         if norm > clip:
             gradient *= clip / norm
-        self._optimizer.step()
+        optimizer.step()
         return norm
 
     def state(self) -> dict[str, Any]:
         """Return a copy of its kind and its moments."""
-        moments = self._optimizer.state.get(self._flat, {})
+        moments = self._optimizer.state.get(self._flat, {}) if "_optimizer" in vars(self) else {}
         return {"kind": self.kind, **{key: value.clone() for key, value in moments.items()}}
 
     def check(self, what: str, state: Mapping[str, Any]) -> None:

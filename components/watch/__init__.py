@@ -1,7 +1,5 @@
-"""Looking at battles: in the terminal, as pictures, as films."""
+"""Looking at battles: in the terminal, as pictures, as films. Each is loaded when it is first used."""
 
-from components.watch.picture import battle_figure
-from components.watch.players import PLAYERS, Player
-from components.watch.recording import Battle, Frame, Strike, record
+import lazy_loader
 
-__all__ = ["PLAYERS", "Battle", "Frame", "Player", "Strike", "battle_figure", "record"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -9,8 +9,9 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from components.compare import command, comparison_figure
+from components.compare import command
 from components.comparison import grouped, read_trial, table
+from components.comparison_figure import comparison_figure
 from orchestra import RunDirectory, UsageError
 
 FILE = Path(__file__)

@@ -53,7 +53,7 @@ def paths(one: Any, other: Any, **options: Any) -> list[str]:
         1, "x", None, [1, {"a": (2, 3)}], {1, 2}, deque([1]), np.arange(5), Slotted(1), Tag(name="a"),
         np.array([np.nan]), Tensor(1, 2), {Tensor(1): 2}, np.float64(2), np.array(["text"]),
     ],
-    ids=str,
+    ids=lambda value: type(value).__name__,
 )  # fmt: skip
 def test_what_is_equal_does_not_differ(value: Any) -> None:
     from copy import deepcopy

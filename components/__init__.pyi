@@ -1,0 +1,9 @@
+from .monitor import Monitor as Monitor
+from .orchestrator import Orchestrator as Orchestrator
+from .rollout import EnvFactory as EnvFactory
+from .rollout import PolicyFactory as PolicyFactory
+from .schedule import LinearSchedule as LinearSchedule
+from .trainer import Trainer as Trainer
+from .trajectory_manager import TrajectoryManager as TrajectoryManager
+from .worker import Worker as Worker
+from .worker_proxy import WorkerProxy as WorkerProxy

@@ -1,0 +1,8 @@
+from .base import EpisodeBatch as EpisodeBatch
+from .base import Learned as Learned
+from .base import Policy as Policy
+from .coma import Coma as Coma
+from .iql import Iql as Iql
+from .qmix import Qmix as Qmix
+from .recurrent import RecurrentOptions as RecurrentOptions
+from .vdn import Vdn as Vdn
