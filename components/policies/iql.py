@@ -191,7 +191,7 @@ class Iql(RecurrentPolicy):
         q = self.agent.head(hidden).view(-1, n_agents, n_actions)
         with torch.no_grad():
             chooser = q.detach()[n_episodes:] if self.double_q else q_tp1
-            greedy = chooser.masked_fill(~available_tp1, -torch.inf).argmax(2, keepdim=True)
+            greedy = torch.where(available_tp1, chooser, -torch.inf).max(2, keepdim=True)[1]
             value_tp1 = self.target_mixer(q_tp1.gather(2, greedy).squeeze(2), state_tp1)
             target = self._targets(value_tp1.numpy(force=True), batch, packing)
 

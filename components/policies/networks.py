@@ -5,10 +5,12 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import embedding, linear, pad
+from torch.nn.functional import linear, pad
 
 from components.envs.base import EnvSpec
-from components.policies.gru import Scratch, tanh_, unroll
+from components.policies.embed import embed
+from components.policies.gru import tanh_, unroll
+from components.policies.scratch import Scratch
 
 
 class RecurrentAgent(nn.Module):
@@ -26,8 +28,8 @@ class RecurrentAgent(nn.Module):
         self.head = nn.Linear(hidden_size, spec.n_actions)
         self._scratch = Scratch()
 
-    def embedded(self, obs: Tensor, last_actions: Tensor) -> Tensor:
-        """Return the input of the GRU, (R, H), for `obs` (R, O) and `last_actions` (R,), agents innermost in R.
+    def _inputs(self, obs: Tensor, last_actions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return what `embed` needs for `obs` (R, O) and `last_actions` (R,), agents innermost in R.
 
         A product with a one-hot vector picks a column of the weights, so columns are picked: one for each pair of last
         action (-1 for none) and agent, with the bias already in it.
@@ -36,14 +38,14 @@ class RecurrentAgent(nn.Module):
         of_obs, of_action, of_agent = torch.split(self.embed.weight, sizes, dim=1)
         of_action = pad(of_action, (1, 0)).t()  # the first is "no action yet"
         table = of_action.unsqueeze(1) + (of_agent.t() + self.embed.bias)  # (U + 1, A, H)
-        pair = (last_actions.view(-1, self.n_agents) + 1) * self.n_agents + torch.arange(
-            self.n_agents, device=obs.device
-        )
-        picked = embedding(pair.view(-1), table.flatten(0, 1))
-        return torch.addmm(picked, obs, of_obs.t()).relu_()
+        agents = torch.arange(self.n_agents, device=obs.device)
+        pair = (last_actions.view(-1, self.n_agents) + 1) * self.n_agents + agents
+        return obs, of_obs, pair.view(-1), table.flatten(0, 1)
 
     def unrolled(self, obs: Tensor, last_actions: Tensor, blocks: Sequence[int]) -> Tensor:
         """Return the hidden states (F * A, H) of packed episodes, each from zeros at its start.
+
+        They are there until the next call, and so is what their backward pass needs.
 
         Args:
             obs: (F * A, O).
@@ -51,11 +53,13 @@ class RecurrentAgent(nn.Module):
             blocks: frames at time 0, 1, 2, … (`Packing.frame_blocks`).
         """
         rows = [block * self.n_agents for block in blocks]
-        return unroll(self.gru, self.embedded(obs, last_actions), rows, self._scratch)
+        x = embed(*self._inputs(obs, last_actions), self._scratch)
+        return unroll(self.gru, x, rows, self._scratch)
 
     def forward(self, obs: Tensor, last_actions: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Make one step: return the action values (R, U) and the next hidden state (R, H). No gradients."""
-        x = self.embedded(obs, last_actions)
+        obs, w, picks, table = self._inputs(obs, last_actions)
+        x = torch.addmm(table[picks], obs, w.t()).relu_()
         w_x, w_h, b_x, b_h = self.gru.parameters()
         size = self.gru.hidden_size
         gates, inner = linear(x, w_x, b_x), linear(hidden, w_h, b_h)
