@@ -88,6 +88,7 @@ def experiment(
         replay = (PrioritizedEpisodeReplay if prioritized else EpisodeReplay)(spec, replay_capacity)
 
     topology = Topology(f"{algorithm}_{spec.name}")
+    topology.before_start(planned.prepare)
     learner = topology.node("learner")
     monitor = learner.spawn("monitor", Monitor, title=f"{algorithm} {spec.name}")
     trajectories = learner.spawn("trajectories", TrajectoryManager, replay=replay)

@@ -77,6 +77,7 @@ class Topology:
         self.name = check_name(name, "a topology")
         self.nodes: dict[str, PlannedNode] = {}
         self._until: Ref[Any] | None = None
+        self._preparations: list[Callable[[], object]] = []
 
     def node(self, name: str) -> PlannedNode:
         """Plan a process.
@@ -94,6 +95,18 @@ class Topology:
     def until(self, actor: Ref[Any]) -> None:
         """Say that the run ends when `actor`, of the root, has stopped."""
         self._until = actor
+
+    def before_start(self, prepare: Callable[[], object]) -> None:
+        """Have `prepare()` called in the first process before anything is started, and not where nothing is.
+
+        It is for what all processes would wait for, and what takes long, as compiling does.
+        """
+        self._preparations.append(prepare)
+
+    def prepare(self) -> None:
+        """Do what `before_start` was given, in order; a run begins so."""
+        for prepare in self._preparations:
+            prepare()
 
     @property
     def root(self) -> PlannedNode:

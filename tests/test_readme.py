@@ -1,5 +1,6 @@
 """README and docs hold no code of their own: what they show is what the tests run."""
 
+import os
 import re
 import shlex
 import subprocess
@@ -55,10 +56,15 @@ def test_every_flag_that_the_readme_types_is_understood() -> None:
         flags.parse([word for word in words if word not in own])
 
 
-def test_the_topology_in_the_readme_is_the_one_that_dry_run_prints() -> None:
+def test_the_topology_in_the_readme_is_the_one_that_dry_run_prints_and_nothing_is_compiled_for_it(
+    tmp_path: Path,
+) -> None:
     command = [sys.executable, "-m", "orchestra", "run", ROOT / "experiments" / "qmix_8m.py", "--dry-run"]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert printed in README
+    fresh = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, env=fresh)
+    assert ended.stdout in README
+    assert ended.stderr == ""
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 @pytest.mark.parametrize("link", re.findall(r"\]\(((?!http)[^)]+)\)", README))

@@ -43,6 +43,12 @@ class Env(ABC):
     truncated: NDArray[np.bool_]  # (B,): it was cut at `episode_limit`; its last observation still has a value
     won: NDArray[np.bool_]  # (B,): set where it ended with a win
 
+    def prepare(self) -> None:
+        """Do what takes long once on a machine, as compiling does. A run's first process does, before it starts others.
+
+        Whoever compiles answers nobody meanwhile.
+        """
+
     @abstractmethod
     def reset(self, which: NDArray[np.bool_] | None = None) -> None:
         """Start a new episode in the copies that the mask `which` (B,) names; in all of them without one.

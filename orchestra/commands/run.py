@@ -107,6 +107,7 @@ def command(arguments: list[str]) -> int:
     if options.dry_run:
         print(topology.describe())
         return 0
+    topology.prepare()
     clock = RealClock()
     if earlier is None:
         run, resumes = RunDirectory.create(options.runs_dir, topology.name, seed, clock=clock), None

@@ -188,6 +188,18 @@ def test_a_runs_folder_that_cannot_be_is_told_in_one_line(here: Path, capsys: py
     )
 
 
+def test_what_is_to_be_done_before_the_start_is_done_once_in_the_first_process_and_not_in_a_dry_run(here: Path) -> None:
+    prepared = here / "prepared"
+    once = (
+        f"topology.before_start(lambda: os.mkdir({str(prepared)!r}))\n    return topology"  # a second time would fail
+    )
+    (here / "errand.py").write_text("import os\n" + EXPERIMENT.replace("return topology", once))
+    assert main(["run", "errand.py", "--dry-run"]) == 0
+    assert not prepared.exists()
+    assert main(["run", "errand.py", "--helpers", "1"]) == 0
+    assert prepared.exists()
+
+
 @pytest.mark.usefixtures("nothing_is_made")
 def test_a_dry_run_prints_the_topology_and_makes_nothing(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "errand.py", "--dry-run", "--helpers", "1"]) == 0

@@ -151,8 +151,6 @@ class Skirmish(Env):
         self._for_reset = (*played, self._catalogue, self._spiral, self._rules, *seen, *outcome)
         self._for_step = (*played, self._damage, self._rules, self._footing, self._ways, *seen[1:], *outcome)
         self._for_show = (*played, self._rules, *seen)
-        # Here, so that a run's first process compiles before it starts others: whoever compiles answers nobody.
-        self._prepare()
 
     def __repr__(self) -> str:
         return f"<Skirmish {self.spec.name} x {self.n_envs}>"
@@ -167,10 +165,11 @@ class Skirmish(Env):
             which = self._everywhere
         elif which.shape != (self.n_envs,) or which.dtype != np.bool_:
             raise ValueError(f"which is {which.dtype} {which.shape}, must be bool {(self.n_envs,)}")
+        self.prepare()
         kernel.reset_all(np.ascontiguousarray(which), *self._for_reset)
 
-    def _prepare(self) -> None:
-        """See that the kernel is compiled on this machine."""
+    def prepare(self) -> None:
+        """See that the kernel is compiled on this machine: some twenty seconds, once. The first `reset` does it too."""
         if kernel.COMPILED and not _PREPARED:
             kernel.compile_once(kernel.HOME, self._compile, sys.stderr.write)
             _PREPARED.append(True)
