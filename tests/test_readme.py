@@ -56,7 +56,7 @@ def test_every_flag_that_the_readme_types_is_understood() -> None:
         flags.parse([word for word in words if word not in own])
 
 
-def test_the_topology_in_the_readme_is_the_one_that_dry_run_prints_and_nothing_is_compiled_for_it(
+def test_the_topology_in_the_readme_is_what_dry_run_prints_and_nothing_is_compiled_for_it(
     tmp_path: Path,
 ) -> None:
     command = [sys.executable, "-m", "orchestra", "run", ROOT / "experiments" / "qmix_8m.py", "--dry-run"]

@@ -43,7 +43,7 @@ class Env(ABC):
     truncated: NDArray[np.bool_]  # (B,): it was cut at `episode_limit`; its last observation still has a value
     won: NDArray[np.bool_]  # (B,): set where it ended with a win
 
-    def prepare(self) -> None:
+    def prepare(self) -> None:  # noqa: B027  # most have nothing to prepare
         """Do what takes long once on a machine, as compiling does. A run's first process does, before it starts others.
 
         Whoever compiles answers nobody meanwhile.

@@ -190,9 +190,7 @@ def test_a_runs_folder_that_cannot_be_is_told_in_one_line(here: Path, capsys: py
 
 def test_what_is_to_be_done_before_the_start_is_done_once_in_the_first_process_and_not_in_a_dry_run(here: Path) -> None:
     prepared = here / "prepared"
-    once = (
-        f"topology.before_start(lambda: os.mkdir({str(prepared)!r}))\n    return topology"  # a second time would fail
-    )
+    once = f"topology.before_start(lambda: os.mkdir({str(prepared)!r}))\n    return topology"
     (here / "errand.py").write_text("import os\n" + EXPERIMENT.replace("return topology", once))
     assert main(["run", "errand.py", "--dry-run"]) == 0
     assert not prepared.exists()
