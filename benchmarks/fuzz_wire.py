@@ -182,7 +182,9 @@ class Fuzzer:
         if self._link is not None:
             self._link.end(None)
         hello = Hello(**self._hello())
-        link = self._link = self._node.peers._admit(hello)
+        link = self._node.peers._admit(hello)
+        assert isinstance(link, Link)
+        self._link = link
         pipe.limits = self._node.limits
         link.begin(pipe, hello, hello.table(self._node.name))
 
@@ -195,6 +197,7 @@ class Fuzzer:
             "attempt": 1,
             "resumes": False,
             "received": 0,
+            "after": b"",
             "types": [[tag, kind.wire.fingerprint] for tag, kind in sorted(REGISTRY.items())],
         }
 

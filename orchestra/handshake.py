@@ -52,6 +52,8 @@ class Hello:
     """Whether the dialer has heard from the listener in this session before."""
     received: int
     """Frames of the session that have come so far."""
+    after: bytes
+    """The last session with the listener that has ended, for all that the dialer knows; empty if there was none."""
     types: list[list[Any]]
     """Tag and fingerprint of each type that it may name by its number in this list."""
 
@@ -77,6 +79,7 @@ class Hello:
                 "attempt": int(attempt),
                 "resumes": bool(),
                 "received": int(received),
+                "after": bytes(),
                 "types": list(),
             } if node and session and attempt >= 0 and received >= 0 and len(said) == len(cls.__slots__):
                 return cls(**said)
@@ -109,8 +112,8 @@ class Handshake:
 
     Args:
         link: what the dialer wants to begin, or to go on with; None for the listener.
-        admit: says which link it is that a dialer's hello means; raises `HandshakeError` to refuse it with a reason,
-            and `Unreachable` to let it go without a word.
+        admit: says which link it is that a dialer's hello means, or what has to be over before that is known; raises
+            `HandshakeError` to refuse it with a reason, and `Unreachable` to let it go without a word.
         over: called once, when a link has the connection, or with what went wrong.
     """
 
@@ -120,7 +123,7 @@ class Handshake:
         connection: Connection,
         *,
         link: "Link | None" = None,
-        admit: "Callable[[Hello], Link] | None" = None,
+        admit: "Callable[[Hello], Link | asyncio.Future[None]] | None" = None,
         over: Callable[["Handshake", Exception | None], None],
     ) -> None:
         self.done: asyncio.Future[None] = node.loop.create_future()
@@ -131,6 +134,7 @@ class Handshake:
         self._admit = admit
         self._over = over
         self._proven = False
+        self._held = False
         self._nonce = node.entropy(NONCE)
         self._peer_nonce = b""
         self._deadline: asyncio.TimerHandle | None = None
@@ -140,6 +144,11 @@ class Handshake:
         connection.attach(self)
         if link is not None:
             self._send(Kind.HANDSHAKE, self._nonce)
+
+    @property
+    def greeted(self) -> bool:
+        """Whether a dialer has said hello: the other side may have let it in, known here or not."""
+        return self._link is not None and self._proven
 
     def abort(self, error: Exception) -> None:
         """Give it up."""
@@ -153,6 +162,8 @@ class Handshake:
             return  # it was refused
         if not self._proven:
             self._prove(frame)
+        elif self._held:
+            raise HandshakeError(f"{self._connection.peer} said something before it was welcome")
         elif self._link is None:
             self._answer(frame)
         else:
@@ -246,9 +257,25 @@ class Handshake:
         except Unreachable as error:
             self._connection.abort(error)
             return
+        if isinstance(link, asyncio.Future):
+            self._held = True
+            if self._deadline is not None:
+                self._deadline.cancel()  # it is not the dialer who is slow
+            link.add_done_callback(lambda _: self._answer_at_last(frame))
+            return
         self._send(Kind.HELLO, link.hello().pack())
         link.begin(self._connection, hello, table)
         self._finish(None)
+
+    def _answer_at_last(self, frame: Frame) -> None:
+        """Answer a hello that was held."""
+        self._held = False
+        if self.done.done():
+            return  # who said it has gone
+        try:
+            self._answer(frame)
+        except WireError as error:
+            self._connection.abort(error)
 
     def _greet(self, link: "Link", frame: Frame) -> None:
         """The dialer's part."""

@@ -65,9 +65,10 @@ class Link:
     Args:
         session: its name, chosen by who dialled.
         address: where the peer listens, for who dialled; empty for who was dialled.
+        seeks: the name of the node that is dialled, if that is known.
     """
 
-    def __init__(self, node: "Node", peers: "Peers", session: bytes, address: str = "") -> None:
+    def __init__(self, node: "Node", peers: "Peers", session: bytes, address: str = "", seeks: str = "") -> None:
         self.peer = ""
         """The other node's name, once it has said hello."""
         self.peer_listening = ""
@@ -75,6 +76,7 @@ class Link:
         self._pinged_at: float | None = None
         self._round_trip_s: float | None = None
         self.address = address
+        self.seeks = seeks
         self.session = session
         self.account = Session()
         self.attempt = 0
@@ -115,6 +117,7 @@ class Link:
             attempt=self.attempt,
             resumes=bool(self.peer),
             received=self.account.received,
+            after=self._peers.last_ended(self.peer or self.seeks),
             types=[[tag, REGISTRY[tag].wire.fingerprint] for tag in self.outbound.tags],
         )
 

@@ -42,6 +42,29 @@ MAX_UNPROVEN = 64
 """Connections that have not proved themselves yet; one more is turned away."""
 
 
+class _Dial:
+    """The tries to begin one session with a peer.
+
+    Args:
+        over: done when it has begun, or is given up.
+    """
+
+    def __init__(self, over: asyncio.Future[None]) -> None:
+        self.over = over
+        self.handshakes: list[Handshake] = []
+        """That of each try, the last one may be under way."""
+
+    @property
+    def greeted(self) -> bool:
+        """Whether the peer may have begun the session already: it was said hello, even if no answer came."""
+        return any(handshake.greeted for handshake in self.handshakes)
+
+    def give_up(self, error: Unreachable) -> None:
+        """End the try that is under way."""
+        for handshake in self.handshakes:
+            handshake.abort(error)
+
+
 class Peers:
     """The other processes that a node talks to, and what depends on them.
 
@@ -65,7 +88,11 @@ class Peers:
         self._links: dict[str, Link] = {}
         """The link by which each peer is sent to."""
         self._sessions: dict[bytes, Link] = {}
-        """Every link. When two nodes dial each other at once, there are two between them."""
+        """The same links, by the names of their sessions."""
+        self._ended: dict[str, bytes] = {}
+        """The last session with each peer that has ended."""
+        self._dials: dict[str, _Dial] = {}
+        """The sessions that this node tries to begin, by the name of the peer."""
         self._handshakes: dict[Handshake, None] = {}
         self._connecting: dict[str, asyncio.Task[Link]] = {}
         self._repairs: dict[Link, asyncio.Task[None]] = {}
@@ -129,8 +156,9 @@ class Peers:
         return self._links.get(peer)
 
     def is_asked(self, peer: str, correlation: int) -> bool:
-        """Whether a request of `peer` is not answered yet; it may have come by another link than is answered by."""
-        return any(link.peer == peer and link.is_asked(correlation) for link in self._sessions.values())
+        """Whether a request of `peer` is not answered yet."""
+        link = self._links.get(peer)
+        return link is not None and link.is_asked(correlation)
 
     async def link_to(self, peer: str) -> Link:
         """Return the link to `peer`, dialling it if there is none.
@@ -160,14 +188,16 @@ class Peers:
         if older is not None and older.peer_incarnation != link.peer_incarnation:
             # At once: what is sent from here on concerns the new process.
             older.end(HandshakeError(f"another process took the place of {link.peer}"))
-        elif older is not None and not older.address and not link.address:
-            older.end(Unreachable(f"{link.peer} began anew"))  # it has given up the session that it had dialled
         elif older is not None:
-            return  # both dialled at once; each goes on sending by the link it has
+            older.end(Unreachable(f"{link.peer} began anew"))  # it has given up the session that there was
         self._links[link.peer] = link
         if self._join is None and link.peer_listening:
             self._node.directory.register(link.peer, link.peer_listening)
         self._node.log.info("connected", peer=link.peer)
+
+    def last_ended(self, peer: str) -> bytes:
+        """Return the name of the last session with `peer` that has ended; empty if there was none."""
+        return self._ended.get(peer, b"")
 
     def link_broken(self, link: Link, error: Exception) -> None:
         """Mend a link whose connection is lost, if that is up to this side."""
@@ -195,6 +225,8 @@ class Peers:
         self._end_repair(link)
         if self._sessions.get(link.session) is link:
             del self._sessions[link.session]
+            if not is_guest(link.peer):
+                self._ended[link.peer] = link.session
         if self._links.get(link.peer) is not link:
             return
         del self._links[link.peer]
@@ -260,12 +292,30 @@ class Peers:
         if isinstance(error, HandshakeError):
             self._node.log.warning("connection refused", reason=str(error))
 
-    def _admit(self, hello: Hello) -> Link:
-        """Return the link that a dialer's hello is for, ready for a new connection."""
+    def _admit(self, hello: Hello) -> "Link | asyncio.Future[None]":
+        """Return the link that a dialer's hello is for, ready for a new connection; or what that depends on.
+
+        Two nodes that dial each other at once settle on one session before anything is said in it: the dial of the one
+        whose name comes first counts, and the other's is held until that has worked, or has not. (Erlang's nodes do it
+        like that.)
+        """
         link = self._sessions.get(hello.session)
         if link is None:
             if hello.resumes:
                 raise HandshakeError(f"{self._node.name} has ended the session with {hello.node}")
+            mine = self._dials.get(hello.node)
+            if mine is not None and mine.greeted and self._node.name < hello.node:
+                return mine.over
+            older = self._links.get(hello.node)
+            if (
+                older is not None
+                and older.address
+                and older.peer_incarnation == hello.incarnation
+                and hello.after != older.session
+            ):
+                raise Unreachable("it dialled before it knew of our session")
+            if mine is not None:
+                mine.give_up(Unreachable(f"{hello.node} dialled, too"))
             link = Link(self._node, self, hello.session)
             link.attempt = hello.attempt
             return link
@@ -287,26 +337,31 @@ class Peers:
         else:
             # As the node, not as the actor whose message had to be sent, which is not what waits for this answer.
             address = await node.asks.ask(f"{node.name}/outside", f"{self.root}/{DIRECTORY}", LookupMsg(node=peer), ())
-        if peer in self._links:  # it dialled us meanwhile
-            return self._links[peer]
-        link = await self._connect(address)
+        dial = self._dials[peer] = _Dial(node.loop.create_future())
+        try:
+            link = await self._connect(address, peer)
+        finally:
+            del self._dials[peer]
+            dial.over.set_result(None)
         if link.peer != peer:
             error = HandshakeError(f"expected {peer} at {address}, found {link.peer}")
             link.end(error)
             raise error
         return self._links[peer]
 
-    async def _connect(self, address: str) -> Link:
-        """Begin a session with whoever listens at `address`."""
-        link = Link(self._node, self, self._node.entropy(16), address)
+    async def _connect(self, address: str, peer: str = "") -> Link:
+        """Begin a session with whoever listens at `address`; or return the one that `peer` has begun meanwhile."""
+        link = Link(self._node, self, self._node.entropy(16), address, peer)
         for tries in itertools.count(1):
+            if peer in self._links:
+                return self._links[peer]
             try:
                 await self._shake_hands(link)
                 break
-            except (HandshakeError, NobodyListens):
-                raise
-            except Unreachable:
-                if tries == DIALS:
+            except OrchestraError as error:
+                if peer in self._links:
+                    return self._links[peer]
+                if tries == DIALS or not isinstance(error, Unreachable) or isinstance(error, NobodyListens):
                     raise
                 await asyncio.sleep(self._backoff(tries))
         if link.ended:
@@ -320,7 +375,13 @@ class Peers:
                 connection = await transport_for(link.address).dial(link.address)
         except TimeoutError:
             raise Unreachable(f"nobody answers at {link.address} within {DIAL_S:g} s") from None
+        if not link.peer and link.seeks in self._links:
+            connection.abort()
+            raise Unreachable(f"{link.seeks} dialled, too")
         handshake = Handshake(self._node, connection, link=link, over=self._handshake_over)
+        dial = self._dials.get(link.seeks)
+        if dial is not None:
+            dial.handshakes.append(handshake)
         try:
             await handshake.done
         except asyncio.CancelledError:

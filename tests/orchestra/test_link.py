@@ -346,7 +346,7 @@ class Impostor:
 
     def hello(self, **changes: Any) -> None:
         said = {"node": "impostor", "listening": "", "incarnation": b"1", "session": self.nonce, "attempt": 1}
-        said |= {"resumes": False, "received": 0, "types": []}
+        said |= {"resumes": False, "received": 0, "after": b"", "types": []}
         self.say(Kind.HELLO, {**said, **changes})
 
     async def join(self, **changes: Any) -> None:

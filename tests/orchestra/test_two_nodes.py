@@ -182,7 +182,7 @@ class Stranger:
     def say_hello(self, name: str = "stranger", **changes: Any) -> None:
         types = [[tag, kind.wire.fingerprint] for tag, kind in sorted(REGISTRY.items())]
         hello = {"node": name, "listening": "", "incarnation": self.incarnation, "session": self.nonce, "attempt": 1}
-        hello |= {"resumes": False, "received": 0, "types": types}
+        hello |= {"resumes": False, "received": 0, "after": b"", "types": types}
         self.send(Kind.HELLO, msgpack.packb(hello | changes))
 
     async def be_welcome(self) -> None:
