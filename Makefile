@@ -11,7 +11,7 @@ run: $(VENV)/.installed  ## train QMIX on 8m; ARGS="--scenario 3m" passes flags
 	$(BIN)/orchestra run experiments/qmix_8m.py $(ARGS)
 
 test: lint types  ## lint, type-check, and every test, as many at a time as there are cores
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadgroup $(ARGS)
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 quick: $(VENV)/.installed  ## the tests that take milliseconds
 	$(BIN)/python -m pytest -m "not slow" $(ARGS)

@@ -83,10 +83,6 @@ def address_of(sockets: Path) -> Callable[[str], str]:
     return free
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist, which writes the groups into the names
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests that look at one costly run together, so that it is not made once for each process of xdist."""
-    for item in items:
-        for fixture in ("networked", "recorded_run"):
-            if fixture in getattr(item, "fixturenames", ()):
-                item.add_marker(pytest.mark.xdist_group(fixture))
+    """Let the files that take longest come first, so that no process of xdist is busy with one when all others are done."""
+    items.sort(key=lambda item: "end_to_end" not in item.path.parts and item.path.parent.name != "tests")
