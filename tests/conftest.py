@@ -84,5 +84,5 @@ def address_of(sockets: Path) -> Callable[[str], str]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let the files that take longest come first, so that no process of xdist is busy with one when all others are done."""
+    """Let the files that take longest come first: no process of xdist is busy with one when all others are done."""
     items.sort(key=lambda item: "end_to_end" not in item.path.parts and item.path.parent.name != "tests")

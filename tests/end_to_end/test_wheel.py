@@ -32,8 +32,9 @@ def test_a_wheel_holds_the_three_packages_whole_and_nothing_else(installed: Path
     assert top == {"orchestra", "messages", "components"}
     for package in top:
         assert (installed / package / "py.typed").exists()
-        tracked = {path.relative_to(ROOT) for path in (ROOT / package).rglob("*.py")}
-        assert {path.relative_to(installed) for path in (installed / package).rglob("*.py")} == tracked
+        for kind in ("*.py", "*.pyi"):  # lazy_loader reads the stubs
+            tracked = {path.relative_to(ROOT) for path in (ROOT / package).rglob(kind)}
+            assert {path.relative_to(installed) for path in (installed / package).rglob(kind)} == tracked
     assert not [path for path in installed.rglob("*") if path.suffix in (".pyc", ".nbi", ".nbc")]
     (scripts,) = installed.glob("*.dist-info/entry_points.txt")
     assert "orchestra = orchestra.cli:main" in scripts.read_text()
