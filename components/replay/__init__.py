@@ -1,9 +1,18 @@
-"""Replay buffers for whole episodes and for transitions, what selects from them, and what paces them."""
+"""Replay buffers for whole episodes and for transitions, what selects from them, and what paces them.
+
+The server and the client stand on pydantic and on sockets; memories bring neither along, so these come when they are
+asked for.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from components.replay.checkpoint import CheckpointError, open_checkpoint, write_checkpoint
+from components.replay.closed import Closed
 from components.replay.episodes import EpisodeReplay, Sampled
 from components.replay.fresh import FreshEpisodes
-from components.replay.invalid import InvalidExperience
+from components.replay.high_water import Full, Policy
+from components.replay.invalid import InvalidExperience, NameTaken, UnknownClient
 from components.replay.limiter import SampleToInsertRatio
 from components.replay.priorities import Priorities
 from components.replay.prioritized import PrioritizedEpisodeReplay, PrioritizedTransitions
@@ -22,38 +31,74 @@ from components.replay.transitions import Field, NStep, SampledTransitions, Tran
 from components.replay.two_phase import NotPushed, SampledUnion, Share, TwoPhaseReplay, UnionStatistics
 from components.replay.windows import FrameStack, Rollout
 
+if TYPE_CHECKING:
+    from components.replay.client import ClientStatistics, ReplayClient
+    from components.replay.layout import Layout
+    from components.replay.server import ReplayServer, ServerStatistics
+    from components.replay.subscription import Subscription
+    from components.replay.visitor import Disconnected
+
+_HOMES = {
+    "ClientStatistics": "components.replay.client",
+    "ReplayClient": "components.replay.client",
+    "Layout": "components.replay.layout",
+    "ReplayServer": "components.replay.server",
+    "ServerStatistics": "components.replay.server",
+    "Subscription": "components.replay.subscription",
+    "Disconnected": "components.replay.visitor",
+}
+
 __all__ = [
     "CheckpointError",
+    "ClientStatistics",
+    "Closed",
+    "Disconnected",
     "EpisodeReplay",
     "EpisodeTable",
     "Field",
     "FifoSelector",
     "FrameStack",
     "FreshEpisodes",
+    "Full",
     "HighestSelector",
     "InvalidExperience",
+    "Layout",
     "LifoSelector",
     "LowestSelector",
     "NStep",
+    "NameTaken",
     "NotPushed",
     "Place",
+    "Policy",
     "Priorities",
     "PrioritizedEpisodeReplay",
     "PrioritizedSelector",
     "PrioritizedTransitions",
+    "ReplayClient",
+    "ReplayServer",
     "Rollout",
     "SampleToInsertRatio",
     "Sampled",
     "SampledTransitions",
     "SampledUnion",
     "Selector",
+    "ServerStatistics",
     "Share",
     "SharedArena",
+    "Subscription",
     "TransitionTable",
     "Transitions",
     "TwoPhaseReplay",
     "UniformSelector",
     "UnionStatistics",
+    "UnknownClient",
     "open_checkpoint",
     "write_checkpoint",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'components.replay' has no attribute {name!r}")
+    return getattr(import_module(home), name)

@@ -10,6 +10,14 @@ class InvalidExperience(ValueError):
     """What was to be inserted, or a priority, is malformed; the replay buffer is unchanged."""
 
 
+class UnknownClient(InvalidExperience):
+    """No client of this name has joined, or it has left."""
+
+
+class NameTaken(InvalidExperience):
+    """A client of this name has joined already, and is alive."""
+
+
 def check_array(name: str, array: Any, shape: tuple[int, ...], dtype: Any) -> None:
     """Raise `InvalidExperience` unless this is an array of that shape and dtype."""
     if not isinstance(array, np.ndarray) or array.shape != shape or array.dtype != dtype:

@@ -70,7 +70,7 @@ class PrioritizedTransitions(Prioritized, Transitions):
             InvalidExperience: as for `Transitions.insert`; or priorities are not N floats, or one of them is negative
                 or not finite, or so large that sums would overflow.
         """
-        n = self._check_rows(rows)
+        n = self.check_rows(rows)
         weights = None if priorities is None else self.priorities.weigh(priorities, n)
         self._write(rows, n)
         if n:
@@ -84,7 +84,7 @@ class PrioritizedTransitions(Prioritized, Transitions):
         Raises:
             InvalidExperience: as for `insert`.
         """
-        values = self._check_row(row)
+        values = self.check_row(row)
         priorities = None if priority is None else np.array([priority], np.float64)
         weights = None if priorities is None else self.priorities.weigh(priorities, 1)
         self._write_one(values)

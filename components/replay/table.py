@@ -82,7 +82,7 @@ class TransitionTable(Transitions):
             InvalidExperience: as for `Transitions.insert`; or N is above `capacity`; or priorities are not N floats
                 that are finite and at least 0. Nothing is changed then.
         """
-        n = self._check_rows(rows)
+        n = self.check_rows(rows)
         self.slots.check(n, priorities)
         slots = self.slots.put(n, priorities)
         for name, array in self._ring.items():
@@ -95,7 +95,7 @@ class TransitionTable(Transitions):
         Raises:
             InvalidExperience: as for `insert`.
         """
-        values = self._check_row(row)
+        values = self.check_row(row)
         rows = {name: np.asarray(value)[None] for name, value in values.items()}
         self.insert(rows, np.array([priority], np.float64))
 

@@ -172,7 +172,7 @@ class Transitions(Checkpointed):
             InvalidExperience: a field is missing or is none, or its shape or dtype is another, or a number of a field
                 that is to be finite is not. The message names the field and what was expected; nothing is inserted.
         """
-        self._write(rows, self._check_rows(rows))
+        self._write(rows, self.check_rows(rows))
 
     def insert_one(self, row: Mapping[str, Any]) -> None:
         """Add one row, whose fields are arrays or NumPy scalars of their dtype, or Python numbers that fit it.
@@ -180,7 +180,7 @@ class Transitions(Checkpointed):
         Raises:
             InvalidExperience: as for `insert`.
         """
-        self._write_one(self._check_row(row))
+        self._write_one(self.check_row(row))
 
     def _write_one(self, values: Mapping[str, Any]) -> None:
         slot = self.inserted % self.capacity
@@ -203,7 +203,12 @@ class Transitions(Checkpointed):
         if rows.keys() != self._ring.keys():
             raise InvalidExperience(f"expected the fields {list(self._ring)}, got {list(rows)}")
 
-    def _check_rows(self, rows: Mapping[str, NDArray[Any]]) -> int:
+    def check_rows(self, rows: Mapping[str, NDArray[Any]]) -> int:
+        """Return how many rows these are, N.
+
+        Raises:
+            InvalidExperience: `insert` would refuse them.
+        """
         self._check_names(rows)
         n = -1
         for name, shape, dtype, finite in self._checks:
@@ -221,7 +226,12 @@ class Transitions(Checkpointed):
                 raise InvalidExperience(f"{name}: expected finite numbers, got {array[row]} in row {row}")
         return n
 
-    def _check_row(self, row: Mapping[str, Any]) -> dict[str, Any]:
+    def check_row(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values of a row by field, Python numbers as scalars of their dtype.
+
+        Raises:
+            InvalidExperience: `insert_one` would refuse it.
+        """
         self._check_names(row)
         values = {}
         for name, shape, dtype, finite in self._checks:

@@ -15,7 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from components.replay.invalid import InvalidExperience, check_array, check_priorities, describe
+from components.replay.invalid import (
+    InvalidExperience,
+    NameTaken,
+    UnknownClient,
+    check_array,
+    check_priorities,
+    describe,
+)
 from components.replay.transitions import Field
 
 
@@ -157,21 +164,26 @@ class TwoPhaseReplay:
         """The clients that have joined, and the weight S of each."""
         return {name: client.total for name, client in self._clients.items()}
 
+    @property
+    def held(self) -> dict[str, int]:
+        """The clients that have joined, and how many items each holds, as far as it has told."""
+        return {name: client.held for name, client in self._clients.items()}
+
     def join(self, client: str) -> None:
         """Admit a client, of which nothing is known yet.
 
         Raises:
-            InvalidExperience: one of this name is there.
+            NameTaken: one of this name is there.
         """
         if client in self._clients:
-            raise InvalidExperience(f"client: expected a name that is free, got {client!r}, which has joined")
+            raise NameTaken(f"client: expected a name that is free, got {client!r}, which has joined")
         self._clients[client] = _Client()
 
     def leave(self, client: str) -> None:
         """Forget a client, and what it pushed.
 
         Raises:
-            InvalidExperience: none of this name is there.
+            UnknownClient: none of this name is there.
         """
         gone = self._known(client)
         self._dropped += sum(pile.left for pile in gone.piles if pile.uses == 1)
@@ -183,9 +195,10 @@ class TwoPhaseReplay:
         """Take what a client pushed, and how much it holds from now on.
 
         Raises:
-            InvalidExperience: the client has not joined; or an array is missing or is none, or its shape or dtype is
-                another; or a weight or a count is not a finite number, is negative, or disagrees with another. The
-                message names the field and what was expected; nothing is taken then.
+            UnknownClient: the client has not joined.
+            InvalidExperience: an array is missing or is none, or its shape or dtype is another; or a weight or a count
+                is not a finite number, is negative, or disagrees with another. The message names the field and what
+                was expected; nothing is taken then.
         """
         known = self._known(client)
         self._check(share, known.inserted)
@@ -206,7 +219,7 @@ class TwoPhaseReplay:
 
     def _known(self, client: str) -> _Client:
         if client not in self._clients:
-            raise InvalidExperience(f"client: expected one that has joined, {list(self._clients)}, got {client!r}")
+            raise UnknownClient(f"client: expected one that has joined, {list(self._clients)}, got {client!r}")
         return self._clients[client]
 
     def _check(self, share: Share, inserted: int) -> None:

@@ -1,0 +1,221 @@
+"""The actor by which a replay server hears its clients."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import numpy as np
+
+from components.replay.closed import Closed
+from components.replay.exchange import Holder, LocalHolder
+from components.replay.high_water import Full
+from components.replay.invalid import InvalidExperience, NameTaken
+from components.replay.protocol import (
+    AdmitMsg,
+    AliveMsg,
+    DeskMsg,
+    DrawMsg,
+    EnterMsg,
+    HoldingMsg,
+    InsertMsg,
+    LeaveMsg,
+    LineMsg,
+    PublicationMsg,
+    PublishMsg,
+    RefusedMsg,
+    RouteMsg,
+    SampledMsg,
+    SampleMsg,
+    SubscribeMsg,
+    UnsubscribeMsg,
+    UpdateMsg,
+    WelcomeMsg,
+    refusal,
+)
+from components.replay.publications import Data
+from components.replay.two_phase import Route, SampledUnion, Share
+from orchestra import Actor, Escalate, Node, OrchestraError, Ref, Supervision, TerminatedMsg, UsageError, on
+from orchestra.envelope import check_name
+
+if TYPE_CHECKING:
+    from components.replay.server import ReplayServer
+
+T = TypeVar("T")
+
+ALIVE_S = 2.0
+"""How long a client may take to say that it is alive, when another of its name wants to join."""
+
+
+class RemoteHolder:
+    """A client that keeps its memory itself."""
+
+    def __init__(self, agent: Ref[Any], took: Callable[[int], None]) -> None:
+        self._agent, self._took = agent, took
+
+    async def share(self, n: int) -> Share:
+        share = (await self._agent.ask(DrawMsg(n=n))).share
+        self._took(share.n_bytes)
+        return share
+
+    async def update(self, route: Route) -> None:
+        indices, generations, priorities = route
+        answer = await self._agent.ask(
+            RouteMsg(indices=indices, generations=generations, priorities=priorities.astype(np.float64))
+        )
+        if isinstance(answer, RefusedMsg):
+            answer.throw()
+
+
+class Desk(Actor[DeskMsg]):
+    """Speaks for a server. What waits is parked, so that nobody waits in its mailbox for somebody else."""
+
+    supervision: ClassVar[Supervision] = Escalate()
+
+    def __init__(self, server: "ReplayServer", node: Node) -> None:
+        self._server, self._node = server, node
+        self._exchange = server.exchange
+        self._agents: dict[str, str] = {}
+        """Of clients, their agents' addresses."""
+        self._watched: set[str] = set()
+
+    def _outside(self, agent: Ref[Any]) -> Ref[Any]:
+        """Return a ref that may be used by any task."""
+        if agent.address not in self._watched:
+            self._watched.add(agent.address)
+            self.watch(agent)
+        return self._node.ref(agent.address)
+
+    @on(EnterMsg)
+    def enter(self, msg: EnterMsg) -> "asyncio.Future[WelcomeMsg | RefusedMsg]":
+        return answered(self._enter(msg, self._outside(msg.agent)))
+
+    async def _enter(self, msg: EnterMsg, agent: Ref[Any]) -> WelcomeMsg:
+        server, layout = self._server, self._server.layout
+        _check_client(msg.client)
+        if msg.client in self._exchange:
+            await self._dismiss_if_dead(msg.client)
+        holder: Holder = RemoteHolder(agent, self._took)
+        if layout.kept_by == "server":
+            holder = LocalHolder(layout.memory(), server.rng)
+        self._exchange.join(msg.client, holder)
+        self._agents[msg.client] = msg.agent.address
+        return WelcomeMsg(layout=layout.to_plain(), paced=self._exchange.limiter is not None)
+
+    def _took(self, n_bytes: int) -> None:
+        self._server.received_bytes += n_bytes
+
+    async def _dismiss_if_dead(self, client: str) -> None:
+        """Raise `NameTaken` if a client is alive; let it go otherwise, before its death is heard of."""
+        try:
+            async with asyncio.timeout(ALIVE_S):
+                await self._node.ref(self._agents[client]).ask(AliveMsg())
+        except (TimeoutError, OrchestraError):
+            self._forget(client)
+        else:
+            raise NameTaken(f"client: expected a name that is free, got {client!r}, which has joined and is alive")
+
+    def _forget(self, client: str) -> None:
+        if client in self._exchange:
+            self._exchange.leave(client)
+        self._agents.pop(client, None)
+
+    @on(TerminatedMsg)
+    async def gone(self, msg: TerminatedMsg) -> None:
+        self._watched.discard(msg.address)
+        for client in [name for name, agent in self._agents.items() if agent == msg.address]:
+            self._forget(client)
+        await self._server.publications.unsubscribe(msg.address)
+
+    @on(LeaveMsg)
+    def leave(self, msg: LeaveMsg) -> "asyncio.Future[RefusedMsg | None]":
+        async def leave() -> None:
+            self._exchange.leave(msg.client)
+            self._agents.pop(msg.client, None)
+
+        return answered(leave())
+
+    @on(AdmitMsg)
+    def admit(self, msg: AdmitMsg) -> "asyncio.Future[RefusedMsg | None]":
+        return answered(self._exchange.admit(msg.client, msg.n))
+
+    @on(HoldingMsg)
+    def hold(self, msg: HoldingMsg) -> "asyncio.Future[RefusedMsg | None]":
+        async def tell() -> None:
+            self._exchange.tell(msg.client, msg.share.share)
+
+        return answered(tell())
+
+    @on(InsertMsg)
+    def insert(self, msg: InsertMsg) -> "asyncio.Future[RefusedMsg | None]":
+        async def insert() -> None:
+            await self._exchange.insert(msg.client, msg.rows, msg.priorities)
+            self._took(sum(array.nbytes for array in msg.rows.values()))
+
+        return answered(insert())
+
+    @on(SampleMsg)
+    def sample(self, msg: SampleMsg) -> "asyncio.Future[SampledMsg | RefusedMsg]":
+        async def sample() -> SampledMsg:
+            return SampledMsg.of(await self._exchange.sample(msg.batch_size))
+
+        return answered(sample())
+
+    @on(UpdateMsg)
+    def update(self, msg: UpdateMsg) -> "asyncio.Future[RefusedMsg | None]":
+        async def update() -> None:
+            whose = msg.whose
+            if not len(whose) == len(msg.indices) or (
+                len(whose) and not 0 <= whose.min() <= whose.max() < len(msg.clients)
+            ):
+                raise InvalidExperience(f"whose: expected indices of {len(msg.clients)} clients, got {whose}")
+            clients = tuple(msg.clients[i] for i in whose.tolist())
+            weights = np.ones(len(clients), np.float32)
+            self._exchange.update(SampledUnion({}, weights, clients, msg.indices, msg.generations), msg.priorities)
+
+        return answered(update())
+
+    @on(SubscribeMsg)
+    def subscribe(self, msg: SubscribeMsg) -> "asyncio.Future[RefusedMsg | None]":
+        agent = self._outside(msg.agent)
+
+        async def subscribe() -> None:
+            async def deliver(topic: str, data: Data) -> None:
+                await agent.ask(PublicationMsg(topic=topic, data=data))
+
+            self._server.publications.subscribe(agent.address, msg.topic, deliver)
+
+        return answered(subscribe())
+
+    @on(UnsubscribeMsg)
+    def unsubscribe(self, msg: UnsubscribeMsg) -> "asyncio.Future[RefusedMsg | None]":
+        return answered(self._server.publications.unsubscribe(msg.agent.address, msg.topic))
+
+    @on(PublishMsg)
+    def publish(self, msg: PublishMsg) -> "asyncio.Future[RefusedMsg | None]":
+        return answered(self._server.publish_soon(msg.topic, msg.data))
+
+    @on(LineMsg)
+    def log_line(self, msg: LineMsg) -> "asyncio.Future[RefusedMsg | None]":
+        async def write() -> None:
+            self._server.write_line(_check_client(msg.client), msg.text)
+
+        return answered(write())
+
+
+def _check_client(name: str) -> str:
+    try:
+        return check_name(name, "a client")
+    except UsageError as error:
+        raise InvalidExperience(f"client: {error}") from None
+
+
+def answered(work: Coroutine[Any, Any, T]) -> "asyncio.Future[Any]":
+    """Return the answer that `work` comes to, or that says why it was refused; it may be parked."""
+
+    async def answer() -> Any:
+        try:
+            return await work
+        except (ValueError, Full, Closed, TimeoutError) as error:  # an InvalidExperience is a ValueError
+            return refusal(error)
+
+    return asyncio.get_running_loop().create_task(answer())

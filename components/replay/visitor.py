@@ -1,0 +1,326 @@
+"""What a replay client does in its thread: looks for the server, stays with it, and looks again when it is lost."""
+
+import asyncio
+import secrets
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+
+from components.replay.background import Background, first_of
+from components.replay.invalid import InvalidExperience, UnknownClient
+from components.replay.layout import Layout
+from components.replay.outbox import Chunk, Outbox
+from components.replay.prioritized import PrioritizedTransitions
+from components.replay.protocol import (
+    AGENT,
+    DESK,
+    AdmitMsg,
+    AliveMsg,
+    ClientMsg,
+    DrawMsg,
+    EnterMsg,
+    HoldingMsg,
+    InsertMsg,
+    LeaveMsg,
+    PublicationMsg,
+    RefusedMsg,
+    RouteMsg,
+    ShareMsg,
+    SubscribeMsg,
+    refusal,
+)
+from components.replay.subscription import Subscription
+from orchestra import Actor, Escalate, Node, OrchestraError, Ref, Request, Supervision, Unreachable, freeze, on
+from orchestra.errors import HandshakeError
+
+T = TypeVar("T")
+
+GOODBYE_S = 2.0
+"""How long a client that closes waits until the server has heard."""
+RETRY_S = 0.25
+"""How often a client that has lost its server looks whether there is one again."""
+
+
+class Disconnected(ConnectionError):
+    """There is no server, or none any more; what was asked of it may or may not have happened."""
+
+
+class Visitor:
+    """A client's side of the conversation with a server. All but its counts belongs to one event loop.
+
+    Args:
+        address: where the server listens, or a proxy.
+        name: of the client.
+        secret: what the server knows.
+        timeout: seconds to find the server within, at first.
+        patience: seconds to look for it, once it is lost.
+        listen: where the server may look whether this process lives; None for the default.
+        rng: draws from the memory, if that is kept here.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        name: str,
+        *,
+        secret: bytes,
+        timeout: float,
+        patience: float,
+        listen: str | None,
+        rng: np.random.Generator,
+    ) -> None:
+        self.address, self.name = address, name
+        self._secret, self._timeout, self._patience, self._rng = secret, timeout, patience, rng
+        self._listen = _door_beside(address) if listen is None else listen
+        self.desk: Ref[Any] | None = None
+        """The server, while there is a connection."""
+        self.me: Ref[ClientMsg]
+        self.wakes: asyncio.Event
+        """Set when there is something to insert."""
+        self.memory: PrioritizedTransitions | None = None
+        self.outbox: Outbox | None = None
+        self.subscriptions: dict[str, Subscription] = {}
+        self.connections = 0
+        """How often it has connected."""
+        self.pushed = 0
+        """Items that were drawn and pushed."""
+        self._layout: Layout
+        self._why = "it has not connected yet"
+
+    async def live(self, background: Background) -> None:
+        self.wakes, self._news, self._known = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._may_go: asyncio.Future[Outbox] = asyncio.get_running_loop().create_future()
+        until = time.monotonic() + self._timeout
+        while True:
+            try:
+                await self._visit(background, until)
+                until = time.monotonic() + self._patience
+            except (Unreachable, TimeoutError, UnknownClient) as error:
+                self._why = str(error) or "it does not answer"
+            except HandshakeError as error:
+                raise Disconnected(f"the server at {self.address} does not let this client in: {error}") from error
+            if background.closing.is_set():
+                return
+            if time.monotonic() >= until:
+                within = self._patience if self.connections else self._timeout
+                raise Disconnected(f"no server was found at {self.address} within {within:g} s: {self._why}")
+            await first_of(background.closing.wait(), asyncio.sleep(RETRY_S))
+
+    async def _visit(self, background: Background, until: float) -> None:
+        """Connect, and stay until the connection is lost or the client is closed."""
+        node = Node(
+            f"{self.name}-{secrets.token_hex(4)}",
+            listen=self._listen,
+            join=self.address,
+            secret=self._secret,
+        )
+        async with asyncio.timeout(until - time.monotonic()) as limit, node.running():
+            desk = node.ref(f"{node.root}/{DESK}")
+            self.me = node.spawn(AGENT, Agent, self)
+            welcome = await desk.ask(EnterMsg(client=self.name, agent=self.me))
+            if isinstance(welcome, RefusedMsg):
+                welcome.throw()
+            limit.reschedule(None)
+            layout = Layout.from_plain(welcome.layout)
+            if not self.connections:
+                self._layout = layout
+                background.ready(layout)
+            elif layout != self._layout:
+                raise InvalidExperience(f"layout: expected the one from before, {self._layout}, got {layout}")
+            self.connections += 1
+            for topic in self.subscriptions:
+                await desk.ask(SubscribeMsg(topic=topic, agent=self.me))
+            self.desk = desk
+            try:
+                await first_of(
+                    background.closing.wait(),
+                    _over(node),
+                    self._push(desk, paced=welcome.paced),
+                    self._tell(desk),
+                )
+            finally:
+                self.desk = None
+            if background.closing.is_set():
+                with suppress(OrchestraError, TimeoutError):
+                    async with asyncio.timeout(GOODBYE_S):
+                        await desk.ask(LeaveMsg(client=self.name))
+            else:
+                self._why = node.stop_requested.result()
+
+    async def go(self, memory: PrioritizedTransitions | None, outbox: Outbox) -> None:
+        """Begin to insert what is put into `outbox`, into `memory` if it is kept here."""
+        self.memory, self.outbox = memory, outbox
+        self._may_go.set_result(outbox)
+
+    async def _push(self, desk: Ref[Any], *, paced: bool) -> None:
+        """Insert what was added, a chunk at a time."""
+        outbox = await self._may_go
+        while True:
+            chunk = outbox.take()
+            if chunk is None:
+                self.wakes.clear()
+                await self.wakes.wait()
+                continue
+            try:
+                await self._insert(desk, chunk, paced=paced)
+            except BaseException:
+                outbox.put_back(chunk)  # for when there is a server again
+                raise
+            outbox.finish(chunk)
+
+    async def _insert(self, desk: Ref[Any], chunk: Chunk, *, paced: bool) -> None:
+        answer = None
+        if self.memory is None:
+            message = InsertMsg(
+                client=self.name,
+                rows={name: freeze(array) for name, array in chunk.rows.items()},
+                priorities=chunk.priorities,
+            )
+            answer = await desk.ask(message)
+        elif paced:
+            answer = await desk.ask(AdmitMsg(client=self.name, n=len(chunk)))
+        if isinstance(answer, RefusedMsg):
+            answer.throw()
+        if self.memory is not None:
+            self.memory.insert(chunk.rows, chunk.priorities if len(chunk.priorities) else None)
+            self._news.set()
+
+    async def _tell(self, desk: Ref[Any]) -> None:
+        """Tell the server how much is held, whenever that has changed; not again before it has heard."""
+        await self._may_go
+        if self.memory is None:
+            await asyncio.get_running_loop().create_future()  # the server knows
+            return
+        self._news.set()  # a server that is new knows nothing yet
+        while True:
+            if not self._news.is_set():
+                self._known.set()
+            await self._news.wait()
+            self._news.clear()
+            self._known.clear()
+            share = ShareMsg.of(self.memory.share(0, self._rng))
+            answer = await desk.ask(HoldingMsg(client=self.name, share=share))
+            if isinstance(answer, RefusedMsg):
+                answer.throw()
+
+    async def heard(self, within: float | None) -> None:
+        """Wait until the server knows how much is held here."""
+        if self.memory is None:
+            return
+        try:
+            async with asyncio.timeout(within):
+                while self._news.is_set() or not self._known.is_set():
+                    await self._known.wait()
+                    if self._news.is_set():
+                        self._known.clear()
+        except TimeoutError:
+            raise TimeoutError("the server did not hear in time how much was inserted") from None
+
+    async def ask(self, message: Request[T], within: float | None = None) -> T:
+        if self.desk is None:
+            raise Disconnected(f"there is no server at {self.address} now: {self._why}")
+        try:
+            async with asyncio.timeout(within):
+                return await self.desk.ask(message)
+        except TimeoutError:
+            raise TimeoutError(f"the server had no answer within {within} s") from None
+        except Unreachable as error:
+            raise Disconnected(f"the server at {self.address} is gone: {error}") from error
+
+    async def subscribe(self, subscription: Subscription) -> None:
+        if subscription.topic in self.subscriptions:
+            raise ValueError(f"topic: expected one without a subscription, got {subscription.topic!r}")
+        self.subscriptions[subscription.topic] = subscription
+        try:
+            answer = await self.ask(SubscribeMsg(topic=subscription.topic, agent=self.me))
+            if isinstance(answer, RefusedMsg):
+                answer.throw()
+        except BaseException:
+            del self.subscriptions[subscription.topic]
+            raise
+
+    async def save(self, path: str | Path) -> None:
+        self._kept().save(path)
+
+    async def load(self, path: str | Path) -> None:
+        self._kept().load(path)
+        self._news.set()
+
+    def _kept(self) -> PrioritizedTransitions:
+        if self.memory is None:
+            raise InvalidExperience("kept_by: expected clients, to save the memory here; the server keeps it")
+        return self.memory
+
+    @property
+    def held(self) -> int:
+        """Entries in the memory that is kept here."""
+        return 0 if self.memory is None else len(self.memory)
+
+    def ended(self) -> None:
+        """Have all who wait look why."""
+        for subscription in list(self.subscriptions.values()):
+            subscription.wake()
+        if self.outbox is not None:
+            self.outbox.wake()
+
+    # What the server asks -------------------------------------------------------------------------------------------
+
+    def draw(self, n: int) -> ShareMsg:
+        """Return items drawn from the memory that is kept here."""
+        share = self._kept().share(n, self._rng)
+        self.pushed += len(share.indices)
+        return ShareMsg.of(share)
+
+    def route(self, msg: RouteMsg) -> None:
+        """Take over priorities of items in the memory that is kept here."""
+        self._kept().update(msg.indices, msg.generations, msg.priorities)
+        self._news.set()
+
+    async def hear(self, msg: PublicationMsg) -> None:
+        """Take what was published."""
+        subscription = self.subscriptions.get(msg.topic)
+        if subscription is not None:
+            await subscription.put(msg.data)
+
+
+class Agent(Actor[ClientMsg]):
+    """Speaks for a client."""
+
+    supervision: ClassVar[Supervision] = Escalate()
+
+    def __init__(self, visitor: Visitor) -> None:
+        self._visitor = visitor
+
+    @on(DrawMsg)
+    def draw(self, msg: DrawMsg) -> ShareMsg:
+        return self._visitor.draw(msg.n)
+
+    @on(RouteMsg)
+    def route(self, msg: RouteMsg) -> RefusedMsg | None:
+        try:
+            self._visitor.route(msg)
+        except InvalidExperience as error:
+            return refusal(error)
+        return None
+
+    @on(PublicationMsg)
+    def hear(self, msg: PublicationMsg) -> "asyncio.Future[None]":
+        return asyncio.get_running_loop().create_task(self._visitor.hear(msg))
+
+    @on(AliveMsg)
+    def alive(self, msg: AliveMsg) -> None:
+        """Answer: yes."""
+
+
+async def _over(node: Node) -> None:
+    await asyncio.shield(node.stop_requested)
+
+
+def _door_beside(address: str) -> str | None:
+    """Where a process on the same machine as `address` can look whether this one lives; None if it is another's."""
+    scheme, _, place = address.partition("://")
+    here = scheme == "unix" or (scheme == "tcp" and place.rpartition(":")[0] in ("127.0.0.1", "localhost", "[::1]"))
+    return "tcp://127.0.0.1:0" if here else None

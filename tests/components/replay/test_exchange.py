@@ -1,0 +1,308 @@
+"""Inserts that wait for samples, samples that wait for inserts, and clients that hold what is drawn; no network."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from components.replay.exchange import Exchange, LocalHolder
+from components.replay.high_water import Full
+from components.replay.invalid import InvalidExperience, NameTaken, UnknownClient
+from components.replay.layout import Layout
+from components.replay.limiter import SampleToInsertRatio
+from components.replay.transitions import Field
+from orchestra import Unreachable
+
+FIELDS = {"item": Field(np.int64), "reward": Field(np.float32, finite=True)}
+NONE = np.zeros(0)
+
+
+def layout(capacity=256, **options):
+    return Layout(FIELDS, capacity, **{"chunk": 4, "alpha": 1.0, "epsilon": 0.0} | options)
+
+
+def make(limiter=None, **options):
+    given = {"beta": 0.4, "max_items": 4096, "max_uses": 1, "ahead": False, "max_waiting": 8} | options
+    return Exchange(given.pop("layout", layout()), limiter=limiter, rng=np.random.default_rng(3), **given)
+
+
+def rows(*items):
+    return {"item": np.array(items, np.int64), "reward": np.array(items, np.float32)}
+
+
+def join(exchange, name):
+    holder = LocalHolder(exchange.layout.memory(), np.random.default_rng(len(name)))
+    exchange.join(name, holder)
+    return holder
+
+
+async def turns(n=20):
+    for _ in range(n):
+        await asyncio.sleep(0)
+
+
+class Far:
+    """A client elsewhere: it answers when it is let."""
+
+    def __init__(self, exchange, name, *items):
+        self.memory, self.rng, self.may = exchange.layout.memory(), np.random.default_rng(7), asyncio.Event()
+        self.asked, self.error = [], None
+        exchange.join(name, self)
+        if items:
+            self.memory.insert(rows(*items))
+        exchange.tell(name, self.memory.share(0, self.rng))
+
+    async def share(self, n):
+        self.asked.append(n)
+        await self.may.wait()
+        if self.error is not None:
+            raise self.error
+        return self.memory.share(n, self.rng)
+
+    async def update(self, route):
+        self.memory.update(*route)
+
+
+def test_what_was_inserted_is_drawn(run):
+    async def main():
+        exchange = make()
+        join(exchange, "one")
+        await exchange.insert("one", rows(1, 2, 3), np.array([0.0, 1.0, 1.0]))
+        sampled = await exchange.sample(64)
+        assert set(sampled.batch["item"]) == {2, 3}
+        assert sampled.clients == ("one",) * 64
+        exchange.update(sampled, np.where(sampled.batch["item"] == 2, 0.0, 5.0))
+        assert set((await exchange.sample(64)).batch["item"]) == {3}
+        await exchange.close()
+
+    run(main())
+
+
+def test_a_batch_waits_for_the_first_entries(run):
+    async def main():
+        exchange = make()
+        join(exchange, "one")
+        batch = asyncio.ensure_future(exchange.sample(2))
+        await turns()
+        assert not batch.done()
+        await exchange.insert("one", rows(4), NONE)
+        assert (await batch).batch["item"].tolist() == [4, 4]
+
+    run(main())
+
+
+def test_inserts_wait_for_samples_in_their_order_and_samples_for_inserts(run):
+    async def main():
+        exchange = make(SampleToInsertRatio(1.0, 4, 4.0, insert_size=4))
+        join(exchange, "one")
+        join(exchange, "other")
+        order = []
+
+        async def insert(client, *items):
+            await exchange.insert(client, rows(*items), NONE)
+            order.append(client)
+
+        await insert("one", 0, 1, 2, 3)
+        await insert("one", 4, 5, 6, 7)  # diff is 8, the most
+        tasks = [asyncio.ensure_future(insert(name, 1, 2)) for name in ("other", "one")]
+        await turns()
+        assert order == ["one", "one"]
+        await exchange.sample(2)
+        await turns()
+        assert order == ["one", "one", "other"]
+        await exchange.sample(2)
+        await asyncio.gather(*tasks)
+        assert (exchange.limiter.inserted, exchange.limiter.sampled) == (12, 4)
+        await exchange.sample(8)
+        with pytest.raises(TimeoutError, match=r"no batch of 4 within 0.0 s: the limiter does not allow it"):
+            await exchange.sample(4, 0.0)
+
+    run(main())
+
+
+def test_an_insert_that_is_given_up_leaves_its_place(run):
+    async def main():
+        exchange = make(SampleToInsertRatio(1.0, 1, 8.0, insert_size=4))
+        join(exchange, "one")
+        for _ in range(2):
+            await exchange.insert("one", rows(1, 2, 3, 4), NONE)
+        given_up = asyncio.ensure_future(exchange.insert("one", rows(5, 6), NONE))
+        waiting = asyncio.ensure_future(exchange.insert("one", rows(7, 8), NONE))
+        await turns()
+        given_up.cancel()
+        await turns()
+        assert not waiting.done()
+        await exchange.sample(2)
+        await waiting
+        assert exchange.limiter.inserted == 10
+
+    run(main())
+
+
+def test_the_limiter_may_be_replaced_while_others_wait_for_it(run):
+    async def main():
+        exchange = make(SampleToInsertRatio(1.0, 100, 200.0))
+        join(exchange, "one")
+        await exchange.insert("one", rows(1), NONE)
+        batch = asyncio.ensure_future(exchange.sample(1))
+        await turns()
+        assert not batch.done()
+        exchange.pace(SampleToInsertRatio.from_min_size(1))
+        await batch
+        assert exchange.limiter.inserted == 1
+        with pytest.raises(ValueError, match="always have to wait"):
+            exchange.pace(SampleToInsertRatio.queue(2))
+        assert exchange.limiter.min_size == 1
+
+    run(main())
+
+
+def test_only_clients_that_were_picked_are_asked_and_for_what_is_missing(run):
+    async def main():
+        exchange = make()
+        far, empty = Far(exchange, "far", 1, 2, 3), Far(exchange, "empty")
+        batch = asyncio.ensure_future(exchange.sample(5))
+        await turns()
+        assert (far.asked, empty.asked) == ([5], [])
+        with pytest.raises(TimeoutError, match=r"others were before it; clients have yet to push \{'far': 5\}"):
+            await exchange.sample(5, 0.0)
+        assert far.asked == [5], "it is asked again only when it has answered"
+        far.may.set()
+        assert set((await batch).batch["item"]) <= {1, 2, 3}
+
+    run(main())
+
+
+def test_the_next_batch_is_asked_for_ahead(run):
+    async def main():
+        exchange = make(ahead=True)
+        far = Far(exchange, "far", 1, 2, 3)
+        far.may.set()
+        await exchange.sample(5)
+        await turns()
+        far.may.clear()
+        assert far.asked == [5, 5]
+        await exchange.sample(5)  # it is here
+        await exchange.close()
+
+    run(main())
+
+
+def test_a_client_that_leaves_is_not_waited_for(run):
+    async def main():
+        exchange = make()
+        Far(exchange, "far", *range(100))
+        join(exchange, "near")
+        await exchange.insert("near", rows(777), NONE)
+        batch = asyncio.ensure_future(exchange.sample(8))
+        await turns()
+        assert not batch.done()
+        exchange.leave("far")
+        assert set((await batch).batch["item"]) == {777}
+        await exchange.close()
+
+    run(main())
+
+
+def test_a_client_that_cannot_be_reached_is_dismissed(run):
+    async def main():
+        exchange = make()
+        far = Far(exchange, "far", 1)
+        far.error = Unreachable("gone")
+        far.may.set()
+        batch = asyncio.ensure_future(exchange.sample(1))
+        await turns()
+        assert "far" not in exchange
+        assert not batch.done()
+        batch.cancel()
+        await turns()
+
+    run(main())
+
+
+def test_a_client_that_pushes_something_malformed_is_dismissed(run):
+    async def main():
+        exchange = make()
+        far = Far(exchange, "far", 1, 2)
+        far.memory = Layout({"other": Field(np.int64)}, 8, chunk=4).memory()
+        far.memory.insert({"other": np.arange(8)})
+        join(exchange, "near")
+        await exchange.insert("near", rows(5), NONE)
+        far.may.set()
+        assert set((await exchange.sample(16)).batch["item"]) == {5}
+        assert "far" not in exchange
+
+    run(main())
+
+
+def test_a_memory_that_is_brought_along_is_neither_owed_nor_ahead(run):
+    async def main():
+        exchange = make(SampleToInsertRatio(2.0, 4, 20.0))
+        Far(exchange, "far", *range(10))
+        limiter = exchange.limiter
+        assert (limiter.inserted, limiter.sampled, limiter.diff) == (10, 20, 0.0)
+        exchange.leave("far")
+        assert limiter.deleted == 10
+
+    run(main())
+
+
+def test_too_many_that_wait_are_refused(run):
+    async def main():
+        exchange = make(max_waiting=1)
+        batch = asyncio.ensure_future(exchange.sample(1))
+        await turns()
+        with pytest.raises(Full, match="fewer than 1 batches"):
+            await exchange.sample(1)
+        assert exchange.refused == 1
+        batch.cancel()
+        await turns()
+        with pytest.raises(TimeoutError, match="nothing is held that has weight, by 0 clients"):
+            await exchange.sample(1, 0.0)
+
+    run(main())
+
+
+def test_what_is_refused_changes_nothing(run):
+    async def main():
+        exchange = make(SampleToInsertRatio(1.0, 4, 64.0))
+        holder = join(exchange, "one")
+        Far(exchange, "far")
+        with pytest.raises(NameTaken, match="'one', which has joined"):
+            join(exchange, "one")
+        for client, given, priorities, error, text in [
+            ("nobody", rows(1), NONE, UnknownClient, r"one that has joined, \['one', 'far'\], got 'nobody'"),
+            ("far", rows(1), NONE, InvalidExperience, "kept by the server, got 'far'"),
+            ("one", {"item": np.arange(1)}, NONE, InvalidExperience, "expected the fields"),
+            ("one", rows(1), np.array([-1.0]), InvalidExperience, "priorities"),
+            ("one", rows(1), np.ones(2), InvalidExperience, "priorities"),
+            (
+                "one",
+                {"item": np.arange(1), "reward": np.full(1, np.nan, np.float32)},
+                NONE,
+                InvalidExperience,
+                "reward",
+            ),
+        ]:
+            with pytest.raises(error, match=text):
+                await exchange.insert(client, given, priorities)
+        with pytest.raises(ValueError, match="1 to 4096, which is max_items"):
+            await exchange.sample(0)
+        assert (exchange.limiter.inserted, holder.memory.inserted) == (0, 0)
+        await exchange.insert("one", rows(1, 2, 3, 4), NONE)
+        sampled = await exchange.sample(2)
+        for wrong in (np.array([1.0, np.nan]), np.array([-1.0, 1.0]), np.ones(3), np.array([1e304, 1.0])):
+            with pytest.raises(InvalidExperience, match="priorities"):
+                exchange.update(sampled, wrong)
+        exchange.leave("one")
+        exchange.update(sampled, np.ones(2))
+        assert exchange.lost_updates == 2
+
+    run(main())
+
+
+def test_arguments_that_make_no_sense():
+    with pytest.raises(ValueError, match="max_waiting"):
+        make(max_waiting=0)
+    with pytest.raises(ValueError, match="n: 4 items at a time would always have to wait"):
+        make(SampleToInsertRatio.queue(2))

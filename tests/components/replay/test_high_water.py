@@ -1,0 +1,214 @@
+"""Queues that hold so much and no more, and entries that wait in one."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from components.replay.closed import Closed
+from components.replay.high_water import Full, HighWater
+from components.replay.invalid import InvalidExperience
+from components.replay.layout import Layout
+from components.replay.outbox import Outbox
+from components.replay.transitions import Field, NStep
+
+
+def filled(policy, mark=3):
+    queue = HighWater("things", mark, policy)
+    for item in "abc":
+        assert queue.make_room()
+        queue.append(item)
+    return queue
+
+
+def test_who_brings_more_than_there_is_room_for_has_to_wait():
+    queue = filled("block")
+    assert not queue.make_room()
+    assert queue.take() == ("a", 1)
+    assert not queue.make_room(), "what was taken keeps its room until it is done with"
+    queue.free()
+    assert queue.make_room()
+    assert (queue.level, queue.dropped, queue.refused) == (3, 0, 0)
+
+
+def test_the_oldest_make_room_and_are_counted_by_weight():
+    queue = filled("drop_oldest")
+    assert queue.make_room(2)
+    queue.append("de", 2)
+    assert [queue.take(), queue.take(), queue.take()] == [("c", 1), ("de", 2), None]
+    assert (queue.dropped, queue.refused) == (2, 0)
+
+
+def test_what_is_refused_is_counted_and_leaves_the_rest_alone():
+    queue = filled("refuse")
+    with pytest.raises(Full, match="things: expected room for 2, but 3 of 3 are waiting"):
+        queue.make_room(2)
+    assert (len(queue), queue.level, queue.refused, queue.dropped) == (3, 3, 2, 0)
+
+
+@pytest.mark.parametrize("policy", ["block", "drop_oldest", "refuse"])
+def test_one_that_is_larger_than_all_room_is_let_in_by_itself(policy):
+    queue = HighWater("things", 3, policy)
+    assert queue.make_room(10)
+
+
+def test_what_is_put_back_comes_first_again():
+    queue = filled("block")
+    item, weight = queue.take()
+    queue.put_back(item, weight)
+    assert queue.take() == ("a", 1)
+
+
+@pytest.mark.parametrize(("mark", "policy"), [(0, "block"), (3, "hope")])
+def test_marks_and_policies_that_make_no_sense(mark, policy):
+    with pytest.raises(ValueError, match="things: expected"):
+        HighWater("things", mark, policy)
+
+
+# Entries --------------------------------------------------------------------------------------------------------------
+
+LAYOUT = Layout({"item": Field(np.int64), "reward": Field(np.float32, finite=True)}, 64, chunk=4)
+
+
+class Desk:
+    """Whoever takes: notes that it was woken, and may have closed."""
+
+    def __init__(self, policy="block", mark=8, layout=LAYOUT):
+        self.woken, self.closed = 0, False
+        self.outbox = Outbox(layout, mark, policy, layout.memory().priorities.weigh, self.check_open, self.wake)
+
+    def check_open(self):
+        if self.closed:
+            raise Closed("closed")
+
+    def wake(self):
+        self.woken += 1
+
+    def add(self, *items, last=False, priority=None, timeout=0.0):
+        for item in items:
+            self.outbox.add({"item": item, "reward": float(item)}, last, priority, timeout)
+
+    def take(self):
+        chunk = self.outbox.take()
+        return None if chunk is None else chunk.rows["item"].tolist()
+
+
+def test_entries_are_taken_by_the_chunk_or_when_an_episode_ends():
+    desk = Desk()
+    desk.add(0, 1, 2)
+    assert (desk.take(), desk.woken) == (None, 0)
+    desk.add(3)
+    assert (desk.take(), desk.woken) == ([0, 1, 2, 3], 1)
+    desk.add(4, last=True)
+    assert desk.take() == [4]
+
+
+def test_entries_are_copied():
+    desk, item = Desk(), np.array(5)
+    desk.outbox.add({"item": item, "reward": 0.0}, True, None, None)
+    many = {"item": np.arange(3), "reward": np.zeros(3, np.float32)}
+    desk.outbox.add_many(many, None, None)
+    item[...] = 99
+    many["item"][:] = 99
+    assert [desk.take(), desk.take()] == [[5], [0, 1, 2]]
+
+
+def test_priorities_come_along_and_chunks_have_them_for_all_or_none():
+    desk = Desk()
+    desk.add(0)
+    desk.add(1, 2, priority=0.5)
+    desk.add(3, last=True)
+    chunks = [desk.outbox.take() for _ in range(3)]
+    assert [(chunk.rows["item"].tolist(), chunk.priorities.tolist()) for chunk in chunks] == [
+        ([0], []),
+        ([1, 2], [0.5, 0.5]),
+        ([3], []),
+    ]
+
+
+def test_many_entries_are_cut_into_chunks_behind_those_that_wait():
+    desk = Desk(mark=16)
+    desk.add(9)
+    desk.outbox.add_many({"item": np.arange(6), "reward": np.zeros(6, np.float32)}, np.arange(6.0), None)
+    assert [desk.take(), desk.take(), desk.take()] == [[9], [0, 1, 2, 3], [4, 5]]
+
+
+def test_who_adds_waits_for_room_and_is_told_when_there_was_none():
+    desk = Desk()
+    desk.add(*range(8))
+    with pytest.raises(TimeoutError, match=r"no room for 1 entries within 0.0 s: 8 of 8 wait to be pushed"):
+        desk.add(8)
+    added = threading.Thread(target=desk.add, args=(8,), kwargs={"timeout": 30.0})
+    added.start()
+    chunk = desk.outbox.take()
+    desk.outbox.finish(chunk)
+    added.join()
+    assert (desk.outbox.added, desk.outbox.done, desk.outbox.waiting) == (9, 4, 5)
+
+
+def test_the_oldest_chunks_are_dropped_but_not_what_is_on_its_way():
+    desk = Desk("drop_oldest", mark=12)
+    desk.add(*range(4))
+    on_its_way = desk.outbox.take()
+    desk.add(*range(4, 14))
+    desk.outbox.finish(on_its_way)
+    assert [desk.take(), desk.take()] == [[8, 9, 10, 11], None]
+    assert (desk.outbox.dropped, desk.outbox.added, desk.outbox.waiting) == (4, 14, 6)
+
+
+def test_entries_that_are_refused_are_counted():
+    desk = Desk("refuse")
+    desk.add(*range(8))
+    with pytest.raises(Full):
+        desk.add(8)
+    assert (desk.outbox.added, desk.outbox.refused) == (8, 1)
+
+
+def test_what_is_malformed_changes_nothing():
+    desk = Desk()
+    for entry, priority in [
+        ({"item": 1}, None),
+        ({"item": 1.5, "reward": 0.0}, None),
+        ({"item": 1, "reward": np.nan}, None),
+        ({"item": 1, "reward": np.zeros(2, np.float32)}, None),
+        ({"item": 1, "reward": 0.0}, -1.0),
+        ({"item": 1, "reward": 0.0}, np.nan),
+        ({"item": 1, "reward": 0.0}, 1e305),
+    ]:
+        if priority == 1e305:
+            desk = Desk(layout=Layout(LAYOUT.fields, 64, chunk=4, alpha=1.0))
+        with pytest.raises(InvalidExperience):
+            desk.outbox.add(entry, True, priority, None)
+    with pytest.raises(InvalidExperience, match="at most 8 entries at a time"):
+        desk.outbox.add_many({"item": np.arange(9), "reward": np.zeros(9, np.float32)}, None, None)
+    with pytest.raises(InvalidExperience, match="priorities"):
+        desk.outbox.add_many({"item": np.arange(2), "reward": np.zeros(2, np.float32)}, np.ones(3), None)
+    assert (desk.outbox.added, desk.take()) == (0, None)
+
+
+def test_whoever_waits_when_it_is_closed_is_told():
+    desk = Desk()
+    desk.add(*range(8))
+    told = []
+
+    def add():
+        try:
+            desk.add(8, timeout=None)
+        except Closed:
+            told.append("closed")
+
+    adding = threading.Thread(target=add)
+    adding.start()
+    desk.closed = True
+    while adding.is_alive():  # it may not have begun to wait yet
+        desk.outbox.wake()
+        adding.join(0.01)
+    assert told == ["closed"]
+
+
+def test_marks_and_policies_that_cannot_work():
+    with pytest.raises(ValueError, match="high_water: expected at least 8, which is two chunks, got 7"):
+        Desk(mark=7)
+    summed = Layout({**LAYOUT.fields, "done": Field(np.bool_)}, 64, chunk=4, n_step=NStep(2, 0.9, arrival=("done",)))
+    with pytest.raises(ValueError, match="when_full: expected block or refuse"):
+        Desk("drop_oldest", layout=summed)
