@@ -26,18 +26,35 @@ from messages import (
     SaveMsg,
     TrainedMsg,
 )
-from orchestra import Actor, Escalate, Message, Ref, Supervision, TerminatedMsg, Unreachable, UsageError, on
+from orchestra import (
+    Actor,
+    Escalate,
+    InterruptMsg,
+    Message,
+    Ref,
+    Supervision,
+    TerminatedMsg,
+    Unreachable,
+    UsageError,
+    on,
+)
 from orchestra.clock import Handle
 
 RECENT_EPISODES = 100
 RETURN_S = 60.0
 """How long a resumed run waits for the workers that it had."""
+INTERRUPTED_S = 20.0
+"""How long an interrupted run waits for those that have to save before it ends without a moment to go on from."""
 LAST_TEST_S = 60.0
 """How long the last evaluation may take before the run ends without it."""
 
 
 class FinishMsg(Message):
     """End the run, whether or not the last test and batch have come back."""
+
+
+class GiveUpMsg(Message):
+    """End the interrupted run, whoever has not saved yet."""
 
 
 class GoOnMsg(Message):
@@ -58,6 +75,7 @@ class Orchestrator(
         | EvaluatedMsg
         | SavedMsg
         | GoOnMsg
+        | GiveUpMsg
         | FinishMsg
     ]
 ):
@@ -70,6 +88,7 @@ class Orchestrator(
     Every `checkpoint_interval` steps, and at the end, the whole run is saved. For that all stand still: workers and
     proxies save what they hold and say so, behind all that they told before; once nothing is under way any more, the
     others do, and all go on. A resumed run begins where such a moment ended, when the workers that it had have joined.
+    An interrupted run is saved so too, and then ends.
 
     Args:
         trajectories: the TrajectoryManager.
@@ -124,6 +143,7 @@ class Orchestrator(
         self._params: LoadParamsMsg | None = None
         self._running = True
         self._finishing = False
+        self._interrupted = False
         self._tested = False
         self._env_steps = 0
         self._episodes = 0
@@ -137,7 +157,7 @@ class Orchestrator(
         self._lag: int | None = None
         self._metrics: tuple[tuple[str, float], ...] = ()
         self._saving: int | None = None  # the moment, in environment steps
-        self._saved: int | None = None  # the last that is saved
+        self._saved: int | None = None  # the environment steps of the last that is saved
         self._unsaved: set[str] = set()
         self._returning = 0  # workers that a resumed run waits for
         self._patience: Handle | None = None
@@ -148,7 +168,7 @@ class Orchestrator(
         await self._report("starting")
 
     async def stopped(self) -> None:
-        """Save what was learned; on the first Ctrl-C too."""
+        """Save what was learned, if it has not been saved with all the rest."""
         await self._pace(running=False)
         await self._report("saving")
         if self._trainer is not None and self.run_directory is not None and self._saved != self._env_steps:
@@ -235,6 +255,27 @@ class Orchestrator(
         self._unsaved.discard(msg.ref.address)
         await self._save_on()
 
+    @on(InterruptMsg)
+    async def interrupt(self, msg: InterruptMsg) -> None:
+        self._interrupted = True
+        self.after(INTERRUPTED_S, GiveUpMsg())
+        if self._saved != self._env_steps:
+            await self._begin_save()
+        if self._saving is None:  # there is nothing new, nobody to save yet, or no place
+            self.stop()
+
+    @on(GiveUpMsg)
+    def give_up(self, msg: GiveUpMsg) -> None:
+        if self._saving is not None:
+            self.log.warning(
+                "only the policy is saved, and no moment to go on from: some did not answer in time",
+                seconds=INTERRUPTED_S,
+                unsaved=sorted(self._unsaved),
+                batches=self._asked - self._updates,
+                tests=not self._evaluations.idle,
+            )
+        self.stop()
+
     @on(GoOnMsg)
     async def go_on_anyway(self, msg: GoOnMsg) -> None:
         if self._returning:
@@ -258,7 +299,7 @@ class Orchestrator(
 
     async def _drive(self) -> None:
         """Ask for as many batches as may be asked for now, and let the workers run or wait accordingly."""
-        if self._finishing or self._still:
+        if self._finishing or self._interrupted or self._still:
             return
         while (
             self._trainer is not None
@@ -306,8 +347,10 @@ class Orchestrator(
         saved_state.write(saved_state.unfinished(self.run_directory, self._saving), self.me.address, self._values())
         # What this process went on from is what a replay of it begins with.
         saved_state.finish(self.run_directory, self._saving, keep=self.resumes)
-        self._saved, self._saving = self._saving, None
-        if self._finishing:
+        self._saved, self._saving = self._env_steps, None
+        if self._interrupted:
+            self.stop()
+        elif self._finishing:
             self._stop_if_all_is_in()
         else:
             await self._go_on()

@@ -25,7 +25,7 @@ from orchestra.ref import Ref
 from orchestra.replay.replay import Replay
 from orchestra.run_directory import RunDirectory
 from orchestra.supervision import AllForOne, Escalate, OneForOne, Restart, RestForOne, Stop, Strategy, Supervision
-from orchestra.system import NodeStatistics, StatisticsMsg, TerminatedMsg
+from orchestra.system import InterruptMsg, NodeStatistics, StatisticsMsg, TerminatedMsg
 from orchestra.topology import Topology
 
 __all__ = [
@@ -40,6 +40,7 @@ __all__ = [
     "DeliveryError",
     "Escalate",
     "HandlerError",
+    "InterruptMsg",
     "Lane",
     "MailboxFull",
     "Message",

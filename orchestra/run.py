@@ -20,7 +20,7 @@ from orchestra.launch.local import Launch, LocalLauncher
 from orchestra.life import STOPPED
 from orchestra.node import Node
 from orchestra.run_directory import RunDirectory, without_secrets, write_json
-from orchestra.system import SYSTEM, NodeStatistics, StopNodeMsg, WindUpMsg
+from orchestra.system import SYSTEM, InterruptMsg, NodeStatistics, StopNodeMsg, WindUpMsg
 from orchestra.topology import Topology
 from orchestra.trace.recorder import Recorder
 from orchestra.trace.records import Experiment
@@ -206,7 +206,10 @@ async def _until_stopped(root: Node, cell: Cell) -> Outcome:
             log.get(actor=f"{root.name}/{SYSTEM}").warning(
                 "stopping: what is queued is handled and saved; again aborts"
             )
-            cell.request_stop()
+            if InterruptMsg in cell.kind.handlers and not cell.stopping:
+                root.ref(cell.address).tell_nowait(InterruptMsg())
+            else:
+                cell.request_stop()
         else:
             cell.request_stop(graceful=False)
 

@@ -37,6 +37,12 @@ class StopMsg(Message):
     graceful: bool = True
 
 
+class InterruptMsg(Message):
+    """Ctrl-C, or SIGTERM: a main actor that handles this is told instead of stopped, and stops itself when it can."""
+
+    lane: ClassVar[Lane] = Lane.SYSTEM
+
+
 class ChildFailedMsg(Message):
     """A child of the recipient failed for good: the recipient fails with it, and its own policy decides."""
 

@@ -26,7 +26,7 @@ from orchestra.transport.tls import TLS_DIR_VARIABLE
 _HELP = """Run an experiment: a Python file with a function `experiment` that returns a topology.
 
 The parameters of that function are flags too; `orchestra run FILE --help` lists them.
-Ctrl-C once drains and saves, twice aborts."""
+Ctrl-C once saves and ends, twice aborts."""
 
 
 def _parser() -> FlagParser:

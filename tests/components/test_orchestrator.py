@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
-from components.orchestrator import LAST_TEST_S, RETURN_S, Orchestrator, TrainerLost
+from components import saved_state
+from components.orchestrator import INTERRUPTED_S, LAST_TEST_S, RETURN_S, Orchestrator, TrainerLost
 from components.replay import SampleToInsertRatio
 from messages import (
     BatchTrainingDataMsg,
@@ -26,7 +27,7 @@ from messages import (
     SaveMsg,
     TrainedMsg,
 )
-from orchestra import UsageError
+from orchestra import InterruptMsg, UsageError
 from orchestra.cell import ActorFailed
 from orchestra.life import STOPPED
 
@@ -422,6 +423,84 @@ def test_a_worker_that_dies_while_the_run_is_saved_is_not_waited_for(run, stage,
             await scene.kill(worker)
             await scene.settle()
             assert [message.env_steps for message in play.trainer.of(CheckpointMsg)] == [4]
+
+    run(main())
+
+
+def test_an_interrupted_run_is_saved_by_all_and_then_ends(run, stage, episodes, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with stage(run_directory=tmp_path) as scene:
+            play = Run(scene)
+            await play.join_trainer()
+            worker = await play.join_worker("worker")
+            await play.tell(params(1), episodes(*[1] * 5))
+            assert play.asked == [1, 2]
+            await play.tell(InterruptMsg())
+            assert [message.env_steps for message in worker.of(SaveMsg)] == [5]
+            await play.tell(episodes(2), SavedMsg(ref=worker.ref), result_at(5))
+            await play.train()
+            assert not play.cell.stopping  # a batch is still on its way
+            await play.train()
+            assert await ended(play) == STOPPED
+            assert play.asked == [1, 2]
+            assert worker.of(PaceMsg)[-1] == PaceMsg(running=False)
+            for probe in (play.trajectories, play.trainer, play.monitor):
+                assert [message.env_steps for message in probe.of(CheckpointMsg)] == [5]
+            state = tmp_path / "state" / "steps-0000000005"
+            values, _ = saved_state.read(state, play.ref.address) or ({}, {})
+            assert (values["env_steps"], values["updates"]) == (7, 2)
+
+    run(main())
+
+
+def test_an_interrupted_run_waits_for_who_does_not_save_but_not_for_ever(run, stage, episodes, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with stage(run_directory=tmp_path) as scene:
+            play = Run(scene, min_size=100)
+            await play.join_trainer()
+            worker = await play.join_worker("worker")
+            await play.tell(episodes(5), InterruptMsg())
+            scene.clock.advance(INTERRUPTED_S - 1)
+            await scene.settle()
+            assert not play.cell.stopping
+            with capture_logs() as lines:
+                scene.clock.advance(1)
+                assert await ended(play) == STOPPED
+            (line,) = (line for line in lines if line["event"].startswith("only the policy is saved"))
+            assert line["unsaved"] == [worker.ref.address]
+            assert [message.env_steps for message in play.trainer.of(CheckpointMsg)] == [5]
+            assert not [path for path in (tmp_path / "state").iterdir() if path.suffix != ".unfinished"]
+
+    run(main())
+
+
+@pytest.mark.parametrize("why", ["no trainer", "no files", "nothing new"])
+def test_an_interrupted_run_that_has_nothing_to_save_ends_at_once(run, stage, episodes, tmp_path: Path, why) -> None:
+    async def main() -> None:
+        async with stage(run_directory=None if why == "no files" else tmp_path) as scene:
+            play = Run(scene, checkpoint_interval=5, min_size=100)
+            if why != "no trainer":
+                await play.join_trainer()
+            await play.tell(episodes(5), InterruptMsg())
+            assert await ended(play) == STOPPED
+            saved = [message.env_steps for message in play.trainer.of(CheckpointMsg)]
+            assert saved == ([5] if why == "nothing new" else [])
+
+    run(main())
+
+
+def test_an_interruption_while_the_run_is_saved_ends_it_after_that(run, stage, episodes, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with stage(run_directory=tmp_path) as scene:
+            play = Run(scene, checkpoint_interval=4, min_size=100)
+            await play.join_trainer()
+            worker = await play.join_worker("worker")
+            await play.tell(episodes(5), InterruptMsg())
+            assert not play.cell.stopping
+            await play.tell(result_at(5), SavedMsg(ref=worker.ref))
+            assert await ended(play) == STOPPED
+            assert len(worker.of(SaveMsg)) == 1
+            assert [path.name for path in (tmp_path / "state").iterdir()] == ["steps-0000000005"]
 
     run(main())
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from components import saved_state
-from orchestra import RunDirectory, UsageError
+from components import Orchestrator, saved_state
+from orchestra import InterruptMsg, RunDirectory, UsageError
 from orchestra.cli import main
 from orchestra.clock import RealClock
 from orchestra.experiment import build, load_experiment
@@ -141,6 +141,32 @@ def test_a_run_that_goes_on_learns_what_it_would_have_learned(
     assert sorted(p.name for p in resumed.checkpoints.iterdir()) == sorted(
         p.name for p in straight.checkpoints.iterdir()
     )
+
+
+@pytest.mark.slow
+def test_a_run_that_was_interrupted_goes_on_exactly_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = {"updates_per_episode": 0.5, "checkpoint_interval": 1_300}
+    straight = RunDirectory.create(tmp_path, "straight", 5, clock=RealClock())
+    play(straight, flags)
+
+    begin = Orchestrator._begin_save
+    interrupted: list[int] = []
+
+    async def interrupt(self: Orchestrator) -> None:
+        """Where the other run saved and went on, press Ctrl-C instead."""
+        if interrupted:
+            await begin(self)
+        else:
+            interrupted.append(self._env_steps)
+            self.me.tell_nowait(InterruptMsg())
+
+    monkeypatch.setattr(Orchestrator, "_begin_save", interrupt)
+    cut = RunDirectory.create(tmp_path, "cut", 5, clock=RealClock())
+    play(cut, flags)
+    assert learned(cut)[0] < learned(straight)[0]
+    monkeypatch.undo()
+    play(cut, flags, cut.newest_state())
+    assert learned(cut) == learned(straight)
 
 
 @pytest.fixture

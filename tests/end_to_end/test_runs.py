@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from components.metrics_writer import read_metrics
+from orchestra import RunDirectory
 
 pytestmark = pytest.mark.slow
 
@@ -194,10 +195,20 @@ def test_one_ctrl_c_drains_saves_and_sums_up(launch: Any) -> None:
     summary = launched.json("summary.json")
     assert (summary["state"], summary["reached_goal"]) == ("done", False)
     (checkpoint,) = (launched.run / "checkpoints").iterdir()
-    assert checkpoint.name == f"steps-{summary['env_steps']:010d}.pt"
     assert (launched.run / "curve.png").exists()
     assert (launched.run / "flows.json").exists()
     assert "qmix 3m: done after" in launched.out
+
+    # It goes on with all that it had, what was under way when it was interrupted included.
+    state = RunDirectory(launched.run).newest_state()
+    assert checkpoint.stem == state.name
+    assert (state / "worker-0-0.worker.npz").exists()
+    goal = summary["env_steps"] + 300
+    resumed = launch.command("run", "--resume", str(launched.run), "--steps", str(goal))
+    assert resumed.ends() == 0, resumed.story("failed")
+    assert resumed.json("summary.json")["reached_goal"]
+    before, after = (record["env_steps"] for record in resumed.records() if record["state"] == "starting")
+    assert (before, after) == (0, summary["env_steps"])
 
 
 STUCK = """

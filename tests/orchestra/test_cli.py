@@ -145,7 +145,7 @@ def test_the_package_can_be_run_as_a_module() -> None:
         (["run", "errand.py", "twice.py"], None),
         (
             ["run", "errand.py", "--listen", "udp://x"],
-            f"cannot use the address 'udp://x': it must begin with one of {', '.join(f'{s}://' for s in SCHEMES)}",
+            "cannot use the address 'udp://x': it must begin with one of SCHEMES",
         ),
         (
             ["run", "errand.py", "--listen", "memory://x"],
@@ -161,7 +161,7 @@ def test_a_misuse_is_told_in_one_line_and_leaves_nothing(
     if said is None:  # the wording is the flags' own, and tested there; it names the flag at least
         assert words[2] in got
     else:
-        assert got == said
+        assert got == said.replace("SCHEMES", ", ".join(f"{scheme}://" for scheme in SCHEMES))
 
 
 @pytest.mark.usefixtures("nothing_is_made")
