@@ -34,18 +34,20 @@ from components.replay.windows import FrameStack, Rollout
 if TYPE_CHECKING:
     from components.replay.client import ClientStatistics, ReplayClient
     from components.replay.layout import Layout
+    from components.replay.proxy import ReplayProxy
+    from components.replay.search import Disconnected
     from components.replay.server import ReplayServer, ServerStatistics
     from components.replay.subscription import Subscription
-    from components.replay.visitor import Disconnected
 
 _HOMES = {
     "ClientStatistics": "components.replay.client",
     "ReplayClient": "components.replay.client",
+    "ReplayProxy": "components.replay.proxy",
     "Layout": "components.replay.layout",
     "ReplayServer": "components.replay.server",
     "ServerStatistics": "components.replay.server",
     "Subscription": "components.replay.subscription",
-    "Disconnected": "components.replay.visitor",
+    "Disconnected": "components.replay.search",
 }
 
 __all__ = [
@@ -75,6 +77,7 @@ __all__ = [
     "PrioritizedSelector",
     "PrioritizedTransitions",
     "ReplayClient",
+    "ReplayProxy",
     "ReplayServer",
     "Rollout",
     "SampleToInsertRatio",

@@ -282,7 +282,7 @@ class ReplayClient:
         outbox = self._outbox
         return ClientStatistics(
             connected=self._visitor.desk is not None,
-            connections=self._visitor.connections,
+            connections=self._visitor.search.connections,
             added=outbox.added,
             inserted=outbox.done,
             waiting=outbox.waiting,

@@ -214,14 +214,14 @@ class SubscribeMsg(Request[RefusedMsg | None]):
     """Tell an agent what is published on a topic from now on, and what was last."""
 
     topic: str
-    agent: Ref[ClientMsg]
+    agent: Ref[PublicationMsg]
 
 
 class UnsubscribeMsg(Request[RefusedMsg | None]):
     """Tell it no more."""
 
     topic: str
-    agent: Ref[ClientMsg]
+    agent: Ref[PublicationMsg]
 
 
 class PublishMsg(Request[RefusedMsg | None]):

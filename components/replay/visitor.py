@@ -2,7 +2,6 @@
 
 import asyncio
 import secrets
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -10,7 +9,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 
 from components.replay.background import Background, first_of
-from components.replay.invalid import InvalidExperience, UnknownClient
+from components.replay.invalid import InvalidExperience
 from components.replay.layout import Layout
 from components.replay.outbox import Chunk, Outbox
 from components.replay.prioritized import PrioritizedTransitions
@@ -32,20 +31,14 @@ from components.replay.protocol import (
     SubscribeMsg,
     refusal,
 )
+from components.replay.search import Disconnected, Search, door_beside, root_lost
 from components.replay.subscription import Subscription
 from orchestra import Actor, Escalate, Node, OrchestraError, Ref, Request, Supervision, Unreachable, freeze, on
-from orchestra.errors import HandshakeError
 
 T = TypeVar("T")
 
 GOODBYE_S = 2.0
 """How long a client that closes waits until the server has heard."""
-RETRY_S = 0.25
-"""How often a client that has lost its server looks whether there is one again."""
-
-
-class Disconnected(ConnectionError):
-    """There is no server, or none any more; what was asked of it may or may not have happened."""
 
 
 class Visitor:
@@ -72,9 +65,11 @@ class Visitor:
         listen: str | None,
         rng: np.random.Generator,
     ) -> None:
-        self.address, self.name = address, name
-        self._secret, self._timeout, self._patience, self._rng = secret, timeout, patience, rng
-        self._listen = _door_beside(address) if listen is None else listen
+        self.search = Search(address, timeout, patience)
+        """For the server."""
+        self.name = name
+        self._secret, self._rng = secret, rng
+        self._listen = door_beside(address) if listen is None else listen
         self.desk: Ref[Any] | None = None
         """The server, while there is a connection."""
         self.me: Ref[ClientMsg]
@@ -83,41 +78,31 @@ class Visitor:
         self.memory: PrioritizedTransitions | None = None
         self.outbox: Outbox | None = None
         self.subscriptions: dict[str, Subscription] = {}
-        self.connections = 0
-        """How often it has connected."""
         self.pushed = 0
         """Items that were drawn and pushed."""
         self._layout: Layout
-        self._why = "it has not connected yet"
 
     async def live(self, background: Background) -> None:
+        """Look for the server and stay with it, until the client is closed.
+
+        Raises:
+            Disconnected: no server was found for too long, or it does not let the client in.
+            NameTaken: there is a client of this name.
+            InvalidExperience: the server has another layout than the one before.
+        """
         self.wakes, self._news, self._known = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._may_go: asyncio.Future[Outbox] = asyncio.get_running_loop().create_future()
-        until = time.monotonic() + self._timeout
-        while True:
-            try:
-                await self._visit(background, until)
-                until = time.monotonic() + self._patience
-            except (Unreachable, TimeoutError, UnknownClient) as error:
-                self._why = str(error) or "it does not answer"
-            except HandshakeError as error:
-                raise Disconnected(f"the server at {self.address} does not let this client in: {error}") from error
-            if background.closing.is_set():
-                return
-            if time.monotonic() >= until:
-                within = self._patience if self.connections else self._timeout
-                raise Disconnected(f"no server was found at {self.address} within {within:g} s: {self._why}")
-            await first_of(background.closing.wait(), asyncio.sleep(RETRY_S))
+        await self.search.run(background, lambda within: self._visit(background, within))
 
-    async def _visit(self, background: Background, until: float) -> None:
+    async def _visit(self, background: Background, within: float) -> None:
         """Connect, and stay until the connection is lost or the client is closed."""
         node = Node(
             f"{self.name}-{secrets.token_hex(4)}",
             listen=self._listen,
-            join=self.address,
+            join=self.search.address,
             secret=self._secret,
         )
-        async with asyncio.timeout(until - time.monotonic()) as limit, node.running():
+        async with asyncio.timeout(within) as limit, node.running():
             desk = node.ref(f"{node.root}/{DESK}")
             self.me = node.spawn(AGENT, Agent, self)
             welcome = await desk.ask(EnterMsg(client=self.name, agent=self.me))
@@ -125,19 +110,19 @@ class Visitor:
                 welcome.throw()
             limit.reschedule(None)
             layout = Layout.from_plain(welcome.layout)
-            if not self.connections:
+            if not self.search.connections:
                 self._layout = layout
                 background.ready(layout)
             elif layout != self._layout:
                 raise InvalidExperience(f"layout: expected the one from before, {self._layout}, got {layout}")
-            self.connections += 1
+            self.search.connections += 1
             for topic in self.subscriptions:
                 await desk.ask(SubscribeMsg(topic=topic, agent=self.me))
             self.desk = desk
             try:
                 await first_of(
                     background.closing.wait(),
-                    _over(node),
+                    root_lost(node),
                     self._push(desk, paced=welcome.paced),
                     self._tell(desk),
                 )
@@ -148,7 +133,7 @@ class Visitor:
                     async with asyncio.timeout(GOODBYE_S):
                         await desk.ask(LeaveMsg(client=self.name))
             else:
-                self._why = node.stop_requested.result()
+                self.search.why = node.stop_requested.result()
 
     async def go(self, memory: PrioritizedTransitions | None, outbox: Outbox) -> None:
         """Begin to insert what is put into `outbox`, into `memory` if it is kept here."""
@@ -221,14 +206,14 @@ class Visitor:
 
     async def ask(self, message: Request[T], within: float | None = None) -> T:
         if self.desk is None:
-            raise Disconnected(f"there is no server at {self.address} now: {self._why}")
+            raise Disconnected(f"there is no server at {self.search.address} now: {self.search.why}")
         try:
             async with asyncio.timeout(within):
                 return await self.desk.ask(message)
         except TimeoutError:
             raise TimeoutError(f"the server had no answer within {within} s") from None
         except Unreachable as error:
-            raise Disconnected(f"the server at {self.address} is gone: {error}") from error
+            raise Disconnected(f"the server at {self.search.address} is gone: {error}") from error
 
     async def subscribe(self, subscription: Subscription) -> None:
         if subscription.topic in self.subscriptions:
@@ -313,14 +298,3 @@ class Agent(Actor[ClientMsg]):
     @on(AliveMsg)
     def alive(self, msg: AliveMsg) -> None:
         """Answer: yes."""
-
-
-async def _over(node: Node) -> None:
-    await asyncio.shield(node.stop_requested)
-
-
-def _door_beside(address: str) -> str | None:
-    """Where a process on the same machine as `address` can look whether this one lives; None if it is another's."""
-    scheme, _, place = address.partition("://")
-    here = scheme == "unix" or (scheme == "tcp" and place.rpartition(":")[0] in ("127.0.0.1", "localhost", "[::1]"))
-    return "tcp://127.0.0.1:0" if here else None

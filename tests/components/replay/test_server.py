@@ -92,8 +92,9 @@ def test_what_clients_add_is_drawn_and_priorities_find_their_way_back(kept_by):
         assert set(sampled.batch["item"].tolist()) == {3}
         assert set(sampled.clients) == {"one"}
         one.update(sampled, np.zeros(32))
+        until(lambda: server.exchange.union.clients == {"one": 0.0, "two": 0.0})
         with pytest.raises(TimeoutError, match=r"nothing is held that has weight, by 2 clients"):
-            until(lambda: server.sample(1, timeout=0.0) and False)
+            server.sample(1, timeout=0.0)
         statistics = server.statistics()
         assert statistics.clients == {"one": 20, "two": 2}
         assert statistics.union.inserted == 22

@@ -1,0 +1,283 @@
+"""A replay memory for many machines: a proxy, which clients of one machine reach another's server through."""
+
+import asyncio
+import itertools
+import secrets
+from collections.abc import Coroutine
+from contextvars import Context
+from types import TracebackType
+from typing import Any, ClassVar, Self, TypeVar
+
+from components.replay.background import Background, first_of
+from components.replay.high_water import Policy
+from components.replay.protocol import (
+    AGENT,
+    DESK,
+    AdmitMsg,
+    AliveMsg,
+    ClientMsg,
+    DeskMsg,
+    DrawMsg,
+    EnterMsg,
+    HoldingMsg,
+    InsertMsg,
+    LeaveMsg,
+    LineMsg,
+    PublicationMsg,
+    PublishMsg,
+    RefusedMsg,
+    RouteMsg,
+    SampledMsg,
+    SampleMsg,
+    ShareMsg,
+    SubscribeMsg,
+    UnsubscribeMsg,
+    UpdateMsg,
+    WelcomeMsg,
+)
+from components.replay.publications import Data, Publications
+from components.replay.search import Search, door_beside, root_lost
+from orchestra import Actor, Escalate, Node, Ref, Request, Supervision, TerminatedMsg, Unreachable, on
+
+T = TypeVar("T")
+
+
+class ReplayProxy:
+    """Stands for a server where that cannot be reached, or not by everybody: clients take it for the server itself.
+
+    Requests, pushes and answers pass through as they are. Publications come once for each topic, however many clients
+    here have subscribed, and are queued for each of them here. If the server goes, so do the clients' connections; the
+    proxy looks for it for `patience` seconds and listens where it did. A proxy may stand behind a proxy.
+
+    Args:
+        upstream: where the server listens, or another proxy.
+        secret: what both the server and the clients know.
+        listen: where clients reach the proxy.
+        timeout: seconds to find the server within, at first.
+        patience: seconds to look for it, once it is lost; after that, clients find nobody here either.
+        publish_mark: publications that may wait for one subscriber.
+        when_slow: what happens to one more; `block` keeps the server waiting, which has a mark of its own.
+
+    Raises:
+        Disconnected: no server was found, or it does not know the secret.
+        ValueError: an argument is out of its range.
+        UsageError: an address is malformed or taken.
+    """
+
+    def __init__(
+        self,
+        upstream: str,
+        *,
+        secret: bytes,
+        listen: str = "tcp://127.0.0.1:0",
+        timeout: float = 10.0,
+        patience: float = 60.0,
+        publish_mark: int = 4,
+        when_slow: Policy = "drop_oldest",
+    ) -> None:
+        Publications(publish_mark, when_slow)  # says so if they make no sense
+        self._secret, self._listen, self._marks = secret, listen, (publish_mark, when_slow)
+        self._search = Search(upstream, timeout, patience)
+        self._background = Background("ReplayProxy", self._live)
+        self.address: str = self._background.start()
+        """Where clients reach it."""
+
+    def close(self) -> None:
+        """Say goodbye to both sides, and end the thread. Closing again does nothing."""
+        self._background.close()
+
+    def __enter__(self) -> Self:
+        self._background.check_open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<ReplayProxy at {self.address} for {self._search.address}>"
+
+    # In its thread --------------------------------------------------------------------------------------------------
+
+    async def _live(self, background: Background) -> None:
+        await self._search.run(background, lambda within: self._visit(background, within))
+
+    async def _visit(self, background: Background, within: float) -> None:
+        upstream = self._search.address
+        up = Node(f"proxy-{secrets.token_hex(4)}", listen=door_beside(upstream), join=upstream, secret=self._secret)
+        down = Node(f"server-{secrets.token_hex(4)}", listen=self._listen, secret=self._secret)
+        async with asyncio.timeout(within) as limit, up.running():
+            limit.reschedule(None)
+            async with down.running():
+                publications = Publications(*self._marks)
+                up.spawn(AGENT, Ear, publications)
+                down.spawn(DESK, FrontDesk, up, down, publications)
+                if not self._search.connections:
+                    background.ready(down.listening)
+                self._listen = down.listening
+                self._search.connections += 1
+                try:
+                    await first_of(background.closing.wait(), root_lost(up))
+                finally:
+                    await publications.close()
+            if not background.closing.is_set():
+                self._search.why = up.stop_requested.result()
+
+
+def passed_on(work: Coroutine[Any, Any, T]) -> "asyncio.Future[T]":
+    """Return the answer that `work` will come to; if nobody is there to answer, it is given up.
+
+    It speaks as nobody, lest its message go by the node that it came by.
+    """
+
+    async def answer() -> T:
+        try:
+            return await work
+        except Unreachable as error:
+            raise asyncio.CancelledError(str(error)) from error
+
+    return asyncio.get_running_loop().create_task(answer(), context=Context())
+
+
+class Ear(Actor[PublicationMsg]):
+    """Hears what the server publishes."""
+
+    supervision: ClassVar[Supervision] = Escalate()
+
+    def __init__(self, publications: Publications) -> None:
+        self._publications = publications
+
+    @on(PublicationMsg)
+    def hear(self, msg: PublicationMsg) -> "asyncio.Future[None]":
+        return passed_on(self._publications.publish(msg.topic, msg.data))
+
+
+class FrontAgent(Actor[ClientMsg]):
+    """Stands for one client before the server."""
+
+    supervision: ClassVar[Supervision] = Escalate()
+
+    def __init__(self, client: Ref[ClientMsg]) -> None:
+        self._client = client
+
+    @on(DrawMsg)
+    def draw(self, msg: DrawMsg) -> "asyncio.Future[ShareMsg]":
+        return passed_on(self._client.ask(msg))
+
+    @on(RouteMsg)
+    def route(self, msg: RouteMsg) -> "asyncio.Future[RefusedMsg | None]":
+        return passed_on(self._client.ask(msg))
+
+    @on(PublicationMsg)
+    def hear(self, msg: PublicationMsg) -> "asyncio.Future[None]":
+        return passed_on(self._client.ask(msg))
+
+    @on(AliveMsg)
+    def alive(self, msg: AliveMsg) -> "asyncio.Future[None]":
+        return passed_on(self._client.ask(msg))
+
+
+class FrontDesk(Actor[DeskMsg]):
+    """Stands for the server before clients."""
+
+    supervision: ClassVar[Supervision] = Escalate()
+
+    def __init__(self, up: Node, down: Node, publications: Publications) -> None:
+        self._up, self._down, self._publications = up, down, publications
+        self._server: Ref[DeskMsg] = up.ref(f"{up.root}/{DESK}")
+        self._agents: dict[str, str] = {}
+        """Of clients' agents, by address, who stands for them."""
+        self._heard: set[str] = set()
+        """Topics that the server tells of."""
+        self._numbers = itertools.count()
+        self._watched: set[str] = set()
+
+    @on(EnterMsg)
+    def enter(self, msg: EnterMsg) -> "asyncio.Future[WelcomeMsg | RefusedMsg]":
+        self._watch(msg.agent)
+        return passed_on(self._enter(msg))
+
+    async def _enter(self, msg: EnterMsg) -> WelcomeMsg | RefusedMsg:
+        front = self._up.spawn(f"client-{next(self._numbers)}", FrontAgent, self._down.ref(msg.agent.address))
+        self._agents[msg.agent.address] = front.address
+        answer = await self._server.ask(EnterMsg(client=msg.client, agent=front))
+        if isinstance(answer, RefusedMsg):
+            await self._dismiss(msg.agent.address)
+        return answer
+
+    async def _dismiss(self, agent: str) -> None:
+        front = self._agents.pop(agent, None)
+        cell = None if front is None else self._up.cells.get(front)
+        if cell is not None:
+            await self._up.stop_cell(cell)
+
+    def _watch(self, agent: Ref[Any]) -> None:
+        if agent.address not in self._watched:
+            self._watched.add(agent.address)
+            self.watch(agent)
+
+    @on(TerminatedMsg)
+    async def gone(self, msg: TerminatedMsg) -> None:
+        self._watched.discard(msg.address)
+        await self._publications.unsubscribe(msg.address)
+        await self._dismiss(msg.address)
+
+    @on(SubscribeMsg)
+    def subscribe(self, msg: SubscribeMsg) -> "asyncio.Future[RefusedMsg | None]":
+        self._watch(msg.agent)
+        return passed_on(self._subscribe(msg))
+
+    async def _subscribe(self, msg: SubscribeMsg) -> RefusedMsg | None:
+        client = self._down.ref(msg.agent.address)
+
+        async def deliver(topic: str, data: Data) -> None:
+            await client.ask(PublicationMsg(topic=topic, data=data))
+
+        if msg.topic not in self._heard:
+            ear: Ref[PublicationMsg] = self._up.ref(f"{self._up.name}/{AGENT}")
+            answer = await self._server.ask(SubscribeMsg(topic=msg.topic, agent=ear))
+            if isinstance(answer, RefusedMsg):
+                return answer
+            self._heard.add(msg.topic)
+        self._publications.subscribe(msg.agent.address, msg.topic, deliver)
+        return None
+
+    @on(UnsubscribeMsg)
+    def unsubscribe(self, msg: UnsubscribeMsg) -> "asyncio.Future[None]":
+        return passed_on(self._publications.unsubscribe(msg.agent.address, msg.topic))
+
+    def _pass_on(self, msg: Request[T]) -> "asyncio.Future[T]":
+        return passed_on(self._server.ask(msg))
+
+    @on(LeaveMsg)
+    def leave(self, msg: LeaveMsg) -> "asyncio.Future[RefusedMsg | None]":
+        return self._pass_on(msg)
+
+    @on(InsertMsg)
+    def insert(self, msg: InsertMsg) -> "asyncio.Future[RefusedMsg | None]":
+        return self._pass_on(msg)
+
+    @on(AdmitMsg)
+    def admit(self, msg: AdmitMsg) -> "asyncio.Future[RefusedMsg | None]":
+        return self._pass_on(msg)
+
+    @on(HoldingMsg)
+    def hold(self, msg: HoldingMsg) -> "asyncio.Future[RefusedMsg | None]":
+        return self._pass_on(msg)
+
+    @on(SampleMsg)
+    def sample(self, msg: SampleMsg) -> "asyncio.Future[SampledMsg | RefusedMsg]":
+        return self._pass_on(msg)
+
+    @on(UpdateMsg)
+    def update(self, msg: UpdateMsg) -> "asyncio.Future[RefusedMsg | None]":
+        return self._pass_on(msg)
+
+    @on(PublishMsg)
+    def publish(self, msg: PublishMsg) -> "asyncio.Future[RefusedMsg | None]":
+        return self._pass_on(msg)
+
+    @on(LineMsg)
+    def log_line(self, msg: LineMsg) -> "asyncio.Future[RefusedMsg | None]":
+        return self._pass_on(msg)
