@@ -280,6 +280,8 @@ class Exchange:
     async def _route(self, client: str, holder: Holder, route: Route) -> None:
         try:
             await holder.update(route)
+            if isinstance(holder, LocalHolder) and client in self._members:
+                self.tell(client, await holder.share(0))  # what clients keep they tell of by themselves
         except (OrchestraError, InvalidExperience) as error:
             self.lost_updates += len(route[0])
             self._log.info("priorities were lost", client=client, reason=str(error))

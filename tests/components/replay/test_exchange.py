@@ -72,6 +72,8 @@ def test_what_was_inserted_is_drawn(run):
         assert set(sampled.batch["item"]) == {2, 3}
         assert sampled.clients == ("one",) * 64
         exchange.update(sampled, np.where(sampled.batch["item"] == 2, 0.0, 5.0))
+        await turns()
+        assert exchange.union.clients == {"one": 5.0}
         assert set((await exchange.sample(64)).batch["item"]) == {3}
         await exchange.close()
 
