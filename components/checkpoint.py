@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from components.policies.base import Policy
@@ -62,3 +63,23 @@ def newest_checkpoint(folder: Path) -> Path:
     if not found:
         raise UsageError(f"there is no checkpoint in {str(folder)!r}")
     return found[-1]
+
+
+def as_arrays(state: Any) -> Any:
+    """Return a `Policy.state_dict` with NumPy arrays in the place of tensors, sharing their memory where it can."""
+    match state:
+        case torch.Tensor():
+            return state.numpy(force=True)
+        case dict():
+            return {name: as_arrays(value) for name, value in state.items()}
+    return state
+
+
+def as_tensors(state: Any) -> Any:
+    """Return what `as_arrays` was given: arrays, which may be read-only, become tensors with memory of their own."""
+    match state:
+        case np.ndarray():
+            return torch.from_numpy(state.copy())
+        case dict():
+            return {name: as_tensors(value) for name, value in state.items()}
+    return state

@@ -1,6 +1,6 @@
 """Greedy tests that were asked for and have not come back: who plays each, and which wait for somebody to play them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from messages import EvaluateMsg
@@ -32,6 +32,16 @@ class Evaluations:
             given.append((player, message))
         self._waiting.clear()
         return given
+
+    def state(self) -> dict[str, Any]:
+        """Return all that it remembers, for `restore`."""
+        return {"underway": list(self._underway), "waiting": list(self._waiting), "turn": self.turn}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Remember what `state` returned; messages in it may be dicts of their fields."""
+        self._underway = [(EvaluateMsg.model_validate(message), player) for message, player in state["underway"]]
+        self._waiting = [EvaluateMsg.model_validate(message) for message in state["waiting"]]
+        self.turn = state["turn"]
 
     @property
     def idle(self) -> bool:

@@ -32,6 +32,7 @@ from orchestra import (
     InterruptMsg,
     Message,
     Ref,
+    State,
     Supervision,
     TerminatedMsg,
     Unreachable,
@@ -166,6 +167,32 @@ class Orchestrator(
         if self.resumes is not None:
             self._resume(self.resumes)
         await self._report("starting")
+
+    def snapshot(self) -> State | None:
+        if self._patience is not None:
+            return None  # a timer that it could not take back
+        return {
+            **self._values(),
+            "trainer": self._trainer,
+            "below": self._below,
+            "each": self._workers,
+            "params": self._params,
+            "flags": [self._running, self._finishing, self._tested],
+            "asked": self._asked,
+            "evaluations": self._evaluations.state(),
+            "moments": [self._saving, self._saved],
+            "unsaved": sorted(self._unsaved),
+        }
+
+    def restore(self, state: State) -> None:
+        self._hold(state)
+        self._trainer, self._below, self._workers = state["trainer"], dict(state["below"]), dict(state["each"])
+        self._params = LoadParamsMsg.model_validate(state["params"]) if state["params"] else None
+        self._running, self._finishing, self._tested = state["flags"]
+        self._asked = state["asked"]
+        self._evaluations.restore(state["evaluations"])
+        self._saving, self._saved = state["moments"]
+        self._unsaved = set(state["unsaved"])
 
     async def stopped(self) -> None:
         """Save what was learned, if it has not been saved with all the rest."""
@@ -376,6 +403,12 @@ class Orchestrator(
         if saved is None:
             raise UsageError(f"{str(folder)!r} holds nothing of {self.me.address}")
         values, _ = saved
+        self._hold(values)
+        self._returning = max(values["workers"], 1)
+        self._patience = self.after(RETURN_S, GoOnMsg())
+
+    def _hold(self, values: State) -> None:
+        """Count on from what `_values` returned."""
         self._env_steps, self._episodes = values["env_steps"], values["episodes"]
         self._updates = self._asked = values["updates"]
         self._next_test, self._next_checkpoint = values["next_test"], values["next_checkpoint"]
@@ -384,8 +417,6 @@ class Orchestrator(
         self._metrics = tuple((name, value) for name, value in values["metrics"])
         self._limiter.inserted, self._limiter.sampled, self._limiter.deleted = values["limiter"]
         self._evaluations.turn = values["turn"]
-        self._returning = max(values["workers"], 1)
-        self._patience = self.after(RETURN_S, GoOnMsg())
 
     async def _go_on_if_all_are_back(self) -> None:
         if self._returning and self._trainer is not None and sum(self._workers.values()) >= self._returning:
@@ -396,6 +427,7 @@ class Orchestrator(
         self._returning = 0
         if self._patience is not None:
             self._patience.cancel()
+            self._patience = None
         self._running = self._limiter.may_insert()
         if self._params is not None:
             self._params = self._params.model_copy(update={"env_steps": self._env_steps})

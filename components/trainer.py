@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from components import saved_state
-from components.checkpoint import load_checkpoint, save_checkpoint
+from components.checkpoint import as_arrays, as_tensors, load_checkpoint, save_checkpoint
 from components.envs.base import EnvSpec
 from components.policies.base import EpisodeBatch
 from components.rollout import PolicyFactory
@@ -17,7 +17,7 @@ from messages import (
     TrainedMsg,
     UpdatePriorityMsg,
 )
-from orchestra import Actor, Escalate, Ref, Supervision, UsageError, on
+from orchestra import Actor, Escalate, Ref, State, Supervision, UsageError, on
 
 
 class Trainer(Actor[BatchTrainingDataMsg | CheckpointMsg]):
@@ -56,6 +56,13 @@ class Trainer(Actor[BatchTrainingDataMsg | CheckpointMsg]):
             self._version = load_checkpoint(path, self._policy)["version"]
         await self._publish()
         await self._to.tell(JoinMsg(role="trainer", ref=self.me))
+
+    def snapshot(self) -> State:
+        return {"policy": as_arrays(self._policy.state_dict()), "version": self._version}
+
+    def restore(self, state: State) -> None:
+        self._policy.load_state_dict(as_tensors(state["policy"]))
+        self._version = state["version"]
 
     @on(BatchTrainingDataMsg)
     async def train(self, msg: BatchTrainingDataMsg) -> None:

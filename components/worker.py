@@ -16,7 +16,7 @@ from messages import (
     SavedMsg,
     SaveMsg,
 )
-from orchestra import Actor, Message, Ref, TerminatedMsg, Unreachable, UsageError, on
+from orchestra import Actor, Message, Ref, State, TerminatedMsg, Unreachable, UsageError, freeze, on
 
 TEST_ENVS = 32
 REJOIN_S = 5.0
@@ -80,6 +80,28 @@ class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | PaceMsg | EvaluateMs
 
     async def stopped(self) -> None:
         await self.offload(self._rollout.close)
+
+    def snapshot(self) -> State | None:
+        rollout = self._rollout.state()
+        if rollout is None:
+            return None
+        return {
+            "rollout": {name: freeze(array) for name, array in rollout.items()},
+            "params": self._policy.params(),
+            "version": self._rollout.version,
+            "env_steps": self._env_steps,
+            "loaded": self._loaded,
+            "running": self._running,
+            "stepping": self._stepping,
+            "tests": self._tests,
+        }
+
+    def restore(self, state: State) -> None:
+        self._rollout.restore(state["rollout"])
+        self._rollout.load(state["params"], state["version"])
+        self._env_steps = state["env_steps"]
+        self._loaded, self._running, self._stepping = state["loaded"], state["running"], state["stepping"]
+        self._tests = [EvaluateMsg.model_validate(test) for test in state["tests"]]
 
     @on(LoadParamsMsg)
     async def load(self, msg: LoadParamsMsg) -> None:

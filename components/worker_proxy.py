@@ -17,7 +17,7 @@ from messages import (
     SavedMsg,
     SaveMsg,
 )
-from orchestra import Actor, ActorStopped, Escalate, MailboxFull, Message, Ref, Supervision, TerminatedMsg, on
+from orchestra import Actor, ActorStopped, Escalate, MailboxFull, Message, Ref, State, Supervision, TerminatedMsg, on
 
 
 class FlushMsg(Message):
@@ -69,6 +69,26 @@ class WorkerProxy(
     async def stopped(self) -> None:
         """Send on what has gathered: a reminder to do so finds no way into a mailbox that is closed."""
         await self._send_on()
+
+    def snapshot(self) -> State:
+        return {
+            "workers": self._workers,
+            "params": self._params,
+            "pace": self._pace,
+            "gathered": self._gathered,
+            "evaluations": self._evaluations.state(),
+            "saving": self._saving,
+            "unsaved": sorted(self._unsaved),
+        }
+
+    def restore(self, state: State) -> None:
+        self._workers = dict(state["workers"])
+        self._params = LoadParamsMsg.model_validate(state["params"]) if state["params"] else None
+        self._pace = PaceMsg.model_validate(state["pace"]) if state["pace"] else None
+        self._gathered = [InsertTransitionMsg.model_validate(each) for each in state["gathered"]]
+        self._evaluations.restore(state["evaluations"])
+        self._saving = SaveMsg.model_validate(state["saving"]) if state["saving"] else None
+        self._unsaved = set(state["unsaved"])
 
     @on(JoinMsg)
     async def join(self, msg: JoinMsg) -> None:

@@ -1,6 +1,6 @@
 """Actors that send each other typed messages, on one machine or many."""
 
-from orchestra.actor import Actor, on
+from orchestra.actor import Actor, State, on
 from orchestra.clock import Clock, RealClock
 from orchestra.errors import (
     ActorFailed,
@@ -58,6 +58,7 @@ __all__ = [
     "Restart",
     "RunDirectory",
     "SpawnRefused",
+    "State",
     "StatisticsMsg",
     "Stop",
     "Strategy",

@@ -1,10 +1,11 @@
 """What a replay says when an actor does not do what was recorded."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from orchestra.replay.difference import Difference
 from orchestra.trace.naming import MessageId
-from orchestra.trace.records import Delivery
+from orchestra.trace.records import Delivery, Failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,3 +47,10 @@ def named(delivery: Delivery | None, phase: str) -> str:
 def whose(identity: MessageId, *, timer: bool = False) -> str:
     """Return who sent a message, in words."""
     return f"its own timer #{identity.serial}" if timer else str(identity)
+
+
+def failed(failure: Failure | None) -> str:
+    """Return in words how an activation failed, if it did."""
+    if failure is None:
+        return "it did not fail"
+    return f"{failure.type}: {failure.text}  ({Path(failure.file).name}:{failure.line})"

@@ -13,7 +13,7 @@ from orchestra.trace.reader import Place, TraceFile
 from orchestra.trace.records import Kind, Life
 from orchestra.trace.run_trace import RunTrace
 
-_OF_LIVES = (Kind.BIRTH, Kind.DELIVERY, Kind.ANSWER, Kind.HANDLED, Kind.LATE, Kind.END)
+_OF_LIVES = (Kind.BIRTH, Kind.SNAPSHOT, Kind.DELIVERY, Kind.ANSWER, Kind.HANDLED, Kind.LATE, Kind.END)
 
 _TEST = '''"""{actor}, in {what}, does what it did when that was recorded."""
 

@@ -11,11 +11,9 @@ It is synchronous, so that a debugger or a notebook needs no event loop.
 
 import asyncio
 import bdb
-import difflib
 import inspect
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -25,15 +23,17 @@ from orchestra import codec
 from orchestra.actor import Actor, making
 from orchestra.errors import CannotReplay, ReplayDiverged, ValuesMissing
 from orchestra.message import AnyArray, Message
+from orchestra.replay.beginning import first_of, reborn, scratch_for
 from orchestra.replay.causes import causes_of
 from orchestra.replay.difference import Difference
-from orchestra.replay.divergence import Divergence, named
+from orchestra.replay.divergence import Divergence, failed, named
+from orchestra.replay.finding import address_of
 from orchestra.replay.performance import Performance
 from orchestra.replay.rebuilding import Rebuilt, Sources, flags_of, message_class, rebuilt
 from orchestra.replay.stage import Recipe, Stage, was_cut_off
 from orchestra.system import StopMsg
 from orchestra.trace.cell_recorder import failure_of
-from orchestra.trace.records import Activation, Delivery, Digest, Failure, Life
+from orchestra.trace.records import Activation, Delivery, Digest, Failure, Handled, Life, Snapshot
 from orchestra.trace.run_trace import RunTrace
 
 A = TypeVar("A", bound=Actor[Any])
@@ -109,11 +109,12 @@ class Replay(Generic[A]):
         self._failure: Exception | None = None
         self._next: Activation | None = None
         self._last = 0
+        self.first = 0
+        """The activation with which the record can be replayed: 0, its birth, unless a flight record has lost that."""
         self._gap = ""
         self._debugger: bdb.Bdb | None = None
         try:
-            address = actor if isinstance(actor, str) else _only(self.trace, actor)
-            _check_known(self.trace, address)
+            address = address_of(self.trace, actor)
             self.life: Life = self.trace.life(address, generation=generation, incarnation=incarnation)
             """The incarnation that is replayed."""
             self._begin()
@@ -174,8 +175,11 @@ class Replay(Generic[A]):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is not as it was: a class that was edited since, another version of a library."""
-        return self._rebuilt.notes
+        """What is not as it was: a class that was edited since, another version of a library; and where it begins."""
+        if not self.first:
+            return self._rebuilt.notes
+        begins = f"it begins with the state of {self.address} before delivery {self.first:,}"
+        return (*self._rebuilt.notes, begins)
 
     @property
     def failure(self) -> Exception | None:
@@ -256,6 +260,8 @@ class Replay(Generic[A]):
             CannotReplay: there is no such delivery up to the end of the record.
         """
         if isinstance(target, int):
+            if target < self.first:
+                raise CannotReplay(f"{self.address}: the record begins with the state before delivery {self.first:,}")
             if self._next is None or target < self._next.n:
                 self._begin()
             fits: Callable[[Delivery], bool] = lambda delivery: delivery.n == target  # noqa: E731 (one of three)
@@ -306,7 +312,7 @@ class Replay(Generic[A]):
         life = self.life
         recorded = life.header.run_directory
         if recorded and self._scratch is None:
-            self._scratch = _scratch_for(Path(recorded))
+            self._scratch = scratch_for(Path(recorded))
         resumes = Path(life.header.resumes)
         if life.header.resumes and not resumes.exists():
             raise CannotReplay(f"{self.address} went on from {str(resumes)!r}, which is not there any more")
@@ -323,16 +329,28 @@ class Replay(Generic[A]):
         self._actor = self._failure = self.divergence = None
         self._last = 0
         self._gap = ""
-        self._activations = self.trace.activations(life)
+        snapshot, self._activations = first_of(self.trace, life, self._rebuilt.kind)
         self._next = next(self._activations, None)
-        if self._next is None or self._next.n != 0:
-            begins = (
-                "nothing is left of what came to it" if self._next is None else f"the record begins at {self._next.n:,}"
-            )
+        self.first = 0 if snapshot is None else snapshot.n
+        if snapshot is not None:
+            self._restore(snapshot)
+
+    def _restore(self, snapshot: Snapshot) -> None:
+        """Have the actor be as it was when its state was kept."""
+        state = self.trace.resolved(dict(snapshot.state))
+
+        async def restored() -> None:
+            self._actor = await reborn(self._stage, self._rebuilt, snapshot, state)
+
+        nothing = Handled(self.address, snapshot.incarnation, snapshot.n - 1, "start", 0, snapshot.time, 0.0, ())
+        began = Activation(snapshot.n - 1, "start", handled=nothing)
+        failure = self._stage.perform(began, restored, strict=False).error
+        if failure is not None:
             raise CannotReplay(
-                f"{self.address} cannot be replayed from its birth: {begins}, and what state it was in then is not "
-                f"known{_how_to_keep(life)}"
-            )
+                f"{self.address} cannot hold the state again that it had before delivery {snapshot.n:,}: "
+                f"{type(failure).__name__}: {failure}"
+            ) from failure
+        self._last = snapshot.n - 1
 
     def _advance(self) -> None:
         assert self._next is not None
@@ -442,7 +460,7 @@ class Replay(Generic[A]):
             same_line = Path(recorded.file).name == Path(told.file).name and recorded.line == told.line
             if same_line or changed:
                 return None
-        difference = Difference("", _failed(recorded), _failed(told))
+        difference = Difference("", failed(recorded), failed(told))
         return "it fails otherwise" if recorded and told else "it fails", difference, ""
 
     def _divergence(self, activation: Activation, found: tuple[str, Difference, str]) -> Divergence:
@@ -469,49 +487,13 @@ class Replay(Generic[A]):
             allow_changes=self.sources.allow_changes,
             strict=False,
         ) as parent:
+            if parent.first > birth.parent_n:
+                raise CannotReplay(
+                    f"{birth.parent} makes {birth.actor}, and its record begins with its delivery {parent.first:,}, "
+                    f"after it did that in {birth.parent_n:,}"
+                )
             parent.run(until=birth.parent_n + 1)
             made = parent._stage.recipes.get(birth.actor)
         if made is None:
             raise CannotReplay(f"{birth.parent} does not spawn {birth.actor} any longer when it is replayed")
         return made[1]
-
-
-def _only(trace: RunTrace, kind: type[Actor[Any]]) -> str:
-    """Return the address of the one actor of a class."""
-    name = f"{kind.__module__}:{kind.__qualname__}"
-    found = sorted({life.birth.actor for life in trace.lives() if life.birth.kind == name})
-    if len(found) == 1:
-        return found[0]
-    which = f"{len(found)} actors are of it: {', '.join(found)}" if found else "no actor was of it"
-    raise CannotReplay(f"{trace.path}: {kind.__name__} does not say which actor is meant; {which}")
-
-
-def _check_known(trace: RunTrace, address: str) -> None:
-    known = trace.actors()
-    if address not in known:
-        close = difflib.get_close_matches(address, known, n=1)
-        hint = f" (did you mean {close[0]}?)" if close else ""
-        every = ", ".join(known) or "none"
-        raise CannotReplay(f"{trace.path}: nothing was recorded of {address!r}{hint}; the recorded actors are {every}")
-
-
-def _scratch_for(recorded: Path) -> Path:
-    """Make a folder that stands for the run's: its config, and room for what an actor writes."""
-    scratch = Path(tempfile.mkdtemp(prefix="replay-"))
-    for name in ("checkpoints", "logs", "tensorboard", "traces"):
-        (scratch / name).mkdir()
-    config = recorded / "config.json"
-    (scratch / "config.json").write_bytes(config.read_bytes() if config.exists() else b"{}")
-    return scratch
-
-
-def _how_to_keep(life: Life) -> str:
-    if life.header.mode == "flight":
-        return "; a flight record keeps the last of a run: record with --trace full, or keep more of it"
-    return ""
-
-
-def _failed(failure: Failure | None) -> str:
-    if failure is None:
-        return "it did not fail"
-    return f"{failure.type}: {failure.text}  ({Path(failure.file).name}:{failure.line})"

@@ -15,7 +15,7 @@ MOST_RECORDS = 8
 BATCH = 512
 SLACK = 64
 """The part of the ring that is freed at once."""
-SNAPSHOTS_PER_RING = 4
+SNAPSHOTS_PER_RING = 3
 """How often an actor that can is asked for its state while the whole ring is filled once."""
 
 

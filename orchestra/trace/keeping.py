@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from orchestra import codec
-from orchestra.message import Message, frozen_copy, is_frozen, isolated
+from orchestra.message import Message, frozen_copy, is_frozen, isolated, size_of
 from orchestra.ref import Ref
 
 ATOMS = (type(None), bool, int, float, str, bytes, Ref)
@@ -45,6 +45,8 @@ def nbytes_of(value: Any) -> int:
             return value.nbytes + 128
         case str() | bytes():
             return len(value) + 64
+        case Message():
+            return 512 + size_of(value)
         case dict():
             return 64 + sum(64 + nbytes_of(item) for item in value.values())
         case list():

@@ -186,6 +186,14 @@ class RunTrace:
         where = (life.header.node, life.header.generation)
         return next(each for each in self.recordings if (each.header.node, each.header.generation) == where)
 
+    def snapshot(self, life: Life) -> Snapshot | None:
+        """Return the newest state that was recorded of one incarnation."""
+        found = None
+        for record in self.recording(life).records_of(life.birth.actor, Kind.SNAPSHOT):
+            if isinstance(record, Snapshot) and record.incarnation == life.birth.incarnation:
+                found = record
+        return found
+
     def activations(self, life: Life) -> Iterator[Activation]:
         """Yield what came to one incarnation and what it did, activation by activation."""
         current: Activation | None = None

@@ -22,10 +22,10 @@ AGAIN = 16
 class Snapshots:
     """When one actor is asked for its state, and what becomes of it.
 
-    It is asked between two messages: when the node has recorded a quarter of what its ring keeps since the last time,
+    It is asked between two messages: when the node has recorded a third of what its ring keeps since the last time,
     but not before a hundred times as long has passed as that took. So all that the actor was told since is still in the
     ring, unless to say its state takes so long that this would cost more than a hundredth of the time. A state that
-    would take more than a quarter of the ring is not kept.
+    would take more than a third of the ring is not kept.
     """
 
     def __init__(self, recorder: Recorder, cell: "Cell") -> None:
@@ -35,6 +35,7 @@ class Snapshots:
         self._cell = cell
         self._every = recorder.sink.snapshot_every if cell.kind.snapshot is not Actor.snapshot else math.inf
         self._earliest = -math.inf
+        self._took = 0.0
 
     def begin(self) -> None:
         """An incarnation begins."""
@@ -66,7 +67,10 @@ class Snapshots:
         row = (cell.address, incarnation, n, clock, now, random, state)
         sink.put_snapshot((Kind.SNAPSHOT, cell.address, clock, nbytes, *row))
         self.due = sink.total + self._every
-        self._earliest = now + (recorder.clock.monotonic() - now) / COST
+        took = recorder.clock.monotonic() - now
+        # Of two, the one that was not interrupted.
+        self._earliest = now + min(took, self._took) / COST
+        self._took = took
 
     def _give_up(self, why: str, error: Exception | None = None) -> None:
         self.due = self._every = math.inf
