@@ -67,11 +67,15 @@ class Rollout:
         return concatenated(finished) if finished else None
 
     def state(self) -> dict[str, NDArray[Any]] | None:
-        """Return copies of all that changes but the generator; None if the environment takes no snapshots."""
+        """Return copies of all that changes but the generator; None if the environment takes no snapshots.
+
+        Of the episodes under way it holds the frames that were played, those of all copies one after the other.
+        """
         game = self._env.snapshot()
         if game is None:
             return None
         own = {name: getattr(self, f"_{name}").copy() for name in _CHANGING}
+        own |= {name: memory[_played(memory, self._t)] for name, memory in self._memories().items()}
         own["begun"] = np.array(self._begun)
         return {**own, **{f"env/{name}": array for name, array in game.items()}}
 
@@ -85,10 +89,21 @@ class Rollout:
             mine = getattr(self, f"_{name}")
             if name not in state or (state[name].shape, state[name].dtype) != (mine.shape, mine.dtype):
                 raise ValueError(f"the state of another rollout: {name} must be {mine.dtype} {mine.shape}")
+        memories = self._memories()
+        for name, memory in memories.items():
+            shape = (int(_played(memory, state["t"]).sum()), *memory.shape[2:])
+            if name not in state or (state[name].shape, state[name].dtype) != (shape, memory.dtype):
+                raise ValueError(f"the state of another rollout: {name} must be {memory.dtype} {shape}")
         self._env.restore({name[4:]: array for name, array in state.items() if name.startswith("env/")})
         for name in _CHANGING:
             setattr(self, f"_{name}", state[name].copy())
+        for name, memory in memories.items():
+            memory[_played(memory, self._t)] = state[name]
         self._begun = bool(state["begun"])
+
+    def _memories(self) -> dict[str, NDArray[Any]]:
+        """What is remembered of the episodes under way, by name: (B, frames, …)."""
+        return {name: getattr(self, f"_{name}") for name in ("obs", "state", "available", "actions", "reward")}
 
     def _step(self, epsilon: float) -> InsertTransitionMsg | None:
         env, rows, t = self._env, self._rows, self._t
@@ -155,7 +170,13 @@ def concatenated(parts: list[InsertTransitionMsg]) -> InsertTransitionMsg:
     return InsertTransitionMsg(**arrays, epsilon=parts[-1].epsilon)
 
 
-_CHANGING = ("t", "hidden", "last_actions", "obs", "state", "available", "actions", "reward")
+_CHANGING = ("t", "hidden", "last_actions")
+
+
+def _played(memory: NDArray[Any], t: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which frames of a memory (B, frames, …) have been written after `t` (B,) steps: (B, frames)."""
+    played: NDArray[np.bool_] = np.arange(memory.shape[1]) < t[:, None]
+    return played
 
 
 @dataclass(frozen=True, slots=True)

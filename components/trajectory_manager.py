@@ -43,6 +43,9 @@ class TrajectoryManager(Actor[InsertTransitionMsg | SampleBatchMsg | UpdatePrior
 
     A failure ends the run: the Orchestrator would wait for ever for the batch that was not sent.
 
+    It says no state to the flight recorder: that would be a copy of all experience. So its failures are replayed from
+    its birth, from a record that reaches back so far.
+
     Args:
         replay: the buffer, empty.
     """

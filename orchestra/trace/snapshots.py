@@ -74,9 +74,5 @@ class Snapshots:
 
     def _give_up(self, why: str, error: Exception | None = None) -> None:
         self.due = self._every = math.inf
-        log.get(actor="trace").warning(
-            "a failure of this actor can be replayed from its birth only",
-            of=self._cell.address,
-            reason=why,
-            exc_info=error,
-        )
+        told = log.get(actor="trace")
+        told.warning("no state of this actor is kept", of=self._cell.address, reason=why, exc_info=error)
