@@ -42,6 +42,7 @@ EFFECT_BYTES = 200
 MOST_EFFECTS = 1024
 """Effects of an activation that is under way that are held before they are handed on."""
 _SENT = effects.Sent.code
+_HANDLED = Kind.HANDLED
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -71,6 +72,7 @@ class CellRecorder:
         self._effects: list[tuple[Any, ...]] = []
         self._weight = 0  # of the effects
         self._timers: set[int] = set()
+        self._plain: set[type[Message]] = set()  # types that are kept as they are
         self._offloads = 0
         self._reason = ""
 
@@ -151,8 +153,7 @@ class CellRecorder:
         timer = number in self._timers and sender == address
         if timer:
             self._timers.discard(number)
-        waited = now - queued if queued else 0.0
-        self._told = (clock, waited, sender, number, message, correlation, nbytes, timer)
+        self._told = (clock, queued, sender, number, message, correlation, nbytes, timer)
         self._phase = MESSAGE
         self._began = now
         self._active = True
@@ -175,12 +176,21 @@ class CellRecorder:
             done, self._effects = self._effects, []
             nbytes += self._weight
             self._weight = 0
-        told, self._told = self._told, ()
+        ended = self._monotonic()
+        told = self._told
         if told:
-            nbytes += DELIVERY_BYTES + told[6]
-        seconds = self._monotonic() - began
-        row = (Kind.HANDLED, self._address, clock, nbytes, self._incarnation, self._n, self._phase, began, seconds)
-        self._put((*row, done, failure, *told))
+            self._told = ()
+            then, queued, sender, number, message, correlation, size, timer = told
+            nbytes += DELIVERY_BYTES + size
+            self._put((
+                _HANDLED, self._address, clock, nbytes, self._incarnation, self._n, self._phase, began, ended,
+                done, failure, then, queued, sender, number, message, correlation, size, timer,
+            ))  # fmt: skip
+        else:
+            self._put((
+                _HANDLED, self._address, clock, nbytes, self._incarnation, self._n, self._phase, began, ended,
+                done, failure,
+            ))  # fmt: skip
         self._active = False
 
     def failed(self, error: BaseException, *, expected: bool) -> None:
@@ -209,7 +219,16 @@ class CellRecorder:
 
     def post(self, cell: "Cell | None", recipient: str, message: Message) -> Awaitable[None] | None:
         """As `Sender.post`; `cell` is the recipient if it is on this node."""
-        message, number, clock, now = self._outgoing(cell, recipient, message, False)
+        if cell is not None and type(message) in self._plain and self._active and len(self._effects) < MOST_EFFECTS:
+            # The way of most messages, which does the same with less ado.
+            self._sent = number = self._sent + 1
+            recorder = self._recorder
+            recorder.logical = clock = recorder.logical + 1
+            now = self._monotonic()
+            self._effects.append((_SENT, now, number, recipient, message, False))
+            self._weight += EFFECT_BYTES + FLAT
+        else:
+            message, number, clock, now = self._outgoing(cell, recipient, message, False)
         try:
             if cell is not None:
                 waiting = cell.accept_recorded(self._address, message, number, clock, now)
@@ -327,12 +346,10 @@ class CellRecorder:
         self._offloads = 0
 
     def _delivery(self) -> Draft:
-        clock, waited, sender, number, message, correlation, nbytes, timer = self._told
-        row = (
-            *(self._address, self._incarnation, self._n, clock, self._began, waited),
-            *(sender, number, message, correlation, nbytes, timer),
-        )
-        return (Kind.DELIVERY, self._address, clock, nbytes + DELIVERY_BYTES, *row)
+        clock, queued, sender, number, message, correlation, nbytes, timer = self._told
+        row = (self._address, self._incarnation, self._n, clock, self._began, queued)
+        told = (sender, number, message, correlation, nbytes, timer)
+        return (Kind.DELIVERY, self._address, clock, nbytes + DELIVERY_BYTES, *row, *told)
 
     def _hand_on(self) -> None:
         """Hand on the delivery in hand before it is handled."""
@@ -351,6 +368,8 @@ class CellRecorder:
         wire = message.wire
         if wire.array_fields or not wire.immutable:
             message = kept_message(message)
+        else:
+            self._plain.add(type(message))
         self._sent = number = self._sent + 1
         recorder = self._recorder
         recorder.logical = clock = recorder.logical + 1
@@ -358,7 +377,7 @@ class CellRecorder:
         # What is told to an actor of this node is weighed where it is delivered.
         weight = FLAT if cell is not None else size_of(message)
         if self._active and len(self._effects) < MOST_EFFECTS:
-            self._effects.append((_SENT, now - self._began, number, recipient, message, nowait))
+            self._effects.append((_SENT, now, number, recipient, message, nowait))
             self._weight += EFFECT_BYTES + weight
         else:
             self._effect(_SENT, number, recipient, message, nowait, weight=weight)
@@ -374,7 +393,7 @@ class CellRecorder:
 
     def _effect(self, code: int, *fields: Any, weight: int = 0) -> None:
         now = self._monotonic()
-        row = (code, now - self._began, *fields)
+        row = (code, now, *fields)
         if self._active and len(self._effects) < MOST_EFFECTS:
             self._effects.append(row)
             self._weight += EFFECT_BYTES + weight
@@ -383,7 +402,7 @@ class CellRecorder:
         weight, self._weight = weight + EFFECT_BYTES + self._weight, 0
         self._hand_on()
         clock = self._recorder.tick()
-        late = (self._address, self._incarnation, self._n, clock, now, done)
+        late = (self._address, self._incarnation, self._n, clock, now, done, self._began)
         self._put((Kind.LATE, self._address, clock, HANDLED_BYTES + weight, *late))
 
 

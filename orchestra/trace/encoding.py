@@ -16,13 +16,14 @@ Draft = tuple[Any, ...]
 """A record as it is kept in memory: its kind, whose it is, the Lamport clock, what it weighs in bytes, then its row.
 
 The row is that of the record in the file (`docs/traces.md`), but for messages: each stands in it whole, in the place of
-its type's number, and its values are not there yet; so do the classes of requests in the place of theirs. All that is
-in it must never change again.
+its type's number, and its values are not there yet; so do the classes of requests in the place of theirs. And but for
+times: each is that of the node's clock. For a `LATE`, the time when its activation began is there too, last. All that
+is in it must never change again.
 
 What is recorded most often has one object as its draft, and does not repeat itself, so that little has to be made for a
 message and little is there for the garbage collector to look at: a `HANDLED` is followed by incarnation, n, phase, when
-it began, how long it took, effects and failure; and then, if its delivery was kept until then, by that one's clock, how
-long it waited, sender, number, message, correlation, bytes, whether it is a timer.
+it began, when it ended, effects and failure; and then, if its delivery was kept until then, by that one's clock, since
+when it waited (0 for not known), sender, number, message, correlation, bytes, whether it is a timer.
 """
 
 _DELIVERY_AT = 11
@@ -40,8 +41,8 @@ def parts(draft: Draft) -> tuple[Draft, ...]:
     if draft[0] is not Kind.HANDLED or len(draft) == _DELIVERY_AT:
         return (draft,)
     _, actor, _, _, incarnation, n, _, began, *_ = draft
-    clock, waited, *told = draft[_DELIVERY_AT:]
-    delivery = (Kind.DELIVERY, actor, clock, 0, actor, incarnation, n, clock, began, waited, *told)
+    clock, queued, *told = draft[_DELIVERY_AT:]
+    delivery = (Kind.DELIVERY, actor, clock, 0, actor, incarnation, n, clock, began, queued, *told)
     return delivery, draft[:_DELIVERY_AT]
 
 
@@ -94,6 +95,7 @@ class RecordEncoder:
 
     def _complete_delivery(self, row: list[Any], types: list[int]) -> None:
         message = row[8]
+        row[5] = row[4] - row[5] if row[5] else 0.0
         row[8], keep = self._type(type(message), types)
         row.append(values_of(message) if keep else None)
 
@@ -102,26 +104,29 @@ class RecordEncoder:
         if not keep:
             row[7] = None
 
-    def _complete_effects(self, row: list[Any], types: list[int]) -> None:
-        at = 7 if len(row) == 9 else 5
-        row[at] = [self._effect(effect, types) for effect in row[at]]
+    def _complete_handled(self, row: list[Any], types: list[int]) -> None:
+        began = row[5]
+        row[6] -= began
+        row[7] = [self._effect(effect, began, types) for effect in row[7]]
 
-    def _effect(self, effect: tuple[Any, ...], types: list[int]) -> tuple[Any, ...]:
-        code = effect[0]
+    def _complete_late(self, row: list[Any], types: list[int]) -> None:
+        began = row.pop()
+        row[5] = [self._effect(effect, began, types) for effect in row[5]]
+
+    def _effect(self, effect: tuple[Any, ...], began: float, types: list[int]) -> tuple[Any, ...]:
+        code, now, *told = effect
         if code in _TELLS:
-            message, *rest = effect[4:]
+            message = told[2]
             number, keep = self._type(type(message), types)
-            return (*effect[:4], number, values_of(message) if keep else None, *rest)
-        if code == AnswerGiven.code:
-            *told, given, request = effect
-            keep = self._filters.keeps(request.__name__)
-            return (*told, given if keep else None)
-        return effect
+            told[2:3] = [number, values_of(message) if keep else None]
+        elif code == AnswerGiven.code and not self._filters.keeps(told.pop().__name__):
+            told[-1] = None
+        return (code, now - began, *told)
 
 
 _COMPLETIONS: dict[Kind, Callable[[RecordEncoder, list[Any], list[int]], None]] = {
     Kind.DELIVERY: RecordEncoder._complete_delivery,
     Kind.ANSWER: RecordEncoder._complete_answer,
-    Kind.HANDLED: RecordEncoder._complete_effects,
-    Kind.LATE: RecordEncoder._complete_effects,
+    Kind.HANDLED: RecordEncoder._complete_handled,
+    Kind.LATE: RecordEncoder._complete_late,
 }

@@ -70,7 +70,7 @@ def birth_draft(actor: str = "toy/a") -> Draft:
 
 def delivery_draft(n: int, message: Message | None = None, actor: str = "toy/a") -> Draft:
     message = CountMsg(count=n, note=f"note {n}") if message is None else message
-    kind, row = Kind.DELIVERY, (actor, 0, n, 2 * n, float(n), 0.25, "toy/b", n, message, 0, 128, False)
+    kind, row = Kind.DELIVERY, (actor, 0, n, 2 * n, float(n), n - 0.25, "toy/b", n, message, 0, 128, False)
     return (kind, actor, 2 * n, 300, *row)
 
 
