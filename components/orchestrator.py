@@ -177,7 +177,7 @@ class Orchestrator(
             "below": self._below,
             "each": self._workers,
             "params": self._params,
-            "flags": [self._running, self._finishing, self._tested],
+            "flags": [self._running, self._finishing, self._interrupted, self._tested],
             "asked": self._asked,
             "evaluations": self._evaluations.state(),
             "moments": [self._saving, self._saved],
@@ -188,7 +188,7 @@ class Orchestrator(
         self._hold(state)
         self._trainer, self._below, self._workers = state["trainer"], dict(state["below"]), dict(state["each"])
         self._params = LoadParamsMsg.model_validate(state["params"]) if state["params"] else None
-        self._running, self._finishing, self._tested = state["flags"]
+        self._running, self._finishing, self._interrupted, self._tested = state["flags"]
         self._asked = state["asked"]
         self._evaluations.restore(state["evaluations"])
         self._saving, self._saved = state["moments"]
