@@ -9,6 +9,7 @@ from components import LinearSchedule, Monitor, Orchestrator, Trainer, Trajector
 from components.envs import SCENARIOS, Skirmish
 from components.envs.smac import Smac
 from components.policies import Coma, Iql, Qmix, RecurrentOptions, Vdn
+from components.policies.devices import require
 from components.replay import EpisodeReplay, FreshEpisodes, PrioritizedEpisodeReplay, SampleToInsertRatio
 from components.rollout import EnvFactory, PolicyFactory
 from orchestra import Topology, UsageError
@@ -26,6 +27,7 @@ def experiment(
     workers: Annotated[int, Field(ge=1, description="worker processes per host")] = 1,
     envs_per_worker: Annotated[int, Field(ge=1, description="environments that a worker steps together")] = 64,
     proxy: Annotated[bool, Field(description="gather a host's workers behind a WorkerProxy")] = True,
+    device: Annotated[str, Field(description="where the learner learns: cpu, cuda or cuda:N")] = "cpu",
     learner_threads: Annotated[int, Field(ge=1, description="threads of the learner")] = 1,
     batch_size: Annotated[int | None, Field(ge=1, description="episodes of a batch; 32, COMA 16")] = None,
     replay_capacity: Annotated[int, Field(ge=1, description="episodes that the replay buffer holds")] = 5_000,
@@ -37,6 +39,7 @@ def experiment(
     gamma: Annotated[float, Field(ge=0, le=1, description="discount")] = 0.99,
     td_lambda: Annotated[float, Field(ge=0, le=1, description="mixture of TD(λ) targets; 0 for one step")] = 0.8,
     hidden_size: Annotated[int, Field(ge=1, description="units of the agents' GRU")] = 64,
+    init: Annotated[Literal["uniform", "orthogonal"], Field(description="what parameters are at first")] = "uniform",
     target_update_interval: Annotated[int, Field(ge=1, description="updates from one target to the next")] = 50,
     critic_steps: Annotated[int, Field(ge=1, description="COMA: critic updates per batch")] = 16,
     epsilon_start: Annotated[float | None, Field(ge=0, le=1, description="exploration at first; 1, COMA 0.5")] = None,
@@ -65,6 +68,7 @@ def experiment(
         "gamma": gamma,
         "td_lambda": td_lambda,
         "hidden_size": hidden_size,
+        "init": init,
         "target_update_interval": target_update_interval,
     }
     at_once = hosts * workers * envs_per_worker
@@ -88,6 +92,7 @@ def experiment(
         replay = (PrioritizedEpisodeReplay if prioritized else EpisodeReplay)(spec, replay_capacity)
 
     topology = Topology(f"{algorithm}_{spec.name}")
+    topology.before_start(partial(require, device))
     topology.before_start(planned.prepare)
     learner = topology.node("learner")
     monitor = learner.spawn("monitor", Monitor, title=f"{algorithm} {spec.name}")
@@ -109,7 +114,7 @@ def experiment(
         "trainer",
         Trainer,
         spec=spec,
-        policy=policy,
+        policy=partial(policy, device=device),
         to=orchestrator,
         priorities_to=trajectories if prioritized else None,
         threads=learner_threads,

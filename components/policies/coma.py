@@ -15,6 +15,7 @@ from torch.nn.functional import embedding
 
 from components.envs.base import EnvSpec
 from components.policies.base import EpisodeBatch, Learned
+from components.policies.initial import InitKind
 from components.policies.optimizer import FlatOptimizer, OptimizerKind
 from components.policies.packing import Packing
 from components.policies.recurrent import RecurrentPolicy, check_options
@@ -88,6 +89,7 @@ class Coma(RecurrentPolicy):
     Args:
         spec: sizes of the environment.
         hidden_size: units of the actors' GRU; 64.
+        init: as `RecurrentPolicy`.
         critic_size: units of each hidden layer of the critic; 128 in PyMARL.
         learning_rate: of the actors; 5e-4.
         critic_learning_rate: of the critic; 5e-4.
@@ -110,6 +112,7 @@ class Coma(RecurrentPolicy):
         spec: EnvSpec,
         *,
         hidden_size: int = 64,
+        init: InitKind = "uniform",
         critic_size: int = 128,
         learning_rate: float = 5e-4,
         critic_learning_rate: float = 5e-4,
@@ -127,6 +130,7 @@ class Coma(RecurrentPolicy):
         check_options(
             {
                 "hidden_size": (hidden_size, hidden_size >= 1, "at least 1"),
+                "init": (init, init in ("uniform", "orthogonal"), "'uniform' or 'orthogonal'"),
                 "critic_size": (critic_size, critic_size >= 1, "at least 1"),
                 "learning_rate": (learning_rate, learning_rate > 0, "above 0"),
                 "critic_learning_rate": (critic_learning_rate, critic_learning_rate > 0, "above 0"),
@@ -141,7 +145,13 @@ class Coma(RecurrentPolicy):
         )
         self.critic_size = critic_size
         super().__init__(
-            spec, hidden_size=hidden_size, priority_eta=priority_eta, seed=seed, device=device, dtype=dtype
+            spec,
+            hidden_size=hidden_size,
+            init=init,
+            priority_eta=priority_eta,
+            seed=seed,
+            device=device,
+            dtype=dtype,
         )
         self.gamma, self.td_lambda, self.critic_steps = gamma, td_lambda, critic_steps
         self.target_update_interval, self.grad_norm_clip = target_update_interval, grad_norm_clip

@@ -9,6 +9,7 @@ holds. On a GPU cuDNN does all of this. `benchmarks/learner.py` has the figures.
 Sizes: R rows (agents of all frames) in blocks, one block per time step; I inputs, H hidden units.
 """
 
+import warnings
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any
@@ -169,7 +170,10 @@ def unroll(gru: nn.GRU, x: Tensor, blocks: Sequence[int], scratch: Scratch) -> T
     pass must come before that too, and only once, or it raises `RuntimeError`.
     """
     if x.is_cuda:
-        packed: Tensor = gru(PackedSequence(x, torch.tensor(blocks)))[0].data
+        with warnings.catch_warnings():
+            # Its weights lie in one tensor with all others, for the optimiser; that costs cuDNN a small copy.
+            warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
+            packed: Tensor = gru(PackedSequence(x, torch.tensor(blocks)))[0].data
         return packed
     hidden: Tensor = _Unroll.apply(  # type: ignore[no-untyped-call]  # torch's
         x, *gru.parameters(), blocks, scratch, torch.is_grad_enabled()

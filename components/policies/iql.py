@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from components.envs.base import EnvSpec
 from components.policies.base import EpisodeBatch, Learned
+from components.policies.initial import InitKind
 from components.policies.networks import RecurrentAgent
 from components.policies.optimizer import FlatOptimizer, OptimizerKind
 from components.policies.packing import Packing
@@ -47,6 +48,7 @@ class Iql(RecurrentPolicy):
     Args:
         spec: sizes of the environment.
         hidden_size: units of the GRU and of the layer before it; 64 in PyMARL.
+        init: as `RecurrentPolicy`.
         learning_rate: 5e-4 in Rashid et al. (2018), with RMSProp.
         optimizer: "rmsprop" with alpha 0.99 and ε 1e-5 (Rashid et al. 2018), or "adam" with ε 1e-5 (Hu et al. 2021).
         gamma: discount, 0.99.
@@ -57,7 +59,8 @@ class Iql(RecurrentPolicy):
         grad_norm_clip: 10 in PyMARL.
         priority_eta: η of the priority η max|δ| + (1 - η) mean|δ| of an episode, 0.9 (R2D2, Kapturowski et al. 2019).
         seed: what the initial parameters are drawn from; the global generator of torch is neither read nor moved.
-        device: where learning and acting happen. Two runs are equal bit for bit on "cpu" with equally many threads.
+        device: where learning and acting happen: "cpu", "cuda" or "cuda:N". Two runs are equal bit for bit on one
+            device with equally many threads.
         dtype: float64 serves tests; what goes out (`params`, hidden states, priorities) is float32 in any case.
 
     Raises:
@@ -69,6 +72,7 @@ class Iql(RecurrentPolicy):
         spec: EnvSpec,
         *,
         hidden_size: int = 64,
+        init: InitKind = "uniform",
         learning_rate: float = 5e-4,
         optimizer: OptimizerKind = "rmsprop",
         gamma: float = 0.99,
@@ -84,6 +88,7 @@ class Iql(RecurrentPolicy):
         check_options(
             {
                 "hidden_size": (hidden_size, hidden_size >= 1, "at least 1"),
+                "init": (init, init in ("uniform", "orthogonal"), "'uniform' or 'orthogonal'"),
                 "learning_rate": (learning_rate, learning_rate > 0, "above 0"),
                 "optimizer": (optimizer, optimizer in ("rmsprop", "adam"), "'rmsprop' or 'adam'"),
                 "gamma": (gamma, 0 <= gamma <= 1, "in [0, 1]"),
@@ -94,7 +99,13 @@ class Iql(RecurrentPolicy):
             }
         )
         super().__init__(
-            spec, hidden_size=hidden_size, priority_eta=priority_eta, seed=seed, device=device, dtype=dtype
+            spec,
+            hidden_size=hidden_size,
+            init=init,
+            priority_eta=priority_eta,
+            seed=seed,
+            device=device,
+            dtype=dtype,
         )
         self.gamma, self.td_lambda, self.double_q = gamma, td_lambda, double_q
         self.target_update_interval, self.grad_norm_clip = target_update_interval, grad_norm_clip

@@ -1,6 +1,5 @@
 """The recurrent agent that every algorithm here shares, and the flat memory that parameters live in."""
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -82,16 +81,3 @@ def flatten_parameters(modules: Sequence[nn.Module], device: torch.device, dtype
         setattr(module, name, nn.Parameter(view))
         start += p.numel()
     return flat
-
-
-@torch.no_grad()
-def initialise(modules: Sequence[nn.Module], generator: torch.Generator) -> None:
-    """Draw all parameters as torch does by default, U(-k, k) with k = 1/√(fan-in), but from `generator` alone."""
-    for module in (m for top in modules for m in top.modules()):
-        own = list(module.parameters(recurse=False))
-        if not own:
-            continue
-        # The weights come first; a bias has the bound of its layer's weights, and torch gives a GRU that of its size.
-        bound = 1.0 / math.sqrt(module.hidden_size if isinstance(module, nn.GRU) else own[0].shape[1])
-        for p in own:
-            p.copy_(torch.empty(p.shape, dtype=p.dtype).uniform_(-bound, bound, generator=generator))

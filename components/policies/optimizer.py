@@ -60,7 +60,7 @@ class FlatOptimizer:
     def state(self) -> dict[str, Any]:
         """Return a copy of its kind and its moments."""
         moments = self._optimizer.state.get(self._flat, {}) if "_optimizer" in vars(self) else {}
-        return {"kind": self.kind, **{key: value.clone() for key, value in moments.items()}}
+        return {"kind": self.kind, **{key: value.to("cpu", copy=True) for key, value in moments.items()}}
 
     def check(self, what: str, state: Mapping[str, Any]) -> None:
         """Raise `ValueError` unless `state` is what an equal optimiser's `state` returned."""

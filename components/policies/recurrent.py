@@ -11,7 +11,9 @@ from torch import Tensor, nn
 
 from components.envs.base import EnvSpec
 from components.policies.base import EpisodeBatch, Policy
-from components.policies.networks import RecurrentAgent, flatten_parameters, initialise
+from components.policies.devices import opened
+from components.policies.initial import InitKind, initialise
+from components.policies.networks import RecurrentAgent, flatten_parameters
 from components.policies.optimizer import FlatOptimizer, OptimizerKind, same
 from components.policies.packing import Packing
 
@@ -20,6 +22,7 @@ class RecurrentOptions(TypedDict, total=False):
     """The keywords that every algorithm here takes."""
 
     hidden_size: int
+    init: InitKind
     learning_rate: float
     optimizer: OptimizerKind
     gamma: float
@@ -38,27 +41,36 @@ class RecurrentPolicy(Policy):
     Args:
         spec: sizes of the environment.
         hidden_size: units of the GRU and of the layer before it.
+        init: what parameters are at first: "uniform", as torch has it, or "orthogonal" (Saxe et al. 2014).
         priority_eta: η of the priority η max|δ| + (1 - η) mean|δ| of an episode (R2D2, Kapturowski et al. 2019).
         seed: what the initial parameters are drawn from; the global generator of torch is neither read nor moved.
-        device: where learning and acting happen.
+        device: where learning and acting happen: "cpu", "cuda" or "cuda:N".
         dtype: of all parameters; what goes out (`params`, hidden states, priorities) is float32 in any case.
     """
 
     def __init__(
-        self, spec: EnvSpec, *, hidden_size: int, priority_eta: float, seed: int, device: str, dtype: torch.dtype
+        self,
+        spec: EnvSpec,
+        *,
+        hidden_size: int,
+        init: InitKind,
+        priority_eta: float,
+        seed: int,
+        device: str,
+        dtype: torch.dtype,
     ) -> None:
         self.spec, self.hidden_size, self.priority_eta = spec, hidden_size, priority_eta
         self.updates = 0
         """Batches learnt from so far."""
-        self._device, self._dtype = torch.device(device), dtype
+        self._device, self._dtype = opened(device), dtype
         with torch.device("meta"):
             self.agent = RecurrentAgent(spec, hidden_size)
             self._online, self._target = self._make_networks()
         self._flat = flatten_parameters(list(self._online.values()), self._device, dtype)
         self._target_flat = flatten_parameters(list(self._target.values()), self._device, dtype)
-        initialise(list(self._online.values()), torch.Generator().manual_seed(seed))
+        initialise(list(self._online.values()), init, torch.Generator().manual_seed(seed))
         self._n_acting = sum(p.numel() for p in self.agent.parameters())
-        self._gathered: dict[str, NDArray[Any]] = {}
+        self._gathered: dict[str, Tensor] = {}
 
     @abstractmethod
     def _make_networks(self) -> tuple[dict[str, nn.Module], dict[str, nn.Module]]:
@@ -111,10 +123,15 @@ class RecurrentPolicy(Policy):
         item = padded.shape[2:]
         kept = self._gathered.get(name)
         if kept is None or len(kept) < len(rows):
-            kept = self._gathered[name] = np.empty((len(rows), *item), padded.dtype)
+            like = torch.from_numpy(np.empty(0, padded.dtype))
+            # From pinned memory a GPU fetches by itself, while the next array is gathered.
+            pinned = self._device.type == "cuda"
+            kept = self._gathered[name] = torch.empty((len(rows), *item), dtype=like.dtype, pin_memory=pinned)
+        gathered = kept[: len(rows)]
         # The rows are known to be in range; without a mode numpy would gather into a buffer of its own first.
-        np.take(padded.reshape(-1, *item), rows, axis=0, out=kept[: len(rows)], mode="clip")
-        return torch.from_numpy(kept[: len(rows)]).to(self._device, dtype)
+        np.take(padded.reshape(-1, *item), rows, axis=0, out=gathered.numpy(), mode="clip")
+        # The memory is written again in the next gradient step, and this one waits for its results at its end.
+        return gathered.to(self._device, non_blocking=True).to(dtype)
 
     def _priorities(self, error: NDArray[Any], batch: EpisodeBatch, packing: Packing) -> NDArray[np.float32]:
         """Return an episode's η max|δ| + (1 - η) mean|δ| of the `error` (N,) of its steps."""
@@ -143,8 +160,8 @@ class RecurrentPolicy(Policy):
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "online": {name: p.detach().clone() for name, p in _named(self._online)},
-            "target": {name: p.detach().clone() for name, p in _named(self._target)},
+            "online": {name: p.detach().to("cpu", copy=True) for name, p in _named(self._online)},
+            "target": {name: p.detach().to("cpu", copy=True) for name, p in _named(self._target)},
             "optimizers": {name: optimizer.state() for name, optimizer in self._optimizers().items()},
             "updates": self.updates,
         }

@@ -307,6 +307,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused_and_changes_nothing(spec, mak
         ({"gamma": 1.5}, r"gamma must be in \[0, 1\], got 1.5"),
         ({"td_lambda": -0.1}, r"td_lambda must be in \[0, 1\], got -0.1"),
         ({"target_update_interval": 0}, "target_update_interval must be at least 1, got 0"),
+        ({"init": "zeros"}, "init must be 'uniform' or 'orthogonal', got 'zeros'"),
         ({"hidden_size": 0}, "hidden_size must be at least 1, got 0"),
         ({"grad_norm_clip": 0}, "grad_norm_clip must be above 0, got 0"),
         ({"priority_eta": 2}, r"priority_eta must be in \[0, 1\], got 2"),
