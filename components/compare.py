@@ -62,7 +62,8 @@ def as_markdown(rows: Sequence[dict[str, str]]) -> str:
     names = list(rows[0])
     lines = [" | ".join(names), " | ".join("---" for _ in names), *(" | ".join(row.values()) for row in rows)]
     note = (
-        f"Medians over the seeds, quartiles in brackets. The win rate and the return at the end are means of the last "
-        f"{LAST_TESTS} greedy tests."
+        f"Medians over the seeds, quartiles in brackets. A run stays at a win rate from where any {LAST_TESTS} "
+        f"greedy tests in succession have that mean. The win rate and the return at the end are means of the last "
+        f"{LAST_TESTS}."
     )
     return os.linesep.join([*(f"| {line} |" for line in lines), "", note, ""])

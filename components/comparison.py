@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from components.metrics_writer import read_metrics
@@ -38,6 +39,19 @@ class Trial:
         """Where on `axis` (K,) the first test reached the goal; None if none did."""
         reached = np.flatnonzero(self.win_rate >= GOAL)
         return float(axis[reached[0]]) if len(reached) else None
+
+    def settled_at(self, axis: NDArray[np.float64]) -> float | None:
+        """Where on `axis` (K,) the run began to stay at the goal; None if it did not.
+
+        From that test to the end, any `LAST_TESTS` tests in succession have a mean of at least the goal: one lucky
+        test is not enough, and one unlucky test does not matter.
+        """
+        if len(self.win_rate) < LAST_TESTS:
+            return None
+        means = sliding_window_view(self.win_rate, LAST_TESTS).mean(axis=1)
+        below = np.flatnonzero(means < GOAL)
+        first = below[-1] + 1 if len(below) else 0
+        return float(axis[first]) if first < len(means) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +159,7 @@ def table(groups: Sequence[Group]) -> list[dict[str, str]]:
     for group in groups:
         trials = group.trials
         solved = [trial for trial in trials if trial.solved_at(trial.env_steps) is not None]
+        settled = [trial for trial in trials if trial.settled_at(trial.env_steps) is not None]
         rows.append(
             {
                 "runs": group.label,
@@ -153,6 +168,9 @@ def table(groups: Sequence[Group]) -> list[dict[str, str]]:
                 "after steps": _median([t.solved_at(t.env_steps) for t in solved], "{:,.0f}"),
                 "updates": _median([t.solved_at(t.updates) for t in solved], "{:,.0f}"),
                 "minutes": _median([t.solved_at(t.minutes) for t in solved], "{:.1f}"),
+                f"stays at {GOAL:.0%}": f"{len(settled)} of {len(trials)}",
+                "from steps": _median([t.settled_at(t.env_steps) for t in settled], "{:,.0f}"),
+                "from minute": _median([t.settled_at(t.minutes) for t in settled], "{:.1f}"),
                 "win rate at the end": _median([t.win_rate[-LAST_TESTS:].mean() for t in trials], "{:.1%}"),
                 "return": _median([t.returns[-LAST_TESTS:].mean() for t in trials], "{:.2f}"),
                 "steps": _median([t.env_steps[-1] for t in trials], "{:,.0f}"),

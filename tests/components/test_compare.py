@@ -64,6 +64,24 @@ def test_a_trial_has_each_test_once_and_says_when_it_was_solved(tmp_path: Path) 
     assert trial.updates_per_s == pytest.approx(15 / 90)
 
 
+@pytest.mark.parametrize(
+    ("rates", "steps"),
+    [
+        ([0.0, 1.0, 1.0, 0.9, 0.8, 0.8], 1000),  # the mean of the five from 1,000 on is 0.9
+        ([0.0, 1.0, 0.0, 1.0, 1.0, 0.5, 1.0, 1.0, 1.0], 3000),  # one lucky test, and one unlucky one
+        ([0.9, 0.9, 0.9, 0.9, 0.9], 0),
+        ([0.0, 1.0, 1.0, 1.0, 1.0], None),  # not yet five that say so
+        ([1.0, 1.0, 1.0, 1.0, 1.0, 0.0], None),  # lost again
+        ([1.0, 1.0], None),
+    ],
+)
+def test_a_trial_stays_at_the_goal_from_where_any_five_tests_have_its_mean(
+    tmp_path: Path, rates: list[float], steps: int | None
+) -> None:
+    trial = read_trial(played(tmp_path, 1, rates))
+    assert trial.settled_at(trial.env_steps) == steps
+
+
 def test_runs_that_differ_in_their_seed_alone_are_one_group(tmp_path: Path) -> None:
     paths = [played(tmp_path, seed, [0.0, 1.0], td_lambda=0.8) for seed in (1, 2)]
     paths += [played(tmp_path, 1, [0.0, 1.0], td_lambda=0.0), played(tmp_path, 1, [0.0, 1.0], name="vdn_3m")]
