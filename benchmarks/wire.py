@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestra import Actor, Axes, Message, Node, Ref, Request, freeze, on
-from orchestra.run import run_loop
+from orchestra.run import run_loop, seldom_collected
 
 SECRET = "ORCHESTRA_WIRE_SECRET"
 FRAME = 160
@@ -356,10 +356,12 @@ def main() -> None:
     parser.add_argument("--child", nargs=2, metavar=("ROOT", "PORT"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        run_loop(be_child(options.child[0], int(options.child[1])))
+        with seldom_collected():
+            run_loop(be_child(options.child[0], int(options.child[1])))
         return
     print(f"{'':24} {'actors':>14} {'baseline':>14} {'cost':>9}")
-    run_loop(measure(options.count, options.repeats))
+    with seldom_collected():
+        run_loop(measure(options.count, options.repeats))
 
 
 if __name__ == "__main__":

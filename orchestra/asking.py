@@ -99,8 +99,12 @@ class Asks:
                 if not cell.mailbox.put_nowait(envelope):
                     await cell.mailbox.wait_for_room(envelope)
             else:
-                link = await node.peers.link_to(node.peer_of(recipient))
-                waiting = link.outbound.post(asker, recipient, request, correlation, chain, number, clock)
+                peer = node.peer_of(recipient)
+                link = node.peers.find(peer) or await node.peers.link_to(peer)
+                alone = len(self._waiting) == 1  # so there is no other to wait for, to leave with it in one write
+                waiting = link.outbound.post(
+                    asker, recipient, request, correlation, chain, number, clock, at_once=alone
+                )
                 if waiting is not None:
                     await waiting
             return await future

@@ -202,8 +202,10 @@ class Link:
 
     def answer(self, correlation: int, value: Any) -> None:
         """Send the answer to a request that came by this link."""
-        self.outbound.answer(correlation, self._node.logical, value)
-        self.inbound.asked.pop(correlation, None)
+        asked = self.inbound.asked
+        alone = correlation in asked and len(asked) == 1
+        self.outbound.answer(correlation, self._node.logical, value, at_once=alone)
+        asked.pop(correlation, None)
 
     def fail(self, correlation: int, error: Exception) -> None:
         """Send that a request that came by this link has no answer."""
@@ -322,11 +324,11 @@ class Link:
         frame = frame_bytes(kind, header)
         self.transmit([frame], len(frame))
 
-    def transmit(self, pieces: list[Buffer], nbytes: int) -> None:
+    def transmit(self, pieces: list[Buffer], nbytes: int, *, at_once: bool = False) -> None:
         """Send a frame that must arrive, behind all that was told before."""
-        if self.outbound.rows:
+        if self.outbound.due:
             self.outbound.seal()
-        self.put(pieces, nbytes)
+        self.put(pieces, nbytes, at_once=at_once)
 
     def put(self, pieces: list[Buffer], nbytes: int, *, at_once: bool = False) -> None:
         """Keep a frame until the peer has it, and send it if there is a connection."""

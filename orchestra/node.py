@@ -122,6 +122,7 @@ class Node:
         self.inline = inline
         self.asks = Asks(self)
         self.peers = Peers(self, listen, join)
+        self._ways = self.peers.ways
         self.cells: dict[str, Cell] = {}
         """The actors that run here, by address."""
         self._early: list[Envelope] | None = []
@@ -344,9 +345,9 @@ class Node:
 
         `number` and `clock` are a recorded sender's count of what it sent, and its Lamport clock.
         """
-        link = self.peers.find(self.peer_of(recipient))
-        if link is not None:
-            return link.outbound.post(sender, recipient, message, number=number, clock=clock)
+        way = self._ways.get(recipient) or self.peers.way_to(recipient, self.peer_of(recipient))
+        if way is not None:
+            return way.post(sender, recipient, message, 0, (), number, clock)
         return self.peers.post(sender, recipient, message, number, clock)
 
     def post_nowait(self, sender: str, recipient: str, message: Message) -> None:

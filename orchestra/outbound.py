@@ -37,16 +37,18 @@ class Route:
     Args:
         names: the two addresses, the type, and whether its messages are `counted`.
         counted: whether its messages carry a number and a clock, as those of a recorded sender do.
+        width: fields of a message.
         size: bytes that the names take.
         longest: bytes that a row may have to travel in a run.
     """
 
-    __slots__ = ("counted", "longest", "names", "number", "size", "window")
+    __slots__ = ("counted", "longest", "names", "number", "size", "width", "window")
 
-    def __init__(self, names: list[Any], window: Window, *, counted: bool, size: int, longest: int) -> None:
+    def __init__(self, names: list[Any], window: Window, *, counted: bool, width: int, size: int, longest: int) -> None:
         self.names = names
         self.window = window
         self.counted = counted
+        self.width = width
         self.size = size
         self.longest = longest
         self.number = b""
@@ -61,10 +63,9 @@ class Outbound:
         """Messages and answers sent, and their bytes."""
         self.tags = sorted(REGISTRY)
         """The types that the peer knows by their number in this list."""
-        self.rows = 0
-        """Messages that wait for the end of the turn."""
         self._numbers = {tag: number for number, tag in enumerate(self.tags)}
         self._link = link
+        self._account = link.account
         self._loop = loop
         self._header, self._payload = header, payload
         self._runs_bytes = min(RUNS_BYTES, header // 4)
@@ -83,6 +84,11 @@ class Outbound:
         self._run_size = 0
 
     @property
+    def due(self) -> bool:
+        """Whether something was told in this turn that has not been sent yet."""
+        return self._run_size > 0
+
+    @property
     def windows(self) -> tuple[Window, ...]:
         """What is on its way to each recipient."""
         return tuple(self._windows.values())
@@ -96,36 +102,48 @@ class Outbound:
         chain: tuple[str, ...] = (),
         number: int = 0,
         clock: int = 0,
+        *,
+        at_once: bool = False,
     ) -> Awaitable[None] | None:
         """Send `message`, or return what to await until the recipient has room.
 
-        The other arguments are what `Envelope` says of them.
+        `at_once` says that nothing else is to be expected in this turn of the loop. The other arguments are what
+        `Envelope` says of them.
 
         Raises:
             Unreachable: the session has ended.
         """
-        if not correlation and message.wire.small:
-            route = self._routes.get((sender, recipient, type(message)))
+        kind = type(message)
+        route = None if correlation else self._routes.get((sender, recipient, kind))
+        if route is not None or (not correlation and kind.wire.small):
             if route is None or route.counted is not (number > 0):
-                route = self._new_route(sender, recipient, message, counted=number > 0)
-            values = codec.values_of(message)
+                route = self._new_route(sender, recipient, kind, counted=number > 0)
+            fields = message.__dict__
+            values = [*fields.values()] if len(fields) == route.width else codec.values_of(message)
             if route.counted:
                 values += (number, clock)
             row, arrays = self._encoder.encode(values)
             nbytes = len(row)
             if nbytes <= route.longest and not arrays:
                 window = route.window
-                if self._link.account.full or window.waiting or not window.take(nbytes):
+                if self._account.full or window.waiting or not window.take(nbytes):
                     return self._wait(recipient, window, route, [row], nbytes)
-                self._tell(route, row)
+                if route is self._route:  # `_tell`, where there is least to do
+                    self._run.append(row)
+                    self._run_size += nbytes + ROW
+                    if self._run_size < self._runs_bytes:
+                        return None
+                    self.seal(at_once=True)
+                else:
+                    self._tell(route, row)
                 return None
         pieces, nbytes = self._encode(sender, recipient, message, correlation, chain, number, clock)
         if message.lane is not Lane.SYSTEM:
             window = self._window(recipient)
             bounded = message.lane is Lane.BOUNDED
-            if self._link.account.full or (window.waiting and not bounded) or not window.take(nbytes, bounded=bounded):
+            if self._account.full or (window.waiting and not bounded) or not window.take(nbytes, bounded=bounded):
                 return self._wait(recipient, window, None, pieces, nbytes)
-        self._transmit(pieces, nbytes)
+        self._transmit(pieces, nbytes, at_once=at_once)
         return None
 
     def post_nowait(self, sender: str, recipient: str, message: Message, number: int = 0, clock: int = 0) -> None:
@@ -136,7 +154,7 @@ class Outbound:
         """
         window = self._window(recipient)
         if message.lane is not Lane.SYSTEM:
-            account = self._link.account
+            account = self._account
             if account.full:
                 raise MailboxFull(
                     f"{self._link.peer} has yet to acknowledge {account.kept} frames ({account.kept_bytes:,} bytes)"
@@ -148,8 +166,8 @@ class Outbound:
                 )
         self.post(sender, recipient, message, number=number, clock=clock)
 
-    def answer(self, correlation: int, clock: int, value: Any) -> None:
-        """Send the answer to a request.
+    def answer(self, correlation: int, clock: int, value: Any, *, at_once: bool) -> None:
+        """Send the answer to a request; `at_once` if it is the only one that the peer waits for.
 
         Raises:
             FrameError: it is too large to travel.
@@ -159,13 +177,14 @@ class Outbound:
         if len(header) > self._header or size > self._payload:
             raise self._too_large("an answer", len(header), size)
         frame = frame_prefix(Kind.ANSWER, len(header), size) + header
-        self._transmit([frame, *codec.payload_buffers(arrays)] if arrays else [frame], len(frame) + size)
+        pieces: list[Buffer] = [frame, *codec.payload_buffers(arrays)] if arrays else [frame]
+        self._transmit(pieces, len(frame) + size, at_once=at_once)
 
     def seal(self, *, at_once: bool = False) -> None:
         """Send what was told in this turn so far, as one frame."""
         self._end_run()
         runs, self._runs = self._runs, []
-        count, self._run_count, self.rows, self._run_size = self._run_count, 0, 0, 0
+        count, self._run_count, self._run_size = self._run_count, 0, 0
         header = b"".join([_RUN, (2 * count).to_bytes(2), *runs])
         frame = frame_prefix(Kind.RUNS, len(header), 0) + header
         self.nbytes += len(frame)
@@ -188,7 +207,7 @@ class Outbound:
 
     def unstall(self) -> None:
         """Send what waited until the session keeps less, if it does now."""
-        if self._stalled and not self._link.account.full:
+        if self._stalled and not self._account.full:
             stalled, self._stalled = self._stalled, {}
             for recipient, window in stalled.items():
                 self._let_go(recipient, window)
@@ -202,7 +221,7 @@ class Outbound:
                     turn.exception()  # seen, also if its sender has given up
         self._stalled.clear()
         self._routes.clear()
-        self._runs, self._run, self._route, self.rows = [], [], None, 0
+        self._runs, self._run, self._route, self._run_size = [], [], None, 0
 
     # Inside
 
@@ -211,7 +230,7 @@ class Outbound:
     ) -> Awaitable[None]:
         turn: asyncio.Future[None] = self._loop.create_future()
         window.waiting.append((turn, route, pieces, nbytes))
-        if self._link.account.full:
+        if self._account.full:
             self._stalled[recipient] = window
         return turn
 
@@ -222,7 +241,7 @@ class Outbound:
             if turn.done():  # its sender gave up
                 window.waiting.popleft()
                 continue
-            if self._link.account.full:
+            if self._account.full:
                 self._stalled[recipient] = window
                 return
             if not window.take(size):
@@ -237,16 +256,13 @@ class Outbound:
     def _tell(self, route: Route, row: Buffer) -> None:
         """Add a message to what leaves at the end of this turn."""
         if route is not self._route:
+            if not self._run_size:
+                self._loop.call_soon(self._turn_over)
             self._end_run()
             self._route = route
             self._run_size += ROW if route.number else route.size
         self._run.append(row)
-        nbytes = len(row)
-        self.count += 1
-        self._run_size += nbytes + ROW
-        if not self.rows:
-            self._loop.call_soon(self._turn_over)
-        self.rows += 1
+        self._run_size += len(row) + ROW
         if self._run_size >= self._runs_bytes:
             self.seal(at_once=True)
 
@@ -255,6 +271,7 @@ class Outbound:
         if route is None:
             return
         run, self._run = self._run, []
+        self.count += len(run)
         self._runs += (route.number or self._say(route), _RUN, len(run).to_bytes(2), *run)
         self._run_count += 1
 
@@ -270,15 +287,15 @@ class Outbound:
         return says
 
     def _turn_over(self) -> None:
-        if self.rows:
+        if self._run_size:
             self.seal(at_once=True)
 
-    def _new_route(self, sender: str, recipient: str, message: Message, *, counted: bool) -> Route:
-        kind = type(message)
+    def _new_route(self, sender: str, recipient: str, kind: type[Message], *, counted: bool) -> Route:
         names = [sender, recipient, self._tag(kind), counted]
         size = len(self._encoder.encode(names)[0]) + ROW
         longest = self._runs_bytes - size
-        route = Route(names, self._window(recipient), counted=counted, size=size, longest=longest)
+        width = len(kind.wire.fields)
+        route = Route(names, self._window(recipient), counted=counted, width=width, size=size, longest=longest)
         key = (sender, recipient, kind)
         self._routes.pop(key, None)
         if len(self._routes) >= ROUTES:
@@ -294,10 +311,10 @@ class Outbound:
             window = self._windows[recipient] = Window()
         return window
 
-    def _transmit(self, pieces: list[Buffer], nbytes: int) -> None:
+    def _transmit(self, pieces: list[Buffer], nbytes: int, *, at_once: bool = False) -> None:
         self.count += 1
         self.nbytes += nbytes
-        self._link.transmit(pieces, nbytes)
+        self._link.transmit(pieces, nbytes, at_once=at_once)
 
     def _tag(self, kind: type[Message]) -> Any:
         number = self._numbers.get(kind.wire.tag)

@@ -10,6 +10,7 @@ from orchestra.errors import HandshakeError, NobodyListens, OrchestraError, Unre
 from orchestra.handshake import Handshake, Hello
 from orchestra.link import Link
 from orchestra.message import Message
+from orchestra.outbound import Outbound
 from orchestra.ref import Ref
 from orchestra.system import LinkStatistics, LookupMsg, WatchMsg
 from orchestra.transport.base import Connection, Listener
@@ -38,6 +39,8 @@ DIALS = 8
 """Tries to begin a session with somebody who picks up and then hangs up, as one does whom too many dial at once."""
 GOODBYE_S = 2.0
 """How long a node that stops waits until its peers have all that it sent them."""
+WAYS = 4096
+"""Addresses for which it is remembered by which link they are reached."""
 MAX_UNPROVEN = 64
 """Connections that have not proved themselves yet; one more is turned away."""
 
@@ -87,6 +90,8 @@ class Peers:
         self._join = join
         self._links: dict[str, Link] = {}
         """The link by which each peer is sent to."""
+        self.ways: dict[str, Outbound] = {}
+        """By what the actors of other nodes are told something, by their addresses, as far as it was looked up."""
         self._sessions: dict[bytes, Link] = {}
         """The same links, by the names of their sessions."""
         self._ended: dict[str, bytes] = {}
@@ -155,6 +160,16 @@ class Peers:
         """Return the link to `peer`, if there is one."""
         return self._links.get(peer)
 
+    def way_to(self, recipient: str, peer: str) -> Outbound | None:
+        """Return by what an actor of `peer` is told something, if there is a link; and remember it in `ways`."""
+        link = self._links.get(peer)
+        if link is None:
+            return None
+        if len(self.ways) >= WAYS:
+            self.ways.clear()
+        self.ways[recipient] = link.outbound
+        return link.outbound
+
     def is_asked(self, peer: str, correlation: int) -> bool:
         """Whether a request of `peer` is not answered yet."""
         link = self._links.get(peer)
@@ -191,6 +206,7 @@ class Peers:
         elif older is not None:
             older.end(Unreachable(f"{link.peer} began anew"))  # it has given up the session that there was
         self._links[link.peer] = link
+        self.ways.clear()
         if self._join is None and link.peer_listening:
             self._node.directory.register(link.peer, link.peer_listening)
         self._node.log.info("connected", peer=link.peer)
@@ -230,6 +246,7 @@ class Peers:
         if self._links.get(link.peer) is not link:
             return
         del self._links[link.peer]
+        self.ways.clear()
         reason = f"node {link.peer} is gone: {error or 'closed by this side'}"
         if not node.stopping:
             expected = link.said_goodbye or error is None or is_guest(link.peer)

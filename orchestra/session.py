@@ -27,7 +27,7 @@ class Session:
     A frame is a list of buffers, which nobody may change any more; it is kept, not copied.
     """
 
-    __slots__ = ("_kept", "_owed", "_owed_bytes", "acknowledged", "kept_bytes", "received")
+    __slots__ = ("_kept", "_owed", "_owed_bytes", "acknowledged", "full", "kept_bytes", "received")
 
     def __init__(self) -> None:
         self.received = 0
@@ -35,6 +35,8 @@ class Session:
         self.acknowledged = 0
         """Frames that the peer is known to have."""
         self.kept_bytes = 0
+        self.full = False
+        """Whether so much is kept that whoever can wait has to."""
         self._kept: deque[tuple[list[Buffer], int]] = deque()
         self._owed = 0
         self._owed_bytes = 0
@@ -50,11 +52,6 @@ class Session:
         return self.acknowledged + len(self._kept)
 
     @property
-    def full(self) -> bool:
-        """Whether so much is kept that whoever can wait has to."""
-        return len(self._kept) >= KEEP or self.kept_bytes >= KEEP_BYTES
-
-    @property
     def owes(self) -> bool:
         """Whether frames came of which the peer does not know yet that they did."""
         return self._owed > 0
@@ -63,6 +60,7 @@ class Session:
         """Take note that `frame`, of so many bytes, is sent; keep it."""
         self._kept.append((frame, nbytes))
         self.kept_bytes += nbytes
+        self.full = len(self._kept) >= KEEP or self.kept_bytes >= KEEP_BYTES
 
     def receive(self, nbytes: int) -> bool:
         """Take note of a frame that came; return whether it is time to acknowledge."""
@@ -91,6 +89,7 @@ class Session:
         for _ in range(fresh):
             self.kept_bytes -= kept.popleft()[1]
         self.acknowledged = count
+        self.full = len(kept) >= KEEP or self.kept_bytes >= KEEP_BYTES
 
     def resume(self, count: int) -> list[list[Buffer]]:
         """Return what has to be sent again to a peer that has `count` frames of the session.
@@ -106,3 +105,4 @@ class Session:
         """Keep nothing any more."""
         self._kept.clear()
         self.kept_bytes = 0
+        self.full = False

@@ -10,7 +10,7 @@ from orchestra.experiment import build, load_experiment
 from orchestra.flags import FlagParser, Flags
 from orchestra.launch.local import SECRET_VARIABLE, Launch
 from orchestra.node import Node
-from orchestra.run import recorder_of, run_loop, run_node
+from orchestra.run import recorder_of, run_loop, run_node, seldom_collected
 from orchestra.run_directory import RunDirectory
 from orchestra.trace.settings import TraceSettings
 
@@ -47,7 +47,7 @@ def command(arguments: list[str]) -> int:
         resumes=options.resumes,
     )
     try:
-        with failures_in_one_line(f"node {options.node}", run.logs / f"{options.node}.jsonl"):
+        with failures_in_one_line(f"node {options.node}", run.logs / f"{options.node}.jsonl"), seldom_collected():
             reason = run_loop(run_node(topology, node, options.join))
             log.get().info("node ends", reason=reason)
             return 0

@@ -16,7 +16,7 @@ from orchestra.errors import UsageError
 from orchestra.experiment import build, load_experiment, variant
 from orchestra.flags import FlagParser, Flags
 from orchestra.launch.local import Launch
-from orchestra.run import Outcome, run_in_one_process, run_in_processes, run_loop
+from orchestra.run import Outcome, run_in_one_process, run_in_processes, run_loop, seldom_collected
 from orchestra.run_directory import RunDirectory
 from orchestra.trace.settings import TraceSettings
 from orchestra.transport.memory import MemoryTransport
@@ -117,7 +117,7 @@ def command(arguments: list[str]) -> int:
     log_file = run.logs / f"{topology.root.name}.jsonl"
     log.configure(run.logs, node=topology.root.name, level=options.log_level)
     try:
-        with failures_in_one_line("the run", log_file):
+        with failures_in_one_line("the run", log_file), seldom_collected():
             given = flags.to_argv(values)
             launch = Launch(path.absolute(), given, seed, run.path.absolute(), options.log_level, trace, resumes)
             if in_one_process:

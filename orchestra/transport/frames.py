@@ -14,6 +14,8 @@ that its arrays will be views of.
 
 import enum
 import struct
+import sys
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -29,6 +31,8 @@ MAGIC = b"OR"
 VERSION = 2
 PREFIX = struct.Struct("<2sBBIQ")
 CHUNK = 256 << 10
+PEEK = 1 << 10
+"""Bytes that are read at first where a large payload is to be expected."""
 FIRST_CHUNK = 4 << 10
 """What a reader has until larger frames than that are allowed: a peer that has proved nothing gets no more memory."""
 
@@ -97,6 +101,42 @@ def frame_bytes(kind: Kind, header: bytes) -> bytes:
     return frame_prefix(kind, len(header), 0) + header
 
 
+class Recycled:
+    """Memory of payloads that nobody looks at any more, in which others of the same size are received.
+
+    The system hands out memory in pages that it has to clear first, which takes longer than to fill them. What is kept
+    for that is bounded; a payload that is still referred to, by a view of it too, is never taken again.
+    """
+
+    LEAST = 128 << 10
+    """Bytes of a payload that is worth it."""
+    MOST = 64
+    MOST_BYTES = 64 << 20
+
+    def __init__(self) -> None:
+        self._kept: deque[AnyArray] = deque()
+        self._nbytes = 0
+
+    def take(self, nbytes: int) -> AnyArray:
+        """Return so many bytes of memory that nobody else has, with anything in them."""
+        if not self.LEAST <= nbytes <= self.MOST_BYTES:
+            return np.empty(nbytes, np.uint8)
+        for array in self._kept:
+            # The deque, `array` and the argument of the call refer to it; whoever else does is using it.
+            if array.nbytes == nbytes and sys.getrefcount(array) == 3:
+                array.flags.writeable = True
+                return array
+        array = np.empty(nbytes, np.uint8)
+        self._kept.append(array)
+        self._nbytes += nbytes
+        while len(self._kept) > self.MOST or self._nbytes > self.MOST_BYTES:
+            self._nbytes -= self._kept.popleft().nbytes
+        return array
+
+
+_recycled = Recycled()
+
+
 class FrameReader:
     """Cuts a byte stream into frames. Ask for a buffer, fill some of it, say how much: frames come out.
 
@@ -112,6 +152,8 @@ class FrameReader:
         self._payload: AnyArray | None = None
         self._payload_filled = 0
         self._head: tuple[Kind, bytes] | None = None
+        self._ahead = CHUNK
+        """Bytes that are read at once where no payload is awaited."""
 
     def get_buffer(self) -> memoryview:
         """Return where the next bytes go; never empty."""
@@ -119,6 +161,11 @@ class FrameReader:
             return self._payload.data[self._payload_filled :]
         if self._start == self._end:
             self._start = self._end = 0
+            if self._ahead < CHUNK:
+                # A large payload came last, so another may follow: what of it were read with its header, would have
+                # to be copied.
+                ahead, self._ahead = self._ahead, CHUNK
+                return self._view[:ahead]
             if len(self._memory) < CHUNK and self.limits.header > FIRST_CHUNK:
                 self._memory = bytearray(CHUNK)
                 self._view = memoryview(self._memory)
@@ -153,7 +200,8 @@ class FrameReader:
                 yield _new_frame((kind, header, None))
                 continue
             self._head = (kind, header)
-            self._payload = np.empty(payload_length, np.uint8)
+            self._payload = _recycled.take(payload_length)
+            self._ahead = PEEK if payload_length >= CHUNK else CHUNK
             here = min(payload_length, self._end - self._start)
             self._payload[:here] = np.frombuffer(self._memory, np.uint8, here, self._start)
             self._start += here

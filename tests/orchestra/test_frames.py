@@ -17,6 +17,7 @@ from orchestra.transport.frames import (
     Kind,
     Limits,
     Outbox,
+    Recycled,
     frame_bytes,
     frame_prefix,
 )
@@ -239,3 +240,55 @@ def test_what_is_queued_leaves_whole_and_in_order(pieces: list[bytes], join: int
     outbox.extend(list(pieces))
 
     assert b"".join(outbox.take()) == b"".join(pieces)
+
+
+# Memory of payloads
+
+
+def test_memory_of_a_payload_is_used_again_once_nobody_refers_to_it() -> None:
+    recycled = Recycled()
+    size = Recycled.LEAST
+    first = recycled.take(size)
+    place = first.ctypes.data
+    first.flags.writeable = False
+    second = recycled.take(size)
+    assert second.ctypes.data != place
+    view = first[10:20].view(np.int8)
+    del first
+    assert recycled.take(size).ctypes.data != place  # a view of it lives
+    del view
+    again = recycled.take(size)
+    assert again.ctypes.data == place
+    assert again.flags.writeable
+    assert recycled.take(size + 1).nbytes == size + 1
+
+
+def test_what_is_kept_of_payloads_is_bounded_and_small_ones_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Recycled, "MOST", 3)
+    monkeypatch.setattr(Recycled, "MOST_BYTES", 5 * Recycled.LEAST)
+    recycled = Recycled()
+    for times in (1, 1, 1, 1, 3, 2, 2, 1, 6):
+        recycled.take(times * Recycled.LEAST)
+        held = [array.nbytes for array in recycled._kept]
+        assert sum(held) == recycled._nbytes <= Recycled.MOST_BYTES
+        assert len(held) <= 3
+    recycled.take(Recycled.LEAST - 1)
+    assert Recycled.LEAST - 1 not in [array.nbytes for array in recycled._kept]
+
+
+def test_large_payloads_that_follow_each_other_are_received_where_they_stay() -> None:
+    payload = bytes(range(256)) * (2 * CHUNK // 256)
+    stream = stream_of([(Kind.MESSAGE, b"head", payload)] * 3 + [(Kind.PING, b"", b"")])
+    reader = FrameReader(LIMITS)
+    frames: list[Frame] = []
+    at, beside = 0, 0
+    while at < len(stream):
+        buffer = reader.get_buffer()
+        count = min(len(buffer), len(stream) - at)
+        if reader._payload is None:
+            beside += count
+        buffer[:count] = stream[at : at + count]
+        at += count
+        frames += reader.received(count)
+    assert sketched(frames) == [(Kind.MESSAGE, b"head", payload)] * 3 + [(Kind.PING, b"", b"")]
+    assert beside < 2 * CHUNK  # of the first, before it was known how large it is; little of the others

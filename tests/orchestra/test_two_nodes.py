@@ -23,7 +23,7 @@ from structlog.testing import capture_logs
 from orchestra import Actor, Axes, Message, Node, Ref, Request, TerminatedMsg, Unreachable, UsageError, freeze, on
 from orchestra.errors import HandshakeError, WireError
 from orchestra.message import REGISTRY, Lane
-from orchestra.testing import Probe
+from orchestra.testing import Probe, settle
 from orchestra.transport.base import Connection
 from orchestra.transport.frames import Frame, Kind, Limits, frame_bytes, frame_prefix
 from orchestra.transport.registry import transport_for
@@ -413,6 +413,7 @@ def test_the_death_of_a_peer_fails_pending_asks_and_is_told_to_watchers_once(
             target = here.ref("there/doubler")
             here.spawn("watcher", Watcher, target, probe.start(here, "probe"))
             asks = [asyncio.ensure_future(target.ask(NeverMsg())) for _ in range(3)]
+            await settle(here)
             assert await target.ask(DoubleMsg(n=1)) == 2  # all before it has arrived, the watch included
 
             there.peers._links["here"].end(ConnectionResetError("pulled out"))
@@ -434,6 +435,7 @@ def test_a_graceful_end_is_no_alarm(run: Run, addresses: Callable[[], str], logs
             probe = Probe(TerminatedMsg)
             there.spawn("doubler", Doubler)
             here.spawn("watcher", Watcher, here.ref("there/doubler"), probe.start(here, "probe"))
+            await settle(here)  # it has asked to be told
             assert await here.ref("there/doubler").ask(DoubleMsg(n=1)) == 2
             await there.stop()
             (told,) = await probe.heard(TerminatedMsg)
