@@ -1,7 +1,5 @@
 """`python -m orchestra` is `orchestra`."""
 
-import sys
+from orchestra.cli import program
 
-from orchestra.cli import main
-
-sys.exit(main())
+program()

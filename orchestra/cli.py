@@ -1,8 +1,12 @@
 """The command line: `orchestra run` and its like, and the commands that packages above add."""
 
+import atexit
+import contextlib
+import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import EntryPoint, entry_points, version
+from typing import NoReturn
 
 from orchestra.commands import node, ps, replay, run, top, trace
 from orchestra.commands.endings import ABORTED, MISUSED
@@ -33,6 +37,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         return MISUSED
     except KeyboardInterrupt:
         return ABORTED
+
+
+def program() -> NoReturn:
+    """Be the process of one command, and end it.
+
+    At once, after what was registered for its end: nothing else is left to do, and to take apart what it has imported,
+    module by module, takes a process with torch a second or two on a busy machine.
+    """
+    code = main()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(BrokenPipeError):  # whoever read it has heard enough
+            stream.flush()
+    os._exit(code)
 
 
 def _dispatch(arguments: list[str]) -> int:

@@ -28,12 +28,15 @@ def on_request(nodes: Sequence[Node], then: Callable[[], None] | None = None) ->
         nodes: those of this process; may grow.
         then: called after each signal, by the root, which passes it on; what was written goes to stderr as well.
     """
+    writing: list[threading.Thread] = []
 
     def dump(number: int, frame: FrameType | None) -> None:
         # Python calls this between two instructions of whatever the main thread is at, which may be holding a lock of
         # the log: all is looked at here, and written by a thread.
         found = [actor for node in nodes for actor in actors_of(node, frame)]
-        threading.Thread(target=_write, args=(found, then is not None), name="dump").start()
+        thread = threading.Thread(target=_write, args=(found, then is not None), name="dump")
+        writing[:] = [*(thread for thread in writing if thread.is_alive()), thread]
+        thread.start()
         if then is not None:
             then()
 
@@ -43,6 +46,8 @@ def on_request(nodes: Sequence[Node], then: Callable[[], None] | None = None) ->
     finally:
         # A signal that comes too late must not kill, which is what it does by default.
         signal.signal(signal.SIGUSR1, before if callable(before) else signal.SIG_IGN)
+        for thread in writing:
+            thread.join()
 
 
 def actors_of(node: Node, running: FrameType | None = None) -> list[dict[str, Any]]:

@@ -7,10 +7,12 @@ import hashlib
 import os
 import signal
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any, TypeVar
 
 from orchestra import door, dump, log
@@ -177,7 +179,7 @@ async def run_node(topology: Topology, node: Node, join: str) -> str:
     """Be a launched process until the root, at `join`, says to stop or is gone. Return the reason."""
     terminated: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
-    def terminate(reason: str) -> None:
+    def terminate(reason: str, at: float) -> None:
         if not terminated.done():
             terminated.set_result(reason)
 
@@ -214,12 +216,11 @@ def _spawn_all(topology: Topology, node: Node) -> None:
 async def _until_stopped(root: Node, cell: Cell) -> Outcome:
     asked = 0
     last = -ONE_PRESS_S
-    loop = asyncio.get_running_loop()
 
-    def interrupt(reason: str) -> None:
+    def interrupt(reason: str, at: float) -> None:
         nonlocal asked, last
-        # One press may be told twice: by a wrapper that passes it on, or by uvloop when another signal comes with it.
-        since, last = loop.time() - last, loop.time()
+        # One press may come twice: from the terminal, and from a wrapper that passes it on.
+        since, last = at - last, at
         if since < ONE_PRESS_S:
             return
         asked += 1
@@ -249,33 +250,38 @@ async def _until_stopped(root: Node, cell: Cell) -> Outcome:
 
 
 @contextlib.contextmanager
-def _on_signals(call: Callable[[str], None], *signals: signal.Signals) -> Iterator[None]:
+def _on_signals(call: Callable[[str, float], None], *signals: signal.Signals) -> Iterator[None]:
+    """While the block runs, have the loop call `call` with what came, and when, once for each signal.
+
+    Not by the loop's own signal handlers: uvloop's tell of a signal twice that comes while another one is handled.
+    """
     loop = asyncio.get_running_loop()
-    for number in signals:
-        loop.add_signal_handler(number, call, f"signal {number.name}")
+
+    def come(number: int, frame: FrameType | None) -> None:
+        loop.call_soon_threadsafe(call, f"signal {signal.Signals(number).name}", time.monotonic())
+
+    before = {number: signal.signal(number, come) for number in signals}
     try:
         yield
     finally:
-        for number in signals:
-            loop.remove_signal_handler(number)
+        for number, handler in before.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
 
 
 @contextlib.contextmanager
 def _recorded_on_request(nodes: Sequence[Node], then: Callable[[], None] = lambda: None) -> Iterator[None]:
     """While the block runs, answer SIGUSR2 by writing what the nodes' recorders know; the root passes it on."""
 
-    def write() -> None:
+    def write(reason: str, at: float) -> None:
         for node in nodes:
             if node.recorder is not None:
                 node.recorder.dump("SIGUSR2")
         then()
 
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGUSR2, write)
     try:
-        yield
+        with _on_signals(write, signal.SIGUSR2):
+            yield
     finally:
-        loop.remove_signal_handler(signal.SIGUSR2)
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # one that comes too late must not kill
 
 

@@ -101,7 +101,7 @@ class Launched:
             code = self.process.wait(PATIENCE_S)
         except psutil.TimeoutExpired:
             pytest.fail(self.story("did not end"))
-        assert not self.left_over(20), self.story("left processes behind")
+        assert not self.left_over(5), self.story("left processes behind")
         return int(code)
 
     def look_for_children(self) -> set[psutil.Process]:

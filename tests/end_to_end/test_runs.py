@@ -177,7 +177,7 @@ def test_when_the_learner_is_killed_all_others_end_by_themselves(launch: Any, so
     assert {child.pid for child in launched.process.children(recursive=True)} == {launched.pid(node) for node in nodes}
     assert len(list(sockets.iterdir())) == 4
     launched.process.kill()
-    assert launched.left_over(30) == []  # some six seconds where nothing else runs
+    assert launched.left_over(10) == []
     assert list(sockets.iterdir()) == []
     for node in nodes:
         assert launched.log(node)[-1]["event"] == "node ends"

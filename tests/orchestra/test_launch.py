@@ -1,5 +1,6 @@
 """Real processes: launched, killed, given up, interrupted; and whoever is left behind ends by itself."""
 
+import asyncio
 import json
 import os
 import queue
@@ -11,9 +12,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import psutil
 import pytest
+
+from orchestra.run import _on_signals
 
 PATIENCE_S = 30.0
 EXPERIMENT = '''
@@ -295,17 +300,42 @@ def test_a_second_signal_aborts(launch: Launch) -> None:
     run = launch("--at-end", "hang")
     assert run.says() == "up"
     run.greetings(2)
-    run.root.send_signal(signal.SIGINT)
+    for _ in range(2):  # at once, as a wrapper does that passes on what the terminal told both: one press
+        run.root.send_signal(signal.SIGINT)
     assert run.says() == "draining"
-    run.root.send_signal(
-        signal.SIGINT
-    )  # at once, as a wrapper does that passes on what the terminal told both: one press
     with pytest.raises(psutil.TimeoutExpired):
         run.root.wait(0.3)
     run.root.send_signal(signal.SIGINT)
     assert run.ends() == 130
     assert not (run.run / "saved").exists()
     assert "Traceback" not in run.err
+
+
+def test_a_signal_that_comes_while_another_one_is_handled_is_told_once(run: Callable[..., Any]) -> None:
+    told: list[str] = []
+
+    def interrupted(number: int, frame: FrameType | None) -> None:
+        os.kill(os.getpid(), signal.SIGINT)  # as when somebody presses Ctrl-C while this process says what it does
+
+    async def main() -> None:
+        come = asyncio.Event()
+
+        def tell(reason: str, at: float) -> None:
+            told.append(reason)
+            come.set()
+
+        before = signal.signal(signal.SIGUSR1, interrupted)
+        try:
+            with _on_signals(tell, signal.SIGINT):
+                # By nothing else than the signal shall the loop be woken: the thread lets it fall asleep.
+                threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+                await come.wait()
+                await asyncio.to_thread(str)  # the loop has looked again for what woke it
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+
+    run(main())
+    assert told == ["signal SIGINT"]
 
 
 def test_a_run_that_is_interrupted_while_its_workers_start_does_not_wait_for_them(launch: Launch) -> None:
