@@ -367,6 +367,9 @@ class Orchestrator(
         ready = not self._unsaved and self._asked == self._updates and self._evaluations.idle
         if self._saving is None or not ready or self._trainer is None or self.run_directory is None:
             return
+        if self._saving != self._env_steps:  # what was on its way when this began is a part of it
+            saved_state.rename(self.run_directory, self._saving, self._env_steps)
+            self._saving = self._env_steps
         moment = CheckpointMsg(env_steps=self._saving)
         await self._report("saving")
         for ref in (self._trajectories, self._trainer, self._monitor):
@@ -374,7 +377,7 @@ class Orchestrator(
         saved_state.write(saved_state.unfinished(self.run_directory, self._saving), self.me.address, self._values())
         # What this process went on from is what a replay of it begins with.
         saved_state.finish(self.run_directory, self._saving, keep=self.resumes)
-        self._saved, self._saving = self._env_steps, None
+        self._saved, self._saving = self._saving, None
         if self._interrupted:
             self.stop()
         elif self._finishing:

@@ -4,6 +4,7 @@ A moment is a folder of the run's `state`: a file for each actor, NumPy's npz wi
 arrays. It takes its name once it is whole; the one before it is removed then. Nothing in it is ever unpickled.
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -40,6 +41,17 @@ def begin(run_directory: Path, env_steps: int) -> None:
     path = unfinished(run_directory, env_steps)
     shutil.rmtree(path, ignore_errors=True)  # an attempt that was cut short
     path.mkdir(parents=True)
+
+
+def rename(run_directory: Path, env_steps: int, to: int) -> None:
+    """Go on with that folder, if it is there (see `write`), as the one of the moment after `to` steps.
+
+    Raises:
+        OSError: it cannot be renamed.
+    """
+    shutil.rmtree(unfinished(run_directory, to), ignore_errors=True)
+    with contextlib.suppress(FileNotFoundError):
+        os.replace(unfinished(run_directory, env_steps), unfinished(run_directory, to))
 
 
 def finish(run_directory: Path, env_steps: int, keep: Path | None = None) -> Path:

@@ -445,8 +445,8 @@ def test_an_interrupted_run_is_saved_by_all_and_then_ends(run, stage, episodes, 
             assert play.asked == [1, 2]
             assert worker.of(PaceMsg)[-1] == PaceMsg(running=False)
             for probe in (play.trajectories, play.trainer, play.monitor):
-                assert [message.env_steps for message in probe.of(CheckpointMsg)] == [5]
-            state = tmp_path / "state" / "steps-0000000005"
+                assert [message.env_steps for message in probe.of(CheckpointMsg)] == [7]  # with what came meanwhile
+            state = tmp_path / "state" / "steps-0000000007"
             values, _ = saved_state.read(state, play.ref.address) or ({}, {})
             assert (values["env_steps"], values["updates"]) == (7, 2)
 
