@@ -207,8 +207,9 @@ def test_one_ctrl_c_drains_saves_and_sums_up(launch: Any) -> None:
     resumed = launch.command("run", "--resume", str(launched.run), "--steps", str(goal))
     assert resumed.ends() == 0, resumed.story("failed")
     assert resumed.json("summary.json")["reached_goal"]
-    before, after = (record["env_steps"] for record in resumed.records() if record["state"] == "starting")
-    assert (before, after) == (0, summary["env_steps"])
+    # Each time that it starts it says so, however often it is asked meanwhile.
+    starts = [record["env_steps"] for record in resumed.records() if record["state"] == "starting"]
+    assert list(dict.fromkeys(starts)) == [0, summary["env_steps"]]
 
 
 STUCK = """
