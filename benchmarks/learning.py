@@ -32,14 +32,13 @@ class Study:
 
 
 STUDIES = {
-    "3m": Study("QMIX on 3m", ("qmix_3m.py --steps 200000",)),
+    "3m": Study("QMIX on 3m", ("qmix_3m.py --steps 400000",)),
     "8m": Study("QMIX on 8m", ("qmix_8m.py --steps 1000000",)),
     "2s3z": Study(
         "QMIX, VDN and IQL on 2s3z",
-        tuple(f"qmix_2s3z.py --algorithm {name} --steps 1000000" for name in ("qmix", "vdn", "iql")),
+        tuple(f"qmix_2s3z.py --algorithm {name} --steps 800000" for name in ("qmix", "vdn", "iql")),
     ),
-    "5m_vs_6m": Study("QMIX on 5m_vs_6m, about an hour on two cores", ("qmix_5m_vs_6m.py --steps 16000000",)),
-    "5m_vs_6m_coma": Study(
+    "5m_vs_6m": Study(
         "QMIX and COMA on 5m_vs_6m",
         tuple(f"qmix_5m_vs_6m.py --algorithm {name} --steps 2000000" for name in ("qmix", "coma")),
     ),
