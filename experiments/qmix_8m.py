@@ -38,6 +38,7 @@ def experiment(
     optimizer: Annotated[Literal["adam", "rmsprop"], Field(description="Adam, or the RMSProp of PyMARL")] = "adam",
     gamma: Annotated[float, Field(ge=0, le=1, description="discount")] = 0.99,
     td_lambda: Annotated[float, Field(ge=0, le=1, description="mixture of TD(λ) targets; 0 for one step")] = 0.8,
+    double_q: Annotated[bool, Field(description="the online network chooses whose target value is used")] = True,
     hidden_size: Annotated[int, Field(ge=1, description="units of the agents' GRU")] = 64,
     init: Annotated[Literal["uniform", "orthogonal"], Field(description="what parameters are at first")] = "uniform",
     target_update_interval: Annotated[int, Field(ge=1, description="updates from one target to the next")] = 50,
@@ -82,7 +83,7 @@ def experiment(
         limiter = SampleToInsertRatio(1 / batch_size, min_size=batch_size, error_buffer=(0.0, 2.0))
         replay = FreshEpisodes(spec, replay_capacity)
     else:
-        policy = partial(Q_LEARNERS[algorithm], **options)
+        policy = partial(Q_LEARNERS[algorithm], double_q=double_q, **options)
         limiter = SampleToInsertRatio(
             updates_per_episode,
             min_size=max(warmup, batch_size),

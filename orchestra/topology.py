@@ -49,7 +49,7 @@ class PlannedNode:
         return Ref(f"{self.name}/{name}")
 
     def replace(self, name: str, kind: type[Actor[Any]], **more: Any) -> None:
-        """Have the planned actor `name` be a `kind` instead: made with the arguments that were planned, and `more`.
+        """Have the planned actor `name` be a `kind` instead: made with what was planned, but for what `more` names.
 
         Refs to it, and the order in which actors start, stay as they are.
 
@@ -59,7 +59,7 @@ class PlannedNode:
         for index, actor in enumerate(self.actors):
             if actor.name == name:
                 planned = actor.recipe
-                recipe: partial[Actor[Any]] = partial(actor_class(kind), *planned.args, **planned.keywords, **more)
+                recipe: partial[Actor[Any]] = partial(actor_class(kind), *planned.args, **{**planned.keywords, **more})
                 self.actors[index] = PlannedActor(name, kind, recipe)
                 return
         known = ", ".join(actor.name for actor in self.actors) or "none"

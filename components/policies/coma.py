@@ -155,10 +155,8 @@ class Coma(RecurrentPolicy):
         )
         self.gamma, self.td_lambda, self.critic_steps = gamma, td_lambda, critic_steps
         self.target_update_interval, self.grad_norm_clip = target_update_interval, grad_norm_clip
-        self._critic_flat = self._flat[self._n_acting :]
-        self._target_flat.copy_(self._critic_flat)
         self._actor_optimizer = FlatOptimizer(self._flat[: self._n_acting], optimizer, learning_rate)
-        self._critic_optimizer = FlatOptimizer(self._critic_flat, optimizer, critic_learning_rate)
+        self._critic_optimizer = FlatOptimizer(self._flat[self._n_acting :], optimizer, critic_learning_rate)
 
     def _make_networks(self) -> tuple[dict[str, nn.Module], dict[str, nn.Module]]:
         self.critic, self.target_critic = (CentralCritic(self.spec, self.critic_size) for _ in range(2))
@@ -308,8 +306,7 @@ class Coma(RecurrentPolicy):
                 total += float(loss.detach()) * (stop - start) / n_steps
                 largest = max(largest, norm)
             if (self.critic_updates + made + 1) % self.target_update_interval == 0:
-                with torch.no_grad():
-                    self._target_flat.copy_(self._critic_flat)
+                self.update_targets()
         return values, total, largest
 
     def _logits(self, obs: Tensor, last_actions: Tensor, packing: Packing) -> Tensor:

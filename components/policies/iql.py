@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -30,6 +29,37 @@ class Unmixed(nn.Module):
 
     def forward(self, q: Tensor, state: Tensor) -> Tensor:
         return q
+
+
+@dataclass(frozen=True, slots=True)
+class PackedSteps:
+    """A batch without its padding, as tensors: N steps and F = N + E frames of E episodes, in packed order."""
+
+    packing: Packing
+    obs: Tensor  # (F * A, O)
+    last_actions: Tensor  # (F * A,): -1 at the start of an episode
+    actions: Tensor  # (N, A)
+    state_t: Tensor  # (N, S)
+    state_tp1: Tensor  # (N, S)
+    available: Tensor  # (F, A, U)
+    departs: Tensor  # (N,): the frame that a step leaves
+    weights: Tensor  # (N, 1): importance weights of prioritised sampling
+
+    @property
+    def n_episodes(self) -> int:
+        """E. Step k arrives at frame k + E, so values of the frames arrived at are `values[n_episodes:]`."""
+        return len(self.packing.last)
+
+    def best(self, q: Tensor) -> Tensor:
+        """Return each agent's available action of highest value in every frame, (F, A, 1), for values (F, A, U)."""
+        return torch.where(self.available, q, -torch.inf).max(2, keepdim=True)[1]
+
+    def taken(self, q: Tensor) -> Tensor:
+        """Return of the values of all frames (F, A, U) those of what was done, (N, A), without copying the others."""
+        _, n_agents, n_actions = q.shape
+        agents = torch.arange(n_agents, device=q.device)
+        chosen = (self.departs.unsqueeze(1) * n_agents + agents) * n_actions + self.actions
+        return q.view(-1).gather(0, chosen.view(-1)).view(-1, n_agents)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +139,7 @@ class Iql(RecurrentPolicy):
         )
         self.gamma, self.td_lambda, self.double_q = gamma, td_lambda, double_q
         self.target_update_interval, self.grad_norm_clip = target_update_interval, grad_norm_clip
-        self._target_flat.copy_(self._flat)
-        self._parameters = [*self.agent.parameters(), *self.mixer.parameters()]
+        self._parameters = [p for network in self._online.values() for p in network.parameters()]
         self._optimizer = FlatOptimizer(self._flat, optimizer, learning_rate)
 
     def _make_networks(self) -> tuple[dict[str, nn.Module], dict[str, nn.Module]]:
@@ -161,7 +190,7 @@ class Iql(RecurrentPolicy):
         norm = self._optimizer.step(gradients, clip=self.grad_norm_clip, what=f"update {self.updates}")
         self.updates += 1
         if self.updates % self.target_update_interval == 0:
-            self._target_flat.copy_(self._flat)
+            self.update_targets()
 
         error = (td.target - td.q_taken.detach()).abs()
         metrics = {
@@ -179,42 +208,56 @@ class Iql(RecurrentPolicy):
         Raises:
             ValueError: as `learn`.
         """
-        self._check(batch)
-        n_agents, n_actions = self.spec.n_agents, self.spec.n_actions
-        packing = Packing.of(batch.lengths, batch.actions.shape[1])
-        n_episodes, n_steps = len(batch.lengths), len(packing.steps)
-        arrive = packing.frames[n_episodes:]
+        steps = self.prepared(batch)
+        with torch.no_grad():
+            q_target = self.values(self.target_agent, steps)
+        q = self.values(self.agent, steps)
+        with torch.no_grad():
+            best = steps.best(q if self.double_q else q_target)
+            values = q_target.gather(2, best).squeeze(2)  # in every frame, (F, A)
+            value_tp1 = self.target_mixer(values[steps.n_episodes :], steps.state_tp1)
+            target = self.targets(value_tp1, batch, steps)
+        q_taken = self.mixer(steps.taken(q), steps.state_t)
+        loss = (steps.weights * (q_taken - target).square()).sum() / q_taken.numel()
+        return TdLoss(loss, q_taken, target, steps.packing)
 
+    # What a loss is made of -------------------------------------------------------------------------------------------
+
+    def prepared(self, batch: EpisodeBatch) -> PackedSteps:
+        """Return `batch` as packed tensors on the device.
+
+        Raises:
+            ValueError: as `learn`.
+        """
+        self._check(batch)
+        packing = Packing.of(batch.lengths, batch.actions.shape[1])
+        n_episodes = len(batch.lengths)
         obs = self._gather("obs", batch.obs, packing.frames, self._dtype)
         actions = self._gather("actions", batch.actions, packing.steps, torch.int64)
-        state_t = self._gather("state_t", batch.state, packing.frames[packing.departs], self._dtype)
-        state_tp1 = self._gather("state_tp1", batch.state, arrive, self._dtype)
-        available_tp1 = self._gather("available", batch.available, arrive, torch.bool)
-        weights = torch.from_numpy(batch.weights[packing.episode]).to(self._device, self._dtype)
-        obs = obs.view(-1, self.spec.obs_size)
-        # Step k arrives at frame k + E: there its action is the last one.
-        last_actions = torch.cat([actions.new_full((n_episodes, n_agents), -1), actions]).view(-1)
+        arrive = packing.frames[n_episodes:]
+        return PackedSteps(
+            packing=packing,
+            obs=obs.view(-1, self.spec.obs_size),
+            # Step k arrives at frame k + E: there its action is the last one.
+            last_actions=torch.cat([actions.new_full((n_episodes, self.spec.n_agents), -1), actions]).view(-1),
+            actions=actions,
+            state_t=self._gather("state_t", batch.state, packing.frames[packing.departs], self._dtype),
+            state_tp1=self._gather("state_tp1", batch.state, arrive, self._dtype),
+            available=self._gather("available", batch.available, packing.frames, torch.bool),
+            departs=torch.from_numpy(packing.departs).to(self._device),
+            weights=torch.from_numpy(batch.weights[packing.episode]).to(self._device, self._dtype).unsqueeze(1),
+        )
 
-        with torch.no_grad():
-            hidden = self.target_agent.unrolled(obs, last_actions, packing.frame_blocks)
-            q_tp1 = self.target_agent.head(hidden[n_episodes * n_agents :]).view(n_steps, n_agents, n_actions)
-        hidden = self.agent.unrolled(obs, last_actions, packing.frame_blocks)
-        q = self.agent.head(hidden).view(-1, n_agents, n_actions)
-        with torch.no_grad():
-            chooser = q.detach()[n_episodes:] if self.double_q else q_tp1
-            greedy = torch.where(available_tp1, chooser, -torch.inf).max(2, keepdim=True)[1]
-            value_tp1 = self.target_mixer(q_tp1.gather(2, greedy).squeeze(2), state_tp1)
-            target = self._targets(value_tp1.numpy(force=True), batch, packing)
+    def values(self, agent: RecurrentAgent, steps: PackedSteps) -> Tensor:
+        """Return what `agent` says of each action in every frame, (F, A, U): whole episodes in one unroll."""
+        hidden = agent.unrolled(steps.obs, steps.last_actions, steps.packing.frame_blocks)
+        q: Tensor = agent.head(hidden).view(-1, self.spec.n_agents, self.spec.n_actions)
+        return q
 
-        departs = torch.from_numpy(packing.departs).to(self._device)
-        chosen = (departs.unsqueeze(1) * n_agents + torch.arange(n_agents, device=self._device)) * n_actions + actions
-        q_taken = self.mixer(q.view(-1).gather(0, chosen.view(-1)).view(n_steps, n_agents), state_t)
-        loss = (weights.unsqueeze(1) * (q_taken - target).square()).sum() / q_taken.numel()
-        return TdLoss(loss, q_taken, target, packing)
-
-    def _targets(self, value_tp1: NDArray[Any], batch: EpisodeBatch, packing: Packing) -> Tensor:
-        value_tp1 = value_tp1.copy()
-        value_tp1[packing.last[batch.terminated]] = 0.0  # a cut episode keeps the value of its last frame
-        reward = batch.reward.reshape(-1)[packing.steps].astype(value_tp1.dtype)[:, None]
-        returns = lambda_returns(reward, value_tp1, packing.step_blocks, gamma=self.gamma, td_lambda=self.td_lambda)
+    def targets(self, value_tp1: Tensor, batch: EpisodeBatch, steps: PackedSteps) -> Tensor:
+        """Return what is regressed on, (N, M), of `value_tp1` (N, M): the value of the frame that a step arrives at."""
+        packing, ahead = steps.packing, value_tp1.numpy(force=True).copy()
+        ahead[packing.last[batch.terminated]] = 0.0  # a cut episode keeps the value of its last frame
+        reward = batch.reward.reshape(-1)[packing.steps].astype(ahead.dtype)[:, None]
+        returns = lambda_returns(reward, ahead, packing.step_blocks, gamma=self.gamma, td_lambda=self.td_lambda)
         return torch.from_numpy(returns).to(self._device)

@@ -71,14 +71,23 @@ class RecurrentPolicy(Policy):
         initialise(list(self._online.values()), init, torch.Generator().manual_seed(seed))
         self._n_acting = sum(p.numel() for p in self.agent.parameters())
         self._gathered: dict[str, Tensor] = {}
+        self.update_targets()
 
     @abstractmethod
     def _make_networks(self) -> tuple[dict[str, nn.Module], dict[str, nn.Module]]:
-        """Return the networks that learn, `self.agent` first, and the target networks, both by name."""
+        """Return the networks that learn, `self.agent` first, and the target networks, both by name.
+
+        The target networks are copies of the last of those that learn, in the same order.
+        """
 
     @abstractmethod
     def _optimizers(self) -> Mapping[str, FlatOptimizer]:
         """Return the optimisers by name."""
+
+    def update_targets(self) -> None:
+        """Make the target networks equal to those that they follow."""
+        with torch.no_grad():
+            self._target_flat.copy_(self._flat[len(self._flat) - len(self._target_flat) :])
 
     # Acting ---------------------------------------------------------------------------------------------------------
 
