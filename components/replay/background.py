@@ -65,18 +65,22 @@ class Background:
         """Say that it is ready."""
         self._ready.set_result(value)
 
-    def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run `work` on the loop, and return what it returns.
+    def call(self, work: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
+        """Run `work(*args)` on the loop, and return what it returns.
 
         Raises:
             Closed: it has ended, or ends meanwhile; its cause says why if it was not closed.
             Exception: what `work` raised.
         """
-        self.check_open(work)
+        self.check_open()
         if threading.get_ident() == self._thread.ident:
-            work.close()
             raise RuntimeError(f"{self.name}: expected to be called from another thread than its own")
-        future = asyncio.run_coroutine_threadsafe(self._as_a_call(work), self.loop)
+        called = self._as_a_call(work, *args)
+        try:
+            future = asyncio.run_coroutine_threadsafe(called, self.loop)
+        except RuntimeError:  # the loop has just been closed
+            called.close()
+            raise self._closed() from self._why
         try:
             while not future.done():  # a loop that has just ended would leave it waiting
                 concurrent.futures.wait([future], LOOK_S)
@@ -96,11 +100,9 @@ class Background:
         except RuntimeError:
             raise self._closed() from self._why
 
-    def check_open(self, work: Coroutine[Any, Any, Any] | None = None) -> None:
+    def check_open(self) -> None:
         """Raise `Closed` if it has ended."""
         if self._asked_to_close or not self._thread.is_alive() or os.getpid() != self._pid:
-            if work is not None:
-                work.close()
             raise self._closed() from self._why
 
     def close(self) -> None:
@@ -120,12 +122,12 @@ class Background:
             return Closed(f"{self.name} has failed: {self._why}")
         return Closed(f"{self.name}: expected one that is open, it was closed")
 
-    async def _as_a_call(self, work: Coroutine[Any, Any, T]) -> T:
+    async def _as_a_call(self, work: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
         task = asyncio.current_task()
         assert task is not None
         self._calls.add(task)
         try:
-            return await work
+            return await work(*args)
         finally:
             self._calls.discard(task)
 

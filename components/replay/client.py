@@ -121,7 +121,7 @@ class ReplayClient:
                 self._background.check_open,
                 lambda: self._background.post(visitor.wakes.set),
             )
-            self._background.call(visitor.go(memory if self.layout.kept_by == "clients" else None, self._outbox))
+            self._background.call(visitor.go, memory if self.layout.kept_by == "clients" else None, self._outbox)
         except BaseException:
             self._background.close()
             raise
@@ -177,7 +177,7 @@ class ReplayClient:
         self._background.check_open()
         until = None if timeout is None else time.monotonic() + timeout
         self._outbox.flush(timeout)
-        self._background.call(self._visitor.heard(None if until is None else until - time.monotonic()))
+        self._background.call(self._visitor.heard, None if until is None else until - time.monotonic())
 
     def sample(self, batch_size: int, *, timeout: float | None = None) -> SampledUnion:
         """Draw a batch from the union of all clients' memories; see `ReplayServer.sample`. Its arrays are read-only.
@@ -186,10 +186,11 @@ class ReplayClient:
             Disconnected: the server is gone.
             Exception: as for `ReplayServer.sample`.
         """
-        answer = self._background.call(self._visitor.ask(SampleMsg(batch_size=batch_size), timeout))
+        answer = self._background.call(self._visitor.ask, SampleMsg(batch_size=batch_size), timeout)
         if isinstance(answer, RefusedMsg):
             answer.throw()
-        return answer.sampled
+        sampled: SampledUnion = answer.sampled
+        return sampled
 
     def update(self, sampled: SampledUnion, priorities: NDArray[np.floating[Any]]) -> None:
         """Give new priorities (B,) to a batch; see `ReplayServer.update`.
@@ -229,7 +230,7 @@ class ReplayClient:
             Closed: the client is closed, or has given its server up.
         """
         subscription = Subscription(topic, high_water, when_full, self._background.check_open)
-        self._background.call(self._visitor.subscribe(subscription))
+        self._background.call(self._visitor.subscribe, subscription)
         return subscription
 
     def unsubscribe(self, subscription: Subscription) -> None:
@@ -263,7 +264,7 @@ class ReplayClient:
             Closed: the client is closed, or has given its server up.
         """
         self.flush()
-        self._background.call(self._visitor.save(path))
+        self._background.call(self._visitor.save, path)
 
     def load(self, path: str | Path) -> None:
         """Take over what `save` wrote; what was held before is gone.
@@ -275,7 +276,7 @@ class ReplayClient:
             Closed: the client is closed, or has given its server up.
         """
         self.flush()
-        self._background.call(self._visitor.load(path))
+        self._background.call(self._visitor.load, path)
 
     def statistics(self) -> ClientStatistics:
         """Return how it is doing; after `close`, how it was."""
@@ -311,6 +312,6 @@ class ReplayClient:
         return f"<ReplayClient {self.name} of {self.address}>"
 
     def _told(self, message: Request[Any], timeout: float | None = None) -> None:
-        answer = self._background.call(self._visitor.ask(message, timeout))
+        answer = self._background.call(self._visitor.ask, message, timeout)
         if isinstance(answer, RefusedMsg):
             answer.throw()

@@ -1,8 +1,9 @@
 """The actor by which a replay server hears its clients."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from components.replay.protocol import (
     RouteMsg,
     SampledMsg,
     SampleMsg,
+    ShareMsg,
     SubscribeMsg,
     UnsubscribeMsg,
     UpdateMsg,
@@ -40,8 +42,6 @@ from orchestra.envelope import check_name
 if TYPE_CHECKING:
     from components.replay.server import ReplayServer
 
-T = TypeVar("T")
-
 ALIVE_S = 2.0
 """How long a client may take to say that it is alive, when another of its name wants to join."""
 
@@ -51,11 +51,25 @@ class RemoteHolder:
 
     def __init__(self, agent: Ref[Any], took: Callable[[int], None]) -> None:
         self._agent, self._took = agent, took
+        self._newest = (0, 0.0, 0, 0)  # number, total, held and inserted of the newest share
 
     async def share(self, n: int) -> Share:
-        share = (await self._agent.ask(DrawMsg(n=n))).share
+        msg = await self._agent.ask(DrawMsg(n=n))
+        share = msg.share
         self._took(share.n_bytes)
+        if not self.is_news(msg):
+            # The items are as good, but how much is held has been told anew.
+            _, total, held, inserted = self._newest
+            total = max(total, share.weights.max(initial=0.0))
+            share = replace(share, total=total, held=max(held, 1), inserted=inserted)
         return share
+
+    def is_news(self, msg: ShareMsg) -> bool:
+        """Whether nothing newer has come from this client before: answers overtake what waits in a mailbox."""
+        if msg.number < self._newest[0]:
+            return False
+        self._newest = (msg.number, msg.total, msg.held, msg.inserted)
+        return True
 
     async def update(self, route: Route) -> None:
         indices, generations, priorities = route
@@ -87,7 +101,7 @@ class Desk(Actor[DeskMsg]):
 
     @on(EnterMsg)
     def enter(self, msg: EnterMsg) -> "asyncio.Future[WelcomeMsg | RefusedMsg]":
-        return answered(self._enter(msg, self._outside(msg.agent)))
+        return answered(self._enter, msg, self._outside(msg.agent))
 
     async def _enter(self, msg: EnterMsg, agent: Ref[Any]) -> WelcomeMsg:
         server, layout = self._server, self._server.layout
@@ -132,18 +146,20 @@ class Desk(Actor[DeskMsg]):
             self._exchange.leave(msg.client)
             self._agents.pop(msg.client, None)
 
-        return answered(leave())
+        return answered(leave)
 
     @on(AdmitMsg)
     def admit(self, msg: AdmitMsg) -> "asyncio.Future[RefusedMsg | None]":
-        return answered(self._exchange.admit(msg.client, msg.n))
+        return answered(self._exchange.admit, msg.client, msg.n)
 
     @on(HoldingMsg)
     def hold(self, msg: HoldingMsg) -> "asyncio.Future[RefusedMsg | None]":
         async def tell() -> None:
-            self._exchange.tell(msg.client, msg.share.share)
+            holder = self._exchange.holder(msg.client)
+            if isinstance(holder, RemoteHolder) and holder.is_news(msg.share):
+                self._exchange.tell(msg.client, msg.share.share)
 
-        return answered(tell())
+        return answered(tell)
 
     @on(InsertMsg)
     def insert(self, msg: InsertMsg) -> "asyncio.Future[RefusedMsg | None]":
@@ -151,14 +167,14 @@ class Desk(Actor[DeskMsg]):
             await self._exchange.insert(msg.client, msg.rows, msg.priorities)
             self._took(sum(array.nbytes for array in msg.rows.values()))
 
-        return answered(insert())
+        return answered(insert)
 
     @on(SampleMsg)
     def sample(self, msg: SampleMsg) -> "asyncio.Future[SampledMsg | RefusedMsg]":
         async def sample() -> SampledMsg:
             return SampledMsg.of(await self._exchange.sample(msg.batch_size))
 
-        return answered(sample())
+        return answered(sample)
 
     @on(UpdateMsg)
     def update(self, msg: UpdateMsg) -> "asyncio.Future[RefusedMsg | None]":
@@ -172,7 +188,7 @@ class Desk(Actor[DeskMsg]):
             weights = np.ones(len(clients), np.float32)
             self._exchange.update(SampledUnion({}, weights, clients, msg.indices, msg.generations), msg.priorities)
 
-        return answered(update())
+        return answered(update)
 
     @on(SubscribeMsg)
     def subscribe(self, msg: SubscribeMsg) -> "asyncio.Future[RefusedMsg | None]":
@@ -184,22 +200,22 @@ class Desk(Actor[DeskMsg]):
 
             self._server.publications.subscribe(agent.address, msg.topic, deliver)
 
-        return answered(subscribe())
+        return answered(subscribe)
 
     @on(UnsubscribeMsg)
     def unsubscribe(self, msg: UnsubscribeMsg) -> "asyncio.Future[RefusedMsg | None]":
-        return answered(self._server.publications.unsubscribe(msg.agent.address, msg.topic))
+        return answered(self._server.publications.unsubscribe, msg.agent.address, msg.topic)
 
     @on(PublishMsg)
     def publish(self, msg: PublishMsg) -> "asyncio.Future[RefusedMsg | None]":
-        return answered(self._server.publish_soon(msg.topic, msg.data))
+        return answered(self._server.publish_soon, msg.topic, msg.data)
 
     @on(LineMsg)
     def log_line(self, msg: LineMsg) -> "asyncio.Future[RefusedMsg | None]":
         async def write() -> None:
             self._server.write_line(_check_client(msg.client), msg.text)
 
-        return answered(write())
+        return answered(write)
 
 
 def _check_client(name: str) -> str:
@@ -209,12 +225,12 @@ def _check_client(name: str) -> str:
         raise InvalidExperience(f"client: {error}") from None
 
 
-def answered(work: Coroutine[Any, Any, T]) -> "asyncio.Future[Any]":
-    """Return the answer that `work` comes to, or that says why it was refused; it may be parked."""
+def answered(work: Callable[..., Awaitable[Any]], *args: Any) -> "asyncio.Future[Any]":
+    """Return the answer that `work(*args)` comes to, or that says why it was refused; it may be parked."""
 
     async def answer() -> Any:
         try:
-            return await work
+            return await work(*args)
         except (ValueError, Full, Closed, TimeoutError) as error:  # an InvalidExperience is a ValueError
             return refusal(error)
 

@@ -128,6 +128,14 @@ class Exchange:
             self.limiter.delete(gone.admitted)
         self._move()
 
+    def holder(self, client: str) -> Holder:
+        """Return who has a client's memory.
+
+        Raises:
+            UnknownClient: there is no client of this name.
+        """
+        return self._known(client).holder
+
     def _known(self, client: str) -> _Member:
         if client not in self._members:
             raise UnknownClient(f"client: expected one that has joined, {list(self._members)}, got {client!r}")
@@ -160,7 +168,7 @@ class Exchange:
                 inserted.
             ValueError: they are more than may ever be inserted at a time.
         """
-        holder = self._known(client).holder
+        holder = self.holder(client)
         if not isinstance(holder, LocalHolder):
             raise InvalidExperience(f"client: expected one whose memory is kept by the server, got {client!r}")
         n = holder.memory.check_rows(rows)

@@ -69,9 +69,11 @@ class ShareMsg(Message):
     total: float
     held: int
     inserted: int
+    number: int
+    """Which of the client's shares it is: an answer may overtake what was told before it."""
 
     @classmethod
-    def of(cls, share: Share) -> "ShareMsg":
+    def of(cls, share: Share, number: int) -> "ShareMsg":
         """Return the message that says it; its arrays are given away."""
         return cls(
             batch={name: freeze(array) for name, array in share.batch.items()},
@@ -81,6 +83,7 @@ class ShareMsg(Message):
             total=share.total,
             held=share.held,
             inserted=share.inserted,
+            number=number,
         )
 
     @property

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import secrets
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable
 from contextvars import Context
 from types import TracebackType
 from typing import Any, ClassVar, Self, TypeVar
@@ -125,15 +125,15 @@ class ReplayProxy:
                 self._search.why = up.stop_requested.result()
 
 
-def passed_on(work: Coroutine[Any, Any, T]) -> "asyncio.Future[T]":
-    """Return the answer that `work` will come to; if nobody is there to answer, it is given up.
+def passed_on(work: Callable[..., Awaitable[T]], *args: Any) -> "asyncio.Future[T]":
+    """Return the answer that `work(*args)` will come to; if nobody is there to answer, it is given up.
 
     It speaks as nobody, lest its message go by the node that it came by.
     """
 
     async def answer() -> T:
         try:
-            return await work
+            return await work(*args)
         except Unreachable as error:
             raise asyncio.CancelledError(str(error)) from error
 
@@ -150,7 +150,7 @@ class Ear(Actor[PublicationMsg]):
 
     @on(PublicationMsg)
     def hear(self, msg: PublicationMsg) -> "asyncio.Future[None]":
-        return passed_on(self._publications.publish(msg.topic, msg.data))
+        return passed_on(self._publications.publish, msg.topic, msg.data)
 
 
 class FrontAgent(Actor[ClientMsg]):
@@ -163,19 +163,19 @@ class FrontAgent(Actor[ClientMsg]):
 
     @on(DrawMsg)
     def draw(self, msg: DrawMsg) -> "asyncio.Future[ShareMsg]":
-        return passed_on(self._client.ask(msg))
+        return passed_on(self._client.ask, msg)
 
     @on(RouteMsg)
     def route(self, msg: RouteMsg) -> "asyncio.Future[RefusedMsg | None]":
-        return passed_on(self._client.ask(msg))
+        return passed_on(self._client.ask, msg)
 
     @on(PublicationMsg)
     def hear(self, msg: PublicationMsg) -> "asyncio.Future[None]":
-        return passed_on(self._client.ask(msg))
+        return passed_on(self._client.ask, msg)
 
     @on(AliveMsg)
     def alive(self, msg: AliveMsg) -> "asyncio.Future[None]":
-        return passed_on(self._client.ask(msg))
+        return passed_on(self._client.ask, msg)
 
 
 class FrontDesk(Actor[DeskMsg]):
@@ -196,7 +196,7 @@ class FrontDesk(Actor[DeskMsg]):
     @on(EnterMsg)
     def enter(self, msg: EnterMsg) -> "asyncio.Future[WelcomeMsg | RefusedMsg]":
         self._watch(msg.agent)
-        return passed_on(self._enter(msg))
+        return passed_on(self._enter, msg)
 
     async def _enter(self, msg: EnterMsg) -> WelcomeMsg | RefusedMsg:
         front = self._up.spawn(f"client-{next(self._numbers)}", FrontAgent, self._down.ref(msg.agent.address))
@@ -226,7 +226,7 @@ class FrontDesk(Actor[DeskMsg]):
     @on(SubscribeMsg)
     def subscribe(self, msg: SubscribeMsg) -> "asyncio.Future[RefusedMsg | None]":
         self._watch(msg.agent)
-        return passed_on(self._subscribe(msg))
+        return passed_on(self._subscribe, msg)
 
     async def _subscribe(self, msg: SubscribeMsg) -> RefusedMsg | None:
         client = self._down.ref(msg.agent.address)
@@ -245,10 +245,10 @@ class FrontDesk(Actor[DeskMsg]):
 
     @on(UnsubscribeMsg)
     def unsubscribe(self, msg: UnsubscribeMsg) -> "asyncio.Future[None]":
-        return passed_on(self._publications.unsubscribe(msg.agent.address, msg.topic))
+        return passed_on(self._publications.unsubscribe, msg.agent.address, msg.topic)
 
     def _pass_on(self, msg: Request[T]) -> "asyncio.Future[T]":
-        return passed_on(self._server.ask(msg))
+        return passed_on(self._server.ask, msg)
 
     @on(LeaveMsg)
     def leave(self, msg: LeaveMsg) -> "asyncio.Future[RefusedMsg | None]":

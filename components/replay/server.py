@@ -163,7 +163,7 @@ class ReplayServer:
             Full: `max_waiting` batches are waited for already.
             Closed: the server is closed.
         """
-        return self._background.call(self.exchange.sample(batch_size, timeout))
+        return self._background.call(self.exchange.sample, batch_size, timeout)
 
     def update(self, sampled: SampledUnion, priorities: NDArray[np.floating[Any]]) -> None:
         """Give new priorities (B,) to a batch, wherever its items are kept.
@@ -173,7 +173,7 @@ class ReplayServer:
             Closed: the server is closed.
         """
         given = np.array(priorities) if isinstance(priorities, np.ndarray) else priorities
-        self._background.call(_soon(lambda: self.exchange.update(sampled, given)))
+        self._background.call(_soon, lambda: self.exchange.update(sampled, given))
 
     def publish(self, topic: str, data: bytes, *, timeout: float | None = None) -> None:
         """Send bytes to all who have subscribed to a topic, and to those who will until something newer is published.
@@ -184,7 +184,7 @@ class ReplayServer:
                 it have got it.
             Closed: the server is closed.
         """
-        self._background.call(self.publish_soon(topic, np.frombuffer(data, np.uint8), timeout))
+        self._background.call(self.publish_soon, topic, np.frombuffer(data, np.uint8), timeout)
 
     def pace(self, limiter: SampleToInsertRatio | None) -> None:
         """Go on with another limiter; it takes the counts of the one before over.
@@ -193,7 +193,7 @@ class ReplayServer:
             ValueError: it would never let a chunk in. The one before stays.
             Closed: the server is closed.
         """
-        self._background.call(_soon(lambda: self.exchange.pace(limiter)))
+        self._background.call(_soon, lambda: self.exchange.pace(limiter))
 
     def statistics(self) -> ServerStatistics:
         """Return how it is doing.
@@ -201,9 +201,9 @@ class ReplayServer:
         Raises:
             Closed: the server is closed.
         """
-        return self._background.call(_soon(self._statistics))
+        return self._background.call(self._statistics)
 
-    def _statistics(self) -> ServerStatistics:
+    async def _statistics(self) -> ServerStatistics:
         exchange, publications = self.exchange, self.publications
         union = exchange.union.statistics()
         return ServerStatistics(

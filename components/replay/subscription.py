@@ -54,6 +54,17 @@ class Subscription:
             loop.call_soon_threadsafe(_done, turn)
         return data.tobytes()
 
+    def poll(self) -> bytes | None:
+        """Return the oldest publication that has not been read, or None if there is none now.
+
+        Raises:
+            Closed: the client is closed, or has given its server up, and all has been read.
+        """
+        try:
+            return self.receive(0.0)
+        except TimeoutError:
+            return None
+
     def wake(self) -> None:
         """Have all who wait look again whether anything will come."""
         with self._there:

@@ -80,6 +80,7 @@ class Visitor:
         self.subscriptions: dict[str, Subscription] = {}
         self.pushed = 0
         """Items that were drawn and pushed."""
+        self._shares = 0
         self._layout: Layout
 
     async def live(self, background: Background) -> None:
@@ -186,8 +187,7 @@ class Visitor:
             await self._news.wait()
             self._news.clear()
             self._known.clear()
-            share = ShareMsg.of(self.memory.share(0, self._rng))
-            answer = await desk.ask(HoldingMsg(client=self.name, share=share))
+            answer = await desk.ask(HoldingMsg(client=self.name, share=self._draw(self.memory, 0)))
             if isinstance(answer, RefusedMsg):
                 answer.throw()
 
@@ -255,9 +255,13 @@ class Visitor:
 
     def draw(self, n: int) -> ShareMsg:
         """Return items drawn from the memory that is kept here."""
-        share = self._kept().share(n, self._rng)
+        share = self._draw(self._kept(), n)
         self.pushed += len(share.indices)
-        return ShareMsg.of(share)
+        return share
+
+    def _draw(self, memory: PrioritizedTransitions, n: int) -> ShareMsg:
+        self._shares += 1
+        return ShareMsg.of(memory.share(n, self._rng), self._shares)
 
     def route(self, msg: RouteMsg) -> None:
         """Take over priorities of items in the memory that is kept here."""

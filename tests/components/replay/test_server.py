@@ -24,6 +24,8 @@ from components.replay import (
     Rollout,
     SampleToInsertRatio,
 )
+from components.replay.desk import RemoteHolder
+from components.replay.protocol import ShareMsg
 from orchestra import UsageError
 
 FIELDS = {"item": Field(np.int64), "reward": Field(np.float32, finite=True), "done": Field(np.bool_)}
@@ -166,6 +168,35 @@ def test_two_phases_save_what_is_inserted_and_not_drawn():
             expected = 20 * (1008 + 24) if kept_by == "clients" else 200 * 1008
             assert statistics.received_bytes == expected
             assert statistics.saved == pytest.approx(0.8976 if kept_by == "clients" else 0.0, abs=1e-3)
+
+
+class Agent:
+    """A client's agent that answers what it is given."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+
+    async def ask(self, request):
+        return self.answers.pop(0)
+
+
+def test_of_shares_that_overtake_each_other_the_newest_says_how_much_is_held(run):
+    memory = layout().memory()
+    memory.insert(rows([1, 2]), np.array([1.0, 2.0]))
+    rng = np.random.default_rng(0)
+    first, early = ShareMsg.of(memory.share(0, rng), 1), ShareMsg.of(memory.share(2, rng), 2)
+    memory.insert(rows([3]), np.array([5.0]))
+    late = ShareMsg.of(memory.share(1, rng), 3)
+
+    async def main():
+        overtaken = RemoteHolder(Agent(late, early), lambda n_bytes: None)
+        assert overtaken.is_news(first)
+        assert (await overtaken.share(1)).total == 8.0
+        assert not overtaken.is_news(early), "it was told before what came first"
+        share = await overtaken.share(2)
+        assert (len(share.indices), share.total, share.held, share.inserted) == (2, 8.0, 3, 3)
+
+    run(main())
 
 
 # Pacing and high-water marks ------------------------------------------------------------------------------------------
