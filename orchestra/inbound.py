@@ -1,11 +1,13 @@
 """What one side of a link receives: frames become messages, validated, and the room that they take is counted."""
 
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from orchestra import codec
 from orchestra.credit import Room
 from orchestra.envelope import Envelope
 from orchestra.errors import DecodeError
+from orchestra.mailbox import Told
 from orchestra.message import REGISTRY, AnyArray, Lane, Message
 from orchestra.outbound import ROUTES
 from orchestra.transport.frames import PREFIX, Frame, Kind
@@ -113,26 +115,30 @@ class Inbound:
             count = len(rows)
             self._room.take(way.recipient, nbytes, bounded=False, count=count)
             self.count += count
-            if way.counted:
-                numbers = self._numbers(rows)
-                messages = codec.build_all(way.kind, rows)
-                for envelope, (number, clock) in zip(self._enclosed(way, messages, nbytes), numbers, strict=True):
-                    envelope.number, envelope.clock = number, clock
-                    self._node.deliver(envelope)
-                continue
+            numbers, clocks = self._numbers(rows) if way.counted else (None, None)
             messages = codec.build_all(way.kind, rows)
             mailbox = self._node.mailbox_for(way.recipient, way.kind)
             if mailbox is None:
-                for envelope in self._enclosed(way, messages, nbytes):
+                enclosed = self._enclosed(way, messages, nbytes)
+                for envelope, number, clock in zip(enclosed, numbers or repeat(0), clocks or repeat(0), strict=False):
+                    envelope.number, envelope.clock = number, clock
                     self._node.deliver(envelope)
                 continue
-            each = nbytes // count
-            for begin in range(0, count - CREDITED, CREDITED):
-                part = messages[begin : begin + CREDITED]
-                mailbox.put_run(way.recipient, way.sender, part, each, _Credit(self._link, CREDITED, each * CREDITED))
+            each, sender = nbytes // count, way.sender
+            told: list[Told]
+            recorder = self._node.recorder
+            if recorder is None:
+                told = [(sender, message, each) for message in messages]
+            else:
+                recorder.witness(max(clocks) if clocks else 0)
+                now = self._node.clock.monotonic()
+                pairs = zip(messages, numbers or repeat(0), strict=False)
+                told = [(sender, message, each, number, now) for message, number in pairs]
+            while len(told) > CREDITED:
+                mailbox.put_run(way.recipient, told[:CREDITED], _Credit(self._link, CREDITED, each * CREDITED))
                 nbytes -= each * CREDITED
-            rest = messages[(count - 1) // CREDITED * CREDITED :]
-            mailbox.put_run(way.recipient, way.sender, rest, each, _Credit(self._link, len(rest), nbytes))
+                del told[:CREDITED]
+            mailbox.put_run(way.recipient, told, _Credit(self._link, len(told), nbytes))
 
     def end(self) -> list[Envelope]:
         """Forget all that the peer said; return its requests that are not answered."""
@@ -150,17 +156,20 @@ class Inbound:
         enclosed[-1].nbytes += nbytes - each * len(messages)
         return enclosed
 
-    def _numbers(self, rows: list[Any]) -> list[tuple[int, int]]:
+    def _numbers(self, rows: list[Any]) -> tuple[list[int], list[int]]:
         """Take number and clock off the end of every row."""
-        numbers = []
-        for row in rows:
-            if type(row) is not list or len(row) < 2:
-                raise DecodeError(f"{self._link.peer} sent a message without its number and clock")
-            clock, number = row.pop(), row.pop()
-            if type(clock) is not int or type(number) is not int or number < 0 or clock < 0:
-                raise self._miscounted(number, clock)
-            numbers.append((number, clock))
-        return numbers
+        if set(map(type, rows)) != {list} or min(map(len, rows)) < 2:
+            raise DecodeError(f"{self._link.peer} sent a message without its number and clock")
+        clocks = [row.pop() for row in rows]
+        numbers = [row.pop() for row in rows]
+        if set(map(type, clocks)) != {int} or set(map(type, numbers)) != {int} or min(clocks) < 0 or min(numbers) < 0:
+            number, clock = next(
+                (number, clock)
+                for number, clock in zip(numbers, clocks, strict=True)
+                if type(number) is not int or type(clock) is not int or number < 0 or clock < 0
+            )
+            raise self._miscounted(number, clock)
+        return numbers, clocks
 
     def _way(self, route: Any) -> _Way:
         if type(route) is int:

@@ -107,15 +107,18 @@ class Mailbox:
             self._wake()
         return True
 
-    def put_run(self, recipient: str, sender: str, messages: list[Message], nbytes: int, credit: Origin) -> None:
-        """Queue messages of the ordered lane that came over a connection, each of so many bytes.
+    def put_run(self, recipient: str, run: list[Told], credit: Origin) -> None:
+        """Queue messages of the ordered lane that came over a connection, each of as many bytes.
 
         `credit` hears when the last of them leaves.
         """
-        *most, last = messages
-        self._ordered.extend([(sender, message, nbytes) for message in most])
-        self._ordered.append(Envelope(recipient, sender, last, nbytes, 0, (), credit))
-        self._nbytes += nbytes * len(messages)
+        told = run[-1]
+        last = Envelope(recipient, told[0], told[1], told[2], 0, (), credit)
+        if len(told) == 5:
+            last.number, last.queued = told[3], told[4]
+        self._ordered.extend(run[:-1])
+        self._ordered.append(last)
+        self._nbytes += told[2] * len(run)
         if self._reader is not None:
             self._wake()
 

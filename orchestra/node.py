@@ -427,7 +427,7 @@ class Node:
 
     def mailbox_for(self, recipient: str, kind: type[Message]) -> Mailbox | None:
         """Return where messages of a type can be put as they are; None if there is more to do about each."""
-        if self._early is not None or self.recorder is not None:
+        if self._early is not None:
             return None
         cell = self.cells.get(recipient)
         if cell is None or cell.mailbox.closed or kind not in cell.contract.understands:
