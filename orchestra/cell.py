@@ -433,6 +433,7 @@ class Cell:
         recorder = self.recorder
         delivered = self.delivered
         monotonic = self.node.clock.monotonic
+        loop = self.node.loop
         burst = 0
         self._busy_since = self._message_since = monotonic()
         while True:
@@ -441,7 +442,7 @@ class Cell:
                 self.be_idle()
                 if self.draining:
                     return
-                await mailbox.wait_not_empty()
+                await mailbox.news(loop)
                 burst = 0
                 self._busy_since = self._message_since = monotonic()
                 continue
@@ -468,12 +469,15 @@ class Cell:
             self.current = message
             if is_async:
                 self._message_since = monotonic()  # in a plain `def` nobody can look before it is over
-            if request is not None:
-                await self.requests.answer(request, call, is_async)
-            elif is_async:
+            if not is_async:
+                if request is None:
+                    call(message)
+                else:
+                    self.requests.answer_at_once(request, call)
+            elif request is None:
                 await call(message)
             else:
-                call(message)
+                await self.requests.answer(request, call)
             if recorder is not None:
                 recorder.handled()
             self.current = None

@@ -160,12 +160,10 @@ class Mailbox:
             item.origin.consumed(item.recipient, item.nbytes)
         return item
 
-    async def wait_not_empty(self) -> None:
-        """Wait until there is something to take."""
-        if self._system or self._ordered:
-            return
-        self._reader = asyncio.get_running_loop().create_future()
-        await self._reader
+    def news(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
+        """Return what its reader, who has found it empty, waits for: that there is something to take."""
+        reader = self._reader = loop.create_future()
+        return reader
 
     @property
     def idle(self) -> bool:

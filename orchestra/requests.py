@@ -1,7 +1,7 @@
 """The requests that an actor answers, now or later, and those whose answers it waits for."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -37,23 +37,28 @@ class Requests:
 
     # Answering
 
-    async def answer(self, envelope: Envelope, call: Callable[[Any], Any], is_async: bool) -> None:
-        """Have a request handled, and answer it; later, if its handler returned a future."""
+    def answer_at_once(self, envelope: Envelope, call: Callable[[Any], Any]) -> None:
+        """Have a request handled by a plain function, and answer it; later, if that returned a future."""
         self._in_hand = envelope
         token = _waiting.set(envelope.chain)
         try:
-            result = await call(envelope.message) if is_async else call(envelope.message)
+            self._give_or_park(envelope, call(envelope.message))
+        finally:
+            _waiting.reset(token)
+        self._in_hand = None
+
+    async def answer(self, envelope: Envelope, call: Callable[[Any], Awaitable[Any]]) -> None:
+        """As `answer_at_once`, by a handler that may be broken off."""
+        self._in_hand = envelope
+        token = _waiting.set(envelope.chain)
+        try:
+            result = await call(envelope.message)
         except asyncio.CancelledError:
             if not self._given_up():
                 raise
         else:
-            if self._given_up():
-                pass  # it was asked to give up, and had its answer all the same
-            elif isinstance(result, asyncio.Future):
-                self._parked[id(envelope)] = (result, envelope)
-                result.add_done_callback(partial(self._answer_parked, envelope))
-            else:
-                self._give(envelope, result)
+            if not self._given_up():  # else it was asked to give up, and had its answer all the same
+                self._give_or_park(envelope, result)
         finally:
             _waiting.reset(token)
         self._in_hand = None
@@ -125,6 +130,13 @@ class Requests:
         return (*waiting, self._cell.address)
 
     # Inside
+
+    def _give_or_park(self, envelope: Envelope, result: Any) -> None:
+        if isinstance(result, asyncio.Future):
+            self._parked[id(envelope)] = (result, envelope)
+            result.add_done_callback(partial(self._answer_parked, envelope))
+        else:
+            self._give(envelope, result)
 
     def _give(self, envelope: Envelope, answer: Any) -> None:
         self._cell.node.asks.answer(envelope, answer)

@@ -216,7 +216,7 @@ def test_closing_turns_waiting_writers_away_and_keeps_what_is_queued(run: Callab
 def test_a_reader_wakes_when_something_comes(run: Callable[..., Any]) -> None:
     async def main() -> None:
         mailbox = Mailbox()
-        reader = asyncio.create_task(mailbox.wait_not_empty())
+        reader = mailbox.news(asyncio.get_running_loop())
         await asyncio.sleep(0)
         assert mailbox.idle
         mailbox.put_nowait(envelope(NumberMsg(n=1)))
