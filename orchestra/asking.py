@@ -99,12 +99,12 @@ class Asks:
                 if not cell.mailbox.put_nowait(envelope):
                     await cell.mailbox.wait_for_room(envelope)
             else:
-                peer = node.peer_of(recipient)
-                link = node.peers.find(peer) or await node.peers.link_to(peer)
+                way = node.peers.ways.get(recipient)
+                if way is None:
+                    way = (await node.peers.link_to(node.peer_of(recipient))).outbound
+                link = way.link
                 alone = len(self._waiting) == 1  # so there is no other to wait for, to leave with it in one write
-                waiting = link.outbound.post(
-                    asker, recipient, request, correlation, chain, number, clock, at_once=alone
-                )
+                waiting = way.post(asker, recipient, request, correlation, chain, number, clock, at_once=alone)
                 if waiting is not None:
                     await waiting
             return await future
@@ -146,7 +146,9 @@ class Asks:
         if ask is None or ask.future.done():
             return  # whoever asked was cancelled
         try:
-            ask.future.set_result(value if ask.kind is None else ask.kind.answer_adapter().validate_python(value))
+            ask.future.set_result(
+                value if ask.kind is None else ask.kind.answer_adapter().validator.validate_python(value)
+            )
         except ValidationError as error:
             ask.future.set_exception(AskFailed(f"the answer is not what was asked for: {error}"))
 

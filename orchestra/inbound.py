@@ -21,6 +21,8 @@ CREDITED = 256
 
 _MESSAGE = (str, str, int, list, int, int, object, object)
 """What a message frame holds: recipient, sender, correlation, chain of asks, number, clock, type, fields."""
+_ANSWER = (int, int, object)
+"""What an answer holds: correlation, clock, value."""
 _ROUTE = (int, str, str, object, bool)
 """What a new route says: number, sender, recipient, type, whether its messages are counted."""
 
@@ -100,6 +102,21 @@ class Inbound:
         if correlation:
             self.asked[correlation] = envelope
         self._node.deliver(envelope)
+
+    def answer(self, frame: Frame) -> None:
+        """Hand over the answer to a request of this node.
+
+        Raises:
+            DecodeError: it breaks the protocol.
+        """
+        self.count += 1
+        self.nbytes += frame.nbytes
+        content = self._decoder.decode(frame.header, frame.payload)
+        if type(content) is not list or len(content) != 3 or not type(content[0]) is type(content[1]) is int:
+            raise self._malformed(Kind.ANSWER, _ANSWER)
+        correlation, clock, value = content
+        self._node.witness(clock)
+        self._node.asks.resolve(correlation, value)
 
     def runs(self, header: bytes) -> None:
         """Deliver the messages of a frame of runs.

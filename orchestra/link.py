@@ -31,8 +31,6 @@ COUNT = struct.Struct("<Q")
 """What an acknowledgement holds: how many frames of the session came."""
 
 # What the frames of each kind hold.
-_ANSWER = (int, int, object)
-"""Correlation, clock, value."""
 _FAILURE = (int, int, str, str)
 """Correlation, clock, error, text."""
 _CANCEL = (int,)
@@ -279,11 +277,7 @@ class Link:
                     raise FrameError(f"{self.peer} sent a RUNS frame with a payload")
                 self.inbound.runs(frame.header)
             case Kind.ANSWER:
-                self.inbound.count += 1
-                self.inbound.nbytes += frame.nbytes
-                correlation, clock, value = self.inbound.unpack(frame, _ANSWER)
-                self._node.witness(clock)
-                self._node.asks.resolve(correlation, value)
+                self.inbound.answer(frame)
             case Kind.FAILURE:
                 correlation, clock, kind, text = self.inbound.unpack(frame, _FAILURE)
                 self._node.witness(clock)
@@ -322,13 +316,9 @@ class Link:
 
     def _send(self, kind: Kind, header: bytes) -> None:
         frame = frame_bytes(kind, header)
-        self.transmit([frame], len(frame))
-
-    def transmit(self, pieces: list[Buffer], nbytes: int, *, at_once: bool = False) -> None:
-        """Send a frame that must arrive, behind all that was told before."""
         if self.outbound.due:
             self.outbound.seal()
-        self.put(pieces, nbytes, at_once=at_once)
+        self.put([frame], len(frame))
 
     def put(self, pieces: list[Buffer], nbytes: int, *, at_once: bool = False) -> None:
         """Keep a frame until the peer has it, and send it if there is a connection."""

@@ -64,7 +64,7 @@ class Outbound:
         self.tags = sorted(REGISTRY)
         """The types that the peer knows by their number in this list."""
         self._numbers = {tag: number for number, tag in enumerate(self.tags)}
-        self._link = link
+        self.link = link
         self._account = link.account
         self._loop = loop
         self._header, self._payload = header, payload
@@ -157,7 +157,7 @@ class Outbound:
             account = self._account
             if account.full:
                 raise MailboxFull(
-                    f"{self._link.peer} has yet to acknowledge {account.kept} frames ({account.kept_bytes:,} bytes)"
+                    f"{self.link.peer} has yet to acknowledge {account.kept} frames ({account.kept_bytes:,} bytes)"
                 )
             spent = window.waiting or window.full
             if spent and message.lane is not Lane.BOUNDED:
@@ -188,7 +188,7 @@ class Outbound:
         header = b"".join([_RUN, (2 * count).to_bytes(2), *runs])
         frame = frame_prefix(Kind.RUNS, len(header), 0) + header
         self.nbytes += len(frame)
-        self._link.put([frame], len(frame), at_once=at_once)
+        self.link.put([frame], len(frame), at_once=at_once)
 
     def credited(self, recipient: str, count: int, nbytes: int) -> None:
         """Take note of what left the mailbox of `recipient`, and send what waited for that.
@@ -198,7 +198,7 @@ class Outbound:
         """
         window = self._windows.get(recipient)
         if window is None or not 0 <= count <= window.count or not 0 <= nbytes <= window.nbytes:
-            peer = self._link.peer
+            peer = self.link.peer
             raise FrameError(f"{peer} credits {count} messages ({nbytes} bytes) of {recipient} that it never got")
         window.count -= count
         window.nbytes -= nbytes
@@ -304,8 +304,8 @@ class Outbound:
         return route
 
     def _window(self, recipient: str) -> Window:
-        if self._link.ended:
-            raise Unreachable(f"the connection to {self._link.peer} is lost")
+        if self.link.ended:
+            raise Unreachable(f"the connection to {self.link.peer} is lost")
         window = self._windows.get(recipient)
         if window is None:
             window = self._windows[recipient] = Window()
@@ -314,7 +314,9 @@ class Outbound:
     def _transmit(self, pieces: list[Buffer], nbytes: int, *, at_once: bool = False) -> None:
         self.count += 1
         self.nbytes += nbytes
-        self._link.transmit(pieces, nbytes, at_once=at_once)
+        if self._run_size:
+            self.seal()
+        self.link.put(pieces, nbytes, at_once=at_once)
 
     def _tag(self, kind: type[Message]) -> Any:
         number = self._numbers.get(kind.wire.tag)
@@ -330,7 +332,10 @@ class Outbound:
         number: int,
         clock: int,
     ) -> tuple[list[Buffer], int]:
-        tag = self._tag(type(message))
+        wire = message.wire
+        tag = self._numbers.get(wire.tag)
+        if tag is None:
+            tag = self._tag(type(message))
         values = [recipient, sender, correlation, chain, number, clock, tag, codec.values_of(message)]
         header, arrays = self._encoder.encode(values)
         size = codec.payload_size(arrays) if arrays else 0

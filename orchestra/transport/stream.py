@@ -37,6 +37,9 @@ class StreamConnection(Endpoint, asyncio.BufferedProtocol):
     def send(self, pieces: list[Buffer], *, at_once: bool = False) -> None:
         if self._lost or self._closing:
             return
+        if at_once and len(pieces) == 1 and self._transport is not None and not self._outbox:
+            self._transport.write(pieces[0])
+            return
         self._outbox.extend(pieces)
         if at_once or self._outbox.due:
             self._flush()
