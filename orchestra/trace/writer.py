@@ -28,8 +28,11 @@ from orchestra.trace.layout import (
     type_body,
 )
 from orchestra.trace.records import INPUTS, Close, Gap, Header, Kind
+from orchestra.trace.tables import MARK, IndexTables
 
 SEGMENT_BYTES = 1 << 30
+SEGMENT_RECORDS = 1 << 20
+"""Records of actors in one file: its index, which is gathered in memory, takes some 100 MB then."""
 RESERVE_BYTES = 512 << 20
 """So much of the disk a trace leaves to the rest of the run: a checkpoint that cannot be saved is worse."""
 KNOWN_BLOBS = 1 << 16
@@ -103,6 +106,8 @@ class TraceWriter:
         self._free = free
         self._file: TraceSink | None = None
         self._size = 0
+        self._index = IndexTables()
+        self._mark = b""
         self._records = 0
         self._told_types: set[int] = set()
         self._blobs: OrderedDict[bytes, None] = OrderedDict()
@@ -131,27 +136,23 @@ class TraceWriter:
             return
         known: dict[int, bytes] = {}
         pending: list[Entry] = []
-        pieces: list[bytes | memoryview] = []
-        size = 0
+        pieces = _Pieces()
         held = list(entries)  # arrays are known by their identity while they are held here
         for entry in held:
-            before = len(pieces)
             try:
-                if self._file is None or self._size + size >= self._segment_bytes:
-                    self._flush(pieces, pending, size)
-                    pieces, pending, size, before = [], [], 0, 0
+                if self._is_full(pieces.nbytes):
+                    self._flush(pieces, pending)
+                    pieces, pending = _Pieces(), []
                     self._next_file()
-                self._append(entry, pieces, known)
             except OSError as error:
-                self._forget(pieces, before)
                 self.miss(entry, f"{error.strerror or error}")
                 continue
+            self._append(entry, pieces, known)
             pending.append(entry)
-            size += sum(map(len, pieces[before:]))
-            if size >= JOIN:
-                self._flush(pieces, pending, size)
-                pieces, pending, size = [], [], 0
-        self._flush(pieces, pending, size)
+            if pieces.nbytes >= JOIN:
+                self._flush(pieces, pending)
+                pieces, pending = _Pieces(), []
+        self._flush(pieces, pending)
 
     def miss(self, entry: Entry, reason: str) -> None:
         """Take note that `entry` will not be written."""
@@ -168,14 +169,15 @@ class TraceWriter:
         if self._file is None:
             return
         try:
-            if self._gap.count:
-                self._write_all([self._gap_record()])
-                self._gap = _Missed()
             closing = Close(self._logical, self._clock.monotonic(), self._records, self.dropped)
-            self._write_all([_plain(Kind.CLOSE, [closing.clock, closing.time, closing.records, closing.dropped])])
+            self._write_after_gap([_plain(Kind.CLOSE, [closing.clock, closing.time, closing.records, closing.dropped])])
+            self._index.closed = True
         except OSError:
             self.dropped += 1  # a file without its CLOSE says that it was not closed properly
         self._shut()
+        self._index.scanned = self._size
+        self._index.types = {number: self._encoder.types[number] for number in sorted(self._told_types)}
+        self._index.save(self.paths[-1], self._mark)
 
     # Inside
 
@@ -184,6 +186,12 @@ class TraceWriter:
             return self._free(self._folder) < RESERVE_BYTES
         except OSError:
             return False  # writing will say what is wrong
+
+    def _is_full(self, pending: int) -> bool:
+        """Whether there is no file yet, or none that takes more than so many bytes that are to be written."""
+        if self._file is None:
+            return True
+        return self._size + pending >= self._segment_bytes or self._records >= SEGMENT_RECORDS
 
     def _next_file(self) -> None:
         if self._file is not None:
@@ -195,19 +203,21 @@ class TraceWriter:
         self._file, self._size, self._records = file, 0, 0
         self._told_types, self._blobs = set(), OrderedDict()
         try:
-            self._write_all([preamble(), framed(Kind.HEADER, header_body(header))])
+            begins = preamble() + framed(Kind.HEADER, header_body(header))
+            self._write_all([begins])
         except OSError:
             self._shut()
             path.unlink(missing_ok=True)
             raise
         self.paths.append(path)
+        self._index, self._mark = IndexTables(), begins[slice(*MARK)]
 
-    def _append(self, entry: Entry, pieces: list[bytes | memoryview], known: dict[int, bytes]) -> None:
+    def _append(self, entry: Entry, pieces: "_Pieces", known: dict[int, bytes]) -> None:
         """Add to `pieces` the record of `entry`, and before it the records that it needs."""
         for number in entry.types:
             if number not in self._told_types:
                 self._told_types.add(number)
-                pieces.append(framed(Kind.TYPE, type_body(number, self._encoder.types[number])))
+                pieces.add(framed(Kind.TYPE, type_body(number, self._encoder.types[number])))
         keep = self._values and entry.kind in INPUTS
         digests: list[bytes | None] = []
         for array in entry.arrays:
@@ -220,11 +230,13 @@ class TraceWriter:
             digests.append(digest)
             if keep:
                 self._blob(array, digest, pieces)
-        pieces.append(framed(entry.kind, body_of(entry, digests)))
+        body = body_of(entry, digests)
+        pieces.records.append((pieces.nbytes, entry, len(body)))
+        pieces.add(framed(entry.kind, body))
         self._logical = entry.clock
         self._records += 1
 
-    def _blob(self, array: AnyArray, digest: bytes, pieces: list[bytes | memoryview]) -> None:
+    def _blob(self, array: AnyArray, digest: bytes, pieces: "_Pieces") -> None:
         if digest in self._blobs:
             self._blobs.move_to_end(digest)
             return
@@ -234,16 +246,23 @@ class TraceWriter:
         self._blobs[digest] = None
         if len(self._blobs) > KNOWN_BLOBS:
             self._blobs.popitem(last=False)
-        pieces += [blob_prefix(digest, len(data)), data]
+        pieces.blobs.append((pieces.nbytes, digest, DIGEST_BYTES + len(data)))
+        pieces.add(blob_prefix(digest, len(data)))
+        pieces.add(data)
 
-    def _flush(self, pieces: list[bytes | memoryview], pending: list[Entry], size: int) -> None:
-        if not pieces:
+    def _flush(self, pieces: "_Pieces", pending: list[Entry]) -> None:
+        if not pieces.all:
             return
         try:
-            self._write_all([self._gap_record(), *pieces] if self._gap.count else pieces)
-            self._gap = _Missed()
+            begin, index = self._write_after_gap(pieces.all), self._index
+            for offset, digest, length in pieces.blobs:
+                index.add_blob(begin + offset, digest, length)
+            for offset, entry, length in pieces.records:
+                index.add(begin + offset, entry.kind, length, entry.row)
         except OSError as error:
-            self._forget(pieces, 0)
+            # Unlearn what the records would have told the file: what it tells must come again.
+            self._told_types.clear()
+            self._blobs.clear()
             self._records -= len(pending)
             for entry in pending:
                 self.miss(entry, f"{error.strerror or error}")
@@ -266,12 +285,17 @@ class TraceWriter:
             raise
         self.nbytes += self._size - start
 
-    def _forget(self, pieces: list[bytes | memoryview], keep: int) -> None:
-        """Unlearn what the records in `pieces` would have told the file: what it tells must come again."""
-        if len(pieces) > keep:
-            self._told_types.clear()
-            self._blobs.clear()
-        del pieces[keep:]
+    def _write_after_gap(self, pieces: list[bytes | memoryview]) -> int:
+        """Write, after what there is to say of what was dropped, and all of it or nothing; return where it begins."""
+        begin = self._size
+        if not self._gap.count:
+            self._write_all(pieces)
+            return begin
+        gap = self._gap_record()
+        self._write_all([gap, *pieces])
+        self._index.gaps.append(begin)
+        self._gap = _Missed()
+        return begin + len(gap)
 
     def _gap_record(self) -> bytes:
         gap = self._gap
@@ -286,6 +310,24 @@ class TraceWriter:
             file.close()
         except OSError:
             self.dropped += 1  # what the system had taken and could not keep; the reader will say so
+
+
+class _Pieces:
+    """What is to be written next."""
+
+    __slots__ = ("all", "blobs", "nbytes", "records")
+
+    def __init__(self) -> None:
+        self.all: list[bytes | memoryview] = []
+        self.nbytes = 0
+        self.blobs: list[tuple[int, bytes, int]] = []
+        """Of each BLOB among them: where it begins, its digest, and the length of its body."""
+        self.records: list[tuple[int, Entry, int]] = []
+        """Of each record of an actor: where it begins, the entry, and the length of its body."""
+
+    def add(self, piece: bytes | memoryview) -> None:
+        self.all.append(piece)
+        self.nbytes += len(piece)
 
 
 class _Missed:

@@ -111,7 +111,7 @@ def test_a_failure_of_an_actor_writes_what_led_to_it(tmp_path: Path, run: Run) -
             await settle(node)
 
     run(test())
-    (path,) = tmp_path.iterdir()
+    (path,) = tmp_path.glob("*.trace")
     assert path.name == f"here.{int(ManualClock().now().timestamp())}.flight-0.000.trace"
     with RunTrace(tmp_path) as trace:
         assert trace.recordings[0].header.reason == "here/counter failed: ValueError: seven"
@@ -133,7 +133,7 @@ def test_of_several_flight_records_of_a_process_the_newest_is_shown(tmp_path: Pa
             recorder.dump("twice")
 
     run(test())
-    assert len(list(tmp_path.iterdir())) == 2
+    assert len(list(tmp_path.glob("*.trace"))) == 2
     with RunTrace(tmp_path) as trace:
         assert len(trace.recordings) == 1
         assert trace.recordings[0].header.reason == "twice"

@@ -11,6 +11,7 @@ from orchestra.trace.index import TraceIndex
 from orchestra.trace.reader import TraceFile
 from orchestra.trace.records import Delivery, Kind
 from orchestra.trace.run_trace import RunTrace
+from orchestra.trace.tables import beside
 from orchestra.trace.writer import TraceWriter
 
 MakeWriter = Callable[..., TraceWriter]
@@ -23,6 +24,38 @@ def made(writer: MakeWriter, toy: Any) -> TraceWriter:
     for n in range(1, 50):
         made.write([toy.delivery(n, [n, toy.frame(n % 5)], kind=2), toy.handled(n), toy.delivery(n, actor="toy/b")])
     return made
+
+
+def test_a_file_that_was_closed_has_its_index_and_the_same_as_a_scan_makes(
+    writer: MakeWriter, toy: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = writer(segment_bytes=8_000)
+    for n in range(1, 90):
+        sent = [1, 0.0, n, "toy/c", 2, None, False]
+        made.write([toy.delivery(n, [n, toy.frame(n % 5)], kind=2), toy.handled(n, [sent], types=(2,))])
+        if n % 30 == 0:
+            made.miss(toy.delivery(n), "for a test")
+    made.close()
+    assert len(made.paths) > 2
+    written = [beside(path).read_bytes() for path in made.paths]
+    for path, content in zip(made.paths, written, strict=True):
+        beside(path).unlink()
+        with TraceFile(path) as file:
+            TraceIndex.of(file)
+        assert beside(path).read_bytes() == content
+    monkeypatch.setattr(TraceFile, "places", no_scan)
+    with RunTrace(made.paths[0].parent) as trace:  # the first question reads nothing whole
+        assert len(trace.recordings[0].indexes) == len(made.paths)
+        assert sum(len(index.gaps) for index in trace.recordings[0].indexes) == 2
+
+
+def test_a_file_ends_after_so_many_records(writer: MakeWriter, toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestra.trace.writer.SEGMENT_RECORDS", 10)
+    made = writer()
+    for n in range(1, 36):
+        made.write([toy.delivery(n)])
+    made.close()
+    assert len(made.paths) == 4
 
 
 def no_scan(self: TraceFile, start: int = 0) -> Any:
@@ -111,6 +144,7 @@ def test_an_index_that_does_not_fit_is_built_anew(made: TraceWriter, damage: str
 
 def test_a_folder_that_cannot_be_written_to_does_without(made: TraceWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     made.close()
+    beside(made.paths[0]).unlink()
 
     def refuse(self: Path, *args: Any, **kwargs: Any) -> Any:
         if args and "w" in args[0]:
