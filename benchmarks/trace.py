@@ -1,14 +1,22 @@
-"""What recording costs a training run, and how fast a large trace answers.
+"""What recording costs a training run and a busy node, and how fast a large trace answers.
 
-    python benchmarks/trace.py --steps 60000 --rounds 3
-    python benchmarks/trace.py --seek 1000000
+    python benchmarks/trace.py                                  # about 12 minutes on two cores, nothing else running
+    python benchmarks/trace.py --modes flight --rounds 9        # the same, for the default alone
+    python benchmarks/trace.py --tells 100000                   # half a minute
+    python benchmarks/trace.py --seek 1000000 --array 10000     # minutes; writes 10 GB
 
-The first trains QMIX on 8m as `orchestra run` does, once with each of `--trace off|flight|digest|full`, in turn, in an
-order that changes from round to round; ratios are taken within a round. `env steps/s` is from the first update to the
-last record, `cpu` the processor seconds of all processes of the run, for each thousand environment steps, those of a
-run of almost no steps taken off: on a machine that others use too it moves less.
+Training: QMIX on 8m as `orchestra run` does it. Each run with a recorder has one without beside it, now before and now
+after, and ratios are taken within such a pair; the median of all pairs is printed, with the range of their middle half.
+So what else the machine does counts less, the less the faster it changes. `env steps/s` is from the first update to the
+last record. `cpu` is the processor seconds of all processes of the run, for each thousand environment steps, those of a
+run of almost no steps taken off; it is the steadier of the two. What recording may cost of either: `flight`, which is the
+default, 3 %; `digest` 5 %; `full` 10 %, or whatever the disk takes.
 
-The second writes a trace of so many deliveries, builds its index, and seeks in it.
+Tells: a handler tells another actor of its node a message, and all are handled, with each mode in turn; in processor
+time, that of the thread that writes included.
+
+Seeking: a trace of so many deliveries is written to the folder for temporary files, each with an array of so many bytes
+of its own, and deliveries of it are found in other processes, as a command would.
 """
 
 import argparse
@@ -19,24 +27,48 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from time import perf_counter
+from typing import get_args
 
 import numpy as np
+from actors import Sink, Source, TellMsg
 
+from orchestra import Node, freeze
 from orchestra.clock import RealClock
 from orchestra.codec import Encoder
+from orchestra.run import run_loop
 from orchestra.trace.encoding import RecordEncoder
-from orchestra.trace.index import TraceIndex
 from orchestra.trace.layout import Entry
 from orchestra.trace.naming import MessageType
-from orchestra.trace.reader import TraceFile
-from orchestra.trace.records import Header, Kind
+from orchestra.trace.records import Header, Kind, Mode
+from orchestra.trace.settings import TraceSettings
 from orchestra.trace.writer import TraceWriter
 
 EXPERIMENT = Path(__file__).resolve().parent.parent / "experiments" / "qmix_8m.py"
-MODES = ("off", "flight", "digest", "full")
+MODES = ("flight", "digest", "full")
+ACTORS = 8
 NEVER = 10**9
+QUESTION = """
+import sys, time
+from pathlib import Path
+since = time.perf_counter()
+from orchestra.trace.records import Kind
+from orchestra.trace.run_trace import RunTrace
+imported = time.perf_counter()
+with RunTrace(Path(sys.argv[1])) as trace:
+    actor, n = sys.argv[2], int(sys.argv[3])
+    indexes = trace.recordings[0].indexes
+    for index in indexes:
+        rows = index.rows(Kind.DELIVERY, actor)
+        found = rows[index.entries["n"][rows] == n]
+        if len(found):
+            record = index.record(int(found[0]))
+            break
+    assert record.n == n
+print(time.perf_counter() - imported)
+"""
 
 
 def train(mode: str, steps: int, flags: list[str], start_up: float = 0.0) -> dict[str, float]:
@@ -56,90 +88,128 @@ def train(mode: str, steps: int, flags: list[str], start_up: float = 0.0) -> dic
     first, last = (moving[0], moving[-1]) if moving else (records[0], records[-1])
     wall = max(last["elapsed_s"] - first["elapsed_s"], 1e-9)
     return {
-        "steps_per_s": (last["env_steps"] - first["env_steps"]) / wall,
-        "updates_per_s": (last["updates"] - first["updates"]) / wall,
+        "steps/s": (last["env_steps"] - first["env_steps"]) / wall,
+        "updates/s": (last["updates"] - first["updates"]) / wall,
         "cpu": cpu,
-        "cpu_per_1000": 1000 * (cpu - start_up) / records[-1]["env_steps"],
-        "mb_per_s": nbytes / 1e6 / wall,
+        "cpu/1000": 1000 * (cpu - start_up) / records[-1]["env_steps"],
+        "MB/s": nbytes / 1e6 / wall,
     }
 
 
-def compare(steps: int, rounds: int, flags: list[str]) -> None:
-    """Train with each mode in turn and print medians and ratios."""
-    for _ in range(2):  # the first compiles the simulator
-        start_up = train("off", 100, flags)["cpu"]
-    results: dict[str, list[dict[str, float]]] = {mode: [] for mode in MODES}
+def compare(steps: int, rounds: int, modes: list[str], flags: list[str]) -> None:
+    """Train in pairs, without and with each mode, and print medians and ratios."""
+    since = perf_counter()
+    train("off", 100, flags)  # compiles the simulator
+    start_up = statistics.median(train("off", 100, flags)["cpu"] for _ in range(3))
+    pairs: dict[str, list[tuple[dict[str, float], dict[str, float]]]] = {mode: [] for mode in modes}
     for number in range(rounds):
-        turn = number % len(MODES)
-        for mode in MODES[turn:] + MODES[:turn]:
-            one = train(mode, steps, flags, start_up)
-            results[mode].append(one)
-            shown = "  ".join(f"{name} {figure:,.2f}" for name, figure in one.items())
-            print(f"round {number + 1} of {rounds}, {mode}: {shown}; load {os.getloadavg()[0]:.1f}", file=sys.stderr)
-    print(f"QMIX on 8m, {steps:,} environment steps, median of {rounds} rounds; load {os.getloadavg()[0]:.1f}")
-    print(f"{'':8}{'env steps/s':>12}{'ratio':>7}{'updates/s':>11}{'cpu s/1000':>12}{'ratio':>7}{'trace MB/s':>12}")
-    for mode, ours in results.items():
-        middle = {name: statistics.median(one[name] for one in ours) for name in ours[0]}
-        ratio = statistics.median(
-            one["steps_per_s"] / off["steps_per_s"] for one, off in zip(ours, results["off"], strict=True)
-        )
-        cpu = statistics.median(
-            one["cpu_per_1000"] / off["cpu_per_1000"] for one, off in zip(ours, results["off"], strict=True)
-        )
-        print(
-            f"{mode:8}{middle['steps_per_s']:>12,.0f}{ratio:>7.2f}{middle['updates_per_s']:>11.1f}"
-            f"{middle['cpu_per_1000']:>12.2f}{cpu:>7.2f}{middle['mb_per_s']:>12.1f}"
-        )
+        for mode in modes:
+            first, second = ("off", mode) if number % 2 else (mode, "off")
+            ran = {each: train(each, steps, flags, start_up) for each in (first, second)}
+            pairs[mode].append((ran["off"], ran[mode]))
+            off, on = pairs[mode][-1]
+            print(
+                f"round {number + 1} of {rounds}, {mode}: steps/s {off['steps/s']:,.0f} to {on['steps/s']:,.0f}, "
+                f"cpu s {off['cpu']:.1f} to {on['cpu']:.1f}; load {os.getloadavg()[0]:.1f}",
+                file=sys.stderr,
+            )
+    took = (perf_counter() - since) / 60
+    print(f"QMIX on 8m, {steps:,} steps, {rounds} pairs each; took {took:.0f} min, load {os.getloadavg()[0]:.1f}")
+    columns = f"{'':8}{'steps/s':>9}{'of off':>9}{'middle half':>16}"
+    print(f"{columns}{'cpu s/1000':>12}{'of off':>9}{'middle half':>16}{'MB/s':>8}")
+    for mode, both in pairs.items():
+        line = f"{mode:8}"
+        for name in ("steps/s", "cpu/1000"):
+            ratios = [on[name] / off[name] for off, on in both]
+            low, high = np.quantile(ratios, [0.25, 0.75])
+            middle = statistics.median(on[name] for _, on in both)
+            figure = f"{middle:>9,.0f}" if name == "steps/s" else f"{middle:>12.2f}"
+            line += f"{figure}{statistics.median(ratios):>9.3f}{f'{low:.3f} to {high:.3f}':>16}"
+        print(line + f"{statistics.median(on['MB/s'] for _, on in both):>8.1f}")
 
 
-def seek(deliveries: int) -> None:
-    """Write a trace of so many deliveries, and find things in it."""
-    types = {1: MessageType("bench.CountMsg", bytes(8), ("count", "note"), request=False)}
-    header = Header("bench", 1, 0, "full", 0.0, 0.0, 0, False, 1, "", {}, None, "recorded")
+async def tells(count: int, rounds: int) -> None:
+    """Measure telling with each mode, and print a line for each."""
+    rates: dict[Mode, list[float]] = {mode: [] for mode in get_args(Mode)}
     with tempfile.TemporaryDirectory() as folder:
-        coder = RecordEncoder(types=types)
-        writer = TraceWriter(Path(folder), "bench.1", header, coder, clock=RealClock(), values=True)
-        encoder = Encoder()
-        since = perf_counter()
-        batch: list[Entry] = []
-        for n in range(1, deliveries + 1):
-            row = [f"bench/{n % 8}", 0, n, 2 * n, n * 1e-3, 1e-4, "bench/x", n, 1, 0, 128, False, [n, "a note"]]
-            batch.append(Entry(Kind.DELIVERY, encoder.encode(row)[0], (), (1,), 100, "bench/x", 2 * n))
-            if len(batch) == 512:
-                writer.write(batch)
-                batch.clear()
-        writer.write(batch)
-        writer.close()
-        took = perf_counter() - since
+        for number in range(rounds + 1):
+            for mode, measured in rates.items():
+                recorder = TraceSettings(mode).recorder("here", Path(folder), clock=RealClock(), seed=number)
+                since = time.process_time()
+                async with Node("here", recorder=recorder).running() as node:
+                    source = node.spawn("source", Source, node.spawn("sink", Sink))
+                    await source.ask(TellMsg(count=count, numbers=False))
+                if number:  # the first is to warm up
+                    measured.append(count / (time.process_time() - since))
+    for mode, measured in rates.items():
+        share = statistics.median(on / off for on, off in zip(measured, rates["off"], strict=True))
+        rate = statistics.median(measured)
+        print(f"{mode:8}{rate:>12,.0f} tells/s{1e6 / rate:>8.1f} µs each{share:>8.2f} of off")
+
+
+def write(folder: Path, deliveries: int, nbytes: int) -> TraceWriter:
+    """Write a trace of so many deliveries, to eight actors in turn, each with an array of so many bytes."""
+    types = {1: MessageType("bench.FrameMsg", bytes(8), ("count", "note", "pixels"), request=False)}
+    header = Header("bench", 1, 0, "full", 0.0, 0.0, 0, False, 1, "", {}, None, "recorded")
+    writer = TraceWriter(folder, "bench.1", header, RecordEncoder(types=types), clock=RealClock(), values=True)
+    encoder = Encoder()
+    noise = np.random.default_rng(0).integers(0, 255, nbytes, np.uint8)
+    batch: list[Entry] = []
+    for count in range(deliveries):
+        pixels = noise.copy()
+        pixels[:8] = np.frombuffer(count.to_bytes(8, "little"), np.uint8)[: len(pixels)]
+        n = 1 + count // ACTORS
+        actor = f"bench/{count % ACTORS}"
+        values = [count, "a note", freeze(pixels)]
+        row = [actor, 0, n, count, count * 1e-3, 1e-4, "bench/x", count, 1, 0, 128 + nbytes, False, values]
+        packed, arrays = encoder.encode(row)
+        batch.append(Entry(Kind.DELIVERY, packed, arrays, (1,), nbytes, actor, count, row))
+        if len(batch) == 128:
+            writer.write(batch)
+            batch.clear()
+    writer.write(batch)
+    writer.close()
+    return writer
+
+
+def seek(deliveries: int, nbytes: int) -> None:
+    """Write a large trace, and find things in it."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        since, cpu = perf_counter(), time.process_time()
+        writer = write(folder, deliveries, nbytes)
+        took, cpu = perf_counter() - since, time.process_time() - cpu
+        size = sum(file.stat().st_size for file in folder.glob("*.index"))
         print(
-            f"{deliveries:,} deliveries written: {took:.1f} s, {deliveries / took:,.0f}/s, {writer.nbytes / 1e6:.0f} MB"
+            f"{deliveries:,} deliveries written, index and all: {took:.1f} s, {cpu:.1f} s of it processor time; "
+            f"{writer.nbytes / 1e9:.2f} GB in {len(writer.paths)} files, indexes {size / 1e6:.0f} MB"
         )
-        since = perf_counter()
-        with TraceFile(writer.paths[0]) as file:
-            TraceIndex.of(file)
-        print(f"index built: {perf_counter() - since:.1f} s")
         times = []
-        for place in np.linspace(0, deliveries // 8 - 1, 9).astype(int):
-            since = perf_counter()
-            with TraceFile(writer.paths[0]) as file:
-                index = TraceIndex.of(file)
-                index.record(int(index.rows(Kind.DELIVERY, "bench/0")[place]))
-            times.append(perf_counter() - since)
-        print(f"opened, a delivery of one actor found and read: median {1e3 * statistics.median(times):.1f} ms")
+        for count in [deliveries - 1, 0, *np.linspace(0, deliveries - 1, 7).astype(int)]:
+            question = [sys.executable, "-c", QUESTION, name, f"bench/{count % ACTORS}", str(1 + count // ACTORS)]
+            ended = subprocess.run(question, check=True, capture_output=True, text=True)
+            times.append(1e3 * float(ended.stdout))
+        print(f"the last delivery, by the first question ever: {times[0]:.1f} ms, its process and imports aside")
+        print(f"any other: median {statistics.median(times[1:]):.1f} ms, at most {max(times[1:]):.1f} ms")
 
 
 def main() -> None:
-    """Measure the one or the other."""
+    """Measure one of the three."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=60_000)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seek", type=int, default=0, metavar="N")
+    parser.add_argument("--steps", type=int, default=40_000, help="environment steps of each training run")
+    parser.add_argument("--rounds", type=int, default=5, help="pairs of each mode")
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
+    parser.add_argument("--tells", type=int, default=0, metavar="N", help="measure telling so many messages instead")
+    parser.add_argument("--seek", type=int, default=0, metavar="N", help="seek in a trace of so many instead")
+    parser.add_argument("--array", type=int, default=2048, metavar="BYTES", help="of each delivery's array, for --seek")
     parser.add_argument("flags", nargs="*", help="of the experiment, after --")
     options = parser.parse_args()
     if options.seek:
-        seek(options.seek)
+        seek(options.seek, options.array)
+    elif options.tells:
+        run_loop(tells(options.tells, options.rounds))
     else:
-        compare(options.steps, options.rounds, options.flags)
+        compare(options.steps, options.rounds, options.modes, options.flags)
 
 
 if __name__ == "__main__":
