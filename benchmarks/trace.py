@@ -9,8 +9,8 @@ Training: QMIX on 8m as `orchestra run` does it. Each run with a recorder has on
 after, and ratios are taken within such a pair; the median of all pairs is printed, with the range of their middle half.
 So what else the machine does counts less, the less the faster it changes. `env steps/s` is from the first update to the
 last record. `cpu` is the processor seconds of all processes of the run, for each thousand environment steps, those of a
-run of almost no steps taken off; it is the steadier of the two. What recording may cost of either: `flight`, which is the
-default, 3 %; `digest` 5 %; `full` 10 %, or whatever the disk takes.
+run of almost no steps taken off; it is the steadier of the two. What recording may cost of either:
+`flight`, the default, 3 %; `digest` 5 %; `full` 10 %, or whatever the disk takes.
 
 Tells: a handler tells another actor of its node a message, and all are handled, with each mode in turn; in processor
 time, that of the thread that writes included.

@@ -266,6 +266,8 @@ class Node:
             cell = self.start_cell(message.name, actor_class(recipe.func), recipe, parent=message.parent)
         except UsageError as error:
             return SpawnedMsg(refusal=str(error))
+        if cell.recorder is not None:
+            cell.recorder.given(message.args, message.kwargs)
         self.watch(cell.address, message.parent)
         return SpawnedMsg(address=cell.address)
 

@@ -11,16 +11,19 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from orchestra import spawning
 from orchestra.actor import Actor
+from orchestra.envelope import node_of
 from orchestra.errors import CannotReplay, ExperimentChanged, UsageError
 from orchestra.experiment import build, load_experiment
 from orchestra.flags import Flags
 from orchestra.message import REGISTRY, Message
 from orchestra.replay.stage import Recipe
+from orchestra.system import SpawnMsg
 from orchestra.topology import Topology
 from orchestra.trace.cell_recorder import source_hash
 from orchestra.trace.naming import MessageType
-from orchestra.trace.records import Header, Life
+from orchestra.trace.records import Birth, Header, Life
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,8 @@ def _as_it_was(life: Life, sources: Sources, recipe_of_child: Callable[[Life], R
         return _planned(life, sources)
     kind = actor_class_named(birth.kind, life.header, sources)
     if birth.origin == "child":
+        if birth.args is not None and node_of(birth.parent) != node_of(birth.actor):
+            return _noted(life, kind, _from_afar(birth))
         if birth.args is not None:
             return _noted(life, kind, partial(kind, *birth.args, **(birth.kwargs or {})))
         return _noted(life, kind, recipe_of_child(life))
@@ -106,6 +111,21 @@ def _as_it_was(life: Life, sources: Sources, recipe_of_child: Callable[[Life], R
             f"say how it is made: Replay(..., recipe=lambda: {kind.__name__}({', '.join(needed)}))"
         )
     return _noted(life, kind, kind)
+
+
+def _from_afar(birth: Birth) -> Recipe:
+    """Return what makes an actor that another node asked for, from what that gave it."""
+    request = SpawnMsg(
+        name=birth.actor.partition("/")[2],
+        kind=birth.kind,
+        parent=birth.parent,
+        args=list(birth.args or ()),
+        kwargs=dict(birth.kwargs or {}),
+    )
+    try:
+        return spawning.recipe_of(request)
+    except UsageError as error:
+        raise CannotReplay(f"{birth.actor} cannot be made again: {error}") from error
 
 
 def topology_of(header: Header, sources: Sources) -> Topology:

@@ -13,6 +13,7 @@ from orchestra import Actor, Axes, Message, Node, Ref, Request, Restart, Supervi
 from orchestra.errors import AskFailed, CannotReplay, MailboxFull, OrchestraError, ReplayDiverged
 from orchestra.replay.replay import Replay
 from orchestra.testing import ManualClock, settle
+from orchestra.trace.settings import TraceSettings
 
 Recorded = Callable[..., Path]
 
@@ -408,3 +409,57 @@ def test_the_first_difference_ends_it(recorded: Recorded, monkeypatch: pytest.Mo
     monkeypatch.setattr(Doer, "_ask", otherwise)
     with doer(folder) as replay, pytest.raises(ReplayDiverged, match="delivery 1, DoMsg from here/outside"):
         replay.run()
+
+
+class PlanMsg(Message):
+    steps: int
+    weights: Annotated[NDArray[np.float64], Axes("float64", "n")]
+
+
+class FarChild(Actor[TickMsg]):
+    """Was given what would come back from a record as something else, did its constructor not say what it is."""
+
+    def __init__(self, plan: PlanMsg, factors: tuple[int, ...], *, to: Ref[NumbersMsg]) -> None:
+        self.plan, self.factors, self.to = plan, factors, to
+
+    @on(TickMsg)
+    async def tick(self, msg: TickMsg) -> None:
+        total = msg.count * self.plan.weights * sum(self.factors) * self.rng.random()
+        await self.to.tell(NumbersMsg(values=total))
+
+
+class Settler(Actor[DoMsg]):
+    """Starts a child on another node."""
+
+    def __init__(self, helper: Ref[NumbersMsg]) -> None:
+        self.helper = helper
+
+    @on(DoMsg)
+    async def do(self, msg: DoMsg) -> None:
+        plan = PlanMsg(steps=3, weights=np.arange(400.0))
+        child = await self.spawn_on("there", "child", FarChild, plan, (1, 2), to=self.helper)
+        await child.tell(TickMsg(count=2))
+
+
+def test_a_child_on_another_node_needs_no_recipe(tmp_path: Path, run: Callable[..., Any]) -> None:
+    clock, address = ManualClock(), f"memory://{tmp_path.name}"
+
+    async def main() -> None:
+        options: dict[str, Any] = {"secret": b"s" * 32, "clock": clock, "inline": True, "seed": 11}
+        recorders = {
+            name: TraceSettings("full").recorder(name, tmp_path, clock=clock, seed=11) for name in ("here", "there")
+        }
+        here = Node("here", listen=f"{address}-here", recorder=recorders["here"], **options)
+        there = Node("there", listen=f"{address}-there", join=f"{address}-here", recorder=recorders["there"], **options)
+        async with here.running(), there.running():
+            settler = here.spawn("settler", Settler, here.spawn("helper", Helper))
+            await settler.tell(DoMsg(what="settle"))
+            await settle(here, there)
+
+    run(main())
+    with Replay(tmp_path, "there/here.settler:child") as replay:
+        replay.seek(TickMsg)
+        replay.run()
+        assert replay.failure is None
+        assert replay.actor.plan == PlanMsg(steps=3, weights=replay.actor.plan.weights)
+        assert replay.actor.factors == (1, 2)
