@@ -55,7 +55,7 @@ class Hello:
     after: bytes
     """The last session with the listener that has ended, for all that the dialer knows; empty if there was none."""
     types: list[list[Any]]
-    """Tag and fingerprint of each type that it may name by its number in this list."""
+    """Tag and fingerprint of each type that it may name by its number in this list; said once in a session."""
 
     def pack(self) -> bytes:
         """Return it as a header."""
@@ -203,7 +203,8 @@ class Handshake:
             self._peer_nonce = frame.header[:NONCE]
             self._verify(frame.header[NONCE:], b"listener")
             self._send(Kind.HANDSHAKE, self._mac(b"dialer"))
-            self._send(Kind.HELLO, self._link.hello().pack())
+            # Whoever has answered knows the types; who has not may never have heard them.
+            self._send(Kind.HELLO, self._link.hello(known=bool(self._link.peer)).pack())
         elif not self._peer_nonce:
             self._expect(frame, NONCE)
             self._peer_nonce = frame.header
@@ -263,7 +264,7 @@ class Handshake:
                 self._deadline.cancel()  # it is not the dialer who is slow
             link.add_done_callback(lambda _: self._answer_at_last(frame))
             return
-        self._send(Kind.HELLO, link.hello().pack())
+        self._send(Kind.HELLO, link.hello(known=hello.resumes).pack())
         link.begin(self._connection, hello, table)
         self._finish(None)
 

@@ -105,8 +105,8 @@ class Link:
 
     # Its life
 
-    def hello(self) -> Hello:
-        """Return what this side says on a new connection."""
+    def hello(self, *, known: bool) -> Hello:
+        """Return what this side says on a new connection; its types only where the other side has not `known` them."""
         return Hello(
             node=self._node.name,
             listening=self._node.listening,
@@ -116,7 +116,7 @@ class Link:
             resumes=bool(self.peer),
             received=self.account.received,
             after=self._peers.last_ended(self.peer or self.seeks),
-            types=[[tag, REGISTRY[tag].wire.fingerprint] for tag in self.outbound.tags],
+            types=[] if known else [[tag, REGISTRY[tag].wire.fingerprint] for tag in self.outbound.tags],
         )
 
     def begin(self, connection: Connection, hello: Hello, table: list[type[Message] | str]) -> None:

@@ -319,7 +319,7 @@ async def deadly_for_all_but_the_learner(sim: Simulation) -> None:
 def _no_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("components.trainer.save_checkpoint", lambda *_: None)
     monkeypatch.setattr("components.replay.checkpoint.Checkpointed.save", lambda *_: None)
-    for name in ("begin", "write", "finish"):
+    for name in ("begin", "rename", "write", "finish"):
         monkeypatch.setattr(f"components.saved_state.{name}", lambda *_, **__: None)
 
 

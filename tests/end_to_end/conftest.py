@@ -177,7 +177,7 @@ def networked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launched]:
     launcher = Launcher(tmp_path_factory.mktemp("networked"))
     try:
         launched = launcher(
-            *("--workers", "2", "--steps", "3000", "--prioritized", "--seed", "3", "--checkpoint-interval", "1000")
+            *("--workers", "2", "--steps", "3000", "--prioritized", "--seed", "3", "--checkpoint-interval", "400")
         )
         code = launched.ends()
         assert code == 0, launched.story("failed")
@@ -206,8 +206,8 @@ def recorded_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     launcher = Launcher(tmp_path_factory.mktemp("recorded"))
     try:
         launched = launcher(
-            *("--workers", "2", "--steps", "1200", "--prioritized", "--seed", "4", "--checkpoint-interval", "500"),
-            *("--trace", "full"),
+            *("--workers", "2", "--steps", "2000", "--prioritized", "--seed", "4", "--checkpoint-interval", "500"),
+            *("--updates-per-episode", "1", "--trace", "full"),
         )
         assert launched.ends() == 0, launched.story("failed")
         yield launched.run

@@ -31,7 +31,7 @@ def test_an_actor_does_again_what_it_did(recorded_run: Path, actor: str) -> None
         count = replay.run(each=lambda performance: said.update((each.verb, each.kind) for each in performance.said))
         assert replay.activation is None
         assert replay.notes == ()
-    assert count > 8  # how many fit into so short a run depends on the machine
+    assert count > 20
     assert said >= {(verb, kind) for verb, kinds in ACTORS[actor].items() for kind in kinds}
 
 

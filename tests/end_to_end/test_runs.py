@@ -54,8 +54,7 @@ def test_its_summary_agrees_with_its_figures(networked: Any) -> None:
 
 def test_it_saves_at_its_interval_and_at_its_end(networked: Any) -> None:
     steps = sorted(int(path.stem.removeprefix("steps-")) for path in (networked.run / "checkpoints").iterdir())
-    # At its end, and at the intervals before; where steps come quickly, more than one may pass in one moment.
-    assert len(steps) >= 2
+    assert len(steps) >= 3  # of eight: where steps come quickly, more than one interval may pass in one moment
     assert steps[-1] == networked.json("summary.json")["env_steps"]
 
 
