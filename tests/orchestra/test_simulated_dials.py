@@ -118,7 +118,7 @@ def test_they_do_so_too_where_connections_are_cut_meanwhile() -> None:
 )
 def test_a_node_that_does_not_settle_is_found(name: str, broken: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_Dial, name, broken)
-    assert failing_seed(dials_that_are_cut, 20) is not None
+    assert failing_seed(dials_that_are_cut, 300) is not None
 
 
 async def dials_of_one_that_dies(sim: Simulation) -> None:
