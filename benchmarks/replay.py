@@ -11,8 +11,9 @@ environments, one row for each; TorchRL's priorities need an extension that is b
 W2: episodes of 8m, 120 steps of 8 agents, about 400 KB each, whole. The floor is `np.take` of episodes that lie as one
 piece of bytes each, into memory that is there already: one batch, which the cache may hold, so `slabs` is 1 too, but
 for the line that says 2, which is what a user gets. Across processes, batches of 32 are asked for by one byte over a
-unix socket: the floor is a server that sends the same bytes over and over; this package's server gathers a batch into
-shared memory and sends where it lies. Then the client has it; what copying it once more takes is a line of its own.
+unix socket: the floor is a server that sends the same bytes over and over; this package's server sends where a batch
+lies in shared memory, and gathers the next one meanwhile. Then the client has it; what copying it once more takes is a
+line of its own.
 
 Rounds alternate, so that what else the machine does falls on all; figures are medians over rounds, and ratios are
 medians of ratios within a round.
@@ -260,16 +261,17 @@ def serve_bytes(end: socket.socket, n_bytes: int) -> None:
 
 
 def serve_shared(end: socket.socket, capacity: int, n_bytes: int) -> None:
-    """Gather a batch into shared memory whenever asked, and send where it lies."""
+    """Send where a batch lies in shared memory whenever asked, and gather the next one while that is looked at."""
     rng = np.random.default_rng(1)
-    replay = filled(capacity, rng)
+    replay = filled(capacity, rng, slabs=2)
     with SharedArena(3 * n_bytes) as arena:
         replay.slabs.allocate_with(arena.allocate)
         arena.send(end)
+        batch = replay.sample(EPISODES, rng).batch
         while end.recv(1):
-            batch = replay.sample(EPISODES, rng).batch
             places = json.dumps([arena.place_of(getattr(batch, name)) for name in BATCH_FIELDS]).encode()
             end.sendall(struct.pack("I", len(places)) + places)
+            batch = replay.sample(EPISODES, rng).batch
 
 
 def receive(end: socket.socket, into: memoryview) -> None:

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-ALIGNMENT = 64
-"""Bytes of a cache line; every array begins with one."""
+from components.replay.storage import LINE
 
 
 class Place(NamedTuple):
@@ -81,7 +80,7 @@ class SharedArena:
                 f"but {self._taken:,} of {self.n_bytes:,} are taken"
             )
         array = self._bytes[self._taken : self._taken + n_bytes].view(dtype).reshape(shape)
-        self._taken = min(-(-(self._taken + n_bytes) // ALIGNMENT) * ALIGNMENT, self.n_bytes)
+        self._taken = min(-(-(self._taken + n_bytes) // LINE) * LINE, self.n_bytes)
         return array
 
     def place_of(self, array: NDArray[Any]) -> Place:

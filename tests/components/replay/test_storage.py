@@ -10,6 +10,7 @@ import pytest
 
 from components.replay.episodes import EpisodeReplay
 from components.replay.prioritized import PrioritizedEpisodeReplay, PrioritizedTransitions
+from components.replay.storage import LINE, Slabs, allocate, empty
 from components.replay.transitions import Field, Transitions
 
 FIELDS = {"obs": Field(np.float32, (3,)), "done": Field(np.bool_)}
@@ -53,6 +54,7 @@ def test_episodes_on_a_disk_are_drawn_as_those_in_memory(kind, spec, make_episod
 LARGER_THAN_MEMORY = """
 import resource, sys
 import numpy as np
+from components.replay.storage import LINE, Slabs, allocate, empty
 from components.replay.transitions import Field, Transitions
 
 resource.setrlimit(resource.RLIMIT_DATA, (1 << 29, 1 << 29))
@@ -95,3 +97,14 @@ def test_a_memory_brings_neither_torch_nor_a_compiler_along():
     code = "import sys, components.replay; print({'torch', 'numba', 'pydantic'} & sys.modules.keys())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+def test_memory_begins_with_a_cache_line_wherever_it_is_taken():
+    for n in (1, 3, 1000, 100_000):
+        array = empty((n, 3), np.int16)
+        assert (array.ctypes.data % LINE, array.shape, array.dtype) == (0, (n, 3), np.int16)
+        assert array.flags.c_contiguous
+        assert array.flags.writeable
+    taken = Slabs(1)
+    assert taken.take(taken.turn(), "x", 5, np.zeros((1, 7), np.float32)).ctypes.data % LINE == 0
+    assert allocate((5, 7), np.float32, None).ctypes.data % LINE == 0
