@@ -9,7 +9,7 @@ from orchestra.envelope import Envelope
 from orchestra.errors import DecodeError
 from orchestra.mailbox import Told
 from orchestra.message import REGISTRY, AnyArray, Lane, Message
-from orchestra.outbound import ROUTES
+from orchestra.outbound import ANSWERS, ROUTES, Extras
 from orchestra.transport.frames import PREFIX, Frame, Kind
 
 if TYPE_CHECKING:
@@ -23,20 +23,20 @@ _MESSAGE = (str, str, int, list, int, int, object, object)
 """What a message frame holds: recipient, sender, correlation, chain of asks, number, clock, type, fields."""
 _ANSWER = (int, int, object)
 """What an answer holds: correlation, clock, value."""
-_ROUTE = (int, str, str, object, bool)
-"""What a new route says: number, sender, recipient, type, whether its messages are counted."""
+_ROUTE = (int, str, str, object, int)
+"""What a new route says: number, sender, recipient, type, and what follows the fields of its messages."""
 
 
 class _Way:
     """A route of the peer: what its number stands for."""
 
-    __slots__ = ("counted", "kind", "recipient", "sender")
+    __slots__ = ("extras", "kind", "recipient", "sender")
 
-    def __init__(self, sender: str, recipient: str, kind: type[Message], *, counted: bool) -> None:
+    def __init__(self, sender: str, recipient: str, kind: type[Message], extras: int) -> None:
         self.sender = sender
         self.recipient = recipient
         self.kind = kind
-        self.counted = counted
+        self.extras = extras
 
 
 class Inbound:
@@ -90,15 +90,14 @@ class Inbound:
             sound = False
         if not sound or type(content) is not list:
             raise self._malformed(Kind.MESSAGE, _MESSAGE)
-        if chain and not all(isinstance(address, str) for address in chain):
-            raise DecodeError(f"{self._link.peer} sent a message with a malformed chain of asks")
+        waiting = self._chain(chain) if chain else ()
         if number < 0 or clock < 0:
             raise self._miscounted(number, clock)
         kind = self._type(tag)
         if kind.lane is not Lane.SYSTEM:
             self._room.take(recipient, nbytes, bounded=kind.lane is Lane.BOUNDED)
         message = codec.build(kind, fields)
-        envelope = Envelope(recipient, sender, message, nbytes, correlation, tuple(chain), self._link, number, clock)
+        envelope = Envelope(recipient, sender, message, nbytes, correlation, waiting, self._link, number, clock)
         if correlation:
             self.asked[correlation] = envelope
         self._node.deliver(envelope)
@@ -111,12 +110,7 @@ class Inbound:
         """
         self.count += 1
         self.nbytes += frame.nbytes
-        content = self._decoder.decode(frame.header, frame.payload)
-        if type(content) is not list or len(content) != 3 or not type(content[0]) is type(content[1]) is int:
-            raise self._malformed(Kind.ANSWER, _ANSWER)
-        correlation, clock, value = content
-        self._node.witness(clock)
-        self._node.asks.resolve(correlation, value)
+        self._resolve(self._decoder.decode(frame.header, frame.payload))
 
     def runs(self, header: bytes) -> None:
         """Deliver the messages of a frame of runs.
@@ -126,13 +120,23 @@ class Inbound:
         """
         self.nbytes += PREFIX.size + len(header)
         for route, rows, nbytes in self._decoder.runs(header):
-            way = self._way(route)
             if type(rows) is not list or not rows:
-                raise DecodeError(f"{self._link.peer} sent a run without messages")
+                raise DecodeError(f"{self._link.peer} sent an empty run")
             count = len(rows)
+            if type(route) is int and route == ANSWERS:
+                self.count += count
+                for answer in rows:
+                    self._resolve(answer)
+                continue
+            way = self._way(route)
             self._room.take(way.recipient, nbytes, bounded=False, count=count)
             self.count += count
-            numbers, clocks = self._numbers(rows) if way.counted else (None, None)
+            numbers, clocks = self._numbers(rows) if way.extras else (None, None)
+            if way.extras == Extras.ASKED:
+                assert numbers is not None
+                assert clocks is not None
+                self._requests(way, rows, nbytes, numbers, clocks)
+                continue
             messages = codec.build_all(way.kind, rows)
             mailbox = self._node.mailbox_for(way.recipient, way.kind)
             if mailbox is None:
@@ -165,6 +169,35 @@ class Inbound:
 
     # Inside
 
+    def _resolve(self, content: Any) -> None:
+        if type(content) is not list or len(content) != 3 or not type(content[0]) is type(content[1]) is int:
+            raise self._malformed(Kind.ANSWER, _ANSWER)
+        correlation, clock, value = content
+        self._node.witness(clock)
+        self._node.asks.resolve(correlation, value)
+
+    def _requests(self, way: _Way, rows: list[Any], nbytes: int, numbers: list[int], clocks: list[int]) -> None:
+        """Deliver requests that take so many bytes together."""
+        if min(map(len, rows)) < 2:
+            raise DecodeError(f"{self._link.peer} sent a request without its correlation")
+        chains = [row.pop() for row in rows]
+        correlations = [row.pop() for row in rows]
+        enclosed = self._enclosed(way, codec.build_all(way.kind, rows), nbytes)
+        for envelope, *rest in zip(enclosed, correlations, chains, numbers, clocks, strict=True):
+            envelope.correlation, chain, envelope.number, envelope.clock = rest
+            if type(envelope.correlation) is not int or type(chain) is not list:
+                raise DecodeError(f"{self._link.peer} sent a request with the correlation {rest[0]!r:.80}")
+            if chain:
+                envelope.chain = self._chain(chain)
+            if envelope.correlation:
+                self.asked[envelope.correlation] = envelope
+            self._node.deliver(envelope)
+
+    def _chain(self, chain: list[Any]) -> tuple[str, ...]:
+        if not all(isinstance(address, str) for address in chain):
+            raise DecodeError(f"{self._link.peer} sent a message with a malformed chain of asks")
+        return tuple(chain)
+
     def _enclosed(self, way: _Way, messages: list[Message], nbytes: int) -> list[Envelope]:
         """Envelopes for messages that take so many bytes together."""
         each = nbytes // len(messages)
@@ -196,13 +229,15 @@ class Inbound:
             return way
         if type(route) is not list or len(route) != len(_ROUTE) or not all(map(isinstance, route, _ROUTE)):
             raise self._malformed(Kind.RUNS, _ROUTE)
-        number, sender, recipient, tag, counted = route
+        number, sender, recipient, tag, extras = route
+        if extras not in tuple(Extras):
+            raise DecodeError(f"{self._link.peer} sent a route with the extras {extras}")
         if not 0 <= number < ROUTES:
             raise DecodeError(f"{self._link.peer} gave a route the number {number}; there are {ROUTES}")
         kind = self._type(tag)
         if not kind.wire.small:
             raise DecodeError(f"{self._link.peer} sent a run of {kind.__name__}, which travels alone")
-        way = self._ways[number] = _Way(sender, recipient, kind, counted=counted)
+        way = self._ways[number] = _Way(sender, recipient, kind, extras)
         return way
 
     def _type(self, tag: Any) -> type[Message]:

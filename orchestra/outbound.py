@@ -1,12 +1,13 @@
 """What one side of a link sends: messages become frames, as far as their recipients have room.
 
 Small messages travel in *runs*. Who tells whom what type is a *route*: it is told once in a session, and is a number
-from then on; what follows it is the fields of one message after the other. Everything told in one turn of the loop
-leaves in one frame, and a message costs what its fields cost. Requests, arrays and the runtime's own messages travel
-alone. What is sent arrives in the order in which it was sent, all of it.
+from then on; what follows it is the fields of one message after the other. Answers make runs as well. What is told in
+one turn of the loop leaves in one frame, and a message costs what its fields cost. Arrays, the runtime's own messages,
+and an ask that is the only one travel alone. What is sent arrives in the order in which it was sent, all of it.
 """
 
 import asyncio
+import enum
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 ROUTES = 4096
 """Routes that have a number at a time; the oldest gives its number to the next one."""
+ANSWERS = -1
+"""The number of what is no route: a run of answers, each a correlation, a clock and a value."""
 RUNS_BYTES = 64 << 10
 """Bytes of rows after which the peer should have them, to work on them while more are told."""
 ROW = 16
@@ -31,23 +34,35 @@ _RUN = b"\xdc"
 """How msgpack begins a list of up to 65,535 entries; two bytes with their number follow."""
 
 
+class Extras(enum.IntEnum):
+    """What follows the fields of a message in its row."""
+
+    NONE = 0
+    COUNTED = 1
+    """The number and the clock of a recorded sender."""
+    ASKED = 2
+    """Of a request: correlation and chain of asks, number and clock."""
+
+
 class Route:
     """A sender, a recipient and a type of message, for which a number stands.
 
     Args:
-        names: the two addresses, the type, and whether its messages are `counted`.
-        counted: whether its messages carry a number and a clock, as those of a recorded sender do.
+        names: the two addresses, the type, and what follows the fields of its messages.
+        extras: the same.
         width: fields of a message.
         size: bytes that the names take.
         longest: bytes that a row may have to travel in a run.
     """
 
-    __slots__ = ("counted", "longest", "names", "number", "size", "width", "window")
+    __slots__ = ("extras", "longest", "names", "number", "size", "width", "window")
 
-    def __init__(self, names: list[Any], window: Window, *, counted: bool, width: int, size: int, longest: int) -> None:
+    def __init__(
+        self, names: list[Any], window: Window, *, extras: "Extras", width: int, size: int, longest: int
+    ) -> None:
         self.names = names
         self.window = window
-        self.counted = counted
+        self.extras = extras
         self.width = width
         self.size = size
         self.longest = longest
@@ -74,6 +89,8 @@ class Outbound:
         self._stalled: dict[str, Window] = {}
         """Those that have credit, and wait until the session keeps less."""
         self._routes: dict[tuple[str, str, type[Message]], Route] = {}
+        self._answers = Route([], Window(), extras=_NONE, width=3, size=ROW, longest=self._runs_bytes)
+        self._answers.number, _ = self._encoder.encode(ANSWERS)
         self._numbered: list[Route | None] = [None] * ROUTES
         self._next_number = 0
         self._runs: list[Buffer] = []
@@ -114,14 +131,17 @@ class Outbound:
             Unreachable: the session has ended.
         """
         kind = type(message)
-        route = None if correlation else self._routes.get((sender, recipient, kind))
-        if route is not None or (not correlation and kind.wire.small):
-            if route is None or route.counted is not (number > 0):
-                route = self._new_route(sender, recipient, kind, counted=number > 0)
+        route = None if at_once else self._routes.get((sender, recipient, kind))
+        if route is not None or (kind.wire.small and not at_once):
+            extras = _ASKED if correlation else _COUNTED if number else _NONE
+            if route is None or route.extras is not extras:
+                route = self._new_route(sender, recipient, kind, extras)
             fields = message.__dict__
             values = [*fields.values()] if len(fields) == route.width else codec.values_of(message)
-            if route.counted:
+            if extras is _COUNTED:
                 values += (number, clock)
+            elif extras is _ASKED:
+                values += (correlation, chain, number, clock)
             row, arrays = self._encoder.encode(values)
             nbytes = len(row)
             if nbytes <= route.longest and not arrays:
@@ -173,6 +193,9 @@ class Outbound:
             FrameError: it is too large to travel.
         """
         header, arrays = self._encoder.encode([correlation, clock, value])
+        if not at_once and not arrays and len(header) <= self._runs_bytes:
+            self._tell(self._answers, header)
+            return
         size = codec.payload_size(arrays) if arrays else 0
         if len(header) > self._header or size > self._payload:
             raise self._too_large("an answer", len(header), size)
@@ -290,12 +313,12 @@ class Outbound:
         if self._run_size:
             self.seal(at_once=True)
 
-    def _new_route(self, sender: str, recipient: str, kind: type[Message], *, counted: bool) -> Route:
-        names = [sender, recipient, self._tag(kind), counted]
+    def _new_route(self, sender: str, recipient: str, kind: type[Message], extras: Extras) -> Route:
+        names = [sender, recipient, self._tag(kind), extras]
         size = len(self._encoder.encode(names)[0]) + ROW
         longest = self._runs_bytes - size
         width = len(kind.wire.fields)
-        route = Route(names, self._window(recipient), counted=counted, width=width, size=size, longest=longest)
+        route = Route(names, self._window(recipient), extras=extras, width=width, size=size, longest=longest)
         key = (sender, recipient, kind)
         self._routes.pop(key, None)
         if len(self._routes) >= ROUTES:
@@ -352,5 +375,6 @@ class Outbound:
         )
 
 
+# By names of this module: looking one up at its enumeration takes as long as all the rest of a comparison.
 _MESSAGE = Kind.MESSAGE
-"""By a name of this module: looking it up at the enumeration takes as long as all the rest of a comparison."""
+_NONE, _COUNTED, _ASKED = Extras

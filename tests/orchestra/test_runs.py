@@ -53,6 +53,15 @@ async def pair(address_of: AddressOf, **options: Any) -> AsyncIterator[tuple[Nod
         yield root, leaf
 
 
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the loop turn until `condition` holds."""
+    for _ in range(200_000):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it never came to that")
+
+
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Kind, Any]]:
     """The numbered frames that any node sends from now on: their kinds, and what their headers hold."""
@@ -82,7 +91,7 @@ def test_what_is_told_in_one_turn_leaves_in_one_frame_and_names_its_route_once(
                 assert await probe.heard(NumberMsg, 5 * turn + 5) == [NumberMsg(n=n) for n in range(5 * turn + 5)]
             tag = sorted(REGISTRY).index(NumberMsg.wire.tag)
             assert sent == [
-                (Kind.RUNS, [[0, "leaf/outside", "root/probe", tag, False], [[0], [1], [2], [3], [4]]]),
+                (Kind.RUNS, [[0, "leaf/outside", "root/probe", tag, 0], [[0], [1], [2], [3], [4]]]),
                 (Kind.RUNS, [0, [[5], [6], [7], [8], [9]]]),
             ]
 
@@ -122,6 +131,38 @@ def test_whatever_travels_alone_keeps_its_place_among_what_travels_in_runs(run: 
     run(main())
 
 
+def test_asks_in_company_travel_together_and_so_do_their_answers(
+    run: Run, address_of: AddressOf, sent: list[tuple[Kind, Any]]
+) -> None:
+    async def main() -> None:
+        async with pair(address_of) as (root, leaf):
+            probe = Probe(*HEARD, answers={AskMsg: 5})
+            there = leaf.ref(probe.start(root, "probe").address)
+            sent.clear()
+            assert await there.ask(AskMsg(n=0)) == 5
+            assert [kind for kind, _ in sent] == [Kind.MESSAGE, Kind.ANSWER]
+            sent.clear()
+            assert await asyncio.gather(*(there.ask(AskMsg(n=n)) for n in range(50))) == [5] * 50
+            assert probe.messages == [AskMsg(n=0), *(AskMsg(n=n) for n in range(50))]
+            kinds = [kind for kind, _ in sent]
+            assert kinds[0] is Kind.MESSAGE  # nobody else asked yet
+            assert kinds.count(Kind.RUNS) >= 2
+            assert len(kinds) < 10
+            assert not root.peers._links["leaf"].inbound.asked
+            # Those whose asker gives up are taken back.
+            probe.hold()
+            asks = [asyncio.ensure_future(there.ask(AskMsg(n=n))) for n in range(10)]
+            waiting = root.peers._links["leaf"].inbound
+            await until(lambda: len(waiting.asked) == 10)
+            for ask in asks[5:]:
+                ask.cancel()
+            await until(lambda: len(waiting.asked) == 5)
+            probe.release()
+            assert await asyncio.gather(*asks[:5]) == [5] * 5
+
+    run(main())
+
+
 def test_a_sender_waits_for_credit_and_everything_arrives_in_order(
     run: Run, address_of: AddressOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,7 +193,7 @@ def test_all_credit_of_long_runs_comes_back(run: Run, address_of: AddressOf, mon
             for count in (1, 15, 16, 17, 31, 32, 33, 1000):
                 for n in range(count):
                     await there.tell(TextMsg(text="x" * (n % 50)))
-                await there.ask(AskMsg(n=0))
+                await asyncio.gather(*(there.ask(AskMsg(n=10**n)) for n in range(min(count, 18))))
                 (account,) = link._room._accounts.values()
                 assert (account.left, account.left_bytes) == (account.count, account.nbytes)
 
@@ -217,16 +258,24 @@ def number_of(kind: type[Message]) -> int:
     ("runs", "error", "text"),
     [
         ([7, [[1]]], DecodeError, "leaf sent messages by the unknown route 7"),
-        ([True, [[1]]], DecodeError, "leaf sent a RUNS frame that does not hold int, str, str, any, bool"),
-        ([["route"], []], DecodeError, "leaf sent a RUNS frame that does not hold int, str, str, any, bool"),
-        (["new", []], DecodeError, "leaf sent a run without messages"),
-        (["new", {}], DecodeError, "leaf sent a run without messages"),
+        ([True, [[1]]], DecodeError, "leaf sent a RUNS frame that does not hold int, str, str, any, int"),
+        ([["route"], [[1]]], DecodeError, "leaf sent a RUNS frame that does not hold int, str, str, any, int"),
+        (["new", []], DecodeError, "leaf sent an empty run"),
+        (["new", {}], DecodeError, "leaf sent an empty run"),
         (["new", ["a"]], DecodeError, "NumberMsg: what came is no list of rows"),
         (["new", [[1], [1, 2]]], DecodeError, "NumberMsg: 2 values came for its 1 fields"),
         (["new", [[1], ["many"]]], DecodeError, "NumberMsg: n: Input should be a valid integer, unable to parse"),
         (["counted", [[1]]], DecodeError, "leaf sent a message without its number and clock"),
         (["counted", [[1, -1, 0]]], DecodeError, "leaf sent a message with the number -1 and the clock 0"),
         (["counted", [[1, 1, "x"]]], DecodeError, "leaf sent a message with the number 1 and the clock 'x'"),
+        (["strange", [[1]]], DecodeError, "leaf sent a route with the extras 3"),
+        (["asked", [[1, 0, 0]]], DecodeError, "leaf sent a request without its correlation"),
+        (["asked", [[1, "x", [], 0, 0]]], DecodeError, "leaf sent a request with the correlation 'x'"),
+        (["asked", [[1, 7, 7, 0, 0]]], DecodeError, "leaf sent a request with the correlation 7"),
+        (["asked", [[1, 7, [7], 0, 0]]], DecodeError, "leaf sent a message with a malformed chain of asks"),
+        ([-1, [[1, 0]]], DecodeError, "leaf sent a ANSWER frame that does not hold int, int, any"),
+        ([-1, ["abc"]], DecodeError, "leaf sent a ANSWER frame that does not hold int, int, any"),
+        ([-1, []], DecodeError, "leaf sent an empty run"),
         (["array", [[1]]], DecodeError, "leaf sent a run of ArrayMsg, which travels alone"),
         (["far", [[1]]], DecodeError, f"leaf gave a route the number {ROUTES}; there are {ROUTES}"),
         (["new", [[1]] * 4097], FrameError, "a message to root/probe without credit: 0 messages (0 bytes) are th"),
@@ -243,10 +292,12 @@ def test_runs_that_break_the_protocol_are_refused(
             link = root.peers._links["leaf"]
             names = ["leaf/x", "root/probe"]
             routes: dict[Any, Any] = {
-                "new": [5, *names, number_of(NumberMsg), False],
-                "counted": [5, *names, number_of(NumberMsg), True],
-                "array": [5, *names, number_of(ArrayMsg), False],
-                "far": [ROUTES, *names, number_of(NumberMsg), False],
+                "new": [5, *names, number_of(NumberMsg), 0],
+                "counted": [5, *names, number_of(NumberMsg), 1],
+                "strange": [5, *names, number_of(NumberMsg), 3],
+                "asked": [5, *names, number_of(AskMsg), 2],
+                "array": [5, *names, number_of(ArrayMsg), 0],
+                "far": [ROUTES, *names, number_of(NumberMsg), 0],
             }
             route, rows = runs
             header = msgpack.packb([routes.get(route, route) if isinstance(route, str) else route, rows])
