@@ -150,3 +150,15 @@ def shown(value: Any) -> str:
 
 def _kind_of(array: AnyArray | Digest) -> str:
     return f"{array.dtype}[{', '.join(map(str, array.shape))}]"
+
+
+def renamed(value: Any, old: str, new: str) -> Any:
+    """Return `value` with `new` in the place of `old` in all texts."""
+    match value:
+        case str():
+            return value.replace(old, new)
+        case dict():
+            return {key: renamed(item, old, new) for key, item in value.items()}
+        case list():
+            return [renamed(item, old, new) for item in value]
+    return value

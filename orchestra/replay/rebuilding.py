@@ -11,19 +11,20 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from orchestra import spawning
+from orchestra import codec, spawning
 from orchestra.actor import Actor
 from orchestra.envelope import node_of
-from orchestra.errors import CannotReplay, ExperimentChanged, UsageError
+from orchestra.errors import CannotReplay, ExperimentChanged, UsageError, ValuesMissing
 from orchestra.experiment import build, load_experiment
 from orchestra.flags import Flags
 from orchestra.message import REGISTRY, Message
 from orchestra.replay.stage import Recipe
 from orchestra.system import SpawnMsg
 from orchestra.topology import Topology
-from orchestra.trace.cell_recorder import source_hash
 from orchestra.trace.naming import MessageType
-from orchestra.trace.records import Birth, Header, Life
+from orchestra.trace.records import Birth, Delivery, Header, Life
+from orchestra.trace.run_trace import RunTrace
+from orchestra.trace.sources import source_hash
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +177,37 @@ def message_class(kind: MessageType, header: Header, sources: Sources) -> type[M
             f"{', '.join(found.wire.fields)}; their types may differ as well"
         )
     return found
+
+
+def message_of(
+    delivery: Delivery, actor: type[Actor[Any]], trace: RunTrace, header: Header, sources: Sources
+) -> Message:
+    """Return the message of a delivery, as a handler of `actor` gets it.
+
+    Raises:
+        CannotReplay: there is no class of it any longer.
+        ValuesMissing: its fields, or the numbers of an array, were not recorded.
+    """
+    kind = _edited_message(delivery, actor) or message_class(delivery.type, header, sources)
+    if delivery.fields is None:
+        raise ValuesMissing(
+            f"{delivery.actor}: what delivery {delivery.n:,} said was not recorded: the fields of "
+            f"{delivery.type.name} were left out of the trace"
+        )
+    return codec.build(kind, trace.resolved(dict(delivery.fields)))
+
+
+def _edited_message(delivery: Delivery, actor: type[Actor[Any]]) -> type[Message] | None:
+    """Return the class's own copy of a message that stands in its file, where another file takes its place."""
+    name, tag = delivery.type.name, delivery.type.tag
+    if any(message.wire.tag == tag for message in actor.handlers):
+        return None
+    own = [
+        message
+        for message in actor.handlers
+        if message.__name__ == name and message.wire.fields == delivery.type.fields
+    ]
+    return own[0] if own else None
 
 
 def actor_class_named(name: str, header: Header, sources: Sources) -> type[Actor[Any]]:

@@ -19,9 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Self, TypedDict, TypeVar, Unpack, overload
 
-from orchestra import codec
 from orchestra.actor import Actor, making
-from orchestra.errors import CannotReplay, ReplayDiverged, ValuesMissing
+from orchestra.errors import CannotReplay, ReplayDiverged
 from orchestra.message import AnyArray, Message
 from orchestra.replay.beginning import first_of, reborn, scratch_for
 from orchestra.replay.causes import causes_of
@@ -29,12 +28,12 @@ from orchestra.replay.difference import Difference
 from orchestra.replay.divergence import Divergence, failed, named
 from orchestra.replay.finding import address_of
 from orchestra.replay.performance import Performance
-from orchestra.replay.rebuilding import Rebuilt, Sources, flags_of, message_class, rebuilt
+from orchestra.replay.rebuilding import Rebuilt, Sources, flags_of, message_of, rebuilt
 from orchestra.replay.stage import Recipe, Stage, was_cut_off
 from orchestra.system import StopMsg
-from orchestra.trace.cell_recorder import failure_of
 from orchestra.trace.records import Activation, Delivery, Digest, Failure, Handled, Life, Snapshot
 from orchestra.trace.run_trace import RunTrace
+from orchestra.trace.sources import failure_of
 
 A = TypeVar("A", bound=Actor[Any])
 
@@ -415,26 +414,8 @@ class Replay(Generic[A]):
         await self._actor.stopped()
 
     def _message(self, delivery: Delivery) -> Message:
-        kind = self._edited_message(delivery) or message_class(delivery.type, self.life.header, self.sources)
-        if delivery.fields is None:
-            raise ValuesMissing(
-                f"{self.address}: what delivery {delivery.n:,} said was not recorded: the fields of "
-                f"{delivery.type.name} were left out of the trace"
-            )
-        return codec.build(kind, self.trace.resolved(dict(delivery.fields)))
-
-    def _edited_message(self, delivery: Delivery) -> type[Message] | None:
-        """Return the class's own copy of a message that stands in its file, where another file takes its place."""
         kind = self.kind if self._actor is None else type(self._actor)
-        name, tag = delivery.type.name, delivery.type.tag
-        if any(message.wire.tag == tag for message in kind.handlers):
-            return None
-        own = [
-            message
-            for message in kind.handlers
-            if message.__name__ == name and message.wire.fields == delivery.type.fields
-        ]
-        return own[0] if own else None
+        return message_of(delivery, kind, self.trace, self.life.header, self.sources)
 
     def values(self, digest: Digest) -> AnyArray | None:
         """Return the bytes of an array that was recorded by its digest, if the run has them anywhere."""

@@ -4,11 +4,14 @@ Outputs (what it told, asked, read from the clock, …) are expected in their or
 offloaded work that is done) are handed in, in theirs, whenever the actor can do nothing without one.
 """
 
+import asyncio
+import builtins
 from collections import deque
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any, TypeVar
 
+from orchestra import errors
 from orchestra.replay.difference import Difference, shown
 from orchestra.trace.effects import (
     Answered,
@@ -150,3 +153,11 @@ def told_of(effect: Effect | None, failure: str = "") -> str:
         case Watched(address=address):
             return f"watched {address}"
     return type(effect).__name__
+
+
+def error_of(kind: str, text: str) -> Exception:
+    """Return the exception of this name, as far as its class is known here."""
+    found = getattr(errors, kind, None) or getattr(builtins, kind, None) or getattr(asyncio, kind, None)
+    if isinstance(found, type) and issubclass(found, Exception):
+        return found(text)
+    return errors.AskFailed(f"{kind}: {text}")

@@ -5,9 +5,7 @@ Everything that comes to it is the script's.
 
 import asyncio
 import bdb
-import builtins
 import contextvars
-import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,10 +20,12 @@ from orchestra.clock import Clock, Handle
 from orchestra.errors import AskFailed
 from orchestra.message import Message, Request
 from orchestra.ref import Ref, speaking
-from orchestra.replay.difference import Difference, Lookup, fields_as_travelled, first_difference, travelled
+from orchestra.replay.difference import Difference, Lookup, fields_as_travelled, first_difference, renamed, travelled
 from orchestra.replay.loop import QuietLoop
 from orchestra.replay.performance import Performance, Said
-from orchestra.replay.script import Input, Key, Script, key_of, told_of
+from orchestra.replay.place import place
+from orchestra.replay.script import Input, Key, Script, error_of, key_of, told_of
+from orchestra.replay.scripted_clock import ScriptedClock, ScriptedTimer
 from orchestra.seeding import generator_for
 from orchestra.trace.effects import (
     Answered,
@@ -54,8 +54,6 @@ _CUT_OFF = frozenset({"Aborted", "_Halted"})
 """The types of failure of an activation that was broken off from outside."""
 _RequestKey = tuple[str, int, int]
 """Sender, number and correlation of a request."""
-_OTHERS_CODE = (str(Path(__file__).resolve().parents[1]), str(Path(asyncio.__file__).parent))
-"""Where code is that is no actor's."""
 _CANCELLED = "CancelledError"
 
 
@@ -85,7 +83,7 @@ class Stage:
     ) -> None:
         self.address = birth.actor
         self.rng = generator_for(header.seed, birth.actor, birth.incarnation)
-        self.clock: Clock = _ScriptedClock(self)
+        self.clock: Clock = ScriptedClock(self)
         self.log: FilteringBoundLogger = structlog.wrap_logger(
             None, processors=[_unsaid], wrapper_class=structlog.make_filtering_bound_logger(0)
         )
@@ -197,7 +195,7 @@ class Stage:
         effect = self._script.take(TimerSet, lambda: str(said), lambda effect: effect.type.name == kind)
         if effect is not None:
             self._same_deed("a timer", effect, (effect.type.name, effect.delay), (kind, float(delay)), said)
-        return _TimerHandle(self)
+        return ScriptedTimer(self)
 
     async def offload(self, function: Callable[..., T], *args: Any) -> T:
         self._offloads += 1
@@ -329,7 +327,7 @@ class Stage:
             return
         future = self._pending[key_of(effect)]
         if isinstance(effect, SendFailed | AskHasFailed):
-            future.set_exception(_error_of(effect.error, effect.text))
+            future.set_exception(error_of(effect.error, effect.text))
         else:
             future.set_result(None)
 
@@ -370,7 +368,7 @@ class Stage:
         self._same_deed("a message", effect, (effect.recipient, effect.type.name), (recipient, kind), said)
         refused = self._script.refused.get(effect.number)
         if refused is not None:
-            raise _error_of(refused.error, refused.text)
+            raise error_of(refused.error, refused.text)
         return effect.number
 
     def _same_deed(
@@ -394,8 +392,8 @@ class Stage:
         difference = first_difference(old, new, tolerance=self._tolerance, values=self._values)
         if difference is None or self.run_directory is None:
             return difference
-        renamed = _renamed(new, str(self.run_directory), self._recorded_directory)
-        return first_difference(old, renamed, tolerance=self._tolerance, values=self._values)
+        as_then = renamed(new, str(self.run_directory), self._recorded_directory)
+        return first_difference(old, as_then, tolerance=self._tolerance, values=self._values)
 
     def _give(self, delivery: Delivery, value: Any) -> None:
         given = travelled(value)
@@ -420,34 +418,8 @@ class Stage:
 
     def _report(self, what: str, difference: Difference) -> None:
         if self._performance.difference is None:
-            at = _place() if asyncio.current_task(self._loop) is not None else ""
+            at = place() if asyncio.current_task(self._loop) is not None else ""
             self._performance.difference = (what, difference, at)
-
-
-class _ScriptedClock:
-    """Tells the time that was told then."""
-
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
-
-    def monotonic(self) -> float:
-        return self._stage.read_monotonic()
-
-    def now(self) -> datetime:
-        return self._stage.read_now()
-
-    def call_later(self, delay: float, call: Callable[[], None]) -> Handle:
-        return self._stage.call_later(delay, call)
-
-
-class _TimerHandle:
-    """A timer that goes off when the record says so."""
-
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
-
-    def cancel(self) -> None:
-        self._stage.timer_cancelled()
 
 
 def _unsaid(logger: WrappedLogger, method: str, given: EventDict) -> NoReturn:
@@ -478,34 +450,3 @@ def _answer_of(effect: AnswerGiven | AnswerRefused) -> dict[str, Any]:
 
 def _type_of(error: Exception | None) -> str:
     return "" if error is None else type(error).__name__
-
-
-def _error_of(kind: str, text: str) -> Exception:
-    """Return the exception of this name, as far as its class is known here."""
-    found = getattr(errors, kind, None) or getattr(builtins, kind, None) or getattr(asyncio, kind, None)
-    if isinstance(found, type) and issubclass(found, Exception):
-        return found(text)
-    return AskFailed(f"{kind}: {text}")
-
-
-def _renamed(value: Any, old: str, new: str) -> Any:
-    match value:
-        case str():
-            return value.replace(old, new)
-        case dict():
-            return {key: _renamed(item, old, new) for key, item in value.items()}
-        case list():
-            return [_renamed(item, old, new) for item in value]
-    return value
-
-
-def _place() -> str:
-    """Return the innermost line of the actor's own that is being run."""
-    frame = sys._getframe(1)
-    while frame.f_code.co_filename.startswith(_OTHERS_CODE):
-        if frame.f_code is QuietLoop.run_ready.__code__ or frame.f_back is None:
-            return ""  # a task of its own that was begun elsewhere
-        frame = frame.f_back
-    file = Path(frame.f_code.co_filename)
-    shown = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
-    return f"{shown}:{frame.f_lineno} in {frame.f_code.co_name}"

@@ -6,9 +6,6 @@ do not change, so they are kept, and written down only if somebody wants to read
 """
 
 import asyncio
-import hashlib
-import inspect
-import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -23,9 +20,11 @@ from orchestra.message import FLAT, Message, Request, size_of
 from orchestra.trace import effects
 from orchestra.trace.encoding import Draft
 from orchestra.trace.keeping import holds_messages, kept, kept_message
+from orchestra.trace.recorded_clock import RecordedClock, RecordedTimer
 from orchestra.trace.recorder import Recorder
 from orchestra.trace.records import Kind
 from orchestra.trace.snapshots import Snapshots
+from orchestra.trace.sources import failure_of, source_hash
 
 if TYPE_CHECKING:
     from orchestra.cell import Cell
@@ -51,7 +50,7 @@ class CellRecorder:
     """Records one actor, incarnation after incarnation."""
 
     def __init__(self, recorder: Recorder, cell: "Cell") -> None:
-        self.clock: Clock = _RecordedClock(self, recorder.clock)
+        self.clock: Clock = RecordedClock(self, recorder.clock)
         """What the actor reads the time from."""
         self._recorder = recorder
         self._sink = recorder.sink
@@ -287,7 +286,7 @@ class CellRecorder:
 
     def timer_handle(self, handle: Handle, number: int) -> Handle:
         """Return what the actor takes its timer back with."""
-        return _TimerHandle(handle, partial(self._effect, effects.TimerCancelled.code, number))
+        return RecordedTimer(handle, partial(self._effect, effects.TimerCancelled.code, number))
 
     async def offloaded(self, work: Awaitable[T]) -> T:
         """Wait for what it offloaded."""
@@ -404,52 +403,3 @@ class CellRecorder:
         clock = self._recorder.tick()
         late = (self._address, self._incarnation, self._n, clock, now, done, self._began)
         self._put((Kind.LATE, self._address, clock, HANDLED_BYTES + weight, *late))
-
-
-class _RecordedClock:
-    """The node's clock, as an actor that is recorded sees it."""
-
-    def __init__(self, recorder: CellRecorder, clock: Clock) -> None:
-        self._recorder = recorder
-        self._clock = clock
-
-    def monotonic(self) -> float:
-        value = self._clock.monotonic()
-        self._recorder.monotonic_read(value)
-        return value
-
-    def now(self) -> datetime:
-        value = self._clock.now()
-        self._recorder.now_read(value)
-        return value
-
-    def call_later(self, delay: float, call: Callable[[], None]) -> Handle:
-        return self._clock.call_later(delay, call)
-
-
-class _TimerHandle:
-    def __init__(self, handle: Handle, told: Callable[[], None]) -> None:
-        self._handle = handle
-        self._told = told
-
-    def cancel(self) -> None:
-        self._told()
-        self._handle.cancel()
-
-
-def source_hash(kind: type) -> str:
-    """Return the SHA-256 of a class's source, in hexadecimal; empty where there is no source to be had."""
-    try:
-        return hashlib.sha256(inspect.getsource(kind).encode()).hexdigest()
-    except (OSError, TypeError):
-        return ""
-
-
-def failure_of(error: BaseException, kind: type) -> list[Any]:
-    """Return the fields of the `Failure` that `error` was to an actor of class `kind`."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = inspect.getsourcefile(kind) if kind.__module__ != "__main__" else None
-    where = next((frame for frame in reversed(frames) if frame.filename == own), frames[-1] if frames else None)
-    told = "".join(traceback.format_exception(error))
-    file, line = (where.filename, where.lineno or 0) if where is not None else ("", 0)
-    return [type(error).__name__, str(error), file, line, told]

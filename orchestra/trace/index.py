@@ -84,14 +84,21 @@ class TraceIndex:
 
     def rows(self, kind: Kind, actor: str | None = None) -> NDArray[np.int64]:
         """Return the rows of the entries of a kind, of all actors or of one, in order."""
-        entries = self.entries
-        chosen = entries["kind"] == kind
         if actor is not None:
-            number = self.address(actor)
-            if number is None:
-                return np.empty(0, np.int64)
-            chosen &= entries["actor"] == number
-        return np.flatnonzero(chosen)
+            return self.rows_of(actor, kind)
+        return np.flatnonzero(self._tables.column("kind") == kind)
+
+    def rows_of(self, actor: str, *kinds: Kind) -> NDArray[np.int64]:
+        """Return the rows of the entries of an actor, of one of `kinds` or of any, in order."""
+        number = self.address(actor)
+        if number is None:
+            return np.empty(0, np.int64)
+        rows = np.flatnonzero(self._tables.column("actor") == number)
+        return rows[np.isin(self._tables.column("kind")[rows], list(map(int, kinds)))] if kinds else rows
+
+    def actors(self) -> set[str]:
+        """Return the addresses of all actors that it tells of."""
+        return {self.addresses[number] for number in np.flatnonzero(np.bincount(self._tables.column("actor")))}
 
     def record(self, row: int, *, resolve: bool = True) -> Record:
         """Return the record of a row; without `resolve`, every large array in it is a `Digest`."""

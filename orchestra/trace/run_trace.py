@@ -64,13 +64,7 @@ class Recording:
     def records_of(self, actor: str, *kinds: Kind) -> Iterator[Record]:
         """Yield the records of an actor that are of one of `kinds`, or of any kind, in order."""
         for index in self.indexes:
-            number = index.address(actor)
-            if number is None:
-                continue
-            chosen = index.entries["actor"] == number
-            if kinds:
-                chosen &= np.isin(index.entries["kind"], [int(kind) for kind in kinds])
-            for row in np.flatnonzero(chosen):
+            for row in index.rows_of(actor, *kinds):
                 yield index.record(int(row))
 
     def notes(self) -> list[str]:
@@ -148,7 +142,7 @@ class RunTrace:
         found: set[str] = set()
         for recording in self.recordings:
             for index in recording.indexes:
-                found |= {index.addresses[number] for number in np.unique(index.entries["actor"])}
+                found |= index.actors()
         return sorted(found)
 
     def lives(self, actor: str | None = None) -> list[Life]:

@@ -14,7 +14,7 @@ from orchestra.trace.layout import DIGEST_BYTES, PREAMBLE, PREFIX
 from orchestra.trace.naming import MessageType
 from orchestra.trace.records import Damage, Kind
 
-MAGIC = b"ORINDEX1"
+MAGIC = b"ORINDEX2"
 CHUNK = 1 << 16
 ENTRY = np.dtype(
     [
@@ -43,6 +43,8 @@ SEND = np.dtype(
 BLOB = np.dtype([("high", "<u8"), ("low", "<u8"), ("begin", "<u8"), ("end", "<u8")])
 _TABLES = {"entries": ENTRY, "sends": SEND, "blobs": BLOB}
 _SENDING = (Sent.code, Asked.code, TimerSet.code)
+_COLUMNS = {"actor": np.dtype("<u4"), "kind": np.dtype("u1")}
+"""Fields of the entries that are kept once more, each by itself, since every question looks through them."""
 MARK = (PREAMBLE.size, 56)
 """The bytes of a trace file by which its index knows it."""
 
@@ -63,6 +65,7 @@ class IndexTables:
         self.closed = False
         """Whether the file ends with a CLOSE."""
         self._count = 0
+        self._columns: dict[str, NDArray[Any]] = {}
         self._rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in _TABLES}
         self._tables: dict[str, list[NDArray[Any]]] = {name: [np.empty(0, dtype)] for name, dtype in _TABLES.items()}
 
@@ -94,6 +97,13 @@ class IndexTables:
             found[:] = [joined]
         return found[0]
 
+    def column(self, name: str) -> NDArray[Any]:
+        """Return the field `actor` or `kind` of all entries, contiguous."""
+        found = self._columns.get(name)
+        if found is None or len(found) < self._count:
+            found = self._columns[name] = np.ascontiguousarray(self.table("entries")[name])
+        return found
+
     def save(self, trace: Path, mark: bytes) -> None:
         """Keep all that beside a trace file of which `mark` are the bytes; where that cannot be, it is not kept."""
         found = [damage for damage in self.damages if damage.offset < self.scanned]
@@ -118,8 +128,8 @@ class IndexTables:
         try:
             with temporary.open("wb") as file:
                 file.write(begins + bytes(-len(begins) % 16))
-                for table in tables:
-                    file.write(np.ascontiguousarray(table).tobytes())
+                for table in (*tables, *map(self.column, _COLUMNS)):
+                    file.write(np.ascontiguousarray(table).data)
             temporary.replace(path)
         except OSError:
             temporary.unlink(missing_ok=True)  # a folder that cannot be written to: it is built each time
@@ -152,6 +162,12 @@ class IndexTables:
                 size = told["rows"][name] * dtype.itemsize
                 made._tables[name] = [memory[position : position + size].view(dtype)]
                 position += size
+            for name, plain in _COLUMNS.items():
+                size = told["rows"]["entries"] * plain.itemsize
+                made._columns[name] = memory[position : position + size].view(plain)
+                position += size
+            if position != len(memory):
+                return None
             made.types = {
                 int(number): MessageType(tag, bytes.fromhex(fingerprint), tuple(fields), request)
                 for number, (tag, fingerprint, fields, request) in told["types"].items()
