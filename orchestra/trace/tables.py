@@ -43,7 +43,7 @@ SEND = np.dtype(
 BLOB = np.dtype([("high", "<u8"), ("low", "<u8"), ("begin", "<u8"), ("end", "<u8")])
 _TABLES = {"entries": ENTRY, "sends": SEND, "blobs": BLOB}
 _SENDING = (Sent.code, Asked.code, TimerSet.code)
-_COLUMNS = {"actor": np.dtype("<u4"), "kind": np.dtype("u1")}
+_COLUMNS: dict[str, np.dtype[Any]] = {"actor": np.dtype("<u4"), "kind": np.dtype("u1")}
 """Fields of the entries that are kept once more, each by itself, since every question looks through them."""
 MARK = (PREAMBLE.size, 56)
 """The bytes of a trace file by which its index knows it."""
