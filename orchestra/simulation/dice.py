@@ -18,6 +18,7 @@ class Dice:
     def __init__(self, seed: int) -> None:
         self._rng = np.random.Generator(np.random.PCG64DXSM(seed))
         self._numbers = self._batches()
+        self._bytes = b""
 
     def _batches(self) -> Iterator[float]:
         while True:
@@ -45,4 +46,7 @@ class Dice:
 
     def bytes(self, n: int) -> bytes:
         """Return `n` bytes: what a simulated node takes for secret."""
-        return self._rng.bytes(n)
+        if len(self._bytes) < n:
+            self._bytes = self._rng.bytes(max(BATCH, n))
+        drawn, self._bytes = self._bytes[:n], self._bytes[n:]
+        return drawn

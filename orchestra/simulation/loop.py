@@ -37,6 +37,8 @@ OFFLOADED_S = 5e-3
 PATIENCE = 200_000
 """Callbacks at one moment of virtual time after which it is taken for granted that they go on for ever."""
 RECENT = 30
+EVENTS = 4096
+"""Events that the fingerprint takes in at once."""
 
 _ASYNCIO = str(Path(asyncio.__file__).parent)
 
@@ -121,7 +123,10 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._broken: BaseException | None = None
         self._tasks: dict[Strand, list[asyncio.Task[Any]]] = {}
         self._schedule = hashlib.blake2b(digest_size=16)
-        self._recent: deque[str] = deque(maxlen=RECENT)
+        self._events: list[tuple[float, str, str]] = []
+        """What has happened since the fingerprint was last taken, and a little before."""
+        self._told = 0
+        """How much of that is in the fingerprint."""
         self._burying = False
 
     # What asyncio asks of a loop
@@ -258,18 +263,24 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     @property
     def digest(self) -> str:
         """A fingerprint of all that has happened so far, and in which order."""
+        self._take_fingerprint()
         return self._schedule.hexdigest()
 
     @property
     def recent(self) -> list[str]:
         """The last things that happened."""
-        return list(self._recent)
+        return [f"{now:.6f} {strand}: {what}" for now, strand, what in self._events[-RECENT:]]
 
     def note(self, strand: Strand, what: str) -> None:
         """Write down that something happened."""
-        line = f"{self._now:.6f} {strand.name}: {what}"
-        self._schedule.update(line.encode())
-        self._recent.append(line)
+        self._events.append((self._now, strand.name, what))
+        if len(self._events) >= EVENTS:
+            self._take_fingerprint()
+
+    def _take_fingerprint(self) -> None:
+        self._schedule.update(repr(self._events[self._told :]).encode())
+        self._events = self._events[-RECENT:]
+        self._told = len(self._events)
 
     def here(self) -> Strand:
         """Return the strand that is running."""
