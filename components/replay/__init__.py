@@ -16,6 +16,7 @@ from components.replay.invalid import InvalidExperience, NameTaken, UnknownClien
 from components.replay.limiter import SampleToInsertRatio
 from components.replay.priorities import Priorities
 from components.replay.prioritized import PrioritizedEpisodeReplay, PrioritizedTransitions
+from components.replay.ranks import RankedPriorities
 from components.replay.selectors import (
     FifoSelector,
     HighestSelector,
@@ -76,6 +77,7 @@ __all__ = [
     "PrioritizedEpisodeReplay",
     "PrioritizedSelector",
     "PrioritizedTransitions",
+    "RankedPriorities",
     "ReplayClient",
     "ReplayProxy",
     "ReplayServer",

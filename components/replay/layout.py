@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from components.replay.invalid import InvalidExperience
-from components.replay.prioritized import PrioritizedTransitions
+from components.replay.prioritized import PrioritizedTransitions, Variant
 from components.replay.transitions import Field, NStep, Transitions
 from components.replay.windows import FrameStack, Rollout, Window
 
@@ -40,6 +40,8 @@ class Layout:
     """As for `Priorities`, like all that follow; 0 draws uniformly."""
     epsilon: float = 1e-6
     decay: float = 1.0
+    variant: Variant = "proportional"
+    """As for `PrioritizedTransitions`. Each client's memory ranks its own."""
     n_step: NStep | None = None
     """As for `Transitions`."""
     window: Window | None = None
@@ -66,6 +68,7 @@ class Layout:
             alpha=self.alpha,
             epsilon=self.epsilon,
             decay=self.decay,
+            variant=self.variant,
             n_step=self.n_step,
             window=self.window,
             slabs=1,  # what is drawn is copied out at once
@@ -87,7 +90,10 @@ class Layout:
 
     def to_plain(self) -> dict[str, Any]:
         """Return it in values that a message can carry."""
-        plain = {name: getattr(self, name) for name in ("capacity", "kept_by", "chunk", "alpha", "epsilon", "decay")}
+        plain = {
+            name: getattr(self, name)
+            for name in ("capacity", "kept_by", "chunk", "alpha", "epsilon", "decay", "variant")
+        }
         plain["fields"] = {
             name: [np.dtype(dtype).str, list(shape), finite] for name, (dtype, shape, finite) in self.fields.items()
         }

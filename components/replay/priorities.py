@@ -111,6 +111,9 @@ class Priorities:
                 if self._least is not None:
                     self._least.fill(begin, stop, weight if weight > 0 else np.inf)
 
+    def freshen(self) -> None:
+        """Bring weights up to date that depend on what happened to others; here none do."""
+
     def draw(
         self, batch_size: int, rng: np.random.Generator
     ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float64]]:
@@ -121,6 +124,7 @@ class Priorities:
         Raises:
             ValueError: nothing has weight.
         """
+        self.freshen()
         if not self._sums.folded > 0:
             raise ValueError("expected something with weight to draw, got none")
         slots = self._sums.find((np.arange(batch_size) + rng.random(batch_size)) / batch_size)
@@ -147,6 +151,9 @@ class Priorities:
             number = float(stock.read(name, np.float64, ()))
             if not (0.0 <= number <= most and np.isfinite(number)):
                 raise CheckpointError(f"{name}: expected a finite number in [0, {most}], got {number}")
+        self._check_weights(stock, held)
+
+    def _check_weights(self, stock: Stock, held: int) -> None:
         weights = stock.read("weights", np.float64, (held,))
         if held and not (weights.min() >= 0 and weights.max() < LARGEST_SUM / self.capacity):
             raise CheckpointError(f"weights: expected numbers of at least 0 with a finite sum, got {weights}")
@@ -155,6 +162,9 @@ class Priorities:
         """Take over arrays that have been checked."""
         self.beta, self.largest = (float(stock.read(name, np.float64, ())) for name in ("beta", "largest"))
         self.clear(0, self.capacity)
+        self._take_weights(stock, held)
+
+    def _take_weights(self, stock: Stock, held: int) -> None:
         self.set(np.arange(held), stock.read("weights", np.float64, (held,)))
 
     def check_valid(self) -> list[str]:
@@ -207,6 +217,7 @@ class Prioritized(Checkpointed):
         """
         if size < 0:
             raise ValueError(f"size: expected at least 0, got {size}")
+        self.priorities.freshen()
         total, slots, weights = self.priorities.total, np.zeros(0, np.int64), np.zeros(0)
         if total > 0 and size:
             slots, _, weights = self.priorities.draw(size, rng)

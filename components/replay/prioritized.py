@@ -11,11 +11,35 @@ from components.replay.checkpoint import Stock
 from components.replay.episodes import EpisodeReplay
 from components.replay.invalid import check_indices
 from components.replay.priorities import Priorities, Prioritized
+from components.replay.ranks import RankedPriorities
 from components.replay.transitions import Field, NStep, Transitions
 from components.replay.windows import Window
 
 if TYPE_CHECKING:  # the one brings a compiler along, the other torch, and memories work without either
     from components.envs.base import EnvSpec
+
+
+Variant = Literal["proportional", "rank"]
+"""What the weight of an item is made of: its priority, or where that stands among all."""
+
+
+def _priorities(
+    capacity: int,
+    variant: Variant,
+    *,
+    alpha: float,
+    beta: float,
+    epsilon: float,
+    normalize: Literal["batch", "buffer"],
+    decay: float,
+) -> Priorities:
+    if variant not in ("proportional", "rank"):
+        raise ValueError(f"variant: expected proportional or rank, got {variant!r}")
+    if variant == "proportional":
+        return Priorities(capacity, alpha=alpha, beta=beta, epsilon=epsilon, normalize=normalize, decay=decay)
+    if decay != 1.0:
+        raise ValueError(f"decay: expected 1 with ranks, which a draw does not change, got {decay}")
+    return RankedPriorities(capacity, alpha=alpha, beta=beta, normalize=normalize)
 
 
 class PrioritizedTransitions(Prioritized, Transitions):
@@ -33,6 +57,8 @@ class PrioritizedTransitions(Prioritized, Transitions):
         epsilon: keeps a row whose priority is 0 within reach.
         normalize: what importance weights are divided by.
         decay: what drawing a row does to its weight.
+        variant: `proportional`, or by `rank` among all, as `RankedPriorities` says; then epsilon does not count, and
+            decay is 1.
         n_step: as for `Transitions`.
         window: as for `Transitions`.
         slabs: as for `Transitions`.
@@ -52,6 +78,7 @@ class PrioritizedTransitions(Prioritized, Transitions):
         epsilon: float = 1e-6,
         normalize: Literal["batch", "buffer"] = "batch",
         decay: float = 1.0,
+        variant: Variant = "proportional",
         n_step: NStep | None = None,
         window: Window | None = None,
         slabs: int = 2,
@@ -59,8 +86,8 @@ class PrioritizedTransitions(Prioritized, Transitions):
     ) -> None:
         super().__init__(fields, capacity, n_step=n_step, window=window, slabs=slabs, folder=folder)
         self.stale_updates = 0
-        self.priorities = Priorities(
-            capacity, alpha=alpha, beta=beta, epsilon=epsilon, normalize=normalize, decay=decay
+        self.priorities = _priorities(
+            capacity, variant, alpha=alpha, beta=beta, epsilon=epsilon, normalize=normalize, decay=decay
         )
 
     def insert(self, rows: Mapping[str, NDArray[Any]], priorities: NDArray[np.floating[Any]] | None = None) -> None:
@@ -174,6 +201,8 @@ class PrioritizedEpisodeReplay(Prioritized, EpisodeReplay):
         epsilon: keeps an episode whose priority is 0 within reach.
         normalize: what importance weights are divided by.
         decay: what drawing an episode does to its weight.
+        variant: `proportional`, or by `rank` among all, as `RankedPriorities` says; then epsilon does not count, and
+            decay is 1.
         slabs: as for `EpisodeReplay`.
         folder: as for `EpisodeReplay`.
 
@@ -191,13 +220,14 @@ class PrioritizedEpisodeReplay(Prioritized, EpisodeReplay):
         epsilon: float = 1e-6,
         normalize: Literal["batch", "buffer"] = "batch",
         decay: float = 1.0,
+        variant: Variant = "proportional",
         slabs: int = 2,
         folder: str | Path | None = None,
     ) -> None:
         super().__init__(spec, capacity, slabs=slabs, folder=folder)
         self.stale_updates = 0
-        self.priorities = Priorities(
-            capacity, alpha=alpha, beta=beta, epsilon=epsilon, normalize=normalize, decay=decay
+        self.priorities = _priorities(
+            capacity, variant, alpha=alpha, beta=beta, epsilon=epsilon, normalize=normalize, decay=decay
         )
 
     def insert(
