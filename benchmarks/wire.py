@@ -9,6 +9,8 @@
 - ask, TCP, 100 at once: against the same baseline, one at a time, since it has no way to tell answers apart.
 - arrays, TCP:         messages with one float32 array. Baseline: `sendall` and `recv_into` on blocking sockets.
 
+Lines without a baseline tell the processor time of sender and receiver for a message; it includes making the message.
+
 The message has six plain fields, about 100 bytes when packed. Each pair is measured in turn, and medians are printed.
 """
 
@@ -32,7 +34,7 @@ from orchestra.run import run_loop, seldom_collected
 
 SECRET = "ORCHESTRA_WIRE_SECRET"
 FRAME = 160
-"""Bytes of a frame of the baseline: what one of the messages below takes."""
+"""Bytes of a frame of the baseline: what one of the messages below takes where it travels alone."""
 MIB = 1 << 20
 
 
