@@ -1,7 +1,7 @@
 """What was closed, and must not be used any more."""
 
 from types import TracebackType
-from typing import Self
+from typing import NoReturn, Self
 
 
 class Closed(RuntimeError):
@@ -9,26 +9,33 @@ class Closed(RuntimeError):
 
 
 class Closable:
-    """A memory that lets go of what it holds when it is closed: by `close`, or at the end of a `with` block."""
+    """What lets go of its memory when it is closed: by `close`, or at the end of a `with` block.
+
+    Every public method raises `Closed` from then on; what it would cost to look each time is not paid.
+    """
 
     closed = False
-    """Whether it was closed; all that it can then be asked for raises `Closed`."""
+    """Whether it was closed."""
 
     def close(self) -> None:
-        """Let go of what is held; of batches that were drawn nothing changes. Closing again does nothing."""
-        if not self.closed:
-            self.closed = True
-            self._release()
+        """Let go of what is held; batches that were drawn stay as they are. Closing again does nothing."""
+        if self.closed:
+            return
+        self.closed = True
+        for name in dir(type(self)):
+            if not name.startswith("_") and name != "close" and callable(getattr(type(self), name)):
+                setattr(self, name, self._refuse)
+        self._release()
 
     def _release(self) -> None:
         """Let go of what is held."""
 
-    def _check_open(self) -> None:
-        if self.closed:
-            raise Closed(f"{type(self).__name__}: expected one that is open, it was closed")
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise Closed(f"{type(self).__name__}: expected one that is open, it was closed")
 
     def __enter__(self) -> Self:
-        self._check_open()
+        if self.closed:
+            self._refuse()
         return self
 
     def __exit__(

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from components.replay.checkpoint import Checkpointed, CheckpointError, Column, Stock
+from components.replay.closed import Closable
 from components.replay.invalid import InvalidExperience, check_array, check_indices, check_priorities, describe
 from components.replay.storage import Slabs, allocate
 
@@ -36,7 +37,7 @@ class Sampled:
     generations: NDArray[np.int64]  # (E,): differs from one episode to the next that is kept under the same index
 
 
-class EpisodeReplay(Checkpointed):
+class EpisodeReplay(Closable, Checkpointed):
     """The last `capacity` episodes, drawn uniformly and without repetition within a batch, as PyMARL does.
 
     Memory follows the real lengths: frames of all episodes lie back to back in one ring, which is doubled while it is
@@ -301,6 +302,10 @@ class EpisodeReplay(Checkpointed):
         self._starts[slots], self._lengths[slots] = np.cumsum(n_frames) - n_frames, lengths
         self._terminated[slots], self._generations[slots] = stock.read("terminated", np.bool_, (held,)), serials
         self._used, self._head, self.inserted = used, used % self._n_frames, inserted
+
+    def _release(self) -> None:
+        self._ring = {}
+        self.slabs = Slabs(1)
 
     def check_valid(self) -> list[str]:
         """Return what is wrong with the books, one sentence each; nothing if all is well."""

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from components.replay.closed import Closable
 from components.replay.storage import LINE
 
 
@@ -25,8 +26,10 @@ class Place(NamedTuple):
     shape: tuple[int, ...]
 
 
-class SharedArena:
+class SharedArena(Closable):
     """One piece of shared memory, out of which arrays are handed one after another.
+
+    Once it is closed, arrays that were handed out stay valid for as long as they are used.
 
     Whoever makes it writes, and hands its socket's other end the arena; who receives it can but read. Both agree by
     messages of their own on when an array may be read, and when it may be written again.
@@ -124,17 +127,8 @@ class SharedArena:
         arena._map(fds[0], mmap.PROT_READ)
         return arena
 
-    def close(self) -> None:
-        """Let go of the file; arrays that were handed out stay valid for as long as they are used."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def _release(self) -> None:  # arrays that were handed out keep the memory, which needs no file
+        os.close(self._fd)
 
     def __repr__(self) -> str:
         return f"<SharedArena {self._taken:,} of {self.n_bytes:,} bytes>"

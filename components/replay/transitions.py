@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from components.replay.checkpoint import Checkpointed, Column, Stock
+from components.replay.closed import Closable
 from components.replay.invalid import InvalidExperience, describe
 from components.replay.storage import Slabs, allocate
 from components.replay.windows import FrameStack, Rollout, Window, check_window, rows_of
@@ -69,7 +70,7 @@ class SampledTransitions:
     weights: NDArray[np.float32]  # (B,): importance weights; 1 where draws are uniform
 
 
-class Transitions(Checkpointed):
+class Transitions(Closable, Checkpointed):
     """The last `capacity` transitions, drawn uniformly and with repetition.
 
     Every field is one array, so a batch is one gather for each of them.
@@ -388,6 +389,10 @@ class Transitions(Checkpointed):
         for name, array in self._ring.items():
             stock.read_into(f"rows/{name}", array[: min(inserted, self.capacity)])
         self.inserted = inserted
+
+    def _release(self) -> None:
+        self._ring = {}
+        self.slabs = Slabs(1)
 
     def check_valid(self) -> list[str]:
         """Return what is wrong with the books, one sentence each; nothing if all is well."""
