@@ -1,17 +1,26 @@
 """One gradient step of `Qmix` against the classic implementation: a loop over time steps, padding and a mask.
 
-    python benchmarks/learner.py --threads 1
+    python benchmarks/learner.py
 
 The classic learner is written as PyMARL's is: one GRU cell called per time step, inputs concatenated with one-hot
 vectors, four hypernetworks, everything computed for the padding too and masked in the loss. Both get the same batches
 and start from equal parameters; that their losses agree is checked before anything is timed. Rounds alternate, so that
 what else the machine does falls on both.
+
+Batches of 32 episodes of 8m: all of one length; as played by agents that explore; and the same drawn from a replay
+memory, which in the classic implementation holds every episode in its full length of 120 steps.
+
+*share* is the arithmetic that the steps of a batch need, padding left out, over the time, as a part of the rate at
+which this machine multiplies large matrices. *bound* is how many times as fast as the classic implementation a step
+would be that did this arithmetic at that rate and nothing else. Time is that of the processor with one thread, so that
+others on the same machine disturb it less, and of the clock with more; with more, others must be quiet.
 """
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 from statistics import median
-from time import perf_counter
+from time import perf_counter, thread_time
 
 import numpy as np
 import torch
@@ -19,8 +28,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import elu, one_hot
 
+from components.envs import Skirmish
 from components.envs.base import EnvSpec
 from components.policies import EpisodeBatch, Qmix
+from components.replay import EpisodeReplay
+from components.rollout import Rollout
 
 
 class ClassicAgent(nn.Module):
@@ -150,47 +162,149 @@ def random_batch(spec: EnvSpec, lengths: NDArray[np.int32], rng: np.random.Gener
     )
 
 
-def compare(spec: EnvSpec, lengths: NDArray[np.int32], label: str, rounds: int) -> None:
-    batch = random_batch(spec, lengths, np.random.default_rng(0))
-    ours = Qmix(spec)
-    classic = ClassicLearner(spec, ours)
-    loss, classic_loss = float(ours.td_loss(batch).loss.detach()), float(classic.loss(batch).detach())
-    assert abs(loss - classic_loss) < 1e-4 * classic_loss, (loss, classic_loss)
-    learners: tuple[Callable[[EpisodeBatch], object], ...] = (ours.learn, classic.learn)
+class ClassicMemory:
+    """Episodes in their full length, as PyMARL's replay buffer holds them."""
+
+    def __init__(self, episodes: EpisodeBatch, limit: int) -> None:
+        self.lengths, self.terminated, self.weights = episodes.lengths, episodes.terminated, episodes.weights
+        self.arrays = {}
+        for name, extra in (("obs", 1), ("state", 1), ("available", 1), ("actions", 0), ("reward", 0)):
+            held = getattr(episodes, name)
+            self.arrays[name] = np.zeros((len(held), limit + extra, *held.shape[2:]), held.dtype)
+            self.arrays[name][:, : held.shape[1]] = held
+
+    def sample(self, n: int, rng: np.random.Generator) -> EpisodeBatch:
+        drawn = rng.choice(len(self.lengths), n, replace=False)
+        longest = int(self.lengths[drawn].max())
+        arrays = {name: array[drawn] for name, array in self.arrays.items()}
+        return EpisodeBatch(
+            obs=arrays["obs"][:, : longest + 1],
+            state=arrays["state"][:, : longest + 1],
+            available=arrays["available"][:, : longest + 1],
+            actions=arrays["actions"][:, :longest],
+            reward=arrays["reward"][:, :longest],
+            lengths=self.lengths[drawn],
+            terminated=self.terminated[drawn],
+            weights=self.weights[drawn],
+        )
+
+
+def played(spec: EnvSpec, episodes: int) -> EpisodeReplay:
+    """Return a replay memory with so many episodes of agents that explore all of the time."""
+    replay = EpisodeReplay(spec, episodes)
+    rollout = Rollout(Skirmish(spec.name, 64, seed=0), Qmix(spec), np.random.default_rng(0))
+    while len(replay) < episodes:
+        ended = rollout.collect(8, epsilon=1.0)
+        if ended is not None:
+            frames = (ended.obs, ended.state, ended.available)
+            replay.insert(*frames, ended.actions, ended.reward, ended.terminated, ended.lengths)
+    rollout.close()
+    return replay
+
+
+def needed_gflop(like: Qmix, lengths: NDArray[np.int32]) -> float:
+    """Return what the matrix products of a gradient step amount to, in 10⁹ operations, without padding."""
+    spec, h = like.spec, like.hidden_size
+    steps = int(lengths.sum())
+    rows = (steps + len(lengths)) * spec.n_agents
+    embed, gru, head = spec.obs_size * h, 6 * h * h, h * spec.n_actions
+    hyper, mix = like.hypernet_size, like.mixer_embed
+    first = spec.state_size * (2 * hyper + 2 * mix)
+    rest = hyper * (spec.n_agents + 1) * mix + mix + (spec.n_agents + 1) * mix
+    # Forward twice, for the target network too; backward to the weights, and to the inputs but those of the batch.
+    agent = 2 * (embed + gru + head) + (embed + gru + head) + (gru + head)
+    mixer = 2 * (first + rest) + (first + rest) + rest
+    return 2e-9 * (rows * agent + steps * mixer)
+
+
+def matmul_rate() -> float:
+    """Return at how many 10⁹ operations per second large matrices are multiplied here, in single precision."""
+    n = 1536
+    a, b, c = (torch.randn(n, n) for _ in range(3))
+    seconds = []
+    for _ in range(8):
+        since = now()
+        torch.mm(a, b, out=c)
+        seconds.append(now() - since)
+    return 2e-9 * n**3 / min(seconds)
+
+
+def now() -> float:
+    return thread_time() if torch.get_num_threads() == 1 else perf_counter()
+
+
+def compare(
+    label: str,
+    gflop: float,
+    rate: float,
+    rounds: int,
+    ours: Callable[[], object],
+    classic: Callable[[], object],
+) -> None:
+    """Time both in turn, and print a line."""
     seconds: tuple[list[float], ...] = ([], [])
     for turn in range(rounds + 2):
-        for learn, spent in zip(learners, seconds, strict=True):
-            start = perf_counter()
-            learn(batch)
+        for learn, spent in zip((ours, classic), seconds, strict=True):
+            since = now()
+            learn()
             if turn >= 2:
-                spent.append(perf_counter() - start)
-    fast, slow = (1e3 * median(spent) for spent in seconds)
+                spent.append(now() - since)
+    fast, slow = (median(spent) for spent in seconds)
+    least = gflop / rate
     print(
-        f"{label:<34} {len(lengths)} episodes, mean length {lengths.mean():5.1f} of {lengths.max():3d}: "
-        f"ours {fast:6.1f} ms, classic {slow:6.1f} ms, ratio {slow / fast:.2f}"
+        f"{label:<42}{1e3 * fast:7.1f}{1e3 * slow:9.1f}{slow / fast:7.2f}"
+        f"{least / fast:10.0%}{least / slow:7.0%}{slow / least:7.1f}"
     )
+
+
+def measure(threads: int, spec: EnvSpec, replay: EpisodeReplay, rounds: int) -> None:
+    """Print the lines of so many threads."""
+    torch.set_num_threads(threads)
+    rate, rng = matmul_rate(), np.random.default_rng(1)
+    print(f"\n{threads} thread{'s'[: threads - 1]}, matrix multiplication at {rate:.0f} GFLOP/s")
+    print(f"{'':<42}{'ours':>7}{'classic':>9}{'ratio':>7}{'share':>10}{'share':>7}{'bound':>7}")
+    ours = Qmix(spec)
+    classic = ClassicLearner(spec, ours)
+    episodes = replay.sample(len(replay), rng).batch
+    memory = ClassicMemory(episodes, spec.episode_limit)
+    straggler = np.full(32, 25, np.int32)
+    straggler[0] = spec.episode_limit
+    for label, batch in (
+        ("all of one length", random_batch(spec, np.full(32, 60, np.int32), rng)),
+        ("as played", memory.sample(32, rng)),
+        ("one to the limit", random_batch(spec, straggler, rng)),
+    ):
+        lengths = batch.lengths
+        loss, expected = float(ours.td_loss(batch).loss.detach()), float(classic.loss(batch).detach())
+        assert abs(loss - expected) < 1e-4 * expected, (loss, expected)
+        label = f"{label}, {lengths.mean():.1f} of {lengths.max()} steps"
+        gflop = needed_gflop(ours, lengths)
+        compare(label, gflop, rate, rounds, partial(Qmix(spec).learn, batch), partial(classic_of(spec).learn, batch))
+    compare(
+        f"as played, drawn, {episodes.lengths.mean():.1f} steps",
+        needed_gflop(ours, np.full(32, round(episodes.lengths.mean()), np.int32)),
+        rate,
+        2 * rounds,
+        lambda: ours.learn(replay.sample(32, rng).batch),
+        lambda: classic.learn(memory.sample(32, rng)),
+    )
+
+
+def classic_of(spec: EnvSpec) -> ClassicLearner:
+    return ClassicLearner(spec, Qmix(spec))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=11)
     args = parser.parse_args()
-    torch.set_num_threads(args.threads)
-    print(f"{args.threads} thread(s), torch {torch.__version__}, medians of {args.rounds} rounds in turns")
-    eight = EnvSpec("8m", n_agents=8, n_actions=14, obs_size=80, state_size=168, episode_limit=120)
-    three = EnvSpec("3m", n_agents=3, n_actions=9, obs_size=30, state_size=48, episode_limit=60)
-    rng = np.random.default_rng(1)
-
-    def between(low: int, high: int, n: int = 32) -> NDArray[np.int32]:
-        return rng.integers(low, high + 1, n).astype(np.int32)
-
-    compare(eight, np.full(32, 60, np.int32), "8m, all of one length", args.rounds)
-    compare(eight, between(30, 60), "8m, 30 to 60 steps", args.rounds)
-    straggler = between(20, 40)
-    straggler[0] = 120
-    compare(eight, straggler, "8m, 20 to 40 steps, one to the limit", args.rounds)
-    compare(three, between(15, 40), "3m, 15 to 40 steps", args.rounds)
+    print(f"torch {torch.__version__}, ms per gradient step of 32 episodes, medians of {args.rounds} rounds in turns")
+    env = Skirmish("8m")
+    env.prepare()
+    replay = played(env.spec, 256)
+    for threads in args.threads:
+        measure(threads, env.spec, replay, args.rounds)
 
 
 if __name__ == "__main__":
