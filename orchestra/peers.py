@@ -351,6 +351,8 @@ class Peers:
             raise Unreachable(f"there is no node {peer!r}: {node.name} is alone")
         if self._join is None:
             address = await node.directory.lookup(peer)
+        elif self.root not in self._links:
+            raise Unreachable(f"{peer} cannot be found: the root is gone")  # and it will not come back
         else:
             # As the node, not as the actor whose message had to be sent, which is not what waits for this answer.
             address = await node.asks.ask(f"{node.name}/outside", f"{self.root}/{DIRECTORY}", LookupMsg(node=peer), ())

@@ -280,6 +280,20 @@ def test_asking_nobody_is_an_error_here_and_elsewhere(run: Run) -> None:
     run(main())
 
 
+def test_who_has_lost_the_root_finds_nobody_any_more_and_does_not_wait(run: Run) -> None:
+    async def main() -> None:
+        async with pair() as (root, leaf):
+            await root.stop()
+            assert "the root is gone" in await leaf.stop_requested
+            for address in ("root/book", "elsewhere/book"):
+                with pytest.raises(Unreachable, match="cannot be found: the root is gone"):
+                    await leaf.ref(address).tell(NoteMsg(n=1))
+                with pytest.raises(Unreachable, match="cannot be found: the root is gone"):
+                    await leaf.ref(address).ask(NotesMsg())
+
+    run(main())
+
+
 def test_telling_nobody_on_another_node_is_a_dead_letter_there(run: Run) -> None:
     async def main() -> None:
         async with pair() as (root, leaf):
