@@ -1,7 +1,10 @@
 """The debugging tutorials work as they are written, and print what they say."""
 
+import glob
+import multiprocessing
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -9,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from orchestra.cli import program
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = (ROOT / "docs" / "debugging.md").read_text()
@@ -46,37 +51,52 @@ def essence(line: str) -> str:
     return line[:40] if "…" in line else line  # what is cut off at the end of a line depends on its figures
 
 
+def carry_out(words: list[str], folder: str, streams: list[str]) -> None:
+    """Be a command, in a process forked for it, that reads from and writes to these files."""
+    os.chdir(folder)
+    os.environ |= {"PYTHONPATH": str(ROOT), "COLUMNS": "120"}
+    for number, path in enumerate(streams):
+        os.dup2(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC * (number > 0)), number)
+    sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115 (for as long as it lives)
+    sys.argv = words
+    if words[0] == "orchestra":
+        program()
+    assert words[0] == "pytest"
+    sys.path.insert(0, str(ROOT))
+    code = pytest.main(["-p", "no:cacheprovider", "-p", "no:randomly", *words[1:]])
+    sys.stdout.flush()
+    os._exit(int(code))
+
+
 class Checkout:
-    """A copy of what the tutorials use, and a shell in it."""
+    """A copy of what the tutorials use, and a shell in it.
+
+    Its commands are processes of their own, forked from one that has imported what they import: a dozen of them would
+    spend most of their time with that.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         for name in ("docs", "experiments"):
             shutil.copytree(ROOT / name, folder / name)
-        programs = folder / "bin"
-        programs.mkdir()
-        for name, module in (("orchestra", "orchestra"), ("pytest", "pytest -p no:cacheprovider -p no:randomly")):
-            (programs / name).write_text(f'#!/bin/sh\nexec {sys.executable} -m {module} "$@"\n')
-            (programs / name).chmod(0o755)
-        path = f"{programs}:{os.environ['PATH']}"
-        self._environment = {
-            **os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "120",
-        }  # fmt: skip
+        self._forking = multiprocessing.get_context("forkserver")
+        self._forking.set_forkserver_preload(["orchestra.cli", "components", "pytest", "torch"])
 
     def type(self, typed: Typed) -> str:
-        ended = subprocess.run(
-            ["bash", "-c", typed.command],
-            cwd=self.folder,
-            env=self._environment,
-            input="".join(f"{key}\n" for key in typed.keys),
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert ended.returncode in (0, 1), ended.stderr
-        assert "Traceback" not in ended.stderr
-        return ended.stdout
+        words = [each for word in shlex.split(typed.command.replace("\\\n", " ")) for each in self._expanded(word)]
+        streams = [self.folder / f"typed.{name}" for name in ("in", "out", "err")]
+        streams[0].write_text("".join(f"{key}\n" for key in typed.keys))
+        process = self._forking.Process(target=carry_out, args=(words, str(self.folder), [str(s) for s in streams]))
+        process.start()
+        process.join(120.0)
+        out, err = (stream.read_text() for stream in streams[1:])
+        assert process.exitcode in (0, 1), f"{typed.command}\nends with {process.exitcode}\n{out}\n{err}"
+        assert "Traceback" not in err, err
+        return out
+
+    def _expanded(self, word: str) -> list[str]:
+        """What a shell makes of a word: `dedup/*/*` is a run's folder."""
+        return sorted(glob.glob(word, root_dir=self.folder)) if word.endswith("/*/*") else [word]
 
     def mend(self, block: str) -> None:
         """Carry out a change of one line."""
