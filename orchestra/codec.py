@@ -8,6 +8,7 @@ import enum
 import math
 import struct
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import repeat
 from pathlib import PurePath
 from typing import Any
@@ -26,6 +27,10 @@ REF = 2
 ALIGNMENT = 16
 MAX_ARRAYS = 1024
 MAX_RANK = 8
+SHAPES = 4096
+"""Dtypes and shapes of arrays whose markers are remembered: most messages have those of the one before."""
+SMALL = 8 << 10
+"""Bytes of a payload that is copied into its frame, and out of what was received: to refer to it would take longer."""
 DTYPES = tuple(
     np.dtype(name) for name in ("bool", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16")
 )
@@ -96,13 +101,20 @@ class _Aside:
         raise TypeError(f"a {type(value).__name__} cannot travel in a message: {value!r:.80}")
 
     def _set_aside(self, array: AnyArray) -> msgpack.ExtType:
-        number = _NUMBER.get(array.dtype)
-        if number is None:
-            raise TypeError(f"an array of dtype {array.dtype} cannot travel in a message")
+        marker = _marker(array.dtype, array.shape)
         if not (array.flags.c_contiguous and is_frozen(array)):
             array = frozen_copy(array)
         self.arrays.append(array)
-        return msgpack.ExtType(ARRAY, struct.pack(f"<B{array.ndim}Q", number, *array.shape))
+        return marker
+
+
+@lru_cache(SHAPES)
+def _marker(dtype: np.dtype[Any], shape: tuple[int, ...]) -> msgpack.ExtType:
+    """What stands for an array of this dtype and shape in a header."""
+    number = _NUMBER.get(dtype)
+    if number is None:
+        raise TypeError(f"an array of dtype {dtype} cannot travel in a message")
+    return msgpack.ExtType(ARRAY, struct.pack(f"<B{len(shape)}Q", number, *shape))
 
 
 def fields_of(message: Message) -> dict[str, Any]:
@@ -119,7 +131,7 @@ def values_of(message: Message) -> list[Any]:
 
 def payload_size(arrays: Sequence[AnyArray]) -> int:
     """Return the bytes that `arrays` take behind a header, padding included."""
-    return sum(_padded(array.nbytes) for array in arrays)
+    return sum([_padded(array.nbytes) for array in arrays])
 
 
 def payload_buffers(arrays: Sequence[AnyArray]) -> list[Buffer]:
@@ -131,6 +143,17 @@ def payload_buffers(arrays: Sequence[AnyArray]) -> list[Buffer]:
         if gap := _padded(array.nbytes) - array.nbytes:
             buffers.append(_PADDING[:gap])
     return buffers
+
+
+def payload_bytes(arrays: Sequence[AnyArray]) -> bytes:
+    """Return the bytes of `arrays`, with their padding, as a copy."""
+    pieces: list[bytes] = []
+    for array in arrays:
+        data = array.tobytes()
+        pieces.append(data)
+        if gap := -len(data) % ALIGNMENT:
+            pieces.append(_PADDING[:gap])
+    return b"".join(pieces)
 
 
 class Decoder:
@@ -234,9 +257,8 @@ class _Views:
         self.count += 1
         if self.count > MAX_ARRAYS:
             raise DecodeError(f"more than {MAX_ARRAYS} arrays in one message")
-        dtype, shape = _array_marker(data)
+        dtype, shape, nbytes = _array_marker(data)
         payload, offset = self.payload, self.offset
-        nbytes = math.prod(shape) * dtype.itemsize
         end = offset + nbytes
         if end > (0 if payload is None else payload.nbytes):
             raise DecodeError(f"an array {dtype}{list(shape)} reaches beyond the {offset}+ bytes that came with it")
@@ -244,7 +266,7 @@ class _Views:
             array: AnyArray = np.empty(shape, dtype)
             array.flags.writeable = False
         else:
-            array = payload[offset:end].view(dtype).reshape(shape)
+            array = np.ndarray(shape, dtype, payload, offset)
         self.offset = offset + _padded(nbytes)
         return array
 
@@ -313,14 +335,18 @@ def weighed_copy(message: Message) -> tuple[Message, int]:
 
 def payload_array(arrays: Sequence[AnyArray]) -> AnyArray | None:
     """Return the payload that a peer would receive, in memory of its own."""
-    return np.frombuffer(b"".join(payload_buffers(arrays)), np.uint8) if arrays else None
+    return np.frombuffer(payload_bytes(arrays), np.uint8) if arrays else None
 
 
-def _array_marker(data: bytes) -> tuple[np.dtype[Any], tuple[int, ...]]:
+@lru_cache(SHAPES)
+def _array_marker(data: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int]:
+    """Return the dtype, the shape and the bytes of an array."""
     rank, odd = divmod(len(data) - 1, 8)
     if odd or rank < 0 or rank > MAX_RANK or data[0] >= len(DTYPES):
         raise DecodeError(f"a malformed array marker of {len(data)} bytes")
-    return DTYPES[data[0]], struct.unpack_from(f"<{rank}Q", data, 1)
+    dtype = DTYPES[data[0]]
+    shape = struct.unpack_from(f"<{rank}Q", data, 1)
+    return dtype, shape, math.prod(shape) * dtype.itemsize
 
 
 def _padded(nbytes: int) -> int:

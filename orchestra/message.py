@@ -99,6 +99,8 @@ class Wire:
     """Its fields, in the order in which they travel."""
     array_fields: tuple[str, ...]
     """The fields that hold an array."""
+    axes: tuple[tuple[str, tuple[str, ...]], ...]
+    """The same, with the names of their axes."""
     immutable: bool
     """Whether nothing but its arrays could change after the message was made."""
     small: bool
@@ -128,11 +130,12 @@ class Message(BaseModel):
             raise HandlerError(
                 f"{cls.__qualname__} is a request: a newer one cannot take its place, somebody waits for it"
             )
-        arrays, sized, loose = [], [], []
+        arrays, axes, sized, loose = [], [], [], []
         immutable = True
         for name, field in cls.model_fields.items():
-            if any(isinstance(entry, Axes) for entry in field.metadata):
+            if named := [entry.names for entry in field.metadata if isinstance(entry, Axes)]:
                 arrays.append(name)
+                axes.append((name, named[0]))
             elif field.annotation in (str, bytes):
                 sized.append(name)
             elif not _is_immutable(field.annotation):
@@ -143,7 +146,8 @@ class Message(BaseModel):
         fingerprint = hashlib.sha256(_describe(cls).encode()).digest()[:8]
         weigh = _weigher(tuple(sized), tuple(loose))
         small = not arrays and cls.lane is Lane.ORDERED
-        cls.wire = Wire(tag, fingerprint, tuple(cls.model_fields), tuple(arrays), immutable, small, weigh)
+        fields = tuple(cls.model_fields)
+        cls.wire = Wire(tag, fingerprint, fields, tuple(arrays), tuple(axes), immutable, small, weigh)
         REGISTRY[tag] = cls
 
     @classmethod
@@ -264,9 +268,12 @@ def is_frozen(array: AnyArray) -> bool:
 
 def _check_axes(message: Message) -> Message:
     lengths: dict[str, tuple[str, int]] = {}
-    for name, array in _arrays(message):
-        axes = next(entry for entry in type(message).model_fields[name].metadata if isinstance(entry, Axes))
-        for axis, length in zip(axes.names, array.shape, strict=True):
+    fields = message.__dict__
+    for name, axes in message.wire.axes:
+        array = fields[name]
+        if array is None:
+            continue
+        for axis, length in zip(axes, array.shape, strict=True):
             first, expected = lengths.setdefault(axis, (name, length))
             if length != expected:
                 raise PydanticCustomError(

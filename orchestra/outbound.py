@@ -365,7 +365,8 @@ class Outbound:
         if len(header) > self._header or size > self._payload:
             raise self._too_large(f"{message.wire.tag} to {recipient}", len(header), size)
         frame = frame_prefix(_MESSAGE, len(header), size) + header
-        if not arrays:
+        if size <= codec.SMALL:
+            frame += codec.payload_bytes(arrays) if arrays else b""
             return [frame], len(frame)
         return [frame, *codec.payload_buffers(arrays)], len(frame) + size
 

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from orchestra.codec import Buffer
+from orchestra.codec import SMALL, Buffer
 from orchestra.errors import FrameError
 from orchestra.message import AnyArray
 
@@ -198,6 +198,11 @@ class FrameReader:
             header = bytes(self._view[begin:end])
             if not payload_length:
                 yield _new_frame((kind, header, None))
+                continue
+            if payload_length <= SMALL and self._end - end >= payload_length:
+                self._start = end + payload_length
+                payload = np.frombuffer(bytes(self._view[end : self._start]), np.uint8)
+                yield _new_frame((kind, header, payload))
                 continue
             self._head = (kind, header)
             self._payload = _recycled.take(payload_length)

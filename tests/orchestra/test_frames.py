@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestra.codec import Encoder, decode
 from orchestra.errors import FrameError
+from orchestra.message import frozen_copy
 from orchestra.transport.frames import (
     CHUNK,
     PREFIX,
@@ -257,6 +259,14 @@ def test_memory_of_a_payload_is_used_again_once_nobody_refers_to_it() -> None:
     del first
     assert recycled.take(size).ctypes.data != place  # a view of it lives
     del view
+    header, arrays = Encoder().encode(frozen_copy(np.zeros(size // 4, np.float32)))
+    first = next(array for array in recycled._kept if array.ctypes.data == place)
+    first.flags.writeable = False
+    array = decode(header, first)
+    assert array.nbytes == arrays[0].nbytes == size
+    del first
+    assert recycled.take(size).ctypes.data != place  # what was decoded out of it lives
+    del array
     again = recycled.take(size)
     assert again.ctypes.data == place
     assert again.flags.writeable
