@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from components.replay.checkpoint import CheckpointError, open_checkpoint, write_checkpoint
 from components.replay.closed import Closed
-from components.replay.episodes import EpisodeReplay, Sampled
+from components.replay.episodes import EpisodeReplay, Sampled, SampledRollouts
 from components.replay.fresh import FreshEpisodes
 from components.replay.high_water import Full, Policy
 from components.replay.invalid import InvalidExperience, NameTaken, UnknownClient
@@ -84,6 +84,7 @@ __all__ = [
     "Rollout",
     "SampleToInsertRatio",
     "Sampled",
+    "SampledRollouts",
     "SampledTransitions",
     "SampledUnion",
     "Selector",

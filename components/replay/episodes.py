@@ -37,6 +37,18 @@ class Sampled:
     generations: NDArray[np.int64]  # (E,): differs from one episode to the next that is kept under the same index
 
 
+@dataclass(frozen=True, slots=True)
+class SampledRollouts:
+    """Parts of episodes drawn from a replay buffer, and what `update` needs to find these again."""
+
+    batch: "EpisodeBatch"
+    """The parts, as if they were episodes: `terminated` where one ends with the game."""
+    learn: NDArray[np.bool_]  # (E, T): the steps to learn from; neither burn-in nor padding
+    firsts: NDArray[np.int64]  # (E,): the step of its episode with which each begins
+    indices: NDArray[np.int64]  # (E,)
+    generations: NDArray[np.int64]  # (E,)
+
+
 class EpisodeReplay(Closable, Checkpointed):
     """The last `capacity` episodes, drawn uniformly and without repetition within a batch, as PyMARL does.
 
@@ -201,18 +213,75 @@ class EpisodeReplay(Closable, Checkpointed):
         Raises:
             ValueError: fewer episodes are held, or `batch_size` is below 1.
         """
+        slots, weights = self._pick(batch_size, rng)
+        generations = self._generations_of(slots)
+        batch = self._gather(slots, weights, np.zeros(batch_size, np.int64), self._lengths[slots])
+        self._drew(slots)
+        return Sampled(batch, slots, generations)
+
+    def sample_rollouts(
+        self, batch_size: int, length: int, rng: np.random.Generator, *, burn_in: int = 0
+    ) -> SampledRollouts:
+        """Draw `batch_size` episodes as `sample` does, and of each a rollout of up to `length` steps.
+
+        Of an episode, `length - burn_in` steps that follow each other are to be learnt from, one place as likely as
+        another, or all if it is shorter. Before them come `burn_in` steps that warm a recurrent net up (Kapturowski et
+        al. 2019), or as many as there are: a rollout from the episode's first step on has the initial state.
+
+        The arrays of the batch are this object's memory: see `slabs`.
+
+        Args:
+            batch_size: rollouts, B.
+            length: steps of each at most, burn-in included.
+            rng: draws.
+            burn_in: steps that nothing is learnt from, 0 to `length` - 1.
+
+        Raises:
+            ValueError: an argument is out of its range, or fewer episodes are held.
+        """
+        if not 0 <= burn_in < length:
+            raise ValueError(
+                f"expected length of at least 1 and burn_in of 0 to length - 1, got {length} and {burn_in}"
+            )
+        slots, weights = self._pick(batch_size, rng)
+        generations, whole = self._generations_of(slots), self._lengths[slots]
+        n_learnt = np.minimum(length - burn_in, whole)
+        begins = rng.integers(0, whole - n_learnt, endpoint=True)
+        firsts = np.maximum(begins - burn_in, 0)
+        lengths = (begins - firsts + n_learnt).astype(np.int32)
+        batch = self._gather(slots, weights, firsts, lengths)
+        steps = np.arange(lengths.max())
+        learn = (steps >= (begins - firsts)[:, None]) & (steps < lengths[:, None])
+        self._drew(slots)
+        return SampledRollouts(batch, learn, firsts, slots, generations)
+
+    def _pick(self, batch_size: int, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Return the slots (E,) of a batch and their importance weights (E,), if there can be one of that size."""
         if not 1 <= batch_size <= len(self):
             raise ValueError(f"batch_size: expected 1 to {len(self)}, the episodes held, got {batch_size}")
-        slots, weights = self._draw(batch_size, rng)
-        return Sampled(self._gather(slots, weights), slots, self._generations[slots])
+        return self._draw(batch_size, rng)
+
+    def _generations_of(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return how many episodes were inserted before those in `slots` (E,)."""
+        return self._generations[slots]
+
+    def _drew(self, slots: NDArray[np.int64]) -> None:
+        """A batch of the episodes in `slots` (E,) has just been gathered."""
 
     def _draw(self, batch_size: int, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Return the slots (E,) of a batch and their importance weights (E,)."""
         return rng.choice(len(self), batch_size, replace=False), np.ones(batch_size, np.float32)
 
-    def _gather(self, slots: NDArray[np.int64], weights: NDArray[np.float32]) -> "EpisodeBatch":
-        lengths = self._lengths[slots]
-        starts, n_frames, longest = self._starts[slots], lengths.astype(np.int64) + 1, int(lengths.max()) + 1
+    def _gather(
+        self,
+        slots: NDArray[np.int64],
+        weights: NDArray[np.float32],
+        firsts: NDArray[np.int64],
+        lengths: NDArray[np.int32],
+    ) -> "EpisodeBatch":
+        """Return `lengths` (E,) steps of the episodes in `slots` (E,), from their steps `firsts` (E,) on."""
+        starts = (self._starts[slots] + firsts) % self._n_frames
+        n_frames, longest = lengths.astype(np.int64) + 1, int(lengths.max()) + 1
         around = np.maximum(starts + n_frames - self._n_frames, 0)  # of an episode's frames, those past the ring's end
         split, short = np.flatnonzero(around).tolist(), np.flatnonzero(n_frames < longest).tolist()
         corners = []  # of pieces, for fields of frames and of steps: begin and stop there, first and last here
@@ -241,7 +310,8 @@ class EpisodeReplay(Closable, Checkpointed):
             gathered[name] = out.reshape(len(slots), width, *source.shape[1:])
         from components.policies.base import EpisodeBatch
 
-        return EpisodeBatch(lengths=lengths, terminated=self._terminated[slots], weights=weights, **gathered)
+        terminated = self._terminated[slots] & (firsts + lengths == self._lengths[slots])
+        return EpisodeBatch(lengths=lengths, terminated=terminated, weights=weights, **gathered)
 
     def update(
         self,

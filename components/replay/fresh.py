@@ -7,14 +7,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from components.replay.checkpoint import Column, Stock
-from components.replay.episodes import EpisodeReplay, Sampled
+from components.replay.episodes import EpisodeReplay
 
 if TYPE_CHECKING:  # it brings a compiler along
     from components.envs.base import EnvSpec
 
 
 class FreshEpisodes(EpisodeReplay):
-    """A queue of episodes: a batch is the oldest that have not been drawn yet. What waits too long is dropped.
+    """A queue of episodes: a batch is the oldest that have not been drawn yet, and they are all that may be asked for.
+
+    What waits too long is dropped.
 
     Args:
         spec: sizes of the environment.
@@ -34,15 +36,10 @@ class FreshEpisodes(EpisodeReplay):
         """Episodes that have not been drawn yet."""
         return self.inserted - max(self._next, self.inserted - len(self))
 
-    def sample(self, batch_size: int, rng: np.random.Generator) -> Sampled:
-        """Draw the oldest `batch_size` episodes, padded with zeros to the longest of them; `rng` is not used.
-
-        Raises:
-            ValueError: fewer episodes wait to be drawn, or `batch_size` is below 1.
-        """
+    def _pick(self, batch_size: int, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         if not 1 <= batch_size <= self.fresh:
             raise ValueError(f"batch_size: expected 1 to {self.fresh}, the episodes not drawn yet, got {batch_size}")
-        return super().sample(batch_size, rng)
+        return self._draw(batch_size, rng)
 
     def _draw(self, batch_size: int, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         first = self.inserted - self.fresh

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from components.replay.checkpoint import ROWS, CheckpointError, Column, Stock, prefixed
-from components.replay.episodes import FRAME_FIELDS, EpisodeReplay, Sampled
+from components.replay.episodes import FRAME_FIELDS, EpisodeReplay
 from components.replay.selectors import Selector
 from components.replay.slots import RemoveBy, Slots
 from components.replay.transitions import Field, SampledTransitions, Transitions
@@ -247,18 +247,15 @@ class EpisodeTable(EpisodeReplay):
         ends[stops - 1] = True
         return rows, ends
 
-    def sample(self, batch_size: int, rng: np.random.Generator) -> Sampled:
-        """Draw `batch_size` episodes as the sampler says, padded with zeros to the longest; all weights are 1.
+    def _pick(self, batch_size: int, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        slots, _ = self.slots.draw(batch_size, rng)
+        return slots, np.ones(batch_size, np.float32)
 
-        The arrays of the batch are this object's memory: see `slabs`.
+    def _generations_of(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self.slots.generations[slots]
 
-        Raises:
-            ValueError: fewer episodes are held, or `batch_size` is below 1.
-        """
-        slots, generations = self.slots.draw(batch_size, rng)
-        batch = self._gather(slots, np.ones(batch_size, np.float32))
+    def _drew(self, slots: NDArray[np.int64]) -> None:
         self.slots.drew(slots)
-        return Sampled(batch, slots, generations)
 
     def update(
         self,

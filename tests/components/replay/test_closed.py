@@ -48,6 +48,7 @@ def refuses_all(replay, path, calls):
     names = {name for name in dir(type(replay)) if not name.startswith("_") and callable(getattr(type(replay), name))}
     calls |= {
         "sample": (1, np.random.default_rng(0)),
+        "sample_rollouts": (1, 2, np.random.default_rng(0)),
         "update": (np.zeros(1, np.int64), np.zeros(1, np.int64), np.ones(1)),
         "remove": (np.zeros(1, np.int64), np.zeros(1, np.int64)),
         "share": (1, np.random.default_rng(0)),
