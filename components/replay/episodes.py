@@ -215,7 +215,7 @@ class EpisodeReplay(Closable, Checkpointed):
         """
         slots, weights = self._pick(batch_size, rng)
         generations = self._generations_of(slots)
-        batch = self._gather(slots, weights, np.zeros(batch_size, np.int64), self._lengths[slots])
+        batch = self._gather_whole(slots, weights)
         self._drew(slots)
         return Sampled(batch, slots, generations)
 
@@ -271,6 +271,9 @@ class EpisodeReplay(Closable, Checkpointed):
     def _draw(self, batch_size: int, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Return the slots (E,) of a batch and their importance weights (E,)."""
         return rng.choice(len(self), batch_size, replace=False), np.ones(batch_size, np.float32)
+
+    def _gather_whole(self, slots: NDArray[np.int64], weights: NDArray[np.float32]) -> "EpisodeBatch":
+        return self._gather(slots, weights, np.zeros(len(slots), np.int64), self._lengths[slots])
 
     def _gather(
         self,

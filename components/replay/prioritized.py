@@ -276,8 +276,7 @@ class PrioritizedEpisodeReplay(Prioritized, EpisodeReplay):
                 name: np.zeros((0, *(max(length, 0) for length in shape)), dtype)
                 for name, (dtype, shape, _) in self.share_fields.items()
             }, slots
-        ones, whole = np.ones(len(slots), np.float32), np.zeros(len(slots), np.int64)
-        batch = self._gather(slots, ones, whole, self._lengths[slots])
+        batch = self._gather_whole(slots, np.ones(len(slots), np.float32))
         return {name: getattr(batch, name).copy() for name in self.share_fields}, self._generations[slots]
 
     def update(

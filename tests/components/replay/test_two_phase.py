@@ -233,7 +233,7 @@ def test_whole_episodes_travel_and_are_padded_to_the_longest_of_the_batch(spec, 
     sampled = server.sample(30, generator)
     batch = EpisodeBatch(weights=sampled.weights, **sampled.batch)
     for row, (name, slot) in enumerate(zip(sampled.clients, sampled.indices.tolist(), strict=True)):
-        own = made[name]._gather(np.array([slot]), np.ones(1, np.float32))
+        own = made[name]._gather_whole(np.array([slot]), np.ones(1, np.float32))
         n = own.lengths[0]
         assert batch.lengths[row] == n
         assert batch.terminated[row] == own.terminated[0]
