@@ -315,6 +315,14 @@ async def deadly_for_all_but_the_learner(sim: Simulation) -> None:
     plan.account.check(gaps=True)
 
 
+async def learner_dies(sim: Simulation) -> None:
+    plan = Plan(sim)
+    await sim.start()
+    await asyncio.wait({plan.orchestrator}, timeout=sim.dice.exponential(0.3))
+    plan.learner.kill()
+    await sim.until(lambda: not any(process.running for process in sim.processes.values()), within=5.0)
+
+
 @pytest.fixture(autouse=True)
 def _no_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("components.trainer.save_checkpoint", lambda *_: None)
@@ -344,6 +352,10 @@ def test_what_a_dead_worker_told_counts_once_and_the_run_ends() -> None:
 
 def test_nothing_counts_twice_and_the_run_ends_when_a_proxy_dies_too() -> None:
     each_seed(deadly_for_all_but_the_learner, 150, limit=600.0)
+
+
+def test_when_the_learner_dies_all_others_end_within_seconds() -> None:
+    each_seed(learner_dies, 60, limit=600.0)
 
 
 @pytest.mark.parametrize("scenario", [undisturbed, disturbed, deadly_for_all_but_the_learner])
