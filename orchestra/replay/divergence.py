@@ -49,8 +49,26 @@ def whose(identity: MessageId, *, timer: bool = False) -> str:
     return f"its own timer #{identity.serial}" if timer else str(identity)
 
 
-def failed(failure: Failure | None) -> str:
-    """Return in words how an activation failed, if it did."""
+def compared_failures(
+    recorded: Failure | None, told: Failure | None, *, other_lines: bool
+) -> tuple[str, Difference, str] | None:
+    """Return how an activation fails otherwise than it did, if it does: what, the difference, and no line.
+
+    Args:
+        recorded: how it failed then, if it did.
+        told: how it fails now.
+        other_lines: whether the code has changed, so that its lines have other numbers.
+    """
+    if recorded is None and told is None:
+        return None
+    if recorded is not None and told is not None and (recorded.type, recorded.text) == (told.type, told.text):
+        same_line = Path(recorded.file).name == Path(told.file).name and recorded.line == told.line
+        if same_line or other_lines:
+            return None
+    return "it fails otherwise" if recorded and told else "it fails", Difference("", _said(recorded), _said(told)), ""
+
+
+def _said(failure: Failure | None) -> str:
     if failure is None:
         return "it did not fail"
     return f"{failure.type}: {failure.text}  ({Path(failure.file).name}:{failure.line})"

@@ -9,11 +9,9 @@
 It is synchronous, so that a debugger or a notebook needs no event loop.
 """
 
-import asyncio
 import bdb
 import inspect
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -25,8 +23,9 @@ from orchestra.message import AnyArray, Message
 from orchestra.replay.beginning import first_of, reborn, scratch_for
 from orchestra.replay.causes import causes_of
 from orchestra.replay.difference import Difference
-from orchestra.replay.divergence import Divergence, failed, named
+from orchestra.replay.divergence import Divergence, compared_failures, named
 from orchestra.replay.finding import address_of
+from orchestra.replay.handling import handle
 from orchestra.replay.performance import Performance
 from orchestra.replay.rebuilding import Rebuilt, Sources, flags_of, message_of, rebuilt
 from orchestra.replay.stage import Recipe, Stage, was_cut_off
@@ -383,32 +382,10 @@ class Replay(Generic[A]):
 
     async def _handle(self, delivery: Delivery, message: Message) -> None:
         name = self._actor.handlers.get(type(message))
-        if name is None:
-            if isinstance(message, StopMsg):
-                self._stage.request_stop(graceful=message.graceful)
-            return
-        handler = getattr(self._actor, name)
-        is_async = inspect.iscoroutinefunction(handler)
-        if self._debugger is not None:
-            # The next frame that begins is the handler's, also of a coroutine: there it stops.
-            self._debugger.reset()
-            sys.settrace(self._debugger.trace_dispatch)
-        try:
-            result = handler(message)
-            if is_async:
-                result = await result
-            if delivery.correlation:
-                self._stage.answer(delivery, result)
-        except asyncio.CancelledError:
-            if not self._stage.given_up(delivery):
-                raise
-        except Exception as error:
-            if delivery.correlation:
-                self._stage.refuse(delivery, self._stage.blame(error))
-            raise
-        finally:
-            if self._debugger is not None:
-                sys.settrace(None)
+        if name is not None:
+            await handle(getattr(self._actor, name), delivery, message, self._stage, self._debugger)
+        elif isinstance(message, StopMsg):
+            self._stage.request_stop(graceful=message.graceful)
 
     async def _stop(self) -> None:
         await self._actor.stopped()
@@ -430,19 +407,11 @@ class Replay(Generic[A]):
         return delivery is None or type(self._message(delivery)) in self._actor.handlers
 
     def _compare_failure(self, activation: Activation, error: Exception | None) -> tuple[str, Difference, str] | None:
-        recorded = activation.handled.failure if activation.handled is not None else None
         if was_cut_off(activation) or not self._handles(activation):
             return None
-        told = self.told_failure()
-        if recorded is None and told is None:
-            return None
+        recorded = activation.handled.failure if activation.handled is not None else None
         changed = any("class" in note for note in self.notes)
-        if recorded is not None and told is not None and (recorded.type, recorded.text) == (told.type, told.text):
-            same_line = Path(recorded.file).name == Path(told.file).name and recorded.line == told.line
-            if same_line or changed:
-                return None
-        difference = Difference("", failed(recorded), failed(told))
-        return "it fails otherwise" if recorded and told else "it fails", difference, ""
+        return compared_failures(recorded, self.told_failure(), other_lines=changed)
 
     def _divergence(self, activation: Activation, found: tuple[str, Difference, str]) -> Divergence:
         what, difference, where = found
