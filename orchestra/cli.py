@@ -48,8 +48,9 @@ def program() -> NoReturn:
     code = main()
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(BrokenPipeError):  # whoever read it has heard enough
-            stream.flush()
+        if stream is not None:  # it was open when the process began
+            with contextlib.suppress(BrokenPipeError):  # whoever read it has heard enough
+                stream.flush()
     os._exit(code)
 
 

@@ -319,3 +319,24 @@ def test_a_launched_process_whose_root_is_gone_fails_in_one_line(
     assert line.startswith("orchestra: node h0 failed: nobody answers at tcp://127.0.0.1:1: Connection refused")
     assert line.endswith(f"; traceback in {run}/logs/h0.jsonl")
     assert "Traceback" not in printed
+
+
+ENDS = """
+import atexit
+import sys
+import threading
+
+from orchestra import cli
+
+sys.argv[1:] = ["nonsense"]
+atexit.register(print, "what was registered is done")
+threading.Thread(target=threading.Event().wait).start()  # one that never ends
+cli.program()
+"""
+
+
+def test_a_process_ends_with_its_command_after_what_was_registered_for_its_end() -> None:
+    done = subprocess.run([sys.executable, "-c", ENDS], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert done.stdout == "what was registered is done\n"
+    assert done.stderr.startswith("orchestra: error: there is no command 'nonsense'")
