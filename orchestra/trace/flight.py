@@ -76,7 +76,7 @@ class FlightRing:
 
     def dump(self, reason: str, in_hand: Iterable[Draft] = ()) -> None:
         """Write all that is kept, and what the actors have in hand, to files of its own, in a thread."""
-        drafts = in_order([*self._births.values(), *self._snapshots.values(), *self._ring, *in_hand])
+        drafts = [*self._births.values(), *self._snapshots.values(), *self._ring, *in_hand]
         writer = self._writer(self._written, reason)
         self._written += 1
         if self._gone:
@@ -119,8 +119,9 @@ class FlightRing:
 
     def _write(self, writer: TraceWriter, drafts: list[Draft], reason: str) -> None:
         try:
-            for begin in range(0, len(drafts), BATCH):
-                writer.record(drafts[begin : begin + BATCH])
+            ordered = in_order(drafts)
+            for begin in range(0, len(ordered), BATCH):
+                writer.record(ordered[begin : begin + BATCH])
             writer.close()
         except Exception as error:  # the run goes on without it
             self._log.error("the flight record could not be written", exc_info=error)
