@@ -142,7 +142,8 @@ def chi_squared_is_usual(counts, weights):
 @KEPT_BY
 def test_draws_are_those_from_the_union_of_clients_of_different_size_and_rate(kept_by):
     generator = np.random.default_rng(11)
-    small, large = generator.gamma(0.5, 9.0, 4) + 0.05, generator.gamma(0.5, 1.0, 60) + 0.05
+    small, large = generator.gamma(0.5, 2.0, 4) + 0.05, generator.gamma(0.5, 1.0, 60) + 0.05
+    assert 0.05 < small.sum() / large.sum() < 0.3, "to draw from both alike would be wrong"
     with served("small", "large", given=layout(64, kept_by=kept_by), seed=5) as (server, one, two):
         add(two, range(4, 64), large)
         for _ in range(40):  # it inserts, and so speaks up, far more often; its last four rows are what counts
