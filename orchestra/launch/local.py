@@ -119,11 +119,16 @@ class LocalLauncher:
         for node in self._nodes:
             await self._tidy_up_after(node)
 
+    @property
+    def _over(self) -> bool:
+        """Whether no process is needed any more: the root winds up, if it has not told the others to stop yet."""
+        return self._stopping.is_set() or self._root.stopping
+
     async def _keep(self, node: str) -> None:
         failures: list[float] = []
-        while not self._stopping.is_set():
+        while not self._over:
             pid, died = await self._live(node)
-            if self._stopping.is_set():
+            if self._over:
                 return
             await self._tidy_up_after(node)
             failures.append(self._clock.monotonic())

@@ -28,7 +28,7 @@ import asyncio
 import os
 import sys
 
-from orchestra import Actor, Message, Ref, Stop, Topology, on
+from orchestra import Actor, Message, Ref, Stop, TerminatedMsg, Topology, on
 
 
 class HelloMsg(Message):
@@ -67,26 +67,34 @@ class Boss(Actor[HelloMsg]):
 
 
 class Worker(Actor[HelloMsg]):
-    def __init__(self, node: str, boss: Ref[HelloMsg], exit_code: int) -> None:
-        self.node, self.boss, self.exit_code = node, boss, exit_code
+    def __init__(self, node: str, boss: Ref[HelloMsg], exit_code: int, faithful: bool) -> None:
+        self.node, self.boss, self.exit_code, self.faithful = node, boss, exit_code, faithful
 
     async def started(self) -> None:
         print(f"{self.node} is here\\nand says so", file=sys.stderr)
         if self.exit_code:
             os._exit(self.exit_code)
+        if self.faithful:
+            self.watch(self.boss)
         secret = os.environ.get("ORCHESTRA_SECRET")
         await self.boss.tell(HelloMsg(node=self.node, pid=os.getpid(), secret=secret))
 
     @on(HelloMsg)
     def hello(self, msg: HelloMsg) -> None: ...
 
+    @on(TerminatedMsg)
+    def follow(self, msg: TerminatedMsg) -> None:
+        os._exit(3)
 
-def experiment(*, workers: int = 2, greetings: int = 0, at_end: str = "", exit_code: int = 0) -> Topology:
+
+def experiment(
+    *, workers: int = 2, greetings: int = 0, at_end: str = "", exit_code: int = 0, faithful: bool = False
+) -> Topology:
     topology = Topology("greetings")
     boss = topology.node("root").spawn("boss", Boss, greetings, at_end)
     topology.until(boss)
     for number in range(workers):
-        topology.node(f"w{number}").spawn("worker", Worker, f"w{number}", boss, exit_code)
+        topology.node(f"w{number}").spawn("worker", Worker, f"w{number}", boss, exit_code, faithful)
     return topology
 '''
 
@@ -237,6 +245,15 @@ def test_a_worker_that_was_killed_is_reported_and_started_again(launch: Launch) 
     assert "process=w1" in line
     assert f"pid={first.pid}" in line
     assert "how=killed by signal 9" in line.replace("'", "").replace('"', "")
+
+
+def test_a_worker_that_dies_when_the_run_is_over_is_neither_reported_nor_started_again(launch: Launch) -> None:
+    run = launch("--greetings", "2", "--faithful")
+    assert run.says() == "up"
+    run.greetings(2)
+    assert run.ends() == 0
+    assert "process died" not in run.err
+    assert "Traceback" not in run.err
 
 
 def test_a_run_whose_workers_all_die_too_often_fails_in_one_line(launch: Launch) -> None:
