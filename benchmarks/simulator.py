@@ -130,7 +130,8 @@ def smax_rate(scenario: str, seconds: float, copies: int = 64) -> float | None:
     keys = jax.random.split(jax.random.PRNGKey(0), copies)
     _, state = jax.vmap(env.reset)(keys)
     many = jax.jit(jax.vmap(step))
-    keys, state = jax.block_until_ready(many(keys, state))
+    for _ in range(3):  # it compiles at the first call, and again for the types that its own answers have
+        keys, state = jax.block_until_ready(many(keys, state))
     steps, start = 0, process_time()
     while process_time() - start < seconds:
         keys, state = jax.block_until_ready(many(keys, state))
