@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from components.envs.skirmish.kernel.constants import AIR, GIANT, GROUND, SWEEP_DELAY
+from components.envs.skirmish.kernel.constants import AIR, BEAM_TICKS, GIANT, GROUND, SWEEP_TICKS
 from components.envs.skirmish.options import Features, Rewards, shield_bit
 from components.envs.skirmish.records import KIND, RULES
 from components.envs.skirmish.scenarios import Group, Scenario
@@ -124,13 +124,15 @@ def _describe(kind: Any, unit: UnitType, row: int, *, unit_ranges: bool) -> None
     kind["hits"], kind["hit_gap"] = weapon.hits, weapon.hit_gap * TICKS_PER_SECOND
     kind["missile_speed"] = weapon.missile_speed / TICKS_PER_SECOND
     kind["sweep"], kind["burst"] = weapon.sweep, weapon.burst
+    if weapon.sweep:
+        kind["hits"] = SWEEP_TICKS + 1  # one for each tick of the sweep, and one for the target
     kind["full_cooldown"] = unit.full_cooldown
 
     under_way = (weapon.hits - 1) * kind["hit_gap"]
     if weapon.missile_speed:
         under_way += (weapon.range + 1.0) / kind["missile_speed"]
     if weapon.sweep:
-        under_way += SWEEP_DELAY
+        under_way = BEAM_TICKS
     assert under_way + 2.0 < kind["period"] - 1.0, f"a {unit.name} would shoot before its last shot has landed"
 
 

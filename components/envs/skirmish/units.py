@@ -40,7 +40,7 @@ class Weapon:
     light_bonus: float = 0.0
     hits_air: bool = False
     sweep: float = 0.0
-    """Half the length of the line, across the direction of the shot, along which a beam hurts; zero for others."""
+    """Half the length of the line, across the direction of the shot, along which two beams hurt; zero for others."""
     burst: float = 0.0
     """How far round itself it hurts by dying, which is also how it attacks; zero for others."""
 
@@ -183,7 +183,7 @@ COLOSSUS = UnitType(
     radius=1.0,
     separation=0.75,
     speed=2.25,
-    weapon=Weapon(damage=20.0, range=6.0, scan=6.0, period=2.2, damage_point=0.083, hits=2, hit_gap=0.375, sweep=1.25),
+    weapon=Weapon(damage=20.0, range=6.0, scan=6.0, period=2.2, damage_point=0.083, sweep=1.25),
     sight=10.0,
     full_cooldown=24.0,
     layer="giant",

@@ -25,11 +25,20 @@ def env():
 
 
 def test_a_heal_restores_nine_health_a_second_for_a_third_of_that_energy(env, stage, harmless):
-    stage(env, {0: {"x": 5.0, "y": 16.0, "health": 25.0}, MEDIVAC: {"x": 5.0, "y": 17.0}}, {0: harmless(30.0, 16.0)})
+    medivac = {"x": 5.0, "y": 17.0, "facing_x": 0.0, "facing_y": -1.0}
+    stage(env, {0: {"x": 5.0, "y": 16.0, "health": 25.0}, MEDIVAC: medivac}, {0: harmless(30.0, 16.0)})
     env.step(acting(env, {MEDIVAC: FIRST}))
     assert env.units["health"][0, 0] == pytest.approx(25 + 7 * 0.5625)  # orders take a tick
     spent = 7 * 0.5625 * 0.33
     assert env.units["energy"][0, MEDIVAC] == pytest.approx(50 - spent + 8 * 0.5625 / 16)
+
+
+@pytest.mark.parametrize(("facing", "ticks"), [((0.26, -0.966), 7), ((1.0, 0.0), 6), ((0.0, 1.0), 5)])
+def test_a_medivac_turns_to_within_15_degrees_of_its_patient_before_it_heals(env, stage, harmless, facing, ticks):
+    medivac = {"x": 5.0, "y": 17.0, "facing_x": facing[0], "facing_y": facing[1]}
+    stage(env, {0: {"x": 5.0, "y": 16.0, "health": 25.0}, MEDIVAC: medivac}, {0: harmless(30.0, 16.0)})
+    env.step(acting(env, {MEDIVAC: FIRST}))
+    assert env.units["health"][0, 0] == pytest.approx(25 + ticks * 0.5625)
 
 
 def test_fifty_energy_restore_about_150_health(env, stage, harmless):
@@ -118,7 +127,7 @@ def test_an_enemy_medivac_heals_the_weakest_of_its_friends(env, stage, harmless)
     stage(env, {2: {"x": 2.0, "y": 16.0}}, enemies)
     env.step(acting(env, {}))
     assert env.units["target"][0, 10 + MEDIVAC] == 11
-    assert env.units["health"][0, 10:13].tolist() == [30.0, pytest.approx(20 + 8 * 0.5625), 45.0]
+    assert env.units["health"][0, 10:13].tolist() == [30.0, pytest.approx(20 + 7 * 0.5625), 45.0]  # it turns for a tick
 
 
 def test_an_enemy_medivac_follows_its_army(env):

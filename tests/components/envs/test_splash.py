@@ -39,19 +39,35 @@ def test_a_colossus_burns_all_on_a_line_across_its_shot_twice(ruleset, hits, sta
     assert lost[9 + 6] == lost[9 + 7] == 0
 
 
-def test_a_beam_takes_a_while(stage, harmless):
+def test_a_beam_runs_along_its_line_both_ways_and_hurts_its_target_last(stage, harmless):
     env = Skirmish("1c3s5z", 1, step_mul=1)
     env.reset()
-    stage(env, {0: {"x": 11.0, "y": 16.0}}, {4: harmless(16.0, 16.0)})
+    env.kinds["speed"][0, 9:] = 0.0
+    enemies = {4: harmless(16.0, 16.0), 5: harmless(16.0, 17.6), 6: harmless(16.0, 14.4)}
+    stage(env, {0: {"x": 11.0, "y": 16.0}}, enemies)
     shields = []
     while env.units["hits_left"][0, 0] == 0:
         env.step(acting(env, FIRST + 4))
-    for _ in range(13):
-        shields.append(env.units["shield"][0, 13])
+    for tick in range(13):
+        shields.append(env.units["shield"][0, 13:16].copy())
+        env.step(acting(env, FIRST + 4 if tick % 2 else STOP))  # whatever it is told then
+    ticks, who = np.nonzero(np.diff(shields, axis=0))
+    falls = {unit: (ticks[who == unit] + 1).tolist() for unit in range(3)}
+    # Two ends of eleven points, two in a tick, a quarter of a second before they hurt; the target at the end of all.
+    assert falls == {0: [12], 1: [5, 9], 2: [5, 9]}
+    assert shields[-1].tolist() == [10.0, 10.0, 10.0]
+
+
+def test_a_colossus_shoots_at_who_is_within_45_degrees_of_where_it_looks(stage, harmless):
+    env = Skirmish("1c3s5z", 1, step_mul=1)
+    env.reset()
+    env.kinds["speed"][0, 9:] = 0.0
+    stage(env, {0: {"x": 11.0, "y": 16.0, "facing_x": 0.0, "facing_y": 1.0}}, {4: harmless(16.0, 16.0)})
+    ticks = 0
+    while env.units["hits_left"][0, 0] == 0:
         env.step(acting(env, FIRST + 4))
-    falls = np.flatnonzero(np.diff(shields))
-    assert (falls + 1).tolist() == [6, 12]
-    assert shields[-1] == 10.0
+        ticks += 1
+    assert ticks == 4  # the order's latency, one tick of turning by 62 degrees, in which it aims, and 1.3 of aiming
 
 
 def test_a_colossus_walks_over_others(stage, harmless):

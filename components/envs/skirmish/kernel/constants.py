@@ -31,7 +31,11 @@ MIDDLE = 16.0
 RANGE_SLOP = 1.0  # how far a target may slip away from one who is already aiming
 KEEP_SLOP = 0.5  # likewise out of sight of one who has merely chosen it
 
-SWEEP_DELAY = 6.0  # ticks from the shot to the first sweep of a beam
+# A beam is two rows of points across its target, drawn in opposite directions, two points of each in a tick.
+SWEEP_POINTS = 11
+SWEEP_TICKS = 6  # in which they are drawn
+SWEEP_DELAY = 5.0  # ticks from the shot to the harm that the points of the first tick do, .25 s after them
+BEAM_TICKS = 12  # from the shot to the harm to the target itself
 
 FULL_ENERGY = 200.0
 FIRST_ENERGY = 50.0

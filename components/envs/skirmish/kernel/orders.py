@@ -25,6 +25,8 @@ from components.envs.skirmish.kernel.healing import can_be_healed
 
 COS_TURN, SIN_TURN = 0.4616948, 0.8870355  # 62.49 degrees: 999.84 a second
 COS_AIM = 0.9807853  # 11.25 degrees: near enough to shoot or to walk
+COS_BEAM = 0.7071068  # 45 degrees to either side, for beams, which swing
+COS_HEAL = 0.9659420  # 14.9963 degrees
 ARRIVED = 0.5  # how near its goal an advance ends
 
 
@@ -137,7 +139,7 @@ def fight(unit: Record, kind: Record, target: Record, target_kind: Record) -> bo
     unit.holding = True
     if far > 1e-9:
         turn(unit, dx / far, dy / far)
-        if unit.facing_x * dx + unit.facing_y * dy < COS_AIM * far:
+        if unit.facing_x * dx + unit.facing_y * dy < (COS_BEAM if kind.sweep > 0.0 else COS_AIM) * far:
             unit.aiming = False
             return False
     if not unit.aiming:
@@ -153,13 +155,16 @@ def fight(unit: Record, kind: Record, target: Record, target_kind: Record) -> bo
 
 @inlined
 def tend(unit: Record, kind: Record, patient: Record, patient_kind: Record) -> None:
-    """Follow a friend, and heal it where it is near enough and hurt."""
+    """Follow a friend, and heal it where it is near enough and hurt, facing it."""
     dx = patient.x - unit.x
     dy = patient.y - unit.y
-    if sqrt(dx * dx + dy * dy) > kind.range + kind.radius + patient_kind.radius:
+    far = sqrt(dx * dx + dy * dy)
+    if far > kind.range + kind.radius + patient_kind.radius:
         head_for(unit, kind, patient.x, patient.y)
-    else:
-        unit.healing = unit.energy > 0.0 and can_be_healed(patient, patient_kind)
+    elif unit.energy > 0.0 and can_be_healed(patient, patient_kind):
+        if far > 1e-9:
+            turn(unit, dx / far, dy / far)
+        unit.healing = unit.facing_x * dx + unit.facing_y * dy >= COS_HEAL * far
 
 
 @inlined

@@ -4,7 +4,16 @@ from math import sqrt
 
 from components.envs.skirmish.kernel.chance import draw
 from components.envs.skirmish.kernel.compiling import compiled, inlined
-from components.envs.skirmish.kernel.constants import AIR, SWEEP_DELAY, Doubles, Record, Records
+from components.envs.skirmish.kernel.constants import (
+    AIR,
+    BEAM_TICKS,
+    SWEEP_DELAY,
+    SWEEP_POINTS,
+    SWEEP_TICKS,
+    Doubles,
+    Record,
+    Records,
+)
 from components.envs.skirmish.kernel.ground import distance
 from components.envs.skirmish.kernel.targets import call_for_help
 
@@ -56,9 +65,16 @@ def burst_all(units: Records, kinds: Records, damage: Doubles, rules: Record) ->
                 burst(i, units, kinds, damage, rules)
 
 
+@inlined
+def touches(point: int, along: float, across: float, reach: float, half: float) -> bool:
+    """Whether the point of a beam's line, counted from its start, reaches what lies there relative to the middle."""
+    away = along - half * (2.0 * point / (SWEEP_POINTS - 1) - 1.0)
+    return away * away + across * across <= reach * reach
+
+
 @compiled
-def sweep(i: int, units: Records, kinds: Records, damage: Doubles, rules: Record) -> None:
-    """Draw a beam across its target, over the ground: it hurts every foe on its line."""
+def sweep(i: int, tick: int, units: Records, kinds: Records, damage: Doubles, rules: Record) -> None:
+    """Harm whom the two rows of points touched first in this tick of a beam; its target they spare."""
     unit, kind = units[i], kinds[i]
     target = units[unit.hit_target]
     if target.health > 0.0:
@@ -72,15 +88,37 @@ def sweep(i: int, units: Records, kinds: Records, damage: Doubles, rules: Record
     first, last = (rules.allies, rules.allies + rules.enemies) if i < rules.allies else (0, rules.allies)
     for j in range(first, last):
         other = units[j]
-        if other.health <= 0.0 or kinds[j].layer == AIR:
+        if j == unit.hit_target or other.health <= 0.0 or kinds[j].layer == AIR:
             continue
         away_x = other.x - unit.hit_x
         away_y = other.y - unit.hit_y
-        along = min(max((away_y * dx - away_x * dy) / far, -kind.sweep), kind.sweep)
-        away_x += along * dy / far
-        away_y -= along * dx / far
-        if sqrt(away_x * away_x + away_y * away_y) <= kinds[j].radius + SWEEP_REACH:
-            hurt(j, i, units, kinds, damage, rules)
+        along = (away_y * dx - away_x * dy) / far
+        across = (away_x * dx + away_y * dy) / far
+        reach = kinds[j].radius + SWEEP_REACH
+        for row in range(2):
+            for point in range(2 * tick, min(2 * tick + 2, SWEEP_POINTS)):
+                # Once touched it is marked, and the rest of the row does nothing to it.
+                if touches(point, along, across, reach, kind.sweep) and (
+                    point == 0 or not touches(point - 1, along, across, reach, kind.sweep)
+                ):
+                    if units[j].health > 0.0:
+                        hurt(j, i, units, kinds, damage, rules)
+            along = -along
+
+
+@compiled
+def burn(i: int, units: Records, kinds: Records, damage: Doubles, rules: Record) -> None:
+    """Let a tick of a beam do its harm: first to those on its line, in the end to its target."""
+    unit = units[i]
+    tick = kinds[i].hits - unit.hits_left
+    unit.hits_left -= 1
+    if tick < SWEEP_TICKS:
+        unit.hit_in += 1.0 if tick < SWEEP_TICKS - 1 else BEAM_TICKS - SWEEP_DELAY - SWEEP_TICKS + 1.0
+        sweep(i, tick, units, kinds, damage, rules)
+        return
+    for _ in range(2):
+        if units[unit.hit_target].health > 0.0:
+            hurt(unit.hit_target, i, units, kinds, damage, rules)
 
 
 @compiled
@@ -91,11 +129,12 @@ def land(i: int, units: Records, kinds: Records, damage: Doubles, rules: Record)
         unit.hits_left = 0
         return
     while unit.hits_left > 0 and unit.hit_in <= 0.0:
+        if kind.sweep > 0.0:
+            burn(i, units, kinds, damage, rules)
+            continue
         unit.hits_left -= 1
         unit.hit_in += kind.hit_gap
-        if kind.sweep > 0.0:
-            sweep(i, units, kinds, damage, rules)
-        elif units[unit.hit_target].health > 0.0:
+        if units[unit.hit_target].health > 0.0:
             hurt(unit.hit_target, i, units, kinds, damage, rules)
 
 
