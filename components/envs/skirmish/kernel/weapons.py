@@ -95,14 +95,12 @@ def sweep(i: int, tick: int, units: Records, kinds: Records, damage: Doubles, ru
         along = (away_y * dx - away_x * dy) / far
         across = (away_x * dx + away_y * dy) / far
         reach = kinds[j].radius + SWEEP_REACH
-        for row in range(2):
+        for _ in range(2):
             for point in range(2 * tick, min(2 * tick + 2, SWEEP_POINTS)):
                 # Once touched it is marked, and the rest of the row does nothing to it.
-                if touches(point, along, across, reach, kind.sweep) and (
-                    point == 0 or not touches(point - 1, along, across, reach, kind.sweep)
-                ):
-                    if units[j].health > 0.0:
-                        hurt(j, i, units, kinds, damage, rules)
+                before = point > 0 and touches(point - 1, along, across, reach, kind.sweep)
+                if not before and touches(point, along, across, reach, kind.sweep) and other.health > 0.0:
+                    hurt(j, i, units, kinds, damage, rules)
             along = -along
 
 
