@@ -41,10 +41,11 @@ from orchestra.link import Link
 from orchestra.message import REGISTRY
 from orchestra.run import run_loop
 from orchestra.transport.endpoint import Endpoint
-from orchestra.transport.frames import CHUNK, Frame, Kind, frame_bytes, frame_prefix
+from orchestra.transport.frames import CHUNK, Frame, Kind, Recycled, frame_bytes, frame_prefix
 
-GROWTH = 48 << 20
-"""Bytes by which the process may grow after the first tenth: what the allocator keeps, not what leaks."""
+GROWTH = (48 << 20) + Recycled.MOST_BYTES
+"""Bytes by which the process may grow after the first tenth: what the allocator keeps, and what is kept for payloads to
+come, not what leaks."""
 SECRET = b"a secret of this run".ljust(32)
 
 
