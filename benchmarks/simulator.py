@@ -87,7 +87,7 @@ def smaclite_rate(scenario: str, seconds: float) -> float | None:
     gymnasium = importlib.import_module("gymnasium")
     try:
         env = gymnasium.make(f"smaclite/{scenario}-v0")
-    except gymnasium.error.NameNotFound:
+    except gymnasium.error.UnregisteredEnv:
         return None
     rng = np.random.default_rng(0)
     _, info = env.reset()
