@@ -46,6 +46,7 @@ class Trainer(Actor[BatchTrainingDataMsg | CheckpointMsg]):
     ) -> None:
         self._threads = threads
         self._policy = with_threads(threads, policy, spec, seed=int(self.rng.integers(1 << 31)))
+        self._policy.prepare()
         self._to = to
         self._priorities_to = priorities_to
         self._version = 0

@@ -37,7 +37,7 @@ def _simulator_is_compiled() -> None:
     """Its first use on a machine takes long and says so on stderr, where tests look for something else."""
     from components.envs import Skirmish
 
-    Skirmish("3m", 1)
+    Skirmish("3m", 1).prepare()
 
 
 @pytest.fixture

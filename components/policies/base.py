@@ -66,6 +66,9 @@ class Policy(ABC):
         the greedy one. All randomness comes from `rng`, and with `epsilon` 0 none is drawn.
         """
 
+    def prepare(self) -> None:  # noqa: B027  # a policy may have nothing to prepare
+        """Make what learning needs and acting does not. A learner does so once, before anyone waits for it."""
+
     @abstractmethod
     def learn(self, batch: EpisodeBatch) -> Learned:
         """Make one gradient step on `batch`."""

@@ -26,6 +26,10 @@ class FlatOptimizer:
         self._flat = flat.detach()
         self._learning_rate = learning_rate
 
+    def prepare(self) -> None:
+        """Make the optimiser now rather than at the first step."""
+        _ = self._optimizer
+
     @cached_property
     def _optimizer(self) -> torch.optim.Optimizer:
         # Made when it is needed: the first optimiser of a process imports torch's compiler, which takes a second, and

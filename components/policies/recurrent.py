@@ -80,6 +80,10 @@ class RecurrentPolicy(Policy):
         The target networks are copies of the last of those that learn, in the same order.
         """
 
+    def prepare(self) -> None:
+        for optimizer in self._optimizers().values():
+            optimizer.prepare()
+
     @abstractmethod
     def _optimizers(self) -> Mapping[str, FlatOptimizer]:
         """Return the optimisers by name."""

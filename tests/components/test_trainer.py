@@ -49,6 +49,25 @@ def test_a_trainer_publishes_its_first_parameters_at_once_and_joins(run, stage, 
     run(main())
 
 
+def test_it_is_prepared_to_learn_before_it_says_that_it_is_there(run, stage, scripted) -> None:
+    """Preparing takes a second, and whoever plays meanwhile would play far ahead."""
+
+    async def main() -> None:
+        async with stage() as scene:
+            up, heard_by_then = scene.probe("up", *UP), []
+
+            def policy(spec: EnvSpec, *, seed: int):
+                made = scripted(spec, seed=seed)
+                made.prepare = lambda: heard_by_then.append(len(up.told))
+                return made
+
+            scene.node.spawn("trainer", Trainer, spec=SPEC, policy=policy, to=up.ref)
+            await up.hear(JoinMsg)
+            assert heard_by_then == [0]
+
+    run(main())
+
+
 def test_it_publishes_exactly_when_a_batch_says_so(run, stage, scripted) -> None:
     async def main() -> None:
         async with stage() as scene:

@@ -134,7 +134,7 @@ def test_where_there_are_medivacs_both_sides_gone_is_lost(stage, harmless):
 def test_enemies_that_are_healed_are_rewarded(stage, harmless):
     env = battle("MMM")
     hurt = harmless(30.0, 16.0, health=20.0)
-    stage(env, {2: {"x": 2.0}}, {0: hurt, 9: {"x": 29.0, "y": 16.0}})
+    stage(env, {2: {"x": 2.0}}, {0: hurt, 9: {"x": 31.0, "y": 16.0}})  # the medivac faces it already
     env.step(acting(env, STOP, agent=2))
     assert env.reward[0] == pytest.approx(8 * 9 / 16 / 50.75)
 
