@@ -206,7 +206,7 @@ def recorded_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     launcher = Launcher(tmp_path_factory.mktemp("recorded"))
     try:
         launched = launcher(
-            *("--workers", "2", "--steps", "2000", "--prioritized", "--seed", "4", "--checkpoint-interval", "500"),
+            *("--workers", "2", "--steps", "4000", "--prioritized", "--seed", "4", "--checkpoint-interval", "500"),
             *("--updates-per-episode", "1", "--trace", "full"),
         )
         assert launched.ends() == 0, launched.story("failed")
