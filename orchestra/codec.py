@@ -311,11 +311,12 @@ def build_all(kind: type[Message], rows: Any) -> list[Message]:
     if validator is None:
         validator = _ROWS[kind] = TypeAdapter(list[kind]).validator  # type: ignore[valid-type]  # a type at run time
     try:
-        return validator.validate_python(list(map(dict, map(zip, repeat(names), rows))))  # type: ignore[no-any-return]
+        messages: list[Message] = validator.validate_python(list(map(dict, map(zip, repeat(names), rows))))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"][1:])) or "the message"
         raise DecodeError(f"{kind.__name__}: {where}: {first['msg']}") from error
+    return messages
 
 
 _ROWS: WeakKeyDictionary[type[Message], Any] = WeakKeyDictionary()

@@ -190,7 +190,7 @@ def test_an_actor_that_owes_an_answer_is_not_asked(recorded: Recorded, turns: Ca
         await actor.tell(NoteMsg(text="now"))
         answers.append(await asking)
         await tell(node, actor, 400)
-        answers.append(node.cell("here/summer").actor.asked)  # type: ignore[union-attr]
+        answers.append(node.cell("here/summer").actor.asked)
 
     flight(recorded, scene)
     assert answers[0] == 0
@@ -212,7 +212,7 @@ def test_an_actor_that_cannot_say_its_state_lives_on_and_its_replay_says_why_not
     async def scene(node: Node) -> None:
         actor = node.spawn("summer", kind, node.spawn("sink", Sink))
         await tell(node, actor, 400)
-        asked = node.cell("here/summer").actor.asked  # type: ignore[union-attr]
+        asked = node.cell("here/summer").actor.asked
         assert asked in times
         await tell(node, actor, 1, values=0)
 
@@ -252,7 +252,7 @@ def test_a_state_is_read_as_it_was_said(recorded: Recorded) -> None:
 def test_full_traces_hold_no_states(recorded: Recorded) -> None:
     async def scene(node: Node) -> None:
         await tell(node, node.spawn("summer", Summer, node.spawn("sink", Sink)), 400)
-        assert node.cell("here/summer").actor.asked == 0  # type: ignore[union-attr]
+        assert node.cell("here/summer").actor.asked == 0
 
     with RunTrace(recorded(scene)) as trace:
         assert trace.snapshot(trace.life("here/summer")) is None
