@@ -48,7 +48,7 @@ STUDIES = {
 def done(runs: Path) -> Iterator[tuple[list[str], int]]:
     """What was asked of each finished run below `runs`, and its seed."""
     for summary in runs.glob("*/*/summary.json"):
-        if json.loads(summary.read_text())["state"] == "done":
+        if json.loads(summary.read_text())["reached_goal"]:
             config = json.loads((summary.parent / "config.json").read_text())
             yield config["command"][2:], config["seed"]
 
