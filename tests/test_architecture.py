@@ -1,6 +1,7 @@
 """Arrows run one way: between packages, and between the files of each."""
 
 import ast
+import subprocess
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -85,3 +86,14 @@ def test_a_face_hands_out_what_it_names(folder: Path) -> None:
     module = import_module(module_of(folder / "__init__.py"))
     for name in getattr(module, "__all__", ()):  # ruff keeps them sorted
         assert getattr(module, name) is not None
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="what belongs to the project is what git knows of")
+def test_nothing_else_lies_at_the_top() -> None:
+    known = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert {name.partition("/")[0] for name in known} == {
+        *("orchestra", "components", "messages", "experiments", "tests", "docs", "benchmarks", ".ci"),
+        *("pyproject.toml", "constraints.txt", "Makefile", "README.md", "CHANGELOG.md", "LICENSE", ".gitignore"),
+    }

@@ -38,6 +38,11 @@ Episode = tuple[int, int, int]
 """Which environment, which copy of it, which episode of that."""
 
 
+@pytest.fixture(autouse=True)
+def _nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # trainers write real checkpoints, below a run directory called nowhere
+
+
 class Account:
     """What happened in a run, seen from outside."""
 
