@@ -34,7 +34,8 @@ from components.replay.windows import FrameStack, Rollout
 
 if TYPE_CHECKING:
     from components.replay.client import ClientStatistics, ReplayClient
-    from components.replay.layout import Layout
+    from components.replay.episode_layout import EpisodeLayout
+    from components.replay.layout import AnyLayout, Layout
     from components.replay.proxy import ReplayProxy
     from components.replay.search import Disconnected
     from components.replay.server import ReplayServer, ServerStatistics
@@ -44,6 +45,8 @@ _HOMES = {
     "ClientStatistics": "components.replay.client",
     "ReplayClient": "components.replay.client",
     "ReplayProxy": "components.replay.proxy",
+    "AnyLayout": "components.replay.layout",
+    "EpisodeLayout": "components.replay.episode_layout",
     "Layout": "components.replay.layout",
     "ReplayServer": "components.replay.server",
     "ServerStatistics": "components.replay.server",
@@ -52,10 +55,12 @@ _HOMES = {
 }
 
 __all__ = [
+    "AnyLayout",
     "CheckpointError",
     "ClientStatistics",
     "Closed",
     "Disconnected",
+    "EpisodeLayout",
     "EpisodeReplay",
     "EpisodeTable",
     "Field",

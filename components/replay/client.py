@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from components.replay.background import Background
 from components.replay.high_water import Policy
 from components.replay.invalid import InvalidExperience, check_priorities
-from components.replay.layout import Layout
+from components.replay.layout import AnyLayout
 from components.replay.outbox import Outbox
 from components.replay.protocol import (
     LineMsg,
@@ -69,9 +69,11 @@ class ReplayClient:
         address: where the server listens, or a proxy.
         name: of this client; letters, digits, `-`, `_`, `.` and `:`. No other client that lives has it.
         secret: what the server knows.
-        high_water: entries that may wait to be inserted, at least two chunks.
+        high_water: entries that may wait to be inserted, at least two chunks; by default 4,096 transitions or 64
+            episodes.
         when_full: what happens to one more: whoever adds it waits (`block`), the oldest chunk goes (`drop_oldest`), or
-            it is refused as `Full`. All are counted.
+            it is refused as `Full`. All are counted. Where n_step or window make items of transitions that follow each
+            other, the oldest whole episode goes; one of which a part is inserted already is waited for.
         timeout: seconds to find the server within, at first.
         patience: seconds to look for it, once it is lost.
         listen: where the server may look whether this process lives, if it is silent; by default a place on this
@@ -91,7 +93,7 @@ class ReplayClient:
         name: str,
         *,
         secret: bytes,
-        high_water: int = 4096,
+        high_water: int | None = None,
         when_full: Policy = "block",
         timeout: float = 10.0,
         patience: float = 60.0,
@@ -109,13 +111,13 @@ class ReplayClient:
             rng=np.random.default_rng(seed),
         )
         self._background = Background(f"ReplayClient {name}", visitor.live, visitor.ended)
-        self.layout: Layout = self._background.start()
+        self.layout: AnyLayout = self._background.start()
         """What the server keeps, and how; fetched from it."""
         try:
             memory = self.layout.memory()
             self._outbox = Outbox(
                 self.layout,
-                high_water,
+                self.layout.high_water if high_water is None else high_water,
                 when_full,
                 memory.priorities.weigh,
                 self._background.check_open,
@@ -136,11 +138,14 @@ class ReplayClient:
         priority: float | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Add an entry: by field an array or NumPy scalar of its dtype, or a Python number that fits it. It is copied.
+        """Add an entry, which is copied: a transition or a whole episode, as the layout says.
 
         Args:
-            entry: the entry.
-            is_term: whether an episode ends with it: it is sent at once then, with those before it.
+            entry: of a transition, by field an array or NumPy scalar of its dtype, or a Python number that fits it. Of
+                an episode of T steps, `obs` (T+1, A, O), `state` (T+1, S), `available` (T+1, A, U), `actions` (T, A),
+                `reward` (T,), and whether it `terminated` or was cut.
+            is_term: whether it is to be sent at once, with those before it: where an episode ends with a transition.
+                An episode always is, unless the layout says that several go in a chunk.
             priority: what it is drawn by; by default the largest so far.
             timeout: seconds to wait for room, with the policy to block.
 
@@ -160,7 +165,13 @@ class ReplayClient:
         priorities: NDArray[np.floating[Any]] | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Add N entries that follow each other, by field (N, *shape), with `priorities` (N,); all of them, or none.
+        """Add N entries that follow each other, with `priorities` (N,); all of them, or none.
+
+        Args:
+            entries: by field what a memory inserts: of transitions (N, *shape); of episodes what `EpisodeReplay.insert`
+                takes, back to back.
+            priorities: what they are drawn by; by default the largest so far.
+            timeout: seconds to wait for room, with the policy to block.
 
         Raises:
             Exception: as for `add_entry`; they are sent at once.

@@ -110,7 +110,7 @@ class Desk(Actor[DeskMsg]):
             await self._dismiss_if_dead(msg.client)
         holder: Holder = RemoteHolder(agent, self._took)
         if layout.kept_by == "server":
-            holder = LocalHolder(layout.memory(), server.rng)
+            holder = LocalHolder(layout, layout.memory(), server.rng)
         self._exchange.join(msg.client, holder)
         self._agents[msg.client] = msg.agent.address
         return WelcomeMsg(layout=layout.to_plain(), paced=self._exchange.limiter is not None)
@@ -157,7 +157,7 @@ class Desk(Actor[DeskMsg]):
         async def tell() -> None:
             holder = self._exchange.holder(msg.client)
             if isinstance(holder, RemoteHolder) and holder.is_news(msg.share):
-                self._exchange.tell(msg.client, msg.share.share)
+                self._exchange.tell(msg.client, msg.share.share, msg.inserted_bytes)
 
         return answered(tell)
 

@@ -49,6 +49,12 @@ class SampledRollouts:
     generations: NDArray[np.int64]  # (E,)
 
 
+def check_rollout(length: int, burn_in: int) -> None:
+    """Raise `ValueError` unless rollouts may be so long, and nothing be learnt from the first `burn_in` steps."""
+    if not 0 <= burn_in < length:
+        raise ValueError(f"expected length of at least 1 and burn_in of 0 to length - 1, got {length} and {burn_in}")
+
+
 class EpisodeReplay(Closable, Checkpointed):
     """The last `capacity` episodes, drawn uniformly and without repetition within a batch, as PyMARL does.
 
@@ -183,6 +189,18 @@ class EpisodeReplay(Closable, Checkpointed):
     def _took(self, first: int, n: int) -> None:
         """Episodes have just been put into `n` slots from `first` on, and on from 0 after the last."""
 
+    def check_episodes(self, episodes: Mapping[str, NDArray[Any]]) -> int:
+        """Return how many episodes these are, E; they are by name what `insert` takes.
+
+        Raises:
+            InvalidExperience: `insert` would refuse them.
+        """
+        expected = [*self._items, "terminated", "lengths"]
+        if episodes.keys() != set(expected):
+            raise InvalidExperience(f"expected the fields {expected}, got {list(episodes)}")
+        self._check(episodes, episodes["terminated"], episodes["lengths"])
+        return len(episodes["lengths"])
+
     def _check(self, fields: Mapping[str, NDArray[Any]], terminated: NDArray[Any], lengths: NDArray[Any]) -> None:
         limit = self.spec.episode_limit
         if not isinstance(lengths, np.ndarray) or lengths.ndim != 1 or lengths.dtype != np.int32:
@@ -239,21 +257,30 @@ class EpisodeReplay(Closable, Checkpointed):
         Raises:
             ValueError: an argument is out of its range, or fewer episodes are held.
         """
-        if not 0 <= burn_in < length:
-            raise ValueError(
-                f"expected length of at least 1 and burn_in of 0 to length - 1, got {length} and {burn_in}"
-            )
+        check_rollout(length, burn_in)
         slots, weights = self._pick(batch_size, rng)
-        generations, whole = self._generations_of(slots), self._lengths[slots]
+        generations = self._generations_of(slots)
+        batch, learn, firsts = self._gather_rollouts(slots, weights, length, burn_in, rng)
+        self._drew(slots)
+        return SampledRollouts(batch, learn, firsts, slots, generations)
+
+    def _gather_rollouts(
+        self,
+        slots: NDArray[np.int64],
+        weights: NDArray[np.float32],
+        length: int,
+        burn_in: int,
+        rng: np.random.Generator,
+    ) -> "tuple[EpisodeBatch, NDArray[np.bool_], NDArray[np.int64]]":
+        """Return a part of each of the episodes in `slots` (E,), which steps to learn from, and where each begins."""
+        whole = self._lengths[slots]
         n_learnt = np.minimum(length - burn_in, whole)
         begins = rng.integers(0, whole - n_learnt, endpoint=True)
         firsts = np.maximum(begins - burn_in, 0)
         lengths = (begins - firsts + n_learnt).astype(np.int32)
-        batch = self._gather(slots, weights, firsts, lengths)
         steps = np.arange(lengths.max())
         learn = (steps >= (begins - firsts)[:, None]) & (steps < lengths[:, None])
-        self._drew(slots)
-        return SampledRollouts(batch, learn, firsts, slots, generations)
+        return self._gather(slots, weights, firsts, lengths), learn, firsts
 
     def _pick(self, batch_size: int, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Return the slots (E,) of a batch and their importance weights (E,), if there can be one of that size."""

@@ -4,18 +4,18 @@ All of it belongs to one event loop, and knows nothing of a network: a holder is
 """
 
 import asyncio
-from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass
+from collections.abc import Coroutine
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from components.replay.forms import Rows
 from components.replay.high_water import Full
 from components.replay.invalid import InvalidExperience, UnknownClient
-from components.replay.layout import Layout
+from components.replay.layout import AnyLayout, Memory
 from components.replay.limiter import SampleToInsertRatio
-from components.replay.prioritized import PrioritizedTransitions
 from components.replay.two_phase import NotPushed, Route, SampledUnion, Share, TwoPhaseReplay
 from orchestra import OrchestraError, log
 
@@ -33,11 +33,12 @@ class Holder(Protocol):
 class LocalHolder:
     """A memory that the server keeps for a client."""
 
-    def __init__(self, memory: PrioritizedTransitions, rng: np.random.Generator) -> None:
-        self.memory, self._rng = memory, rng
+    def __init__(self, layout: AnyLayout, memory: Memory, rng: np.random.Generator) -> None:
+        self.memory = memory
+        self._layout, self._rng = layout, rng
 
     async def share(self, n: int) -> Share:
-        return self.memory.share(n, self._rng)
+        return self._layout.share(self.memory, n, self._rng)
 
     async def update(self, route: Route) -> None:
         self.memory.update(*route)
@@ -50,6 +51,8 @@ class _Member:
     """Entries that the limiter has counted for it."""
     asked: bool = False
     """Whether it was asked to push, and has not yet."""
+    inserted_bytes: int = 0
+    """Bytes of all entries that it has inserted, as far as it has told."""
 
 
 class Exchange:
@@ -72,7 +75,7 @@ class Exchange:
 
     def __init__(
         self,
-        layout: Layout,
+        layout: AnyLayout,
         *,
         limiter: SampleToInsertRatio | None,
         rng: np.random.Generator,
@@ -86,14 +89,14 @@ class Exchange:
             raise ValueError(f"max_waiting: expected at least 1, got {max_waiting}")
         if limiter is not None:
             limiter.may_insert(layout.chunk)
-        pattern = layout.memory()
         self.layout, self.limiter, self.rng, self.ahead, self.max_waiting = layout, limiter, rng, ahead, max_waiting
-        self.union = TwoPhaseReplay(pattern.share_fields, beta=beta, max_items=max_items, max_uses=max_uses)
+        self.union = TwoPhaseReplay(layout.share_fields, beta=beta, max_items=max_items, max_uses=max_uses)
         self.lost_updates = 0
         """Priorities that came too late: their client had left."""
         self.refused = 0
         """Requests that were refused since too many waited."""
-        self._weigh = pattern.priorities.weigh
+        self._form, self._weigh = layout.form(), layout.memory().priorities.weigh
+        self._gone_bytes = 0
         self._members: dict[str, _Member] = {}
         self._entering = asyncio.Lock()
         self._leaving = asyncio.Lock()
@@ -124,6 +127,7 @@ class Exchange:
         """
         self.union.leave(client)
         gone = self._members.pop(client)
+        self._gone_bytes += gone.inserted_bytes
         if self.limiter is not None:
             self.limiter.delete(gone.admitted)
         self._move()
@@ -135,6 +139,11 @@ class Exchange:
             UnknownClient: there is no client of this name.
         """
         return self._known(client).holder
+
+    @property
+    def inserted_bytes(self) -> int:
+        """Bytes of all entries that clients have inserted, as far as they have told."""
+        return self._gone_bytes + sum(member.inserted_bytes for member in self._members.values())
 
     def _known(self, client: str) -> _Member:
         if client not in self._members:
@@ -159,34 +168,36 @@ class Exchange:
                 self.limiter.insert(n)
                 self._move()
 
-    async def insert(self, client: str, rows: Mapping[str, NDArray[Any]], priorities: NDArray[np.float64]) -> None:
+    async def insert(self, client: str, rows: Rows, priorities: NDArray[np.float64]) -> None:
         """Insert entries into a memory that is kept here, once they may be.
 
         Raises:
             UnknownClient: there is none of this name.
-            InvalidExperience: as for `PrioritizedTransitions.insert`; or the client's memory is not here. Nothing is
-                inserted.
+            InvalidExperience: the memory would refuse them; or the client's memory is not here. Nothing is inserted.
             ValueError: they are more than may ever be inserted at a time.
         """
         holder = self.holder(client)
         if not isinstance(holder, LocalHolder):
             raise InvalidExperience(f"client: expected one whose memory is kept by the server, got {client!r}")
-        n = holder.memory.check_rows(rows)
+        n = self._form.check_many(rows)
         given = priorities if len(priorities) else None
         if given is not None:
             self._weigh(given, n)
         await self.admit(client, n)
-        holder.memory.insert(rows, given)
+        self.layout.insert(holder.memory, rows, given)
+        self._known(client).inserted_bytes += sum(array.nbytes for array in rows.values())
         self.tell(client, await holder.share(0))
 
-    def tell(self, client: str, share: Share) -> None:
-        """Take what a client pushed, or how much it holds.
+    def tell(self, client: str, share: Share, inserted_bytes: int | None = None) -> None:
+        """Take what a client pushed, or how much it holds, and maybe how many bytes it has inserted.
 
         Raises:
             InvalidExperience: as for `TwoPhaseReplay.add`; nothing is taken.
         """
         member = self._known(client)
         self.union.add(client, share)
+        if inserted_bytes is not None:
+            member.inserted_bytes = inserted_bytes
         if self.limiter is not None and share.held > member.admitted:
             # It has brought a memory along. The ratio is that of what happens here: neither owed nor ahead.
             brought, member.admitted = share.held - member.admitted, share.held
@@ -227,6 +238,7 @@ class Exchange:
         while self._ask(batch_size):
             await self._change()
         sampled = self.union.sample(batch_size, self.rng)
+        sampled = replace(sampled, batch=self.layout.cut(sampled.batch))
         if self.limiter is not None:
             self.limiter.sample(batch_size)
             self._move()

@@ -1,6 +1,7 @@
 """A queue that holds so much and no more, and what happens to that for which there is no room. It waits for nothing."""
 
 from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Generic, Literal, TypeVar, get_args
 
 T = TypeVar("T")
@@ -22,12 +23,21 @@ class HighWater(Generic[T]):
         name: what it is called in errors.
         mark: the most that all items may weigh; one that weighs more by itself is let in when there is nothing else.
         policy: what happens at the mark.
+        oldest: says of the items that wait which go first: those from an index on and before another; none if these
+            are equal. By default the oldest one.
 
     Raises:
         ValueError: `mark` is below 1, or `policy` is none.
     """
 
-    def __init__(self, name: str, mark: int, policy: Policy) -> None:
+    def __init__(
+        self,
+        name: str,
+        mark: int,
+        policy: Policy,
+        *,
+        oldest: Callable[[Sequence[T]], tuple[int, int]] = lambda items: (0, 1),
+    ) -> None:
         if mark < 1:
             raise ValueError(f"{name}: expected a high-water mark of at least 1, got {mark}")
         if policy not in get_args(Policy):
@@ -40,6 +50,7 @@ class HighWater(Generic[T]):
         self.refused = 0
         """The weight of what was refused."""
         self._items: deque[tuple[T, int]] = deque()
+        self._oldest = oldest
 
     def __len__(self) -> int:
         """Return how many items wait to be taken."""
@@ -59,9 +70,12 @@ class HighWater(Generic[T]):
             self.refused += weight
             raise Full(f"{self.name}: expected room for {weight}, but {self.level} of {self.mark} are waiting")
         while not self.has_room(weight) and self.policy == "drop_oldest" and self._items:
-            _, freed = self._items.popleft()
-            self.level -= freed
-            self.dropped += freed
+            first, stop = self._oldest([item for item, _ in self._items])
+            if first == stop:
+                break
+            for _ in range(first, stop):
+                self.drop(self._items[first][1])
+                del self._items[first]
         if not self.has_room(weight):
             return False
         self.level += weight
@@ -78,6 +92,11 @@ class HighWater(Generic[T]):
     def take(self) -> tuple[T, int] | None:
         """Take the oldest item and its weight, which stays until `free`; None if there is none."""
         return self._items.popleft() if self._items else None
+
+    def drop(self, weight: int = 1) -> None:
+        """Give back the room of what is not added after all, and count it."""
+        self.level -= weight
+        self.dropped += weight
 
     def free(self, weight: int = 1) -> None:
         """Give back the room of what is done with."""

@@ -1,15 +1,19 @@
 """What a replay server keeps, and how: the one thing that clients are told when they connect."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, asdict, dataclass
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
+from components.replay.forms import Form, RowForm, Rows
 from components.replay.invalid import InvalidExperience
-from components.replay.prioritized import PrioritizedTransitions, Variant
-from components.replay.transitions import Field, NStep, Transitions
+from components.replay.prioritized import PrioritizedEpisodeReplay, PrioritizedTransitions, Variant
+from components.replay.transitions import Field, NStep
+from components.replay.two_phase import Share
 from components.replay.windows import FrameStack, Rollout, Window
 
 DTYPES = "biufc"
@@ -18,10 +22,79 @@ KINDS: dict[str, type[NStep] | type[FrameStack] | type[Rollout]] = {
     kind.__name__: kind for kind in (NStep, FrameStack, Rollout)
 }
 
+Memory = PrioritizedTransitions | PrioritizedEpisodeReplay
+"""What a client's entries are kept in."""
+
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """What an entry holds, and how the memories of all clients are made.
+class AnyLayout(ABC):
+    """What all layouts have: how the memories of all clients are made, and where they are."""
+
+    _: KW_ONLY
+    kept_by: Literal["clients", "server"] = "clients"
+    """Where the memories are: in the clients, which send what is drawn, or in the server, to which all entries go."""
+    chunk: int = 1
+    """Entries that are inserted at a time. At the end of an episode, and on `flush`, fewer are."""
+    alpha: float = 0.6
+    """As for `Priorities`, like all that follow; 0 draws uniformly."""
+    epsilon: float = 1e-6
+    decay: float = 1.0
+    variant: Variant = "proportional"
+    """As for `PrioritizedTransitions`. Each client's memory ranks its own."""
+
+    kind: ClassVar[str]
+    high_water: ClassVar[int]
+    """Entries that may wait at a client, unless that says otherwise."""
+
+    def _check(self, capacity: int) -> None:
+        if self.kept_by not in ("clients", "server"):
+            raise ValueError(f"kept_by: expected clients or server, got {self.kept_by!r}")
+        if not 1 <= self.chunk <= capacity:
+            raise ValueError(f"chunk: expected 1 to {capacity}, which is the capacity, got {self.chunk}")
+
+    @abstractmethod
+    def memory(self) -> Memory:
+        """Return an empty memory of a client. It takes its room as it fills."""
+
+    @abstractmethod
+    def form(self) -> Form:
+        """Return what checks entries, and collects them into chunks."""
+
+    @abstractmethod
+    def insert(self, memory: Any, rows: Rows, priorities: NDArray[np.floating[Any]] | None) -> None:
+        """Insert entries into a memory, with priorities (N,) or the largest so far.
+
+        Raises:
+            InvalidExperience: it refuses them; nothing has changed then.
+        """
+
+    @abstractmethod
+    def share(self, memory: Any, n: int, rng: np.random.Generator) -> Share:
+        """Draw `n` items from a memory, to be pushed."""
+
+    @property
+    @abstractmethod
+    def share_fields(self) -> dict[str, Field]:
+        """What the items of a share hold, as `TwoPhaseReplay` takes it."""
+
+    @abstractmethod
+    def cut(self, batch: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Return a batch without what is padding in all of it."""
+
+    @property
+    @abstractmethod
+    def names(self) -> list[str]:
+        """The fields of an entry."""
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return it in values that a message can carry."""
+        names = ("kept_by", "chunk", "alpha", "epsilon", "decay", "variant")
+        return {"kind": self.kind} | {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True, slots=True)
+class Layout(AnyLayout):
+    """What an entry holds that is one transition, and how the memories of all clients are made.
 
     Raises:
         ValueError: a number is out of its range, there are no fields, or one of them cannot travel.
@@ -32,28 +105,20 @@ class Layout:
     capacity: int
     """Entries of each client's memory; the oldest go first."""
     _: KW_ONLY
-    kept_by: Literal["clients", "server"] = "clients"
-    """Where the memories are: in the clients, which send what is drawn, or in the server, to which all entries go."""
     chunk: int = 64
-    """Entries that are inserted at a time. At the end of an episode, and on `flush`, fewer are."""
-    alpha: float = 0.6
-    """As for `Priorities`, like all that follow; 0 draws uniformly."""
-    epsilon: float = 1e-6
-    decay: float = 1.0
-    variant: Variant = "proportional"
-    """As for `PrioritizedTransitions`. Each client's memory ranks its own."""
+    """As for all layouts."""
     n_step: NStep | None = None
     """As for `Transitions`."""
     window: Window | None = None
     """As for `Transitions`."""
 
+    kind: ClassVar[str] = "transitions"
+    high_water: ClassVar[int] = 4096
+
     def __post_init__(self) -> None:
         fields = {name: Field(np.dtype(f.dtype), tuple(f.shape), f.finite) for name, f in self.fields.items()}
         object.__setattr__(self, "fields", fields)  # equal layouts are to compare equal
-        if self.kept_by not in ("clients", "server"):
-            raise ValueError(f"kept_by: expected clients or server, got {self.kept_by!r}")
-        if not 1 <= self.chunk <= self.capacity:
-            raise ValueError(f"chunk: expected 1 to {self.capacity}, which is the capacity, got {self.chunk}")
+        self._check(self.capacity)
         for name, (dtype, _, _) in fields.items():
             kind = np.dtype(dtype)
             if kind.kind not in DTYPES or kind.itemsize > 16 or not kind.isnative or kind == np.longdouble:
@@ -61,7 +126,6 @@ class Layout:
         self.memory()
 
     def memory(self) -> PrioritizedTransitions:
-        """Return an empty memory of a client. It takes its room as it fills."""
         return PrioritizedTransitions(
             self.fields,
             self.capacity,
@@ -74,26 +138,34 @@ class Layout:
             slabs=1,  # what is drawn is copied out at once
         )
 
-    def rows(self, capacity: int) -> Transitions:
-        """Return an empty ring of entries: what is filled before it is sent."""
-        return Transitions(self.fields, capacity, slabs=1)
+    def form(self) -> Form:
+        return RowForm(self.fields, self.chunk, self.together)
 
     @property
-    def row_bytes(self) -> int:
-        """Bytes of the numbers of an entry."""
-        return sum(np.dtype(f.dtype).itemsize * int(np.prod(f.shape)) for f in self.fields.values())
+    def together(self) -> tuple[NStep | Window, ...]:
+        """What makes items of entries that follow each other, so that none may be left out among them."""
+        return tuple(it for it in (self.n_step, self.window) if it is not None)
+
+    def insert(self, memory: Any, rows: Rows, priorities: NDArray[np.floating[Any]] | None) -> None:
+        memory.insert(rows, priorities)
+
+    def share(self, memory: Any, n: int, rng: np.random.Generator) -> Share:
+        drawn: Share = memory.share(n, rng)
+        return drawn
 
     @property
-    def needs_all(self) -> bool:
-        """Whether what is drawn is made of entries that follow each other, so that none may be left out."""
-        return self.n_step is not None or self.window is not None
+    def share_fields(self) -> dict[str, Field]:
+        return self.memory().share_fields
+
+    def cut(self, batch: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        return batch
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.fields)
 
     def to_plain(self) -> dict[str, Any]:
-        """Return it in values that a message can carry."""
-        plain = {
-            name: getattr(self, name)
-            for name in ("capacity", "kept_by", "chunk", "alpha", "epsilon", "decay", "variant")
-        }
+        plain = AnyLayout.to_plain(self) | {"capacity": self.capacity}
         plain["fields"] = {
             name: [np.dtype(dtype).str, list(shape), finite] for name, (dtype, shape, finite) in self.fields.items()
         }
@@ -102,24 +174,33 @@ class Layout:
         return plain
 
     @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> Self:
+    def from_plain(cls, plain: Mapping[str, Any]) -> "Layout":
         """Return the layout that `to_plain` gave.
 
         Raises:
             InvalidExperience: it is something else.
         """
+        with_errors = dict(plain)
         try:
-            values = dict(plain)
+            if with_errors.pop("kind") != cls.kind:
+                raise ValueError(f"kind: expected {cls.kind!r}, got {plain['kind']!r}")
             fields = {
                 name: Field(np.dtype(dtype), tuple(shape), finite)
-                for name, (dtype, shape, finite) in values.pop("fields").items()
+                for name, (dtype, shape, finite) in with_errors.pop("fields").items()
             }
             for name in ("n_step", "window"):
-                if values[name] is not None:
-                    kind, arguments = values[name]
-                    values[name] = TypeAdapter(KINDS[kind]).validate_python(arguments)
-            return cls(fields, values.pop("capacity"), **values)
-        except (KeyError, TypeError, ValueError, AttributeError, ValidationError) as error:
-            raise InvalidExperience(
-                f"layout: expected what a replay server of this version says, got {error}"
-            ) from error
+                if with_errors[name] is not None:
+                    kind, arguments = with_errors[name]
+                    with_errors[name] = TypeAdapter(KINDS[kind]).validate_python(arguments)
+            return cls(fields, with_errors.pop("capacity"), **with_errors)
+        except NOT_PLAIN as error:
+            raise not_plain(error) from error
+
+
+NOT_PLAIN = (KeyError, TypeError, ValueError, AttributeError, ValidationError)
+"""What may be raised on the way to a layout by what is none."""
+
+
+def not_plain(error: Exception) -> InvalidExperience:
+    """Return what is raised for what is no layout."""
+    return InvalidExperience(f"layout: expected what a replay server of this version says, got {error}")

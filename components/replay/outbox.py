@@ -2,32 +2,40 @@
 
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from components.replay.forms import Rows
 from components.replay.high_water import HighWater, Policy
 from components.replay.invalid import InvalidExperience
-from components.replay.layout import Layout
+from components.replay.layout import AnyLayout, Layout
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chunk:
     """Entries that are inserted together."""
 
-    rows: dict[str, NDArray[Any]]  # by field, (N, *shape)
+    rows: dict[str, NDArray[Any]]
+    """As memories insert them."""
     priorities: NDArray[np.float64]  # (N,), or none
-
-    def __len__(self) -> int:
-        """Return how many entries these are."""
-        return len(next(iter(self.rows.values())))
+    n: int
+    """How many entries these are, N."""
+    first: bool
+    """Whether an episode begins with them, and none of them was ever on its way."""
+    last: bool
+    """Whether an episode ends with them."""
 
 
 class Outbox:
     """Collects entries into chunks. Any thread may add; one event loop takes.
+
+    Where what is drawn is made of entries that follow each other, `drop_oldest` drops whole episodes: those that stay
+    would be neighbours else that were none. An episode of which some has been taken is not dropped but waited for; one
+    that is not at its end yet is dropped with what is still to come of it.
 
     Args:
         layout: what entries are.
@@ -39,12 +47,12 @@ class Outbox:
 
     Raises:
         ValueError: `mark` is below two chunks, one on its way and one to come; or the oldest are to be dropped, but
-            what is drawn is made of entries that follow each other.
+            episodes lie among each other.
     """
 
     def __init__(
         self,
-        layout: Layout,
+        layout: AnyLayout,
         mark: int,
         policy: Policy,
         weigh: Callable[[NDArray[np.floating[Any]], int], object],
@@ -53,22 +61,27 @@ class Outbox:
     ) -> None:
         if mark < 2 * layout.chunk:
             raise ValueError(f"high_water: expected at least {2 * layout.chunk}, which is two chunks, got {mark}")
-        if policy == "drop_oldest" and layout.needs_all:
-            raise ValueError(
-                "when_full: expected block or refuse, since n_step and window are made of entries that follow each "
-                "other, got drop_oldest"
-            )
+        self._form = layout.form()
+        self._whole = policy == "drop_oldest" and self._form.together
+        if self._whole and isinstance(layout, Layout):
+            for it in layout.together:
+                if it.stride > 1:
+                    raise ValueError(
+                        f"when_full: expected block or refuse, got drop_oldest: with stride {it.stride} the rows of "
+                        f"{it.stride} episodes take turns, and row i + {it.stride} follows on row i; without n rows of "
+                        f"one of them, row i + {it.stride} + n would, which is another's"
+                    )
         self.added = 0
         """Entries added so far, those dropped since included."""
         self.done = 0
         """Entries that were inserted."""
-        self._queue: HighWater[Chunk] = HighWater("entries that wait to be pushed", mark, policy)
-        self._layout, self._weigh, self._check_open, self._wake = layout, weigh, check_open, wake
+        self._queue: HighWater[Chunk] = HighWater("entries that wait to be pushed", mark, policy, oldest=self._oldest)
+        self._most, self._weigh, self._check_open, self._wake = layout.chunk, weigh, check_open, wake
         self._changed = threading.Condition()
-        self._form = layout.rows(1)
-        self._rows: dict[str, NDArray[Any]] = {}
-        self._n = 0  # rows of the chunk that is not complete
+        self._n = 0  # entries of the chunk that is not complete
         self._priorities: list[float] = []
+        self._between = True  # whether the last entry that was cut off was an episode's end
+        self._skipping = False  # whether the episode that goes on was dropped
 
     @property
     def waiting(self) -> int:
@@ -89,43 +102,51 @@ class Outbox:
         """Add an entry; `last` has it sent at once, with those before it."""
         with self._changed:
             self._check_open()
-            values = self._form.check_row(entry)
+            values = self._form.check_one(entry)
             if priority is not None:
                 self._weigh(np.array([priority], np.float64), 1)
-            self._make_room(1, timeout)
+            end = self._whole and self._form.is_end(values)
+            if not self._skipping:
+                self._make_room(1, timeout)
+                if self._skipping:  # since just now
+                    self._queue.free()
+            self.added += 1
+            if self._skipping:
+                self._queue.dropped += 1
+                self._skipping = not end
+                return
             if self._n and bool(self._priorities) != (priority is not None):
                 self._cut()  # a chunk has priorities for all, or for none
-            if not self._n:
-                fields = self._layout.fields.items()
-                self._rows = {name: np.empty((self._layout.chunk, *f.shape), f.dtype) for name, f in fields}
-            for name, array in self._rows.items():
-                array[self._n] = values[name]
+            self._form.put(values)
             self._n += 1
             if priority is not None:
                 self._priorities.append(priority)
-            self.added += 1
-            if last or self._n == self._layout.chunk:
-                self._cut()
+            if last or end or self._n == self._most:
+                self._cut(end=end)
 
-    def add_many(
-        self, entries: Mapping[str, NDArray[Any]], priorities: NDArray[np.floating[Any]] | None, timeout: float | None
-    ) -> None:
+    def add_many(self, entries: Rows, priorities: NDArray[np.floating[Any]] | None, timeout: float | None) -> None:
         """Add entries that follow each other."""
         with self._changed:
             self._check_open()
-            n = self._form.check_rows(entries)
+            n = self._form.check_many(entries)
             if priorities is not None:
                 self._weigh(priorities, n)
             if n > self._queue.mark:
                 raise InvalidExperience(f"expected at most {self._queue.mark} entries at a time, high_water, got {n}")
+            if not n:
+                return
             self._make_room(n, timeout)
             if self._n:
                 self._cut()
-            for start in range(0, n, self._layout.chunk):
-                part = slice(start, start + self._layout.chunk)
-                rows = {name: array[part].copy() for name, array in entries.items()}
-                given = np.zeros(0) if priorities is None else priorities[part].astype(np.float64)
-                self._queue.append(Chunk(rows, given), len(next(iter(rows.values()))))
+            start = 0
+            for rows, size, end in self._form.parts(entries, self._most, at_ends=self._whole):
+                if self._skipping:
+                    self._queue.drop(size)
+                    self._skipping = not end
+                else:
+                    given = None if priorities is None else priorities[start : start + size].astype(np.float64)
+                    self._append(rows, np.zeros(0) if given is None else given, size, end)
+                start += size
             self.added += n
             self._wake()
 
@@ -144,11 +165,28 @@ class Outbox:
             self._changed.wait(left)
             self._check_open()
 
-    def _cut(self) -> None:
-        rows = {name: array[: self._n] for name, array in self._rows.items()}
-        self._queue.append(Chunk(rows, np.array(self._priorities)), self._n)
-        self._rows, self._n, self._priorities = {}, 0, []
+    def _oldest(self, chunks: Sequence[Chunk]) -> tuple[int, int]:
+        """Return which chunks go first: from one index on, and before another."""
+        if not self._whole:
+            return 0, 1
+        first = next((i for i, chunk in enumerate(chunks) if chunk.first), len(chunks))
+        stop = next((i + 1 for i in range(first, len(chunks)) if chunks[i].last), 0)
+        if stop:
+            return first, stop
+        if first == len(chunks) or self._n:  # what was added of it last is to be cut off, so that it goes too
+            return 0, 0
+        self._skipping, self._between = True, True
+        return first, len(chunks)
+
+    def _cut(self, *, end: bool = False) -> None:
+        n, priorities = self._n, np.array(self._priorities)
+        self._n, self._priorities = 0, []
+        self._append(self._form.take(), priorities, n, end)
         self._wake()
+
+    def _append(self, rows: dict[str, NDArray[Any]], priorities: NDArray[np.float64], n: int, end: bool) -> None:
+        self._queue.append(Chunk(rows, priorities, n, self._between, end), n)
+        self._between = end
 
     def flush(self, timeout: float | None) -> None:
         """Send what waits to be complete, and wait until all that was added is inserted."""
@@ -172,15 +210,15 @@ class Outbox:
             return None if taken is None else taken[0]
 
     def put_back(self, chunk: Chunk) -> None:
-        """Take a chunk back, as the oldest: it could not be inserted yet."""
+        """Take a chunk back, as the oldest: it is not known to be inserted. What is known of it stays with it."""
         with self._changed:
-            self._queue.put_back(chunk, len(chunk))
+            self._queue.put_back(replace(chunk, first=False), chunk.n)
 
     def finish(self, chunk: Chunk) -> None:
         """Take note that a chunk was inserted."""
         with self._changed:
-            self.done += len(chunk)
-            self._queue.free(len(chunk))
+            self.done += chunk.n
+            self._queue.free(chunk.n)
             self._changed.notify_all()
 
     def wake(self) -> None:

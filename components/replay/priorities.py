@@ -5,6 +5,7 @@ epsilon)^alpha.
 """
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
@@ -178,6 +179,10 @@ class Priorities:
         return wrong
 
 
+Read = Callable[[NDArray[np.int64]], tuple[dict[str, NDArray[Any]], NDArray[np.int64]]]
+"""Returns copies of what is in slots (n,), by field, and their generations (n,)."""
+
+
 class Prioritized(Checkpointed):
     """What the replay buffers that draw by priority have in common, beside their `priorities`."""
 
@@ -215,6 +220,9 @@ class Prioritized(Checkpointed):
         Raises:
             ValueError: `size` is negative.
         """
+        return self._share(size, rng, self._read)
+
+    def _share(self, size: int, rng: np.random.Generator, read: Read) -> Share:
         if size < 0:
             raise ValueError(f"size: expected at least 0, got {size}")
         self.priorities.freshen()
@@ -224,7 +232,7 @@ class Prioritized(Checkpointed):
             # Strata come in order; whoever takes the first few only is to get as good a draw.
             order = rng.permutation(size)
             slots, weights = slots[order], weights[order]
-        batch, generations = self._read(slots)
+        batch, generations = read(slots)
         return Share(batch, slots, generations, weights, total, self._held, self.inserted)
 
     @abstractmethod

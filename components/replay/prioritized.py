@@ -8,11 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from components.replay.checkpoint import Stock
-from components.replay.episodes import EpisodeReplay
+from components.replay.episodes import EpisodeReplay, check_rollout
 from components.replay.invalid import check_indices
 from components.replay.priorities import Priorities, Prioritized
 from components.replay.ranks import RankedPriorities
 from components.replay.transitions import Field, NStep, Transitions
+from components.replay.two_phase import Share
 from components.replay.windows import Window
 
 if TYPE_CHECKING:  # the one brings a compiler along, the other torch, and memories work without either
@@ -278,6 +279,34 @@ class PrioritizedEpisodeReplay(Prioritized, EpisodeReplay):
             }, slots
         batch = self._gather_whole(slots, np.ones(len(slots), np.float32))
         return {name: getattr(batch, name).copy() for name in self.share_fields}, self._generations[slots]
+
+    def share_rollouts(self, size: int, length: int, rng: np.random.Generator, *, burn_in: int = 0) -> Share:
+        """Draw `size` rollouts as `sample_rollouts` does, to be pushed as by `share`.
+
+        The share's batch has two fields more: `learn` (M, T) says which steps to learn from, `firsts` (M,) with which
+        step of its episode each begins. Episodes are weighed whole, wherever their rollouts begin.
+
+        Raises:
+            ValueError: `size` is negative, `length` below 1, or `burn_in` not 0 to `length` - 1.
+        """
+        check_rollout(length, burn_in)
+
+        def read(slots: NDArray[np.int64]) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:
+            if not len(slots):
+                batch, _ = self._read(slots)
+                return batch | {"learn": np.zeros((0, 0), np.bool_), "firsts": slots}, slots
+            gathered, learn, firsts = self._gather_rollouts(
+                slots, np.ones(len(slots), np.float32), length, burn_in, rng
+            )
+            batch = {name: getattr(gathered, name).copy() for name in self.share_fields}
+            return batch | {"learn": learn, "firsts": firsts}, self._generations[slots]
+
+        return self._share(size, rng, read)
+
+    @property
+    def rollout_fields(self) -> dict[str, Field]:
+        """What the items of `share_rollouts` hold, as `TwoPhaseReplay` takes it."""
+        return self.share_fields | {"learn": Field(np.bool_, (-1,)), "firsts": Field(np.int64)}
 
     def update(
         self,

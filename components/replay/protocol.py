@@ -163,6 +163,8 @@ class HoldingMsg(Request[RefusedMsg | None]):
 
     client: str
     share: ShareMsg
+    inserted_bytes: int
+    """Bytes of all entries that it has inserted."""
 
 
 class SampledMsg(Message):

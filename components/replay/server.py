@@ -22,7 +22,7 @@ from components.replay.desk import Desk
 from components.replay.exchange import Exchange
 from components.replay.high_water import Policy
 from components.replay.invalid import InvalidExperience
-from components.replay.layout import Layout
+from components.replay.layout import AnyLayout
 from components.replay.limiter import SampleToInsertRatio
 from components.replay.protocol import (
     DESK,
@@ -82,7 +82,7 @@ class ReplayServer:
     then picked of others.
 
     Args:
-        layout: what entries are, and how memories are made; clients are told.
+        layout: what entries are, a `Layout` or an `EpisodeLayout`, and how memories are made; clients are told.
         listen: where clients reach it: `tcp://HOST:PORT` (0 for any free port), `tls://HOST:PORT`, `unix:///PATH`.
         secret: what clients have to know; by default one is made up.
         limiter: paces inserts, counted in entries, and samples, counted in items.
@@ -104,7 +104,7 @@ class ReplayServer:
 
     def __init__(
         self,
-        layout: Layout,
+        layout: AnyLayout,
         *,
         listen: str = "tcp://127.0.0.1:0",
         secret: bytes | None = None,
@@ -210,7 +210,7 @@ class ReplayServer:
             clients=exchange.union.held,
             union=union,
             received_bytes=self.received_bytes,
-            inserted_bytes=union.inserted * self.layout.row_bytes,
+            inserted_bytes=exchange.inserted_bytes,
             published=publications.published,
             dropped_publications=publications.dropped,
             refused_publications=publications.refused,
@@ -238,7 +238,7 @@ class ReplayServer:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<ReplayServer at {self.address} of {', '.join(self.layout.fields)}>"
+        return f"<ReplayServer at {self.address} of {', '.join(self.layout.names)}>"
 
     # In its thread --------------------------------------------------------------------------------------------------
 

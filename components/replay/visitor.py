@@ -9,10 +9,10 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 
 from components.replay.background import Background, first_of
+from components.replay.episode_layout import layout_from_plain
 from components.replay.invalid import InvalidExperience
-from components.replay.layout import Layout
+from components.replay.layout import AnyLayout, Memory
 from components.replay.outbox import Chunk, Outbox
-from components.replay.prioritized import PrioritizedTransitions
 from components.replay.protocol import (
     AGENT,
     DESK,
@@ -75,13 +75,14 @@ class Visitor:
         self.me: Ref[ClientMsg]
         self.wakes: asyncio.Event
         """Set when there is something to insert."""
-        self.memory: PrioritizedTransitions | None = None
+        self.memory: Memory | None = None
         self.outbox: Outbox | None = None
         self.subscriptions: dict[str, Subscription] = {}
         self.pushed = 0
         """Items that were drawn and pushed."""
         self._shares = 0
-        self._layout: Layout
+        self._inserted_bytes = 0
+        self._layout: AnyLayout
 
     async def live(self, background: Background) -> None:
         """Look for the server and stay with it, until the client is closed.
@@ -110,7 +111,7 @@ class Visitor:
             if isinstance(welcome, RefusedMsg):
                 welcome.throw()
             limit.reschedule(None)
-            layout = Layout.from_plain(welcome.layout)
+            layout = layout_from_plain(welcome.layout)
             if not self.search.connections:
                 self._layout = layout
                 background.ready(layout)
@@ -136,7 +137,7 @@ class Visitor:
             else:
                 self.search.why = node.stop_requested.result()
 
-    async def go(self, memory: PrioritizedTransitions | None, outbox: Outbox) -> None:
+    async def go(self, memory: Memory | None, outbox: Outbox) -> None:
         """Begin to insert what is put into `outbox`, into `memory` if it is kept here."""
         self.memory, self.outbox = memory, outbox
         self._may_go.set_result(outbox)
@@ -167,11 +168,12 @@ class Visitor:
             )
             answer = await desk.ask(message)
         elif paced:
-            answer = await desk.ask(AdmitMsg(client=self.name, n=len(chunk)))
+            answer = await desk.ask(AdmitMsg(client=self.name, n=chunk.n))
         if isinstance(answer, RefusedMsg):
             answer.throw()
         if self.memory is not None:
-            self.memory.insert(chunk.rows, chunk.priorities if len(chunk.priorities) else None)
+            self._layout.insert(self.memory, chunk.rows, chunk.priorities if len(chunk.priorities) else None)
+            self._inserted_bytes += sum(array.nbytes for array in chunk.rows.values())
             self._news.set()
 
     async def _tell(self, desk: Ref[Any]) -> None:
@@ -187,7 +189,8 @@ class Visitor:
             await self._news.wait()
             self._news.clear()
             self._known.clear()
-            answer = await desk.ask(HoldingMsg(client=self.name, share=self._draw(self.memory, 0)))
+            share = self._draw(self.memory, 0)
+            answer = await desk.ask(HoldingMsg(client=self.name, share=share, inserted_bytes=self._inserted_bytes))
             if isinstance(answer, RefusedMsg):
                 answer.throw()
 
@@ -234,7 +237,7 @@ class Visitor:
         self._kept().load(path)
         self._news.set()
 
-    def _kept(self) -> PrioritizedTransitions:
+    def _kept(self) -> Memory:
         if self.memory is None:
             raise InvalidExperience("kept_by: expected clients, to save the memory here; the server keeps it")
         return self.memory
@@ -259,9 +262,9 @@ class Visitor:
         self.pushed += len(share.indices)
         return share
 
-    def _draw(self, memory: PrioritizedTransitions, n: int) -> ShareMsg:
+    def _draw(self, memory: Memory, n: int) -> ShareMsg:
         self._shares += 1
-        return ShareMsg.of(memory.share(n, self._rng), self._shares)
+        return ShareMsg.of(self._layout.share(memory, n, self._rng), self._shares)
 
     def route(self, msg: RouteMsg) -> None:
         """Take over priorities of items in the memory that is kept here."""

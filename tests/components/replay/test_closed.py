@@ -52,6 +52,8 @@ def refuses_all(replay, path, calls):
         "update": (np.zeros(1, np.int64), np.zeros(1, np.int64), np.ones(1)),
         "remove": (np.zeros(1, np.int64), np.zeros(1, np.int64)),
         "share": (1, np.random.default_rng(0)),
+        "share_rollouts": (1, 2, np.random.default_rng(0)),
+        "check_episodes": ({},),
         "state": (),
         "restore": ({},),
         "save": (path,),

@@ -31,7 +31,7 @@ def rows(*items):
 
 
 def join(exchange, name):
-    holder = LocalHolder(exchange.layout.memory(), np.random.default_rng(len(name)))
+    holder = LocalHolder(exchange.layout, exchange.layout.memory(), np.random.default_rng(len(name)))
     exchange.join(name, holder)
     return holder
 

@@ -4,6 +4,8 @@ import threading
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from components.replay.closed import Closed
 from components.replay.high_water import Full, HighWater
@@ -11,6 +13,7 @@ from components.replay.invalid import InvalidExperience
 from components.replay.layout import Layout
 from components.replay.outbox import Outbox
 from components.replay.transitions import Field, NStep
+from components.replay.windows import Rollout
 
 
 def filled(policy, mark=3):
@@ -209,6 +212,124 @@ def test_whoever_waits_when_it_is_closed_is_told():
 def test_marks_and_policies_that_cannot_work():
     with pytest.raises(ValueError, match="high_water: expected at least 8, which is two chunks, got 7"):
         Desk(mark=7)
-    summed = Layout({**LAYOUT.fields, "done": Field(np.bool_)}, 64, chunk=4, n_step=NStep(2, 0.9, arrival=("done",)))
-    with pytest.raises(ValueError, match="when_full: expected block or refuse"):
-        Desk("drop_oldest", layout=summed)
+    for options in ({"n_step": NStep(2, 0.9, arrival=("done",), stride=3)}, {"window": Rollout(2, stride=3)}):
+        with pytest.raises(ValueError, match="with stride 3 the rows of 3 episodes take turns"):
+            Desk("drop_oldest", layout=Layout(ENDING, 64, chunk=4, **options))
+
+
+# Where what is drawn is made of entries that follow each other, episodes go whole -------------------------------------
+
+ENDING = {**LAYOUT.fields, "done": Field(np.bool_)}
+TOGETHER = [{"n_step": NStep(3, 0.9, arrival=("done",))}, {"window": Rollout(3)}]
+
+
+def ending(*items):
+    """Entries by their numbers; an episode ends with those below 0."""
+    return [{"item": item, "reward": 0.0, "done": item < 0} for item in items]
+
+
+def desk_of_episodes(mark=8, options=TOGETHER[0]):
+    return Desk("drop_oldest", mark, Layout(ENDING, 64, chunk=4, **options))
+
+
+def put(desk, *items):
+    for entry in ending(*items):
+        desk.outbox.add(entry, False, None, 0.0)
+
+
+def taken(desk):
+    """All that can be taken, a chunk after the other."""
+    return list(iter(desk.take, None))
+
+
+@pytest.mark.parametrize("options", TOGETHER, ids=["n-step", "window"])
+def test_the_oldest_whole_episode_goes(options):
+    desk = desk_of_episodes(options=options)
+    put(desk, 1, -2, 3, 4, -5, 6, -7, 8, 9)
+    desk.outbox._cut()
+    assert taken(desk) == [[3, 4, -5], [6, -7], [8, 9]]
+    assert (desk.outbox.dropped, desk.outbox.added) == (2, 9)
+
+
+def test_an_episode_of_which_a_part_was_taken_stays_and_the_next_goes():
+    desk = desk_of_episodes(mark=12)
+    put(desk, 1, 2, 3, 4)
+    on_its_way = desk.outbox.take()
+    put(desk, 5, -6, 7, -8, 9, 10, -11, 12, 13)
+    assert desk.outbox.dropped == 2
+    desk.outbox.finish(on_its_way)
+    desk.outbox._cut()
+    assert taken(desk) == [[5, -6], [9, 10, -11], [12, 13]]
+
+
+def test_a_chunk_that_was_put_back_may_have_been_inserted_and_stays():
+    desk = desk_of_episodes()
+    put(desk, 1, -2, 3, -4, 5, -6)
+    desk.outbox.put_back(desk.outbox.take())
+    put(desk, 7, 8, -9)
+    assert taken(desk) == [[1, -2], [5, -6], [7, 8, -9]]
+
+
+def test_an_episode_that_goes_on_is_dropped_with_what_is_still_to_come():
+    desk = desk_of_episodes()
+    put(desk, *range(1, 12))
+    assert desk.take() is None
+    put(desk, 12, -13, 14, -15)
+    assert taken(desk) == [[14, -15]]
+    assert (desk.outbox.dropped, desk.outbox.added, desk.outbox.waiting) == (13, 15, 2)
+
+
+def test_an_episode_that_goes_on_and_is_on_its_way_is_waited_for():
+    desk = desk_of_episodes()
+    put(desk, *range(1, 9))
+    desk.outbox.take()
+    with pytest.raises(TimeoutError, match="8 of 8 wait to be pushed"):
+        put(desk, 9)
+    assert (desk.outbox.added, desk.outbox.dropped) == (8, 0)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 14), min_size=1, max_size=30),
+    steps=st.lists(st.sampled_from(["one", "many", "take", "finish", "put back"]), min_size=10, max_size=120),
+    sizes=st.lists(st.integers(1, 8), min_size=1, max_size=20),
+)
+def test_what_arrives_one_after_the_other_was_added_so(lengths, steps, sizes):
+    """Whatever is dropped: an episode arrives as a beginning of it, and as all of it before another one does."""
+    desk, episodes = desk_of_episodes(mark=12), []
+    for number, n in enumerate(lengths):
+        episodes += [100 * (number + 1) + i for i in range(n - 1)] + [-(100 * (number + 1) + n - 1)]
+    arrived, under_way, at, size = [], None, 0, iter(sizes * 40)
+    for step in steps:
+        if step in ("one", "many"):
+            entries = ending(*episodes[at : at + (1 if step == "one" else next(size))])
+            try:
+                if step == "one":
+                    for entry in entries:
+                        desk.outbox.add(entry, False, None, 0.0)
+                elif entries:
+                    kinds = {"item": np.int64, "reward": np.float32, "done": np.bool_}
+                    many = {name: np.array([it[name] for it in entries], kinds[name]) for name in kinds}
+                    desk.outbox.add_many(many, None, 0.0)
+            except TimeoutError:
+                continue
+            at += len(entries)
+        elif step == "take" and under_way is None:
+            under_way = desk.outbox.take()
+        elif step == "finish" and under_way is not None:
+            arrived += under_way.rows["item"].tolist()
+            desk.outbox.finish(under_way)
+            under_way = None
+        elif step == "put back" and under_way is not None:
+            desk.outbox.put_back(under_way)
+            under_way = None
+        outbox = desk.outbox
+        held = 0 if under_way is None else under_way.n
+        assert outbox.added == at
+        assert outbox.waiting == sum(weight for _, weight in outbox._queue._items) + outbox._n + held
+        assert outbox.added == outbox.done + outbox.dropped + outbox.waiting
+    for before, after in zip([-99, *arrived], arrived, strict=False):
+        if before < 0:
+            assert abs(after) % 100 == 0, "after the end of an episode comes the beginning of another"
+        else:
+            assert abs(after) == before + 1, "within an episode nothing is missing"
