@@ -31,7 +31,8 @@ def check_indices(indices: NDArray[np.int64], generations: NDArray[np.int64], ca
             raise InvalidExperience(f"{name}: expected signed integers of shape (B,), got {describe(array)}")
     if len(indices) != len(generations):
         raise InvalidExperience(f"generations: expected shape {indices.shape}, got {generations.shape}")
-    if len(indices) and (indices.min() < 0 or indices.max() >= capacity):
+    # Seen as unsigned, what is negative is beyond any capacity.
+    if len(indices) and np.maximum.reduce(indices.astype(np.int64, copy=False).view(np.uint64)) >= capacity:
         raise InvalidExperience(f"indices: expected 0 to {capacity - 1}, got {indices}")
 
 

@@ -126,9 +126,10 @@ class Priorities:
             ValueError: nothing has weight.
         """
         self.freshen()
-        if not self._sums.folded > 0:
-            raise ValueError("expected something with weight to draw, got none")
-        slots = self._sums.find((np.arange(batch_size) + rng.random(batch_size)) / batch_size)
+        shares = rng.random(batch_size)
+        shares += np.arange(batch_size)
+        shares /= batch_size
+        slots = self._sums.find(shares)
         drawn = self._sums[slots]
         # (n P)^-beta over its maximum: n and the sum cancel.
         least = drawn.min() if self._least is None else self._least.folded

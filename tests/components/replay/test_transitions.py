@@ -481,8 +481,9 @@ def test_a_share_finds_the_item_at_which_the_running_sum_passes_it(weights, shar
 def test_rounding_never_puts_a_share_on_what_has_no_weight(monkeypatch, top, noise):
     monkeypatch.setattr(sums_module, "TOP", top)
     # How products are rounded is up to the library that makes them: running sums may even fall a little.
-    running = sums_module.RUNNING
-    monkeypatch.setattr(sums_module, "RUNNING", running * (1 + noise * rng().standard_normal(running.shape)))
+    for name in ("RUNNING", "BEFORE"):
+        sums = getattr(sums_module, name)
+        monkeypatch.setattr(sums_module, name, sums * (1 + noise * rng().standard_normal(sums.shape)))
     for seed in range(50):
         generator = np.random.default_rng(seed)
         tree, weights = SumTree(700), generator.random(700) * 10.0 ** generator.uniform(-3, 3, 700)
