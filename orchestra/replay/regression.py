@@ -8,7 +8,7 @@ from typing import Any
 
 from orchestra.errors import UsageError
 from orchestra.replay.replay import Replay
-from orchestra.trace.layout import DIGEST_BYTES, PREFIX, Decoder, preamble
+from orchestra.trace.layout import ARRAYS, PREFIX, Decoder, blob_prefix, preamble
 from orchestra.trace.reader import Place, TraceFile
 from orchestra.trace.records import Kind, Life
 from orchestra.trace.run_trace import RunTrace
@@ -80,7 +80,7 @@ def trimmed(trace: RunTrace, life: Life, path: Path, *, until: int | None = None
         target.write(preamble())
         kept: set[bytes] = set()
         for file in files:
-            target.write(b"".join(_pieces(file, lives, kept, first=file is files[0])))
+            target.writelines(_pieces(file, lives, kept, first=file is files[0]))
         return target.tell()
 
 
@@ -97,12 +97,12 @@ def _pieces(
     file: TraceFile, lives: Mapping[tuple[str, int], int | None], kept: set[bytes], *, first: bool
 ) -> Iterator[bytes]:
     """Yield the records of some lives as they stand in a file, and before each the types and arrays that it names."""
-    blobs: dict[bytes, Place] = {}
+    passed: set[bytes] = set()
     for place in file.places():
         if (place.kind is Kind.HEADER and first) or place.kind is Kind.TYPE:
             yield file.bytes_at(place.offset, place.end)
-        elif place.kind is Kind.BLOB:
-            blobs[file.bytes_at(place.offset + PREFIX.size, place.offset + PREFIX.size + DIGEST_BYTES)] = place
+        elif place.kind in ARRAYS:
+            passed.add(file.digest_at(place))
         elif place.kind in _OF_LIVES and _belongs(file, place, lives):
             digests: list[bytes] = []
             # Looks for no array, but learns of those that it would find.
@@ -110,9 +110,9 @@ def _pieces(
                 file.bytes_at(place.offset + PREFIX.size, place.end), resolve=True
             )
             for digest in dict.fromkeys(digests):
-                if digest in blobs and digest not in kept:
+                if digest in passed and digest not in kept and (array := file.blob(digest)) is not None:
                     kept.add(digest)
-                    yield file.bytes_at(blobs[digest].offset, blobs[digest].end)
+                    yield blob_prefix(digest, array.nbytes) + array.tobytes()
             yield file.bytes_at(place.offset, place.end)
 
 

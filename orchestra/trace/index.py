@@ -9,7 +9,6 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestra.trace.layout import DIGEST_BYTES, PREFIX
 from orchestra.trace.reader import TraceFile
 from orchestra.trace.records import Kind, Record
 from orchestra.trace.tables import MARK, IndexTables, halves
@@ -67,9 +66,8 @@ class TraceIndex:
                     tables.gaps.append(place.offset)
                 case Kind.HEADER | Kind.TYPE | Kind.CLOSE:
                     continue
-                case Kind.BLOB:
-                    begin = place.offset + PREFIX.size
-                    tables.add_blob(place.offset, file.bytes_at(begin, begin + DIGEST_BYTES), place.length)
+                case Kind.BLOB | Kind.MOSAIC:
+                    tables.add_blob(place.offset, file.digest_at(place))
                 case _:
                     tables.add(place.offset, place.kind, place.length, file.header_at(place))
         file.forget_blobs()
@@ -104,12 +102,12 @@ class TraceIndex:
         """Return the record of a row; without `resolve`, every large array in it is a `Digest`."""
         return self.file.record_at(self.file.place_at(int(self.entries["offset"][row])), resolve=resolve)
 
-    def _find_blob(self, digest: bytes) -> tuple[int, int] | None:
+    def _find_blob(self, digest: bytes) -> int | None:
         blobs = self._tables.table("blobs")
         high, low = halves(digest)
         row = int(np.searchsorted(blobs["high"], np.uint64(high)))
         while row < len(blobs) and int(blobs["high"][row]) == high:
             if int(blobs["low"][row]) == low:
-                return int(blobs["begin"][row]), int(blobs["end"][row])
+                return int(blobs["offset"][row])
             row += 1
         return None

@@ -2,7 +2,7 @@
 
 A file begins with a preamble of 16 bytes; then records follow, each a prefix of 20 bytes and a body. A body is a
 msgpack header, as the codec makes it, and a table that says of each array in it where its numbers are: in the table
-(small ones), in a BLOB record of the same file (by digest), or nowhere.
+(small ones), in a BLOB or MOSAIC record of the same file (by digest), or nowhere.
 """
 
 import math
@@ -41,9 +41,12 @@ from orchestra.trace.records import (
     Record,
     Snapshot,
 )
+from orchestra.trace.tiles import Laid, Run
 
 MAGIC = b"ORTRACE\n"
-VERSION = 1
+VERSION = 2
+READABLE = (1, 2)
+"""The versions that are read: 1 has no MOSAIC."""
 PREAMBLE = struct.Struct("<8sHHI")
 """Magic, version, zero, CRC-32 of what stands before it."""
 SYNC = b"\xf1OR\x1e"
@@ -54,8 +57,12 @@ INLINE_BELOW = 2048
 """Arrays of fewer bytes stand in their record."""
 INLINE, BY_DIGEST = 0, 1
 MAX_BODY = (1 << 32) - 1
+ARRAYS = frozenset({Kind.BLOB, Kind.MOSAIC})
+"""The records that hold arrays."""
 
 _LENGTH = struct.Struct("<I")
+_RUN = struct.Struct("<QI")
+"""A run of a MOSAIC: its offset in the file, its length."""
 
 
 class Entry(NamedTuple):
@@ -115,6 +122,38 @@ def framed(kind: Kind, body: bytes) -> bytes:
 def blob_prefix(digest: bytes, nbytes: int) -> bytes:
     """Return what comes before an array's bytes in a BLOB. Its CRC is the digest's, which vouches for the rest."""
     return prefix(Kind.BLOB, DIGEST_BYTES + nbytes, zlib.crc32(digest)) + digest
+
+
+def mosaic(digest: bytes, laid: Laid) -> tuple[bytes, bytes]:
+    """Return what comes before the new bytes of a MOSAIC, and after them. Its CRC is that of all but those bytes."""
+    table = b"".join([*(_RUN.pack(*run) for run in laid.runs), _LENGTH.pack(len(laid.runs))])
+    length = DIGEST_BYTES + sum(map(len, laid.new)) + len(table)
+    return prefix(Kind.MOSAIC, length, zlib.crc32(table, zlib.crc32(digest))) + digest, table
+
+
+def array_sound(kind: Kind, body: memoryview, crc: int) -> bool:
+    """Whether a BLOB or MOSAIC is what its prefix says; its array itself is vouched for by the digest."""
+    checked = zlib.crc32(body[:DIGEST_BYTES])
+    if kind is Kind.MOSAIC:
+        begin = _table_of(body)
+        if begin is None:
+            return False
+        checked = zlib.crc32(body[begin:], checked)
+    return checked == crc
+
+
+def runs_of(body: memoryview) -> list[Run]:
+    """Return how the array of a sound MOSAIC is put together."""
+    return list(map(Run._make, _RUN.iter_unpack(body[_table_of(body) : -_LENGTH.size])))
+
+
+def _table_of(body: memoryview) -> int | None:
+    """Return where the runs of a MOSAIC begin, or None if there is no room for so many."""
+    least = DIGEST_BYTES + _LENGTH.size
+    if len(body) < least:
+        return None
+    begin = len(body) - _LENGTH.size - _RUN.size * _LENGTH.unpack_from(body, len(body) - _LENGTH.size)[0]
+    return begin if begin >= DIGEST_BYTES else None
 
 
 def type_body(number: int, kind: MessageType) -> bytes:

@@ -14,15 +14,18 @@ import numpy as np
 from orchestra.errors import NotATrace, TraceError, TraceVersion
 from orchestra.message import AnyArray
 from orchestra.trace.layout import (
+    ARRAYS,
     DIGEST_BYTES,
     MAGIC,
     PREAMBLE,
     PREFIX,
+    READABLE,
     SYNC,
-    VERSION,
     Decoder,
+    array_sound,
     digest_of,
     header_of,
+    runs_of,
     type_of,
 )
 from orchestra.trace.naming import MessageType
@@ -59,10 +62,10 @@ class TraceFile:
         self.types: dict[int, MessageType] = {}
         self.closed = False
         """Whether the end that was seen is a proper one."""
-        self.find_blob: Callable[[bytes], tuple[int, int] | None] = lambda digest: None
-        """Says where the bytes of an array lie that was not scanned; an index knows."""
+        self.find_blob: Callable[[bytes], int | None] = lambda digest: None
+        """Says where the record of an array begins that was not scanned; an index knows."""
         self._damages: dict[int, Damage] = {}
-        self._blobs: dict[bytes, tuple[int, int]] = {}
+        self._blobs: dict[bytes, int] = {}
         self._memory: mmap.mmap | bytes = b""
         self._decoder = Decoder(self.types, self._blob)
         try:
@@ -147,7 +150,7 @@ class TraceFile:
     def records(self, start: int = 0) -> Iterator[tuple[int, Record]]:
         """Yield every record of an actor or of the file's end, with its offset, from the offset `start` on."""
         for place in self.places(start):
-            if place.kind not in (Kind.HEADER, Kind.TYPE, Kind.BLOB):
+            if place.kind not in ARRAYS and place.kind not in (Kind.HEADER, Kind.TYPE):
                 yield place.offset, self.record_at(place)
 
     def record_at(self, place: Place, *, resolve: bool = True) -> Record:
@@ -161,6 +164,11 @@ class TraceFile:
     def bytes_at(self, begin: int, end: int) -> bytes:
         """Return bytes of the file as they are."""
         return self._memory[begin:end]
+
+    def digest_at(self, place: Place) -> bytes:
+        """Return the digest of the array whose record is at `place`."""
+        begin = place.offset + PREFIX.size
+        return self._memory[begin : begin + DIGEST_BYTES]
 
     def adopt(self, types: dict[int, MessageType], damages: list[Damage], *, closed: bool) -> None:
         """Take over what an earlier scan had learned."""
@@ -204,8 +212,9 @@ class TraceFile:
             raise NotATrace(f"{self.path} is no trace: it begins with {begins[:8]!r}")
         if crc != zlib.crc32(begins[:-4]):
             self._note(Damage(0, PREAMBLE.size, "a damaged preamble"))
-        elif version != VERSION:
-            raise TraceVersion(f"{self.path} is a trace of format version {version}; this program reads {VERSION}")
+        elif version not in READABLE:
+            known = " and ".join(map(str, READABLE))
+            raise TraceVersion(f"{self.path} is a trace of format version {version}; this program reads {known}")
 
     def _header(self) -> Header:
         for place in self.places():
@@ -249,15 +258,14 @@ class TraceFile:
 
     def _sound(self, place: Place) -> bool:
         begin = place.offset + PREFIX.size
-        checked = begin + (DIGEST_BYTES if place.kind is Kind.BLOB else place.length)
         crc: int = PREFIX.unpack_from(self._memory, place.offset)[5]
-        return zlib.crc32(memoryview(self._memory)[begin:checked]) == crc
+        with memoryview(self._memory)[begin : place.end] as body:
+            return array_sound(place.kind, body, crc) if place.kind in ARRAYS else zlib.crc32(body) == crc
 
     def _learn(self, place: Place) -> None:
         self.closed = place.kind is Kind.CLOSE
-        if place.kind is Kind.BLOB:
-            begin = place.offset + PREFIX.size
-            self._blobs[self._memory[begin : begin + DIGEST_BYTES]] = (begin + DIGEST_BYTES, place.end)
+        if place.kind in ARRAYS:
+            self._blobs[self.digest_at(place)] = place.offset
         elif place.kind is Kind.TYPE:
             try:
                 number, kind = type_of(self._body(place))
@@ -273,14 +281,24 @@ class TraceFile:
         self._damages[damage.offset] = damage
 
     def _blob(self, digest: bytes) -> AnyArray | None:
-        found = self._blobs.get(digest) or self.find_blob(digest)
-        if found is None:
+        offset = self._blobs.get(digest)
+        if offset is None:
+            offset = self.find_blob(digest)
+        place = None if offset is None else self._place(offset)
+        if place is None or place.end > len(self._memory) or place.kind not in ARRAYS or not self._sound(place):
             return None
-        begin, end = found
-        if end > len(self._memory):
-            return None
-        array = np.frombuffer(self._memory[begin:end], np.uint8)  # a copy: aligned, and free of the file
+        array = self._array(place)
         if digest_of(array) != digest:
-            self._note(Damage(begin - PREFIX.size - DIGEST_BYTES, end - begin, "a damaged array"))
+            self._note(Damage(place.offset, place.end - place.offset, "a damaged array"))
             return None
         return array
+
+    def _array(self, place: Place) -> AnyArray:
+        """Return the bytes of the array at `place`: a copy, aligned, and free of the file."""
+        begin = place.offset + PREFIX.size
+        if place.kind is Kind.BLOB:
+            return np.frombuffer(self._memory[begin + DIGEST_BYTES : place.end], np.uint8)
+        with memoryview(self._memory)[begin : place.end] as body:
+            runs = runs_of(body)
+        # A run beyond the end of the file comes out too short, which the digest tells.
+        return np.frombuffer(b"".join([self._memory[run.where : run.where + run.length] for run in runs]), np.uint8)

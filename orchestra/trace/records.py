@@ -51,6 +51,7 @@ class Kind(IntEnum):
     GAP = 10
     CLOSE = 11
     SNAPSHOT = 12
+    MOSAIC = 13
 
 
 INPUTS = frozenset({Kind.BIRTH, Kind.DELIVERY, Kind.ANSWER, Kind.SNAPSHOT})

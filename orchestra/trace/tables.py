@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestra.trace.effects import Asked, Sent, TimerSet
-from orchestra.trace.layout import DIGEST_BYTES, PREAMBLE, PREFIX
+from orchestra.trace.layout import PREAMBLE
 from orchestra.trace.naming import MessageType
 from orchestra.trace.records import Damage, Kind
 
-MAGIC = b"ORINDEX2"
+MAGIC = b"ORINDEX3"
 CHUNK = 1 << 16
 ENTRY = np.dtype(
     [
@@ -40,7 +40,8 @@ SEND = np.dtype(
     [("number", "<u8"), ("row", "<u8"), ("actor", "<u4"), ("recipient", "<u4"), ("type", "<u4"), ("n", "<u4")]
 )
 """A message that an actor sent, and the row of the entry that says so."""
-BLOB = np.dtype([("high", "<u8"), ("low", "<u8"), ("begin", "<u8"), ("end", "<u8")])
+BLOB = np.dtype([("high", "<u8"), ("low", "<u8"), ("offset", "<u8")])
+"""An array, by the halves of its digest, and where the record begins that has it."""
 _TABLES = {"entries": ENTRY, "sends": SEND, "blobs": BLOB}
 _SENDING = (Sent.code, Asked.code, TimerSet.code)
 _COLUMNS: dict[str, np.dtype[Any]] = {"actor": np.dtype("<u4"), "kind": np.dtype("u1")}
@@ -81,10 +82,9 @@ class IndexTables:
         if len(self._rows["entries"]) >= CHUNK:
             self._pack()
 
-    def add_blob(self, offset: int, digest: bytes, length: int) -> None:
-        """Take in a BLOB, by its place."""
-        begin = offset + PREFIX.size
-        self._rows["blobs"].append((*halves(digest), begin + DIGEST_BYTES, begin + length))
+    def add_blob(self, offset: int, digest: bytes) -> None:
+        """Take in a BLOB or MOSAIC, by its place."""
+        self._rows["blobs"].append((*halves(digest), offset))
 
     def table(self, name: str) -> NDArray[Any]:
         """Return a table whole: `entries`, `sends`, or `blobs`, which are sorted."""

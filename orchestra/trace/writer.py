@@ -18,17 +18,21 @@ from orchestra.trace.layout import (
     DIGEST_BYTES,
     INLINE_BELOW,
     MAX_BODY,
+    PREFIX,
     Entry,
     blob_prefix,
     body_of,
     digest_of,
     framed,
     header_body,
+    mosaic,
     preamble,
     type_body,
 )
+from orchestra.trace.output import TraceOutput
 from orchestra.trace.records import INPUTS, Close, Gap, Header, Kind
 from orchestra.trace.tables import MARK, IndexTables
+from orchestra.trace.tiles import Tiles
 
 SEGMENT_BYTES = 1 << 30
 SEGMENT_RECORDS = 1 << 20
@@ -51,9 +55,9 @@ class TraceSink(Protocol):
 
 
 def open_new(path: Path) -> TraceSink:
-    """Open a file that must not be there yet, without a buffer of Python's."""
+    """Open a file that must not be there yet."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    return open(path, "xb", buffering=0)
+    return TraceOutput(path)
 
 
 class TraceWriter:
@@ -111,6 +115,7 @@ class TraceWriter:
         self._records = 0
         self._told_types: set[int] = set()
         self._blobs: OrderedDict[bytes, None] = OrderedDict()
+        self._tiles = Tiles()
         self._gap = _Missed()
         self._logical = 0
 
@@ -147,6 +152,8 @@ class TraceWriter:
             except OSError as error:
                 self.miss(entry, f"{error.strerror or error}")
                 continue
+            if not pieces.nbytes:
+                self._begin(pieces)
             self._append(entry, pieces, known)
             pending.append(entry)
             if pieces.nbytes >= JOIN:
@@ -170,7 +177,10 @@ class TraceWriter:
             return
         try:
             closing = Close(self._logical, self._clock.monotonic(), self._records, self.dropped)
-            self._write_after_gap([_plain(Kind.CLOSE, [closing.clock, closing.time, closing.records, closing.dropped])])
+            pieces = _Pieces()
+            self._begin(pieces)
+            pieces.add(_plain(Kind.CLOSE, [closing.clock, closing.time, closing.records, closing.dropped]))
+            self._write_pieces(pieces)
             self._index.closed = True
         except OSError:
             self.dropped += 1  # a file without its CLOSE says that it was not closed properly
@@ -202,6 +212,7 @@ class TraceWriter:
         file = self._open_file(path)
         self._file, self._size, self._records = file, 0, 0
         self._told_types, self._blobs = set(), OrderedDict()
+        self._tiles.clear()
         try:
             begins = preamble() + framed(Kind.HEADER, header_body(header))
             self._write_all([begins])
@@ -240,29 +251,38 @@ class TraceWriter:
         if digest in self._blobs:
             self._blobs.move_to_end(digest)
             return
-        data = array.reshape(-1).view("u1").data
-        if len(data) > MAX_BODY - DIGEST_BYTES:
+        if array.nbytes > MAX_BODY // 2:
             return  # its digest must do
         self._blobs[digest] = None
         if len(self._blobs) > KNOWN_BLOBS:
             self._blobs.popitem(last=False)
-        pieces.blobs.append((pieces.nbytes, digest, DIGEST_BYTES + len(data)))
-        pieces.add(blob_prefix(digest, len(data)))
-        pieces.add(data)
+        pieces.blobs.append((pieces.nbytes, digest))
+        laid = self._tiles.lay(array, self._size + pieces.nbytes + PREFIX.size + DIGEST_BYTES)
+        if laid is None or sum(map(len, laid.new)) == array.nbytes:
+            pieces.add(blob_prefix(digest, array.nbytes))
+            pieces.add(array.reshape(-1).view("u1").data)
+            return
+        begins, ends = mosaic(digest, laid)
+        pieces.add(begins)
+        for new in laid.new:
+            pieces.add(new)
+        pieces.add(ends)
 
     def _flush(self, pieces: "_Pieces", pending: list[Entry]) -> None:
         if not pieces.all:
             return
+        begin, index = self._size, self._index
         try:
-            begin, index = self._write_after_gap(pieces.all), self._index
-            for offset, digest, length in pieces.blobs:
-                index.add_blob(begin + offset, digest, length)
+            self._write_pieces(pieces)
+            for offset, digest in pieces.blobs:
+                index.add_blob(begin + offset, digest)
             for offset, entry, length in pieces.records:
                 index.add(begin + offset, entry.kind, length, entry.row)
         except OSError as error:
             # Unlearn what the records would have told the file: what it tells must come again.
             self._told_types.clear()
             self._blobs.clear()
+            self._tiles.clear()
             self._records -= len(pending)
             for entry in pending:
                 self.miss(entry, f"{error.strerror or error}")
@@ -285,17 +305,19 @@ class TraceWriter:
             raise
         self.nbytes += self._size - start
 
-    def _write_after_gap(self, pieces: list[bytes | memoryview]) -> int:
-        """Write, after what there is to say of what was dropped, and all of it or nothing; return where it begins."""
+    def _begin(self, pieces: "_Pieces") -> None:
+        """Begin `pieces` with what there is to say of what was dropped: nothing more is until they are written."""
+        if self._gap.count:
+            pieces.add(self._gap_record())
+            pieces.tells_gap = True
+
+    def _write_pieces(self, pieces: "_Pieces") -> None:
+        """Write `pieces`, all or nothing of them."""
         begin = self._size
-        if not self._gap.count:
-            self._write_all(pieces)
-            return begin
-        gap = self._gap_record()
-        self._write_all([gap, *pieces])
-        self._index.gaps.append(begin)
-        self._gap = _Missed()
-        return begin + len(gap)
+        self._write_all(pieces.all)
+        if pieces.tells_gap:
+            self._index.gaps.append(begin)
+            self._gap = _Missed()
 
     def _gap_record(self) -> bytes:
         gap = self._gap
@@ -315,13 +337,15 @@ class TraceWriter:
 class _Pieces:
     """What is to be written next."""
 
-    __slots__ = ("all", "blobs", "nbytes", "records")
+    __slots__ = ("all", "blobs", "nbytes", "records", "tells_gap")
 
     def __init__(self) -> None:
         self.all: list[bytes | memoryview] = []
         self.nbytes = 0
-        self.blobs: list[tuple[int, bytes, int]] = []
-        """Of each BLOB among them: where it begins, its digest, and the length of its body."""
+        self.tells_gap = False
+        """Whether a GAP stands first."""
+        self.blobs: list[tuple[int, bytes]] = []
+        """Of each array among them: where its record begins, and its digest."""
         self.records: list[tuple[int, Entry, int]] = []
         """Of each record of an actor: where it begins, the entry, and the length of its body."""
 

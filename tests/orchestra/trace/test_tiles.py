@@ -1,0 +1,186 @@
+"""Tiles: an array whose rows the file has is put together from them, and comes back as it was."""
+
+import os
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestra.replay.regression import trimmed
+from orchestra.trace import output
+from orchestra.trace.layout import PREAMBLE, PREFIX
+from orchestra.trace.reader import TraceFile
+from orchestra.trace.records import Close, Delivery, Gap, Kind
+from orchestra.trace.run_trace import RunTrace
+from orchestra.trace.tiles import TILE, Tiles
+from orchestra.trace.writer import TraceWriter
+
+MakeWriter = Callable[..., TraceWriter]
+
+
+def episode(n: int, steps: int, most: int) -> np.ndarray[Any, Any]:
+    """Some steps of 512 numbers that are like nothing else, and padding."""
+    rows = np.zeros((most, 512), np.float32)
+    rows[:steps] = np.random.default_rng(n).standard_normal((steps, 512), np.float32)
+    return rows
+
+
+def batch(*episodes: tuple[int, int], most: int = 20) -> np.ndarray[Any, Any]:
+    found = np.stack([episode(n, steps, most) for n, steps in episodes])
+    found.flags.writeable = False
+    return found
+
+
+@given(
+    rows=st.lists(st.lists(st.sampled_from([b"a", b"b", b"\0"]), min_size=1, max_size=6), min_size=1, max_size=6),
+    arrays=st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=5), min_size=1, max_size=6),
+    tail=st.integers(0, TILE - 1),
+)
+def test_the_runs_of_an_array_are_its_bytes_in_order(
+    rows: list[list[bytes]], arrays: list[list[int]], tail: int
+) -> None:
+    length = TILE * max(map(len, rows)) + tail
+    wide = [b"".join(letter * TILE for letter in row).ljust(length, b"z") for row in rows]
+    tiles, file = Tiles(), bytearray(b"what stands before")
+    for chosen in arrays:
+        told = b"".join(wide[each % len(wide)] for each in chosen)
+        laid = tiles.lay(np.frombuffer(told, np.uint8).reshape(len(chosen), length), len(file))
+        assert laid is not None
+        for new in laid.new:
+            file += new
+        assert b"".join(file[run.where : run.where + run.length] for run in laid.runs) == told
+        assert all(run.length for run in laid.runs)
+        file += b"what stands between"
+    again = tiles.lay(np.frombuffer(told, np.uint8).reshape(len(chosen), length), len(file))
+    assert again is not None
+    assert again.new == []
+
+
+def test_rows_that_are_shorter_than_a_tile_are_not_looked_at() -> None:
+    assert Tiles().lay(np.zeros((9, TILE - 1), np.uint8), 16) is None
+    assert Tiles().lay(np.zeros(9 * TILE, np.uint8), 16) is None
+    assert Tiles().lay(np.zeros((0, TILE), np.uint8), 16) is None
+
+
+def test_episodes_that_come_again_are_not_written_again(writer: MakeWriter, toy: Any, tmp_path: Path) -> None:
+    made = writer()
+    first, second = batch((1, 20), (2, 9), (3, 4)), batch((3, 4), (4, 5), (1, 20), (2, 9))
+    longer = batch((2, 9), (4, 5), most=31)  # padded to another length
+    for n, pixels in enumerate([first, second, first, longer], 1):
+        made.write([toy.delivery(n, [n, pixels], kind=2)])
+    made.close()
+    new = 4 * 512 * (20 + 9 + 4 + 5)
+    assert new < made.nbytes < new + 8 * TILE
+    with TraceFile(made.paths[0]) as file:
+        kinds = [place.kind for place in file.places() if place.kind in (Kind.BLOB, Kind.MOSAIC)]
+    assert kinds == [Kind.MOSAIC] * 3  # the third message has the array of the first
+    with RunTrace(tmp_path) as trace:
+        told = [record for record in trace.recordings[0].records() if isinstance(record, Delivery)]
+        for record, pixels in zip(told, [first, second, first, longer], strict=True):
+            np.testing.assert_array_equal(record.fields["pixels"], pixels)
+        assert not told[1].fields["pixels"].flags.writeable
+
+
+def test_a_part_of_a_trace_needs_nothing_of_the_whole(writer: MakeWriter, toy: Any, tmp_path: Path) -> None:
+    made = writer()
+    first, second = batch((1, 20), (2, 9)), batch((2, 9), (1, 20), (3, 4))
+    made.write([toy.birth("toy/b"), toy.delivery(1, [1, first], actor="toy/b", kind=2)])
+    made.write([toy.birth(), toy.delivery(1, [1, second], kind=2), toy.handled(1)])
+    made.close()
+    part = tmp_path / "part" / "part.trace"
+    part.parent.mkdir()
+    with RunTrace(tmp_path) as trace:
+        assert trimmed(trace, trace.life("toy/a"), part) == part.stat().st_size
+    with TraceFile(part) as file:
+        (told,) = [record for _, record in file.records() if isinstance(record, Delivery)]
+    assert told.actor == "toy/a"
+    np.testing.assert_array_equal(told.fields["pixels"], second)
+
+
+def test_a_file_that_follows_has_all_that_it_needs(writer: MakeWriter, toy: Any) -> None:
+    made = writer(segment_bytes=200_000)
+    for n in range(1, 9):
+        made.write([toy.delivery(n, [n, batch((1, 20), (n, 9), (3, 4))], kind=2)])
+    made.close()
+    assert len(made.paths) > 1
+    for path in made.paths:
+        with TraceFile(path) as file:
+            for _, record in file.records():
+                if isinstance(record, Delivery):
+                    np.testing.assert_array_equal(record.fields["pixels"], batch((1, 20), (record.n, 9), (3, 4)))
+
+
+@pytest.mark.parametrize("every", [2, 3, 5])
+def test_what_a_disk_did_not_take_is_not_referred_to(writer: MakeWriter, toy: Any, every: int) -> None:
+    made = writer(open_file=lambda path: toy.BadDisk(path, lambda write: write > 1 and write % every == 0))
+    for n in range(1, 30):
+        made.write([toy.delivery(n, [n, batch((n % 3, 9), (n % 5, 7))], kind=2)])
+    made.close()
+    with TraceFile(made.paths[0]) as file:
+        told = [record for _, record in file.records()]
+        assert file.damages == []
+    assert any(isinstance(record, Gap) for record in told)
+    kept = [record for record in told if isinstance(record, Delivery)]
+    assert kept
+    for record in kept:
+        np.testing.assert_array_equal(record.fields["pixels"], batch((record.n % 3, 9), (record.n % 5, 7)))
+
+
+def test_a_damaged_mosaic_costs_its_array_alone(writer: MakeWriter, toy: Any, tmp_path: Path) -> None:
+    made = writer()
+    made.write([toy.delivery(n, [n, batch((1, 9), (n, 7))], kind=2) for n in range(2, 4)])
+    made.close()
+    content = made.paths[0].read_bytes()
+    with TraceFile(made.paths[0]) as file:
+        last = [place for place in file.places() if place.kind is Kind.MOSAIC][-1]
+        whole = sum(isinstance(record, Delivery | Close) for _, record in file.records())
+    for at in [*range(last.offset, last.offset + PREFIX.size + 16), last.offset + 200, *range(last.end - 40, last.end)]:
+        damaged = bytearray(content)
+        damaged[at] ^= 0x41
+        hurt = tmp_path / "hurt.trace"
+        hurt.write_bytes(damaged)
+        with TraceFile(hurt) as file:
+            told = [record for _, record in file.records()]
+            assert [damage.offset for damage in file.damages] == [last.offset], at
+            assert len(told) == whole
+            first, second = [record for record in told if isinstance(record, Delivery)]
+            np.testing.assert_array_equal(first.fields["pixels"], batch((1, 9), (2, 7)))
+            assert not isinstance(second.fields["pixels"], np.ndarray)
+
+
+def test_what_the_disk_has_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "WINDOW", 1000)
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda file, begin, length, _: asked.append((begin, begin + length)))
+    made = output.TraceOutput(tmp_path / "some.trace")
+    for n in range(40):
+        made.write(bytes([n]) * 300)
+    made.truncate(11_000)
+    made.seek(11_000)
+    made.write(b"!" * 1500)
+    made.close()
+    assert (tmp_path / "some.trace").stat().st_size == 12_500
+    assert asked[0] == (0, 1200)
+    assert all(later[0] <= earlier[1] for earlier, later in pairwise(asked)), "something was left out"
+    assert max(end - begin for begin, end in asked) <= (output.BEHIND + 3) * 1000
+    assert asked[-1][1] == 12_500
+
+
+def test_a_trace_of_the_version_before_is_read(writer: MakeWriter, toy: Any) -> None:
+    made = writer()
+    made.write([toy.delivery(1, [1, toy.frame(1)], kind=2)])
+    made.close()
+    content = made.paths[0].read_bytes()
+    begins = bytes.fromhex("4f5254524143450a 0100 0000")
+    crc = bytes.fromhex("458ce6c8")
+    made.paths[0].write_bytes(begins + crc + content[PREAMBLE.size :])
+    with TraceFile(made.paths[0]) as file:
+        told, _ = [record for _, record in file.records()]
+        assert file.damages == []
+    assert isinstance(told, Delivery)
+    np.testing.assert_array_equal(told.fields["pixels"], toy.frame(1))
