@@ -82,11 +82,14 @@ class Background:
             called.close()
             raise self._closed() from self._why
         try:
-            while not future.done():  # a loop that has just ended would leave it waiting
-                concurrent.futures.wait([future], LOOK_S)
-                if not future.done() and not self._thread.is_alive():
-                    raise self._closed() from self._why
-            return future.result()
+            while True:
+                try:
+                    return future.result(LOOK_S)
+                except TimeoutError:
+                    if future.done():
+                        return future.result()  # or it was `work` that raised this
+                    if not self._thread.is_alive():  # a loop that has just ended would leave it waiting
+                        raise self._closed() from self._why
         except concurrent.futures.CancelledError:
             raise self._closed() from self._why
         except BaseException:

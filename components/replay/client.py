@@ -25,7 +25,7 @@ from components.replay.protocol import (
     UpdateMsg,
 )
 from components.replay.subscription import Subscription
-from components.replay.two_phase import SampledUnion
+from components.replay.two_phase import SampledUnion, numbered
 from components.replay.visitor import Visitor
 from orchestra import Request, freeze
 from orchestra.envelope import check_name
@@ -210,13 +210,12 @@ class ReplayClient:
             Disconnected: the server is gone.
             Exception: as for `ReplayServer.update`.
         """
-        clients = tuple(dict.fromkeys(sampled.clients))
-        number = {name: i for i, name in enumerate(clients)}
         check_priorities(priorities, len(sampled.clients))
+        clients, whose = numbered(sampled.clients)
         self._told(
             UpdateMsg(
                 clients=clients,
-                whose=freeze(np.array([number[name] for name in sampled.clients], np.int64)),
+                whose=freeze(whose),
                 indices=sampled.indices,
                 generations=sampled.generations,
                 priorities=priorities.astype(np.float64),

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from components.replay.forms import Rows
 from components.replay.high_water import Full
-from components.replay.invalid import InvalidExperience, UnknownClient
+from components.replay.invalid import InvalidExperience, UnknownClient, check_priorities
 from components.replay.layout import AnyLayout, Memory
 from components.replay.limiter import SampleToInsertRatio
 from components.replay.two_phase import NotPushed, Route, SampledUnion, Share, TwoPhaseReplay
@@ -291,11 +291,20 @@ class Exchange:
         Raises:
             InvalidExperience: as for `TwoPhaseReplay.route`; or sums would overflow. Nothing has changed then.
         """
+        self.check_priorities(priorities, len(sampled.clients))
         routes = self.union.route(sampled, priorities)
-        self._weigh(priorities, len(priorities))
         self.lost_updates += len(priorities) - sum(len(indices) for indices, _, _ in routes.values())
         for client, route in routes.items():
             self._start(self._route(client, self._members[client].holder, route))
+
+    def check_priorities(self, priorities: NDArray[np.floating[Any]], n: int) -> None:
+        """Check what is handed to `update` for a batch of `n`; any thread may.
+
+        Raises:
+            InvalidExperience: they are not n floats that are finite and at least 0; or sums would overflow.
+        """
+        check_priorities(priorities, n)
+        self._weigh(priorities, n)
 
     async def _route(self, client: str, holder: Holder, route: Route) -> None:
         try:

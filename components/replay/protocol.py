@@ -12,7 +12,7 @@ from pydantic import AfterValidator
 from components.replay.closed import Closed
 from components.replay.high_water import Full
 from components.replay.invalid import InvalidExperience, NameTaken, UnknownClient
-from components.replay.two_phase import SampledUnion, Share
+from components.replay.two_phase import SampledUnion, Share, numbered
 from orchestra import Axes, Message, Ref, Request, freeze
 
 DESK = "replay"
@@ -181,13 +181,12 @@ class SampledMsg(Message):
     @classmethod
     def of(cls, sampled: SampledUnion) -> "SampledMsg":
         """Return the message that says it; its arrays are given away."""
-        clients = tuple(dict.fromkeys(sampled.clients))
-        number = {name: i for i, name in enumerate(clients)}
+        clients, whose = numbered(sampled.clients)
         return cls(
             batch={name: freeze(array) for name, array in sampled.batch.items()},
             weights=freeze(sampled.weights),
             clients=clients,
-            whose=freeze(np.array([number[name] for name in sampled.clients], np.int64)),
+            whose=freeze(whose),
             indices=freeze(sampled.indices),
             generations=freeze(sampled.generations),
         )

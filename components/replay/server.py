@@ -172,8 +172,9 @@ class ReplayServer:
             InvalidExperience: they are not B floats that are finite and at least 0. Nothing has changed then.
             Closed: the server is closed.
         """
-        given = np.array(priorities) if isinstance(priorities, np.ndarray) else priorities
-        self._background.call(_soon, lambda: self.exchange.update(sampled, given))
+        self._background.check_open()
+        self.exchange.check_priorities(priorities, len(sampled.clients))
+        self._background.post(self.exchange.update, sampled, priorities.copy())  # not waited for: nothing can go wrong
 
     def publish(self, topic: str, data: bytes, *, timeout: float | None = None) -> None:
         """Send bytes to all who have subscribed to a topic, and to those who will until something newer is published.

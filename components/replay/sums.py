@@ -67,7 +67,7 @@ class Pyramid:
             above[start:stop] = self._fold_blocks(level[start:stop])
 
     def _fold_blocks(self, blocks: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return what each of `blocks` (n, WIDTH) folds to; of one block always the same, whichever others are there."""
+        """Return what each of `blocks` (n, WIDTH) folds to; of a block always the same, whatever the others are."""
         folded: NDArray[np.float64] = self._fold.reduce(blocks, axis=1)
         return folded
 

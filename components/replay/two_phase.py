@@ -88,6 +88,12 @@ class UnionStatistics:
         return 1.0 - self.pushed_bytes / self.inserted_bytes if self.inserted_bytes else 0.0
 
 
+def numbered(clients: tuple[str, ...]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+    """Return the names among `clients` (B,), once each, and which of them each is (B,)."""
+    numbers = {name: i for i, name in enumerate(dict.fromkeys(clients))}
+    return tuple(numbers), np.array([numbers[name] for name in clients], np.int64)
+
+
 class NotPushed(LookupError):
     """A batch cannot be drawn yet: what was picked of some clients has not been pushed. Nothing is lost by waiting.
 
@@ -113,6 +119,7 @@ class _Pile:
 
 @dataclass(slots=True)
 class _Client:
+    number: int
     total: float = 0.0
     held: int = 0
     inserted: int = 0
@@ -151,7 +158,9 @@ class TwoPhaseReplay:
         self.fields = {name: Field(np.dtype(f.dtype), tuple(f.shape), f.finite) for name, f in fields.items()}
         self.beta, self.max_items, self.max_uses = beta, max_items, max_uses
         self._clients: dict[str, _Client] = {}
-        self._picks: list[str] = []  # clients picked, in order, whose items have not been taken
+        self._names: dict[int, str] = {}  # of clients, by number
+        self._joined = 0
+        self._picks = np.zeros(0, np.int64)  # numbers of clients picked, in order, whose items have not been taken
         self._gone = 0  # items inserted by clients that have left
         self._pushed = self._drawn = self._dropped = self._pushed_bytes = 0
 
@@ -177,7 +186,9 @@ class TwoPhaseReplay:
         """
         if client in self._clients:
             raise NameTaken(f"client: expected a name that is free, got {client!r}, which has joined")
-        self._clients[client] = _Client()
+        self._clients[client] = _Client(self._joined)
+        self._names[self._joined] = client
+        self._joined += 1
 
     def leave(self, client: str) -> None:
         """Forget a client, and what it pushed.
@@ -188,8 +199,8 @@ class TwoPhaseReplay:
         gone = self._known(client)
         self._dropped += sum(pile.left for pile in gone.piles if pile.uses == 1)
         self._gone += gone.inserted
-        del self._clients[client]
-        self._picks = [name for name in self._picks if name != client]
+        del self._clients[client], self._names[gone.number]
+        self._picks = self._picks[self._picks != gone.number]
 
     def add(self, client: str, share: Share) -> None:
         """Take what a client pushed, and how much it holds from now on.
@@ -204,7 +215,7 @@ class TwoPhaseReplay:
         self._check(share, known.inserted)
         known.total, known.held, known.inserted = float(share.total), share.held, share.inserted
         if not known.total > 0:
-            self._picks = [name for name in self._picks if name != client]
+            self._picks = self._picks[self._picks != known.number]
         if not len(share.indices):
             return
         n = len(share.indices)
@@ -259,17 +270,17 @@ class TwoPhaseReplay:
         """
         if not 1 <= batch_size <= self.max_items:
             raise ValueError(f"batch_size: expected 1 to {self.max_items}, which is max_items, got {batch_size}")
-        names = list(self._clients)
-        totals = np.array([client.total for client in self._clients.values()])
         wanted = batch_size - len(self._picks)
         if wanted > 0:
+            totals = np.array([client.total for client in self._clients.values()])
             if not totals.sum() > 0:
                 raise NotPushed({})
-            self._picks += [names[k] for k in rng.choice(len(names), wanted, p=totals / totals.sum()).tolist()]
-        counts = dict.fromkeys(self._picks[:batch_size], 0)
-        for name in self._picks[:batch_size]:
-            counts[name] += 1
-        lacking = {name: n - self._available(self._clients[name]) for name, n in counts.items()}
+            numbers = np.array([client.number for client in self._clients.values()])
+            picked = rng.choice(len(numbers), wanted, p=totals / totals.sum())
+            self._picks = np.concatenate([self._picks, numbers[picked]])
+        counts = zip(*np.unique(self._picks[:batch_size], return_counts=True), strict=True)
+        names = {self._names[int(number)]: int(n) for number, n in counts}
+        lacking = {name: n - self._available(self._clients[name]) for name, n in names.items()}
         return {name: n for name, n in lacking.items() if n > 0}
 
     def _available(self, client: _Client) -> int:
@@ -285,46 +296,58 @@ class TwoPhaseReplay:
         if lacking := self.missing(batch_size, rng):
             raise NotPushed(lacking)
         picks, self._picks = self._picks[:batch_size], self._picks[batch_size:]
-        places: dict[int, list[tuple[int, int]]] = {}  # by share: place in the batch, place in the share
-        shares: dict[int, Share] = {}
-        for place, name in enumerate(picks):
-            share, item = self._take(self._clients[name], rng)
-            shares[id(share)] = share
-            places.setdefault(id(share), []).append((place, item))
+        clients = tuple([self._names[number] for number in picks.tolist()])
+        parts = []  # shares, where their items go in the batch, and which these are
+        for name in dict.fromkeys(clients):
+            places, at = np.flatnonzero(picks == self._clients[name].number), 0
+            for share, items in self._take(self._clients[name], len(places), rng):
+                parts.append((share, places[at : at + len(items)], items))
+                at += len(items)
         self._drawn += batch_size
 
         weights = np.empty(batch_size)
         indices, generations = np.empty(batch_size, np.int64), np.empty(batch_size, np.int64)
-        batch: dict[str, NDArray[Any]] = {}
-        for name, (dtype, shape, _) in self.fields.items():
-            longest = [
-                max(share.batch[name].shape[1 + axis] for share in shares.values()) if length < 0 else length
-                for axis, length in enumerate(shape)
-            ]
-            batch[name] = np.zeros((batch_size, *longest), dtype)
-        for key, share in shares.items():
-            to, of = np.array(places[key]).T
+        for share, to, of in parts:
             weights[to], indices[to], generations[to] = share.weights[of], share.indices[of], share.generations[of]
-            for name, array in batch.items():
-                source = share.batch[name]
-                array[(to, *(slice(length) for length in source.shape[1:]))] = source[of]
+        batch = {name: self._gather(name, batch_size, parts) for name in self.fields}
         # (n P)^-beta over its maximum: n and the sum of all weights cancel.
         importance = ((weights.min() / weights) ** self.beta).astype(np.float32)
-        return SampledUnion(batch, importance, tuple(picks), indices, generations)
+        return SampledUnion(batch, importance, clients, indices, generations)
 
-    def _take(self, client: _Client, rng: np.random.Generator) -> tuple[Share, int]:
-        """Take the next item of a client that has one: of its newest share that is not used up."""
-        for pile in client.piles:
-            if not pile.left and pile.uses < self.max_uses:
+    def _gather(
+        self, name: str, batch_size: int, parts: list[tuple[Share, NDArray[np.int64], NDArray[np.int64]]]
+    ) -> NDArray[Any]:
+        """Return a field of a batch, made of parts of shares."""
+        dtype, shape, _ = self.fields[name]
+        if len(parts) == 1:  # and so its places are all, in order
+            share, _, of = parts[0]
+            return share.batch[name].take(of, axis=0)
+        lengths = [
+            max(share.batch[name].shape[1 + axis] for share, _, _ in parts) if length < 0 else length
+            for axis, length in enumerate(shape)
+        ]
+        array = np.zeros((batch_size, *lengths), dtype)
+        for share, to, of in parts:
+            source = share.batch[name]
+            room = array[(slice(None), *(slice(length) for length in source.shape[1:]))]
+            room[to] = source.take(of, axis=0)
+        return array
+
+    def _take(self, client: _Client, n: int, rng: np.random.Generator) -> list[tuple[Share, NDArray[np.int64]]]:
+        """Take the next `n` items of a client that has so many: of its newest share that is not used up, and on."""
+        taken = []
+        while n:
+            pile = client.piles[0]
+            if not pile.left:
                 pile.order, pile.left = rng.permutation(len(pile.order)), len(pile.order)
                 pile.uses += 1
-            if pile.left:
-                pile.left -= 1
-                share, item = pile.share, int(pile.order[pile.left])
-                if not pile.left and pile.uses == self.max_uses:
-                    client.piles.remove(pile)
-                return share, item
-        raise AssertionError("a client was picked that has nothing left")
+            k = min(n, pile.left)
+            taken.append((pile.share, pile.order[pile.left - k : pile.left][::-1]))
+            pile.left -= k
+            n -= k
+            if not pile.left and pile.uses == self.max_uses:
+                client.piles.popleft()
+        return taken
 
     def route(self, sampled: SampledUnion, priorities: NDArray[np.floating[Any]]) -> dict[str, Route]:
         """Return by client what it is to hand to the `update` of its memory. Clients that have left are left out.
@@ -333,11 +356,11 @@ class TwoPhaseReplay:
             InvalidExperience: `priorities` are not B floats that are finite and at least 0.
         """
         check_priorities(priorities, len(sampled.clients))
-        whose = np.array(sampled.clients)
+        names, whose = numbered(sampled.clients)
         routes = {}
-        for name in dict.fromkeys(sampled.clients):
+        for number, name in enumerate(names):
             if name in self._clients:
-                of = whose == name
+                of = np.flatnonzero(whose == number)
                 routes[name] = (sampled.indices[of], sampled.generations[of], priorities[of])
         return routes
 
