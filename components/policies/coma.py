@@ -16,6 +16,7 @@ from torch.nn.functional import embedding
 from components.envs.base import EnvSpec
 from components.policies.base import EpisodeBatch, Learned
 from components.policies.initial import InitKind
+from components.policies.inputs import AgentInputs
 from components.policies.optimizer import FlatOptimizer, OptimizerKind
 from components.policies.packing import Packing
 from components.policies.recurrent import RecurrentPolicy, check_options
@@ -66,6 +67,7 @@ class Counterfactuals:
     """A packed batch as tensors, and what the critic is regressed on."""
 
     packing: Packing
+    inputs: AgentInputs  # F * A rows
     obs: Tensor  # (F, A, O)
     available: Tensor  # (N, A, U)
     state: Tensor  # (N, S)
@@ -244,10 +246,11 @@ class Coma(RecurrentPolicy):
         actions = self._gather("actions", batch.actions, packing.steps, torch.int64)
         # Step k arrives at frame k + E: there its action is the last one.
         last_actions = torch.cat([actions.new_full((n_episodes, self.spec.n_agents), -1), actions])
+        inputs = self._inputs(batch, packing, last_actions.numpy(force=True))
         departs = torch.from_numpy(packing.departs).to(self._device)
         with torch.no_grad():
             # In its last frame nothing was done; a cut episode goes on with what is most probable there.
-            frame_actions = self._logits(obs, last_actions, packing).masked_fill(~available, -torch.inf).argmax(2)
+            frame_actions = self._logits(inputs).masked_fill(~available, -torch.inf).argmax(2)
             frame_actions[departs] = actions
             values = self.target_critic(state, obs, frame_actions, last_actions)
             taken = values.gather(2, frame_actions.unsqueeze(2)).squeeze(2).numpy(force=True)
@@ -257,6 +260,7 @@ class Coma(RecurrentPolicy):
         returns = lambda_returns(reward, value_tp1, packing.step_blocks, gamma=self.gamma, td_lambda=self.td_lambda)
         return Counterfactuals(
             packing=packing,
+            inputs=inputs,
             obs=obs,
             available=available[departs],
             state=state[departs],
@@ -269,7 +273,7 @@ class Coma(RecurrentPolicy):
 
     def chances(self, data: Counterfactuals, epsilon: float) -> Tensor:
         """Return the probability of each action at each step (N, A, U), exploration included."""
-        logits = self._logits(data.obs, data.last_actions, data.packing)[data.departs]
+        logits = self._logits(data.inputs)[data.departs]
         softmax = logits.masked_fill(~data.available, -torch.inf).softmax(2)
         uniform = data.available.to(self._dtype) / data.available.sum(2, keepdim=True)
         return (1.0 - epsilon) * softmax + epsilon * uniform
@@ -309,8 +313,7 @@ class Coma(RecurrentPolicy):
                 self.update_targets()
         return values, total, largest
 
-    def _logits(self, obs: Tensor, last_actions: Tensor, packing: Packing) -> Tensor:
+    def _logits(self, inputs: AgentInputs) -> Tensor:
         """Return what the actors say of each action in every frame, (F, A, U)."""
-        hidden = self.agent.unrolled(obs.view(-1, self.spec.obs_size), last_actions.view(-1), packing.frame_blocks)
-        logits: Tensor = self.agent.head(hidden).view(*last_actions.shape, self.spec.n_actions)
-        return logits
+        logits: Tensor = self.agent.head(self.agent.unrolled(inputs))
+        return logits.view(-1, self.spec.n_agents, self.spec.n_actions)

@@ -1,6 +1,6 @@
 """relu(obs W + a row picked from a table), the layer before the GRU, in memory that is kept from call to call.
 
-Sizes: R rows, O inputs, H units, P rows of the table.
+Sizes: L living rows, O inputs, H units, P rows of the table (`AgentInputs`).
 """
 
 from typing import Any
@@ -9,38 +9,48 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from components.policies import kernel
 from components.policies.scratch import Scratch
 
 
 class _Embed(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, obs: Tensor, w: Tensor, picks: Tensor, table: Tensor, scratch: Scratch) -> Tensor:
-        x = scratch.take("embedded", len(obs), len(w), obs)
-        torch.index_select(table, 0, picks, out=x)
-        x.addmm_(obs, w.t()).relu_()
-        ctx.save_for_backward(obs, picks, x)
-        ctx.scratch, ctx.n_picks = scratch, len(table)
+    def forward(ctx: Any, obs: Tensor, w: Tensor, pairs: Tensor, table: Tensor, scratch: Scratch) -> Tensor:
+        n_pairs = len(table)
+        x = scratch.take("embedded", n_pairs + len(obs), len(w), obs)
+        torch.mm(obs, w.t(), out=x[n_pairs:])
+        kernel.rectify(x.numpy(), table.detach().contiguous().numpy(), pairs.numpy())
+        ctx.save_for_backward(obs, pairs, x)
+        ctx.scratch, ctx.n_pairs = scratch, n_pairs
         return x
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_x: Tensor) -> tuple[Tensor | None, ...]:
-        obs, picks, x = ctx.saved_tensors
-        d_sum = ctx.scratch.take("d_embedded", *x.shape, x)
-        torch.ops.aten.threshold_backward(d_x, x, 0.0, grad_input=d_sum)
-        d_table = x.new_zeros(ctx.n_picks, x.shape[1]).index_add_(0, picks, d_sum)
+        obs, pairs, x = ctx.saved_tensors
+        d_sum = ctx.scratch.take("d_embedded", len(obs), x.shape[1], x)
+        d_table = x.new_empty(ctx.n_pairs, x.shape[1])
+        kernel.rectify_back(x.numpy(), pairs.numpy(), d_x.contiguous().numpy(), d_sum.numpy(), d_table.numpy())
         return None, d_sum.t() @ obs, None, d_table, None
 
 
-def embed(obs: Tensor, w: Tensor, picks: Tensor, table: Tensor, scratch: Scratch) -> Tensor:
-    """Return relu(obs W^T + table[picks]), (R, H), which is there until the next call with the same `scratch`.
+def embed(obs: Tensor, w: Tensor, pairs: Tensor, table: Tensor, scratch: Scratch) -> Tensor:
+    """Return relu of `table` and, below it, of obs W^T + table[pairs]: (P + L, H), there until the next call.
 
     Args:
-        obs: (R, O); no gradient flows back to it.
+        obs: (L, O); no gradient flows back to it.
         w: (H, O).
-        picks: (R,), rows of `table`.
+        pairs: (L,), rows of `table`.
         table: (P, H).
-        scratch: where the result lies.
+        scratch: where the result lies, unless on a GPU.
     """
-    x: Tensor = _Embed.apply(obs, w, picks, table, scratch)  # type: ignore[no-untyped-call]  # torch's
+    if obs.is_cuda:
+        return embedded_by_torch(obs, w, pairs, table)
+    x: Tensor = _Embed.apply(obs, w, pairs, table, scratch)  # type: ignore[no-untyped-call]  # torch's
     return x
+
+
+def embedded_by_torch(obs: Tensor, w: Tensor, pairs: Tensor, table: Tensor) -> Tensor:
+    """Do as `embed`, by operations of torch in memory of their own."""
+    living = torch.addmm(torch.nn.functional.embedding(pairs, table), obs, w.t())
+    return torch.cat([table, living]).relu()

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from components.envs.base import EnvSpec
 from components.policies.base import EpisodeBatch, Learned
 from components.policies.initial import InitKind
+from components.policies.inputs import AgentInputs
 from components.policies.networks import RecurrentAgent
 from components.policies.optimizer import FlatOptimizer, OptimizerKind
 from components.policies.packing import Packing
@@ -36,8 +37,7 @@ class PackedSteps:
     """A batch without its padding, as tensors: N steps and F = N + E frames of E episodes, in packed order."""
 
     packing: Packing
-    obs: Tensor  # (F * A, O)
-    last_actions: Tensor  # (F * A,): -1 at the start of an episode
+    inputs: AgentInputs  # F * A rows
     actions: Tensor  # (N, A)
     state_t: Tensor  # (N, S)
     state_tp1: Tensor  # (N, S)
@@ -232,15 +232,15 @@ class Iql(RecurrentPolicy):
         self._check(batch)
         packing = Packing.of(batch.lengths, batch.actions.shape[1])
         n_episodes = len(batch.lengths)
-        obs = self._gather("obs", batch.obs, packing.frames, self._dtype)
-        actions = self._gather("actions", batch.actions, packing.steps, torch.int64)
+        n_agents = self.spec.n_agents
+        # Step k arrives at frame k + E: there its action is the last one.
+        last_actions = np.full((len(packing.frames), n_agents), -1)
+        last_actions[n_episodes:] = batch.actions.reshape(-1, n_agents)[packing.steps]
         arrive = packing.frames[n_episodes:]
         return PackedSteps(
             packing=packing,
-            obs=obs.view(-1, self.spec.obs_size),
-            # Step k arrives at frame k + E: there its action is the last one.
-            last_actions=torch.cat([actions.new_full((n_episodes, self.spec.n_agents), -1), actions]).view(-1),
-            actions=actions,
+            inputs=self._inputs(batch, packing, last_actions),
+            actions=torch.from_numpy(last_actions[n_episodes:]).to(self._device),
             state_t=self._gather("state_t", batch.state, packing.frames[packing.departs], self._dtype),
             state_tp1=self._gather("state_tp1", batch.state, arrive, self._dtype),
             available=self._gather("available", batch.available, packing.frames, torch.bool),
@@ -250,7 +250,7 @@ class Iql(RecurrentPolicy):
 
     def values(self, agent: RecurrentAgent, steps: PackedSteps) -> Tensor:
         """Return what `agent` says of each action in every frame, (F, A, U): whole episodes in one unroll."""
-        hidden = agent.unrolled(steps.obs, steps.last_actions, steps.packing.frame_blocks)
+        hidden = agent.unrolled(steps.inputs)
         q: Tensor = agent.head(hidden).view(-1, self.spec.n_agents, self.spec.n_actions)
         return q
 

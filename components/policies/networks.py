@@ -9,6 +9,7 @@ from torch.nn.functional import linear, pad
 from components.envs.base import EnvSpec
 from components.policies.embed import embed
 from components.policies.gru import tanh_, unroll
+from components.policies.inputs import AgentInputs
 from components.policies.scratch import Scratch
 
 
@@ -27,38 +28,33 @@ class RecurrentAgent(nn.Module):
         self.head = nn.Linear(hidden_size, spec.n_actions)
         self._scratch = Scratch()
 
-    def _inputs(self, obs: Tensor, last_actions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return what `embed` needs for `obs` (R, O) and `last_actions` (R,), agents innermost in R.
+    def _tables(self) -> tuple[Tensor, Tensor]:
+        """Return the weights of the observation (H, O), and what each pair of last action and agent adds (P, H).
 
         A product with a one-hot vector picks a column of the weights, so columns are picked: one for each pair of last
-        action (-1 for none) and agent, with the bias already in it.
+        action (-1, the first, for none) and agent, agents innermost, with the bias already in it.
         """
         sizes = [self.obs_size, self.n_actions, self.n_agents]
         of_obs, of_action, of_agent = torch.split(self.embed.weight, sizes, dim=1)
-        of_action = pad(of_action, (1, 0)).t()  # the first is "no action yet"
+        of_action = pad(of_action, (1, 0)).t()
         table = of_action.unsqueeze(1) + (of_agent.t() + self.embed.bias)  # (U + 1, A, H)
-        agents = torch.arange(self.n_agents, device=obs.device)
-        pair = (last_actions.view(-1, self.n_agents) + 1) * self.n_agents + agents
-        return obs, of_obs, pair.view(-1), table.flatten(0, 1)
+        return of_obs, table.flatten(0, 1)
 
-    def unrolled(self, obs: Tensor, last_actions: Tensor, blocks: Sequence[int]) -> Tensor:
-        """Return the hidden states (F * A, H) of packed episodes, each from zeros at its start.
+    def unrolled(self, inputs: AgentInputs) -> Tensor:
+        """Return the hidden states (R, H) of packed episodes, each from zeros at its start.
 
         They are there until the next call, and so is what their backward pass needs.
-
-        Args:
-            obs: (F * A, O).
-            last_actions: (F * A,), -1 in every first frame.
-            blocks: frames at time 0, 1, 2, … (`Packing.frame_blocks`).
         """
-        rows = [block * self.n_agents for block in blocks]
-        x = embed(*self._inputs(obs, last_actions), self._scratch)
-        return unroll(self.gru, x, rows, self._scratch)
+        of_obs, table = self._tables()
+        x = embed(inputs.obs, of_obs, inputs.pairs, table, self._scratch)
+        return unroll(self.gru, x, inputs.picks, inputs.blocks, self._scratch)
 
     def forward(self, obs: Tensor, last_actions: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Make one step: return the action values (R, U) and the next hidden state (R, H). No gradients."""
-        obs, w, picks, table = self._inputs(obs, last_actions)
-        x = torch.addmm(table[picks], obs, w.t()).relu_()
+        w, table = self._tables()
+        agents = torch.arange(self.n_agents, device=obs.device)
+        pairs = (last_actions.view(-1, self.n_agents) + 1) * self.n_agents + agents
+        x = torch.addmm(table[pairs.view(-1)], obs, w.t()).relu_()
         w_x, w_h, b_x, b_h = self.gru.parameters()
         size = self.gru.hidden_size
         gates, inner = linear(x, w_x, b_x), linear(hidden, w_h, b_h)

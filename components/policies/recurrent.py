@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from components.envs.base import EnvSpec
+from components.policies import kernel
 from components.policies.base import EpisodeBatch, Policy
 from components.policies.devices import opened
 from components.policies.initial import InitKind, initialise
+from components.policies.inputs import AgentInputs
 from components.policies.networks import RecurrentAgent, flatten_parameters
 from components.policies.optimizer import FlatOptimizer, OptimizerKind, same
 from components.policies.packing import Packing
@@ -81,6 +83,7 @@ class RecurrentPolicy(Policy):
         """
 
     def prepare(self) -> None:
+        kernel.compile_all(np.dtype(np.float64 if self._dtype == torch.float64 else np.float32))
         for optimizer in self._optimizers().values():
             optimizer.prepare()
 
@@ -134,17 +137,34 @@ class RecurrentPolicy(Policy):
     def _gather(self, name: str, padded: NDArray[Any], rows: NDArray[np.int64], dtype: torch.dtype) -> Tensor:
         """Return the given rows of `padded`, whose first two axes are episode and time, in kept memory."""
         item = padded.shape[2:]
-        kept = self._gathered.get(name)
-        if kept is None or len(kept) < len(rows):
-            like = torch.from_numpy(np.empty(0, padded.dtype))
-            # From pinned memory a GPU fetches by itself, while the next array is gathered.
-            pinned = self._device.type == "cuda"
-            kept = self._gathered[name] = torch.empty((len(rows), *item), dtype=like.dtype, pin_memory=pinned)
-        gathered = kept[: len(rows)]
+        gathered = self._memory(name, len(rows), item, padded.dtype)
         # The rows are known to be in range; without a mode numpy would gather into a buffer of its own first.
         np.take(padded.reshape(-1, *item), rows, axis=0, out=gathered.numpy(), mode="clip")
         # The memory is written again in the next gradient step, and this one waits for its results at its end.
         return gathered.to(self._device, non_blocking=True).to(dtype)
+
+    def _inputs(self, batch: EpisodeBatch, packing: Packing, last_actions: NDArray[np.int64]) -> AgentInputs:
+        """Return what the agents' network reads in every frame, `last_actions` (F, A) being known."""
+        spec = self.spec
+        rows = len(packing.frames) * spec.n_agents
+        return AgentInputs.of(
+            batch.obs,
+            packing.frames,
+            last_actions,
+            packing.frame_blocks,
+            n_actions=spec.n_actions,
+            memory=self._memory("living", rows, (spec.obs_size,), batch.obs.dtype),
+        ).to(self._device, self._dtype)
+
+    def _memory(self, name: str, rows: int, item: tuple[int, ...], dtype: np.dtype[Any]) -> Tensor:
+        """Return an uninitialised (rows, *item) tensor, kept by that name, from which the device may fetch."""
+        kept = self._gathered.get(name)
+        if kept is None or len(kept) < rows:
+            like = torch.from_numpy(np.empty(0, dtype))
+            # From pinned memory a GPU fetches by itself, while the next array is gathered.
+            pinned = self._device.type == "cuda"
+            kept = self._gathered[name] = torch.empty((rows, *item), dtype=like.dtype, pin_memory=pinned)
+        return kept[:rows]
 
     def _priorities(self, error: NDArray[Any], batch: EpisodeBatch, packing: Packing) -> NDArray[np.float32]:
         """Return an episode's η max|δ| + (1 - η) mean|δ| of the `error` (N,) of its steps."""

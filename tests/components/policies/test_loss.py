@@ -114,6 +114,12 @@ def test_episodes_may_come_in_any_order_and_length(algorithm, spec, make_batch, 
     assert_agrees(distinct(policy), make_batch(lengths))
 
 
+def test_agents_that_see_nothing_count_as_any_other(algorithm, spec, make_batch):
+    batch = make_batch((4, 9, 1, 6))
+    batch.obs[0, 3:, 1] = batch.obs[1, 2:] = batch.obs[3, :, 0] = 0.0
+    assert_agrees(distinct(algorithm(spec, hidden_size=8, td_lambda=0.5, dtype=torch.float64)), batch)
+
+
 def test_what_lies_behind_the_end_of_an_episode_changes_nothing(algorithm, spec, make_batch):
     policy = algorithm(spec)
     clean, dirty = (policy.td_loss(make_batch(padding=padding)).loss.item() for padding in (0.0, np.nan))

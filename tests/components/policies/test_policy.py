@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from components.policies import Coma, Iql, Qmix, Vdn
+from components.policies.inputs import AgentInputs
 
 
 @pytest.fixture(params=[Iql, Vdn, Qmix, Coma], ids=lambda algorithm: algorithm.__name__)
@@ -39,10 +40,11 @@ def rng():
 
 def test_acting_step_by_step_gives_the_values_that_learning_unrolls(spec, make_batch):
     policy, batch = Qmix(spec), make_batch((9,))
+    batch.obs[0, 4:, 1] = 0.0  # dead
     with torch.no_grad():
-        obs = torch.tensor(batch.obs[0].reshape(-1, spec.obs_size))
         last_actions = np.concatenate([np.full((1, spec.n_agents), -1), batch.actions[0]])
-        unrolled = policy.agent.unrolled(obs, torch.tensor(last_actions.reshape(-1)), [1] * 10)
+        inputs = AgentInputs.of(batch.obs, np.arange(10), last_actions, [1] * 10, n_actions=spec.n_actions)
+        unrolled = policy.agent.unrolled(inputs)
     hidden = policy.initial_hidden(1)
     for t in range(10):
         _, hidden = policy.act(

@@ -1,0 +1,69 @@
+"""What the agents' network reads in a batch, rows that see nothing told apart."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from components.policies import kernel
+
+
+@dataclass(frozen=True, slots=True)
+class AgentInputs:
+    """The input of every agent in every frame of a packed batch, R rows, agents innermost.
+
+    The observation of a dead agent is all zeros. What comes before the GRU is then a matter of the last action and the
+    agent's number alone, and there are few such pairs, P = (U + 1) * A: they are computed once, whatever the number of
+    rows. The L others are living rows.
+    """
+
+    obs: Tensor  # (L, O)
+    pairs: Tensor  # (L,): (last action + 1) * A + agent of a living row
+    picks: Tensor  # (R,): P + l of the living row l, and its pair of any other
+    blocks: tuple[int, ...]
+    """Rows at time 0, 1, 2, …; falling."""
+
+    @classmethod
+    def of(
+        cls,
+        padded: NDArray[np.float32],  # (…, A, O)
+        frames: NDArray[np.int64],  # (F,)
+        last_actions: NDArray[np.int64],  # (F, A): -1 at the start of an episode
+        frame_blocks: Sequence[int],
+        *,
+        n_actions: int,
+        memory: Tensor | None = None,
+    ) -> "AgentInputs":
+        """Gather the `frames` of a padded batch, of which `frame_blocks` are at time 0, 1, 2, …
+
+        `obs` comes to lie in `memory` (at least F * A, O), if there is any.
+        """
+        n_agents, size = padded.shape[-2:]
+        rows = len(frames) * n_agents
+        obs = torch.empty(rows, size, dtype=torch.float32) if memory is None else memory
+        pairs, picks = np.empty(rows, np.int64), np.empty(rows, np.int64)
+        padded = padded.reshape(-1, n_agents, size).view()
+        padded.flags.writeable = False  # as one that came over the wire, or there would be two types to compile for
+        living = kernel.collect(
+            padded,
+            frames,
+            last_actions.reshape(-1),
+            (n_actions + 1) * n_agents,
+            obs.numpy(),
+            pairs,
+            picks,
+        )
+        return cls(
+            obs=obs[:living],
+            pairs=torch.from_numpy(pairs[:living]),
+            picks=torch.from_numpy(picks),
+            blocks=tuple(block * n_agents for block in frame_blocks),
+        )
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> "AgentInputs":
+        """Return it on `device`, observations as `dtype`."""
+        obs = self.obs.to(device, non_blocking=True).to(dtype)
+        return AgentInputs(obs, self.pairs.to(device), self.picks.to(device), self.blocks)

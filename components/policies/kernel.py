@@ -1,0 +1,245 @@
+"""The loops of a gradient step that numba compiles: what torch would do in many passes over memory, done in one.
+
+All take float32 and float64. Products of matrices stay torch's. The first call with either type compiles for some
+seconds, once on a machine; `compile_all` does so before anyone waits. There is no fast-math but for fused
+multiply-adds: NaN stays NaN.
+
+Sizes: R rows, L living rows, P pairs of last action and agent, A agents, O observation size, H hidden units.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numba
+import numpy as np
+from numba.extending import overload
+from numpy.typing import NDArray
+
+Floats = NDArray[np.floating[Any]]
+_F = TypeVar("_F", bound=Callable[..., Any])
+_OPTIONS: Any = {"error_model": "numpy", "fastmath": {"contract"}}
+
+# Of the types that mix with float32 and float64 without widening the former.
+_ZERO, _ONE, _TWO = np.float32(0.0), np.float32(1.0), np.float32(2.0)
+
+
+def _compiled(function: _F) -> _F:
+    return cast("_F", numba.njit(cache=True, nogil=True, **_OPTIONS)(function))
+
+
+def exponential(x: Any) -> Any:
+    """Return e to the `x`; of a float32, to 1.2e-7 of it where |x| < 87, and as at ±87 beyond."""
+    return np.exp(x)
+
+
+_LOW, _HIGH = np.float32(-87.0), np.float32(87.0)
+_ROUNDS = np.float32(1.5 * 2.0**23)  # added, it leaves the integer part in the last bits
+_PER_LN_2 = np.float32(1.0 / math.log(2.0))
+_LN_2_HEAD, _LN_2_TAIL = np.float32(0.693359375), np.float32(-2.12194440e-4)
+# e^r = 1 + r + r² (…) for |r| <= ln(2) / 2: Moshier's coefficients, of the Cephes library's expf.
+_C0, _C1, _C2 = np.float32(1.9875691500e-4), np.float32(1.3981999507e-3), np.float32(8.3334519073e-3)
+_C3, _C4, _C5 = np.float32(4.1665795894e-2), np.float32(1.6666665459e-1), np.float32(5.0000001201e-1)
+_MANTISSA = np.int32(23)
+
+
+@overload(exponential, jit_options=_OPTIONS)
+def _exponential(x: Any) -> Callable[[Any], Any]:
+    def of_double(x: Any) -> Any:
+        return math.exp(x)
+
+    def of_single(x: Any) -> Any:
+        # Nothing here calls the C library or branches, so the compiler does many at once. NaN passes max and min.
+        x = max(x, _LOW)
+        x = min(x, _HIGH)
+        shifted = x * _PER_LN_2 + _ROUNDS
+        k = shifted - _ROUNDS
+        r = x - k * _LN_2_HEAD - k * _LN_2_TAIL
+        p = ((((_C0 * r + _C1) * r + _C2) * r + _C3) * r + _C4) * r + _C5
+        p = p * (r * r) + r + _ONE
+        # Times 2^k: k is added to the exponent.
+        power = np.float32(shifted).view(np.int32) << _MANTISSA
+        return np.int32(np.float32(p).view(np.int32) + power).view(np.float32)
+
+    return of_single if x == numba.types.float32 else of_double
+
+
+@_compiled
+def _sigmoid(x: Any) -> Any:
+    return _ONE / (_ONE + exponential(-x))
+
+
+@_compiled
+def collect(
+    padded: Floats,
+    frames: NDArray[np.int64],
+    last_actions: NDArray[np.int64],
+    n_pairs: int,
+    obs: Floats,
+    pairs: NDArray[np.int64],
+    picks: NDArray[np.int64],
+) -> int:
+    """Gather the observations that are not all zeros, and say of every row where its input is; return how many, L.
+
+    Args:
+        padded: (…, A, O), frames of a batch.
+        frames: (F,), which of them, in packed order.
+        last_actions: (F * A,), -1 for none.
+        n_pairs: P.
+        obs: (at least L, O), filled.
+        pairs: (at least L,), filled with (last action + 1) * A + agent of each.
+        picks: (F * A,), filled: P + l for the l-th living row, and the pair for any other.
+    """
+    n_agents, size = padded.shape[1], padded.shape[2]
+    living = 0
+    for f in range(len(frames)):
+        for agent in range(n_agents):
+            row = f * n_agents + agent
+            seen = padded[frames[f], agent]
+            pair = (last_actions[row] + 1) * n_agents + agent
+            picks[row] = pair
+            for j in range(size):
+                if seen[j] != _ZERO:
+                    kept = obs[living]
+                    for k in range(size):
+                        kept[k] = seen[k]
+                    pairs[living] = pair
+                    picks[row] = n_pairs + living
+                    living += 1
+                    break
+    return living
+
+
+@_compiled
+def rectify(x: Floats, table: Floats, pairs: NDArray[np.int64]) -> None:
+    """Make `x` (P + L, H) relu of `table` (P, H) and, below it, of what is there and what `pairs` (L,) pick from it."""
+    n_pairs, size = table.shape
+    for i in range(n_pairs):
+        out, picked = x[i], table[i]
+        for j in range(size):
+            out[j] = max(picked[j], _ZERO)
+    for i in range(len(pairs)):
+        out, picked = x[n_pairs + i], table[pairs[i]]
+        for j in range(size):
+            total = out[j] + picked[j]
+            out[j] = max(total, _ZERO)
+
+
+@_compiled
+def rectify_back(x: Floats, pairs: NDArray[np.int64], d_x: Floats, d_sum: Floats, d_table: Floats) -> None:
+    """Fill `d_sum` (L, H) and `d_table` (P, H) with the gradients of what `rectify` added up."""
+    n_pairs, size = d_table.shape
+    for i in range(n_pairs):
+        out, value, slope = d_table[i], x[i], d_x[i]
+        for j in range(size):
+            out[j] = slope[j] if value[j] > _ZERO else _ZERO
+    for i in range(len(pairs)):
+        out, value, slope, total = d_sum[i], x[n_pairs + i], d_x[n_pairs + i], d_table[pairs[i]]
+        for j in range(size):
+            passed = slope[j] if value[j] > _ZERO else _ZERO
+            out[j] = passed
+            total[j] += passed
+
+
+@_compiled
+def step(
+    of_x: Floats,
+    picks: NDArray[np.int64],
+    of_h: Floats,
+    bias: Floats,
+    before: Floats,
+    hidden: Floats,
+    gates: Floats,
+    start: int,
+    rows: int,
+    before_start: int,
+    gates_start: int,
+) -> None:
+    """Make one step of a GRU: r, z = sigmoid(x + h + b); g = h + b; n = tanh(x + b + r g); h' = n + z (h - n).
+
+    Args:
+        of_x: (C, 3H), products of the inputs with the weights of r, z, n.
+        picks: (R,), the row of `of_x` of every row.
+        of_h: (at least `rows`, 3H), products of the hidden states with the weights of r, z, g.
+        bias: (4H,), of r, z, n, g.
+        before: the hidden states before, from row `before_start`.
+        hidden: (R, H), filled from row `start`.
+        gates: filled with r, z, g, n from row `gates_start`.
+        start: of `rows` rows.
+    """
+    size = hidden.shape[1]
+    for i in range(rows):
+        x, h, b = of_x[picks[start + i]], of_h[i], before[before_start + i]
+        out, kept = hidden[start + i], gates[gates_start + i]
+        for j in range(size):
+            r = _sigmoid(x[j] + h[j] + bias[j])
+            z = _sigmoid(x[size + j] + h[size + j] + bias[size + j])
+            g = h[2 * size + j] + bias[3 * size + j]
+            n = _TWO * _sigmoid(_TWO * (x[2 * size + j] + bias[2 * size + j] + r * g)) - _ONE
+            out[j] = n + z * (b[j] - n)
+            kept[j] = r
+            kept[size + j] = z
+            kept[2 * size + j] = g
+            kept[3 * size + j] = n
+
+
+@_compiled
+def step_back(
+    d_hidden: Floats,
+    carry: Floats,
+    went_on: int,
+    gates: Floats,
+    before: Floats,
+    d_of_x: Floats,
+    picks: NDArray[np.int64],
+    start: int,
+    rows: int,
+    before_start: int,
+) -> None:
+    """Go one step of a GRU back.
+
+    Args:
+        d_hidden: (R, H), what is said of the hidden states from elsewhere.
+        carry: (at least `rows`, H): what the step after says of them, in the first `went_on` rows; filled with what
+            this one says of those before, but for what goes through the weights.
+        went_on: rows of the step after.
+        gates: (R, 4H), r, z, g, n; filled with the gradients of the first three before their non-linearity, and with
+            the hidden state before.
+        before: the hidden states before, from row `before_start`.
+        d_of_x: (C, 3H), to whose rows the gradients of r, z, n before their non-linearity are added.
+        picks: (R,), the row of `d_of_x` of every row.
+        start: of `rows` rows.
+    """
+    size = d_hidden.shape[1]
+    for i in range(rows):
+        told, c, b, kept = d_hidden[start + i], carry[i], before[before_start + i], gates[start + i]
+        d_x = d_of_x[picks[start + i]]
+        if i >= went_on:
+            for j in range(size):
+                c[j] = _ZERO
+        for j in range(size):
+            r, z, g, n, h = kept[j], kept[size + j], kept[2 * size + j], kept[3 * size + j], b[j]
+            d_h = told[j] + c[j]
+            d_n = d_h * (_ONE - z) * (_ONE - n * n)
+            d_r = d_n * g * r * (_ONE - r)
+            d_z = d_h * (h - n) * z * (_ONE - z)
+            c[j] = d_h * z
+            kept[j] = d_r
+            kept[size + j] = d_z
+            kept[2 * size + j] = d_n * r
+            kept[3 * size + j] = h
+            d_x[j] += d_r
+            d_x[size + j] += d_z
+            d_x[2 * size + j] += d_n
+
+
+def compile_all(dtype: np.dtype[np.floating[Any]]) -> None:
+    """Compile everything for arrays of that type, or load it if that has been done on this machine."""
+    one, four, index = np.zeros((1, 1), dtype), np.zeros((1, 4), dtype), np.zeros(1, np.int64)
+    three, padded = np.zeros((1, 3), dtype), np.zeros((1, 1, 1), np.float32)
+    padded.flags.writeable = False
+    collect(padded, index, index - 1, 1, np.zeros((1, 1), np.float32), index.copy(), index.copy())
+    rectify(np.zeros((2, 1), dtype), one, index)
+    rectify_back(np.zeros((2, 1), dtype), index, np.zeros((2, 1), dtype), one, one.copy())
+    step(three, index, three, four[0], one, one.copy(), four, 0, 1, 0, 0)
+    step_back(one, one.copy(), 0, four, one.copy(), three, index, 0, 1, 0)
