@@ -35,10 +35,11 @@ from components.replay.windows import FrameStack, Rollout
 if TYPE_CHECKING:
     from components.replay.client import ClientStatistics, ReplayClient
     from components.replay.episode_layout import EpisodeLayout
+    from components.replay.host import ServerStatistics
     from components.replay.layout import AnyLayout, Layout
     from components.replay.proxy import ReplayProxy
     from components.replay.search import Disconnected
-    from components.replay.server import ReplayServer, ServerStatistics
+    from components.replay.server import ReplayServer
     from components.replay.subscription import Subscription
 
 _HOMES = {
@@ -49,7 +50,7 @@ _HOMES = {
     "EpisodeLayout": "components.replay.episode_layout",
     "Layout": "components.replay.layout",
     "ReplayServer": "components.replay.server",
-    "ServerStatistics": "components.replay.server",
+    "ServerStatistics": "components.replay.host",
     "Subscription": "components.replay.subscription",
     "Disconnected": "components.replay.search",
 }

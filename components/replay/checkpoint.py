@@ -4,6 +4,7 @@ A file is what NumPy calls npz, uncompressed: any of its arrays can be looked at
 each, holds no pickles, and appears under its name only when it is whole and on the disk.
 """
 
+import json
 import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -123,6 +124,16 @@ class Stock:
             raise CheckpointError(f"{name}: expected 0 to {'…' if most is None else most}, got {n}")
         return n
 
+    def read_generator(self, name: str, like: np.random.Generator) -> np.random.Generator:
+        """Return a generator in the state that `generator_column` kept of one of the same kind as `like`."""
+        written = self.read(name, np.uint8, (self.length(name),)).tobytes()
+        bits = type(like.bit_generator)()
+        try:
+            bits.state = json.loads(written)
+        except (ValueError, TypeError, KeyError) as error:
+            raise CheckpointError(f"{name}: expected the state of a {type(bits).__name__}, got {written!r}") from error
+        return np.random.Generator(bits)
+
     def part(self, prefix: str) -> "Stock":
         """Return the arrays whose names begin with `prefix` and a slash, under what follows it."""
         start = f"{prefix}/"
@@ -137,6 +148,11 @@ class Stock:
 def prefixed(prefix: str, columns: Mapping[str, Column]) -> dict[str, Column]:
     """Return columns under names that `Stock.part` finds again."""
     return {f"{prefix}/{name}": column for name, column in columns.items()}
+
+
+def generator_column(rng: np.random.Generator) -> Column:
+    """Return what a checkpoint keeps of a generator; `Stock.read_generator` finds it again."""
+    return Column.of(np.frombuffer(json.dumps(rng.bit_generator.state).encode(), np.uint8))
 
 
 class Checkpointed:
@@ -159,7 +175,7 @@ class Checkpointed:
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Return what is held, as copies: the same arrays that `save` writes."""
-        return {name: _joined(column) for name, column in self._named_columns().items()}
+        return {name: _joined(column) for name, column in self.columns().items()}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Take over what the `state` of one made with the same arguments was; what was held before is gone.
@@ -168,11 +184,11 @@ class Checkpointed:
             CheckpointError: it is the state of something else. The message names the first field that differs, and
                 what was expected; nothing has changed then.
         """
-        self._take_over(Stock({name: _stored(np.asarray(array)) for name, array in state.items()}))
+        self.restore_from(Stock({name: _stored(np.asarray(array)) for name, array in state.items()}))
 
     def save(self, path: str | Path) -> None:
         """Write what is held to a file, which replaces the one at `path` once it is whole and on the disk."""
-        write_checkpoint(path, self._named_columns())
+        write_checkpoint(path, self.columns())
 
     def load(self, path: str | Path) -> None:
         """Take over what `save`, or `write_checkpoint` with a `state`, wrote; what was held before is gone.
@@ -182,16 +198,18 @@ class Checkpointed:
             OSError: there is no such file, or it cannot be read.
         """
         with open_checkpoint(path) as stock:
-            self._take_over(stock)
+            self.restore_from(stock)
 
-    def _named_columns(self) -> dict[str, Column]:
+    def columns(self) -> dict[str, Column]:
+        """Return what a checkpoint keeps, as views of it where they do."""
         head = {"format": Column.of(np.array(FORMAT)), "kind": Column.of(np.array(type(self).__name__))}
         return head | self._columns()
 
-    def _take_over(self, stock: Stock) -> None:
+    def restore_from(self, stock: Stock) -> None:
+        """Take over what was read of the `state` of one made with the same arguments; see `restore`."""
         stock.expect_value("format", FORMAT)
         stock.expect_value("kind", type(self).__name__)
-        stock.expect_names(self._named_columns())
+        stock.expect_names(self.columns())
         self._check_stock(stock)
         self._take_stock(stock)
 

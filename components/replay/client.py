@@ -61,7 +61,7 @@ class ReplayClient:
 
     Every method may be called by any thread. What entries are and how the memory is made comes from the server when the
     client is made: `layout`. If the server goes, what is under way fails with `Disconnected`: within 2 seconds if its
-    process was killed, within 22 if its machine has gone silent. The client then looks for it for `patience` seconds,
+    process was killed, within 24 if its machine has gone silent. The client then looks for it for `patience` seconds,
     during which entries wait at the high-water mark; a memory that is kept here stays. After that it gives up, and
     everything raises `Closed` with the reason.
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from components.replay.closed import Closed
-from components.replay.exchange import Holder, LocalHolder
 from components.replay.high_water import Full
 from components.replay.invalid import InvalidExperience, NameTaken
 from components.replay.protocol import (
@@ -40,7 +39,7 @@ from orchestra import Actor, Escalate, Node, OrchestraError, Ref, Supervision, T
 from orchestra.envelope import check_name
 
 if TYPE_CHECKING:
-    from components.replay.server import ReplayServer
+    from components.replay.host import Host
 
 ALIVE_S = 2.0
 """How long a client may take to say that it is alive, when another of its name wants to join."""
@@ -85,9 +84,9 @@ class Desk(Actor[DeskMsg]):
 
     supervision: ClassVar[Supervision] = Escalate()
 
-    def __init__(self, server: "ReplayServer", node: Node) -> None:
-        self._server, self._node = server, node
-        self._exchange = server.exchange
+    def __init__(self, host: "Host", node: Node) -> None:
+        self._host, self._node = host, node
+        self._exchange = host.exchange
         self._agents: dict[str, str] = {}
         """Of clients, their agents' addresses."""
         self._watched: set[str] = set()
@@ -104,19 +103,19 @@ class Desk(Actor[DeskMsg]):
         return answered(self._enter, msg, self._outside(msg.agent))
 
     async def _enter(self, msg: EnterMsg, agent: Ref[Any]) -> WelcomeMsg:
-        server, layout = self._server, self._server.layout
+        layout = self._host.layout
         _check_client(msg.client)
         if msg.client in self._exchange:
             await self._dismiss_if_dead(msg.client)
-        holder: Holder = RemoteHolder(agent, self._took)
         if layout.kept_by == "server":
-            holder = LocalHolder(layout, layout.memory(), server.rng)
-        self._exchange.join(msg.client, holder)
+            self._exchange.enter(msg.client)
+        else:
+            self._exchange.join(msg.client, RemoteHolder(agent, self._took))
         self._agents[msg.client] = msg.agent.address
         return WelcomeMsg(layout=layout.to_plain(), paced=self._exchange.limiter is not None)
 
     def _took(self, n_bytes: int) -> None:
-        self._server.received_bytes += n_bytes
+        self._host.received_bytes += n_bytes
 
     async def _dismiss_if_dead(self, client: str) -> None:
         """Raise `NameTaken` if a client is alive; let it go otherwise, before its death is heard of."""
@@ -130,7 +129,7 @@ class Desk(Actor[DeskMsg]):
 
     def _forget(self, client: str) -> None:
         if client in self._exchange:
-            self._exchange.leave(client)
+            self._exchange.leave(client)  # what is kept here of it stays
         self._agents.pop(client, None)
 
     @on(TerminatedMsg)
@@ -138,7 +137,7 @@ class Desk(Actor[DeskMsg]):
         self._watched.discard(msg.address)
         for client in [name for name, agent in self._agents.items() if agent == msg.address]:
             self._forget(client)
-        await self._server.publications.unsubscribe(msg.address)
+        await self._host.publications.unsubscribe(msg.address)
 
     @on(LeaveMsg)
     def leave(self, msg: LeaveMsg) -> "asyncio.Future[RefusedMsg | None]":
@@ -163,11 +162,7 @@ class Desk(Actor[DeskMsg]):
 
     @on(InsertMsg)
     def insert(self, msg: InsertMsg) -> "asyncio.Future[RefusedMsg | None]":
-        async def insert() -> None:
-            await self._exchange.insert(msg.client, msg.rows, msg.priorities)
-            self._took(sum(array.nbytes for array in msg.rows.values()))
-
-        return answered(insert)
+        return answered(self._exchange.insert, msg.client, msg.rows, msg.priorities, msg.writer, msg.number)
 
     @on(SampleMsg)
     def sample(self, msg: SampleMsg) -> "asyncio.Future[SampledMsg | RefusedMsg]":
@@ -198,22 +193,22 @@ class Desk(Actor[DeskMsg]):
             async def deliver(topic: str, data: Data) -> None:
                 await agent.ask(PublicationMsg(topic=topic, data=data))
 
-            self._server.publications.subscribe(agent.address, msg.topic, deliver)
+            self._host.publications.subscribe(agent.address, msg.topic, deliver)
 
         return answered(subscribe)
 
     @on(UnsubscribeMsg)
     def unsubscribe(self, msg: UnsubscribeMsg) -> "asyncio.Future[RefusedMsg | None]":
-        return answered(self._server.publications.unsubscribe, msg.agent.address, msg.topic)
+        return answered(self._host.publications.unsubscribe, msg.agent.address, msg.topic)
 
     @on(PublishMsg)
     def publish(self, msg: PublishMsg) -> "asyncio.Future[RefusedMsg | None]":
-        return answered(self._server.publish_soon, msg.topic, msg.data)
+        return answered(self._host.publish, msg.topic, msg.data)
 
     @on(LineMsg)
     def log_line(self, msg: LineMsg) -> "asyncio.Future[RefusedMsg | None]":
         async def write() -> None:
-            self._server.write_line(_check_client(msg.client), msg.text)
+            self._host.write_line(_check_client(msg.client), msg.text)
 
         return answered(write)
 

@@ -4,8 +4,9 @@ All of it belongs to one event loop, and knows nothing of a network: a holder is
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -45,14 +46,30 @@ class LocalHolder:
 
 
 @dataclass(slots=True)
+class Kept:
+    """A memory that is kept here, and what is known of the client that it belongs to."""
+
+    memory: Memory
+    admitted: int = 0
+    """Entries that the limiter has counted for it."""
+    inserted_bytes: int = 0
+    """Bytes of all entries that it has inserted."""
+    writer: int = 0
+    """Which object inserted last, and"""
+    number: int = -1
+    """which of its chunks, so that none is inserted twice. No chunk yet where it is below 0."""
+
+
+@dataclass(slots=True)
 class _Member:
     holder: Holder
     admitted: int = 0
-    """Entries that the limiter has counted for it."""
+    """As for `Kept`, like the next three."""
     asked: bool = False
     """Whether it was asked to push, and has not yet."""
     inserted_bytes: int = 0
-    """Bytes of all entries that it has inserted, as far as it has told."""
+    writer: int = 0
+    number: int = -1
 
 
 class Exchange:
@@ -68,6 +85,7 @@ class Exchange:
         ahead: ask clients for the next batch as soon as one is drawn. It is there sooner then, and made of weights as
             they were before the priorities of this one came.
         max_waiting: batches that may be waited for at a time; one more is refused.
+        max_left: memories kept here of clients that have left; of more, the one goes whose client left first.
 
     Raises:
         ValueError: an argument is out of its range, or the limiter would never let a chunk of the layout in.
@@ -84,13 +102,20 @@ class Exchange:
         max_uses: int,
         ahead: bool,
         max_waiting: int,
+        max_left: int = 64,
     ) -> None:
+        if max_left < 0:
+            raise ValueError(f"max_left: expected at least 0, got {max_left}")
         if max_waiting < 1:
             raise ValueError(f"max_waiting: expected at least 1, got {max_waiting}")
         if limiter is not None:
             limiter.may_insert(layout.chunk)
         self.layout, self.limiter, self.rng, self.ahead, self.max_waiting = layout, limiter, rng, ahead, max_waiting
-        self.union = TwoPhaseReplay(layout.share_fields, beta=beta, max_items=max_items, max_uses=max_uses)
+        self._new_union = partial(
+            TwoPhaseReplay, layout.share_fields, beta=beta, max_items=max_items, max_uses=max_uses
+        )
+        self.union = self._new_union()
+        self.max_left = max_left
         self.lost_updates = 0
         """Priorities that came too late: their client had left."""
         self.refused = 0
@@ -98,6 +123,7 @@ class Exchange:
         self._form, self._weigh = layout.form(), layout.memory().priorities.weigh
         self._gone_bytes = 0
         self._members: dict[str, _Member] = {}
+        self._left: dict[str, None] = {}  # in the order in which they did
         self._entering = asyncio.Lock()
         self._leaving = asyncio.Lock()
         self._waiting = 0
@@ -108,7 +134,12 @@ class Exchange:
     # Who is there ---------------------------------------------------------------------------------------------------
 
     def __contains__(self, client: str) -> bool:
-        return client in self._members
+        return client in self._members and client not in self._left
+
+    @property
+    def left(self) -> tuple[str, ...]:
+        """Clients that have left and whose memory is kept here, the one first that left first."""
+        return tuple(self._left)
 
     def join(self, client: str, holder: Holder) -> None:
         """Admit a client.
@@ -119,13 +150,40 @@ class Exchange:
         self.union.join(client)
         self._members[client] = _Member(holder)
 
+    def enter(self, client: str) -> None:
+        """Admit a client whose memory is kept here: the one that it left here, or an empty one.
+
+        Raises:
+            NameTaken: there is one of this name.
+        """
+        if client in self._left:
+            del self._left[client]
+        else:
+            self.join(client, LocalHolder(self.layout, self.layout.memory(), self.rng))
+
     def leave(self, client: str) -> None:
-        """Forget a client, and what it pushed.
+        """Let a client go. A memory that is kept here stays, and is drawn from.
+
+        Raises:
+            UnknownClient: there is none of this name, or it has left.
+        """
+        if client in self._left:
+            raise UnknownClient(f"client: expected one that is here, got {client!r}, which has left")
+        if not isinstance(self.holder(client), LocalHolder):
+            self.forget(client)
+            return
+        self._left[client] = None
+        while len(self._left) > self.max_left:
+            self.forget(next(iter(self._left)))
+
+    def forget(self, client: str) -> None:
+        """Forget a client, what it pushed, and its memory.
 
         Raises:
             UnknownClient: there is none of this name.
         """
         self.union.leave(client)
+        self._left.pop(client, None)
         gone = self._members.pop(client)
         self._gone_bytes += gone.inserted_bytes
         if self.limiter is not None:
@@ -161,15 +219,28 @@ class Exchange:
         """
         self._known(client)
         async with self._entering:
-            if self.limiter is not None:
-                while not self.limiter.may_insert(n):
-                    await self._change()
-                self._known(client).admitted += n
-                self.limiter.insert(n)
-                self._move()
+            await self._admit(client, n)
 
-    async def insert(self, client: str, rows: Rows, priorities: NDArray[np.float64]) -> None:
+    async def _admit(self, client: str, n: int) -> None:
+        if self.limiter is not None:
+            while not self.limiter.may_insert(n):
+                await self._change()
+            self._known(client).admitted += n
+            self.limiter.insert(n)
+            self._move()
+
+    async def insert(
+        self, client: str, rows: Rows, priorities: NDArray[np.float64], writer: int = 0, number: int = -1
+    ) -> None:
         """Insert entries into a memory that is kept here, once they may be.
+
+        Args:
+            client: whose they are.
+            rows: the entries.
+            priorities: (N,), or none.
+            writer: which object of the client's inserts,
+            number: and which of its chunks this is. One that has come before is not inserted again: whoever sent it
+                had lost the answer. With a number below 0 nothing is known of that.
 
         Raises:
             UnknownClient: there is none of this name.
@@ -183,10 +254,18 @@ class Exchange:
         given = priorities if len(priorities) else None
         if given is not None:
             self._weigh(given, n)
-        await self.admit(client, n)
-        self.layout.insert(holder.memory, rows, given)
-        self._known(client).inserted_bytes += sum(array.nbytes for array in rows.values())
-        self.tell(client, await holder.share(0))
+        async with self._entering:
+            member = self._known(client)
+            if 0 <= number <= member.number and writer == member.writer:
+                return
+            await self._admit(client, n)
+            member, holder = self._known(client), self.holder(client)  # others, if all was taken back meanwhile
+            assert isinstance(holder, LocalHolder)
+            self.layout.insert(holder.memory, rows, given)
+            if number >= 0:
+                member.writer, member.number = writer, number
+            member.inserted_bytes += sum(array.nbytes for array in rows.values())
+            self.tell(client, self.layout.share(holder.memory, 0, self.rng))
 
     def tell(self, client: str, share: Share, inserted_bytes: int | None = None) -> None:
         """Take what a client pushed, or how much it holds, and maybe how many bytes it has inserted.
@@ -271,7 +350,7 @@ class Exchange:
                 self._log.warning(
                     "a client is dismissed: what it was asked for did not come", client=client, reason=str(error)
                 )
-                self.leave(client)
+                self.forget(client)
         finally:
             member.asked = False
             self._move()
@@ -314,6 +393,45 @@ class Exchange:
         except (OrchestraError, InvalidExperience) as error:
             self.lost_updates += len(route[0])
             self._log.info("priorities were lost", client=client, reason=str(error))
+
+    # What is kept here ----------------------------------------------------------------------------------------------
+
+    def kept(self) -> dict[str, Kept]:
+        """Return the memories that are kept here by client; first those whose clients have left, in that order."""
+        names = [*self._left, *(name for name in self._members if name not in self._left)]
+        found = {}
+        for name in names:
+            member = self._members[name]
+            if isinstance(member.holder, LocalHolder):
+                memory = member.holder.memory
+                found[name] = Kept(memory, member.admitted, member.inserted_bytes, member.writer, member.number)
+        return found
+
+    def take_back(self, kept: Mapping[str, Kept], *, counted: bool) -> None:
+        """Keep these memories instead of those that there are.
+
+        Clients that are here go on with those of their names, or with empty ones; the others have left.
+
+        Args:
+            kept: by client.
+            counted: whether the limiter's counts will be those of `kept`; else all of it counts as brought along.
+        """
+        before, here = self._members, [name for name in self._members if name in self]
+        if self.limiter is not None:
+            self.limiter.delete(sum(member.admitted for member in before.values()))
+        self.union, self._members, self._gone_bytes = self._new_union(), {}, 0
+        self._left = {name: None for name in kept if name not in here}
+        for name in (*kept, *(name for name in here if name not in kept)):
+            it = kept.get(name) or Kept(self.layout.memory())
+            self.join(name, LocalHolder(self.layout, it.memory, self.rng))
+            member = self._members[name]
+            member.inserted_bytes, member.writer, member.number = it.inserted_bytes, it.writer, it.number
+            if counted:
+                member.admitted = it.admitted
+            self.tell(name, self.layout.share(it.memory, 0, self.rng))
+        while len(self._left) > self.max_left:
+            self.forget(next(iter(self._left)))
+        self._move()
 
     # Inside ---------------------------------------------------------------------------------------------------------
 

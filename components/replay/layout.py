@@ -180,19 +180,19 @@ class Layout(AnyLayout):
         Raises:
             InvalidExperience: it is something else.
         """
-        with_errors = dict(plain)
+        values = dict(plain)
         try:
-            if with_errors.pop("kind") != cls.kind:
+            if values.pop("kind") != cls.kind:
                 raise ValueError(f"kind: expected {cls.kind!r}, got {plain['kind']!r}")
             fields = {
                 name: Field(np.dtype(dtype), tuple(shape), finite)
-                for name, (dtype, shape, finite) in with_errors.pop("fields").items()
+                for name, (dtype, shape, finite) in values.pop("fields").items()
             }
             for name in ("n_step", "window"):
-                if with_errors[name] is not None:
-                    kind, arguments = with_errors[name]
-                    with_errors[name] = TypeAdapter(KINDS[kind]).validate_python(arguments)
-            return cls(fields, with_errors.pop("capacity"), **with_errors)
+                if values[name] is not None:
+                    kind, arguments = values[name]
+                    values[name] = TypeAdapter(KINDS[kind]).validate_python(arguments)
+            return cls(fields, values.pop("capacity"), **values)
         except NOT_PLAIN as error:
             raise not_plain(error) from error
 

@@ -28,6 +28,8 @@ class Chunk:
     """Whether an episode begins with them, and none of them was ever on its way."""
     last: bool
     """Whether an episode ends with them."""
+    number: int
+    """Grows from one chunk to the next."""
 
 
 class Outbox:
@@ -78,6 +80,7 @@ class Outbox:
         self._queue: HighWater[Chunk] = HighWater("entries that wait to be pushed", mark, policy, oldest=self._oldest)
         self._most, self._weigh, self._check_open, self._wake = layout.chunk, weigh, check_open, wake
         self._changed = threading.Condition()
+        self._number = 0  # of the next chunk
         self._n = 0  # entries of the chunk that is not complete
         self._priorities: list[float] = []
         self._between = True  # whether the last entry that was cut off was an episode's end
@@ -185,7 +188,8 @@ class Outbox:
         self._wake()
 
     def _append(self, rows: dict[str, NDArray[Any]], priorities: NDArray[np.float64], n: int, end: bool) -> None:
-        self._queue.append(Chunk(rows, priorities, n, self._between, end), n)
+        self._queue.append(Chunk(rows, priorities, n, self._between, end, self._number), n)
+        self._number += 1
         self._between = end
 
     def flush(self, timeout: float | None) -> None:

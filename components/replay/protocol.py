@@ -149,6 +149,10 @@ class InsertMsg(Request[RefusedMsg | None]):
     rows: Arrays
     priorities: Annotated[NDArray[np.float64], Axes("float64", "items")]
     """One for each; or none, and they enter with the largest so far."""
+    writer: int
+    """Which object inserts,"""
+    number: int
+    """and which of its chunks this is: one may be sent again when the answer was lost."""
 
 
 class AdmitMsg(Request[RefusedMsg | None]):

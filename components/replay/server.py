@@ -4,11 +4,8 @@ It lives on a node of orchestra in a thread of its own, and speaks with clients 
 prove that they know a secret, broken connections are mended without loss, and nothing that arrives is ever unpickled.
 """
 
-import asyncio
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import datetime
 from io import TextIOWrapper
 from pathlib import Path
 from types import TracebackType
@@ -18,57 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from components.replay.background import Background
-from components.replay.desk import Desk
 from components.replay.exchange import Exchange
 from components.replay.high_water import Policy
-from components.replay.invalid import InvalidExperience
+from components.replay.host import Host, ServerStatistics, check_saving
+from components.replay.invalid import UnknownClient
 from components.replay.layout import AnyLayout
 from components.replay.limiter import SampleToInsertRatio
-from components.replay.protocol import (
-    DESK,
-)
-from components.replay.publications import Data, Publications
-from components.replay.two_phase import SampledUnion, UnionStatistics
-from orchestra import (
-    Node,
-    freeze,
-)
+from components.replay.publications import Publications
+from components.replay.two_phase import SampledUnion
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class ServerStatistics:
-    """How a server is doing."""
-
-    clients: dict[str, int]
-    """Who has joined, and how many entries each holds, as far as it has told."""
-    union: UnionStatistics
-    """What was pushed and drawn. Where the server keeps the memories, nothing of that travelled."""
-    received_bytes: int
-    """Bytes of entries, or of items that were drawn, that came from clients."""
-    inserted_bytes: int
-    """Bytes of all entries that clients have inserted: what would have come had each been sent."""
-    published: int
-    """Publications."""
-    dropped_publications: int
-    """Those that had to make room for newer ones, counted for each subscriber."""
-    refused_publications: int
-    """Those that were refused since a subscriber had no room."""
-    refused_samples: int
-    """Batches that were refused since too many were waited for."""
-    lost_updates: int
-    """Priorities of items whose client had left."""
-    log_lines: int
-    """Lines that clients have pushed to the log file."""
-
-    @property
-    def saved(self) -> float:
-        """The share of the bandwidth that two-phase sampling saved by sending what is drawn, not what is inserted.
-
-        Negative where more is drawn than inserted; 0 where nothing was inserted yet.
-        """
-        return 1.0 - self.received_bytes / self.inserted_bytes if self.inserted_bytes else 0.0
 
 
 class ReplayServer:
@@ -77,8 +33,12 @@ class ReplayServer:
     Every method may be called by any thread. Whatever waits can be given a `timeout` in seconds, is a `TimeoutError`
     after that, and `Closed` if the server is closed meanwhile.
 
+    Where it keeps the memories, these stay when their clients leave or die, are drawn from, and wait for a client of
+    the same name to go on with them. With a `save_path` they outlive the server too: what was saved there is taken back
+    when a server begins.
+
     A client whose process was killed is noticed within 2 seconds where it lets the server look (as it does by default
-    on one machine), within 12 otherwise, and within 22 if its whole machine has gone silent; what was picked of it is
+    on one machine), within 12 otherwise, and within 24 if its whole machine has gone silent; what was picked of it is
     then picked of others.
 
     Args:
@@ -93,13 +53,18 @@ class ReplayServer:
         max_waiting: batches that may be waited for at a time; one more is refused as `Full`, and counted.
         publish_mark: publications that may wait for one subscriber.
         when_slow: what happens to one more: `drop_oldest` for it, `block` whoever publishes, or `refuse` it.
+        max_left: memories that are kept here of clients that have left; of more, the one goes whose client left first.
+        save_path: where the memories that are kept here are saved when the server is closed, and taken back from when
+            it begins, if there is such a file.
+        save_every: how often to save in between, in seconds. If that fails, it is logged and counted, and tried again.
         log_path: the file that clients' log lines are added to.
         seed: of its draws.
 
     Raises:
         ValueError: an argument is out of its range.
         UsageError: the address is malformed or taken.
-        OSError: the log file cannot be opened.
+        CheckpointError: what is at `save_path` is of another layout, or damaged; the message names the field.
+        OSError: the log file cannot be opened, or what was saved not be read.
     """
 
     def __init__(
@@ -116,15 +81,17 @@ class ReplayServer:
         max_waiting: int = 64,
         publish_mark: int = 4,
         when_slow: Policy = "drop_oldest",
+        max_left: int = 64,
+        save_path: str | Path | None = None,
+        save_every: float | None = None,
         log_path: str | Path | None = None,
         seed: int | None = None,
     ) -> None:
+        check_saving(layout, save_path, save_every)
         self.layout = layout
         self.secret = secrets.token_bytes(32) if secret is None else secret
         """What clients have to know."""
         self.rng = np.random.default_rng(seed)
-        self.log_lines = 0
-        self.received_bytes = 0
         self.exchange = Exchange(
             layout,
             limiter=limiter,
@@ -134,7 +101,11 @@ class ReplayServer:
             max_uses=max_uses,
             ahead=ahead,
             max_waiting=max_waiting,
+            max_left=max_left,
         )
+        self._save_path, self._save_every = None if save_path is None else Path(save_path), save_every
+        self._unsaved: OSError | None = None
+        self._host: Host
         self._marks = (publish_mark, when_slow)
         self._log: TextIOWrapper | None = None
         if log_path is not None:
@@ -185,7 +156,7 @@ class ReplayServer:
                 it have got it.
             Closed: the server is closed.
         """
-        self._background.call(self.publish_soon, topic, np.frombuffer(data, np.uint8), timeout)
+        self._background.call(self._host.publish, topic, np.frombuffer(data, np.uint8), timeout)
 
     def pace(self, limiter: SampleToInsertRatio | None) -> None:
         """Go on with another limiter; it takes the counts of the one before over.
@@ -202,28 +173,74 @@ class ReplayServer:
         Raises:
             Closed: the server is closed.
         """
-        return self._background.call(self._statistics)
+        return self._background.call(self._host.statistics)
 
-    async def _statistics(self) -> ServerStatistics:
-        exchange, publications = self.exchange, self.publications
-        union = exchange.union.statistics()
-        return ServerStatistics(
-            clients=exchange.union.held,
-            union=union,
-            received_bytes=self.received_bytes,
-            inserted_bytes=exchange.inserted_bytes,
-            published=publications.published,
-            dropped_publications=publications.dropped,
-            refused_publications=publications.refused,
-            refused_samples=exchange.refused,
-            lost_updates=exchange.lost_updates,
-            log_lines=self.log_lines,
-        )
+    def save(self, path: str | Path | None = None) -> None:
+        """Write the memories that are kept here, as they are at one moment, to a file, while all goes on.
+
+        They are copied first, which holds clients up for as long as that takes and needs as much memory again; a thread
+        writes the copy. Whatever happens, the file is either the one that was there before or all of the new one.
+
+        Args:
+            path: where; by default `save_path`.
+
+        Raises:
+            InvalidExperience: clients keep their memories.
+            ValueError: there is neither a path nor a `save_path`.
+            OSError: it cannot be written.
+            Closed: the server is closed.
+        """
+        self._background.call(self._host.save, self._where(path))
+
+    def load(self, path: str | Path | None = None) -> None:
+        """Take over the memories that `save` wrote; those that were kept here before are gone.
+
+        Clients that are here go on with the memory of their name, or with an empty one; the others have left. Where
+        both what was saved and this server are paced, the counts of the limiter are taken over too.
+
+        Args:
+            path: where; by default `save_path`.
+
+        Raises:
+            InvalidExperience: clients keep their memories.
+            CheckpointError: it is of another layout, or damaged; the message names the field. Nothing has changed then.
+            ValueError: there is neither a path nor a `save_path`.
+            OSError: there is no such file, or it cannot be read.
+            Closed: the server is closed.
+        """
+        self._background.call(self._host.load, self._where(path))
+
+    def _where(self, path: str | Path | None) -> Path:
+        chosen = self._save_path if path is None else Path(path)
+        if chosen is None:
+            raise ValueError("path: expected one, since there is no save_path, got none")
+        return chosen
+
+    def forget(self, client: str) -> None:
+        """Drop the memory that is kept here of a client that has left.
+
+        Raises:
+            UnknownClient: none of this name has left.
+            Closed: the server is closed.
+        """
+        self._background.call(_soon, lambda: self._forget(client))
+
+    def _forget(self, client: str) -> None:
+        if client not in self.exchange.left:
+            raise UnknownClient(f"client: expected one that has left, {list(self.exchange.left)}, got {client!r}")
+        self.exchange.forget(client)
 
     def close(self) -> None:
-        """Say goodbye to clients, fail what still waits, and end the thread. Closing again does nothing."""
+        """Say goodbye to clients, fail what still waits, save, and end the thread. Closing again does nothing.
+
+        Raises:
+            OSError: what is kept here could not be saved to `save_path`. The server is closed all the same.
+        """
         self._background.close()
         self._close_log()
+        if self._unsaved is not None:
+            unsaved, self._unsaved = self._unsaved, None
+            raise unsaved
 
     def _close_log(self) -> None:
         if self._log is not None:
@@ -244,38 +261,14 @@ class ReplayServer:
     # In its thread --------------------------------------------------------------------------------------------------
 
     async def _live(self, background: Background) -> None:
-        self.publications = Publications(*self._marks)
-        node = Node(f"server-{secrets.token_hex(4)}", listen=self._listen, secret=self.secret)
-        async with node.running():
-            node.spawn(DESK, Desk, self, node)
-            background.ready(node.listening)
-            try:
-                await background.closing.wait()
-            finally:
-                await self.publications.close()
-                await self.exchange.close()
-
-    async def publish_soon(self, topic: str, data: Data, within: float | None = None) -> None:
-        """Publish, on the server's loop."""
+        host = Host(
+            self.layout, self.exchange, Publications(*self._marks), self._log, self._save_path, self._save_every
+        )
+        self._host, self.publications = host, host.publications
         try:
-            async with asyncio.timeout(within):
-                await self.publications.publish(topic, freeze(data))
-        except TimeoutError:
-            raise TimeoutError(f"a subscriber had no room within {within} s") from None
-
-    def write_line(self, client: str, text: str) -> None:
-        """Add a line to the log file: the time here, who says it, and what, in which no line can be forged.
-
-        Raises:
-            InvalidExperience: there is no log file.
-        """
-        if self._log is None:
-            raise InvalidExperience("log: expected a server with a log_path")
-        at = datetime.now().astimezone().isoformat(" ", "milliseconds")[:23]
-        said = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-        self._log.write(f"{at},{client},{said}\n")
-        self._log.flush()
-        self.log_lines += 1
+            await host.live(background, self._listen, self.secret)
+        finally:
+            self._unsaved = host.unsaved
 
 
 async def _soon(function: Callable[[], T]) -> T:

@@ -1,12 +1,11 @@
 """Which slots of a table hold something, which are drawn, and which make room (Cassirer et al. 2021)."""
 
-import json
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from components.replay.checkpoint import CheckpointError, Column, Stock, prefixed
+from components.replay.checkpoint import CheckpointError, Column, Stock, generator_column, prefixed
 from components.replay.invalid import InvalidExperience, check_indices, check_priorities
 from components.replay.selectors import Selector
 
@@ -168,14 +167,13 @@ class Slots:
 
     def columns(self) -> dict[str, Column]:
         """Return what a checkpoint keeps."""
-        state = json.dumps(self._rng.bit_generator.state).encode()
         books = {
             "inserted": Column.of(np.array(self.inserted)),
             "stale_updates": Column.of(np.array(self.stale_updates)),
             "generations": Column.of(self.generations),
             "times_sampled": Column.of(self._times_sampled),
             "free": Column.of(self._free[: self._n_free]),
-            "rng": Column.of(np.frombuffer(state, np.uint8)),
+            "rng": generator_column(self._rng),
         }
         for name, selector in (("sampler", self.sampler), ("remover", self.remover)):
             kind = {"kind": Column.of(np.array(type(selector).__name__))}
@@ -196,7 +194,7 @@ class Slots:
         free = stock.read("free", np.int64, (self.capacity - len(used),))
         if not np.array_equal(np.sort(free), np.flatnonzero(generations < 0)):
             raise CheckpointError(f"free: expected the slots without a generation, got {free}")
-        self._read_rng(stock)
+        stock.read_generator("rng", self._rng)
         for name, selector in (("sampler", self.sampler), ("remover", self.remover)):
             part = stock.part(name)
             part.expect_value("kind", type(selector).__name__)
@@ -210,18 +208,9 @@ class Slots:
         stock.read_into("times_sampled", self._times_sampled)
         self._n_free = stock.length("free")
         stock.read_into("free", self._free[: self._n_free])
-        self._rng = self._read_rng(stock)
+        self._rng = stock.read_generator("rng", self._rng)
         for name, selector in (("sampler", self.sampler), ("remover", self.remover)):
             selector.take_stock(stock.part(name), len(self))
-
-    def _read_rng(self, stock: Stock) -> np.random.Generator:
-        written = stock.read("rng", np.uint8, (stock.length("rng"),)).tobytes()
-        bits = type(self._rng.bit_generator)()
-        try:
-            bits.state = json.loads(written)
-        except (ValueError, TypeError, KeyError) as error:
-            raise CheckpointError(f"rng: expected the state of a {type(bits).__name__}, got {written!r}") from error
-        return np.random.Generator(bits)
 
     def check_valid(self) -> list[str]:
         """Return what is wrong with the books, one sentence each; nothing if all is well."""

@@ -82,6 +82,7 @@ class Visitor:
         """Items that were drawn and pushed."""
         self._shares = 0
         self._inserted_bytes = 0
+        self._writer = secrets.randbits(62)
         self._layout: AnyLayout
 
     async def live(self, background: Background) -> None:
@@ -165,6 +166,8 @@ class Visitor:
                 client=self.name,
                 rows={name: freeze(array) for name, array in chunk.rows.items()},
                 priorities=chunk.priorities,
+                writer=self._writer,
+                number=chunk.number,
             )
             answer = await desk.ask(message)
         elif paced:

@@ -20,6 +20,7 @@ from components.replay import (
     TransitionTable,
     UniformSelector,
 )
+from components.replay.checkpoint import Stock
 
 FIELDS = {"item": Field(np.int64)}
 ROWS = {"item": np.arange(3)}
@@ -52,6 +53,8 @@ def refuses_all(replay, path, calls):
         "update": (np.zeros(1, np.int64), np.zeros(1, np.int64), np.ones(1)),
         "remove": (np.zeros(1, np.int64), np.zeros(1, np.int64)),
         "share": (1, np.random.default_rng(0)),
+        "restore_from": (Stock({}),),
+        "columns": (),
         "share_rollouts": (1, 2, np.random.default_rng(0)),
         "check_episodes": ({},),
         "state": (),

@@ -296,7 +296,7 @@ def test_what_is_refused_changes_nothing(run):
         for wrong in (np.array([1.0, np.nan]), np.array([-1.0, 1.0]), np.ones(3), np.array([1e304, 1.0])):
             with pytest.raises(InvalidExperience, match="priorities"):
                 exchange.update(sampled, wrong)
-        exchange.leave("one")
+        exchange.forget("one")
         exchange.update(sampled, np.ones(2))
         assert exchange.lost_updates == 2
 
@@ -308,3 +308,27 @@ def test_arguments_that_make_no_sense():
         make(max_waiting=0)
     with pytest.raises(ValueError, match="n: 4 items at a time would always have to wait"):
         make(SampleToInsertRatio.queue(2))
+
+
+def test_a_chunk_that_comes_again_since_its_answer_was_lost_is_inserted_once(run):
+    async def main():
+        exchange = make(SampleToInsertRatio(1.0, 4, 4.0, insert_size=4))
+        holder = join(exchange, "one")
+
+        def insert(writer, number, *items):
+            return asyncio.ensure_future(exchange.insert("one", rows(*items), NONE, writer, number))
+
+        await insert(5, 0, 1, 2, 3, 4)
+        await insert(5, 0, 1, 2, 3, 4)
+        await insert(5, 1, 5, 6, 7, 8)  # diff is 8, the most
+        first, again, other, following = insert(5, 2, 9), insert(5, 2, 9), insert(6, 0, 10), insert(5, 3, 11)
+        await turns()
+        await exchange.sample(2)
+        await asyncio.gather(first, again, other)
+        assert (holder.memory.inserted, exchange.limiter.inserted) == (10, 10)
+        assert holder.memory._ring["item"][:10].tolist() == list(range(1, 11))
+        assert not following.done()
+        following.cancel()
+        await turns()
+
+    run(main())

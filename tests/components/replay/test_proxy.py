@@ -87,7 +87,8 @@ def test_all_goes_through_a_proxy_as_if_it_was_not_there(tmp_path, kept_by, n_pr
             with pytest.raises(NameTaken):
                 connect(where, "far")
         far.close()
-        until(lambda: list(server.statistics().clients) == ["near"])
+        until(lambda: "far" not in server.exchange)
+        assert server.statistics().left == (("far",) if kept_by == "server" else ())
 
 
 def test_publications_come_once_and_are_handed_on_to_all_who_have_subscribed():
