@@ -34,12 +34,14 @@ import psutil
 from numpy.typing import NDArray
 
 from orchestra import Actor, Axes, Message, Node, Request, codec, log, on
+from orchestra.arena import NAME_BYTES, PAGE, Arena
 from orchestra.codec import Buffer
 from orchestra.errors import WireError
 from orchestra.handshake import Handshake, Hello
 from orchestra.link import Link
 from orchestra.message import REGISTRY
 from orchestra.run import run_loop
+from orchestra.sharing import PLACE
 from orchestra.transport.endpoint import Endpoint
 from orchestra.transport.frames import CHUNK, Frame, Kind, Recycled, frame_bytes, frame_prefix
 
@@ -87,6 +89,7 @@ class Pipe(Endpoint):
 
     def __init__(self) -> None:
         super().__init__("the fuzzer")
+        self.local = True
         self.sent: list[Buffer] = []
 
     def send(self, pieces: list[Buffer], *, at_once: bool = False) -> None:
@@ -121,6 +124,7 @@ class Fuzzer:
         self.refused = 0
         self._node = node
         self._rng = random.Random(seed)
+        self._arena = Arena(64 * PAGE, bytes(NAME_BYTES))
         self._numbers = {tag: number for number, tag in enumerate(sorted(REGISTRY))}
         self._sound = self._sound_frames()
         self._link: Link | None = None
@@ -170,6 +174,10 @@ class Fuzzer:
             kind, header, payload = rng.choice(self._sound)
             if kind in (Kind.ACKNOWLEDGE, Kind.PING, Kind.PONG):  # whose headers are no msgpack
                 packed = rng.randbytes(rng.randrange(10))
+            elif kind is Kind.PLACED:
+                numbers = (rng.choice((0, 1, 4, PAGE, 63 * PAGE, 2**64 - PAGE, rng.randrange(2**64))) for _ in range(2))
+                packed = PLACE.pack(rng.choice((3, 4, 9, 16)), *numbers)
+                packed += msgpack.packb(self._mutated(msgpack.unpackb(header[PLACE.size :]), 0))
             else:
                 packed = msgpack.packb(self._mutated(msgpack.unpackb(header), 0))
             array = np.frombuffer(payload, np.uint8) if payload else None
@@ -217,8 +225,13 @@ class Fuzzer:
             (Kind.FAILURE, [1, 0, "AskFailed", "text"], b""),
             (Kind.CANCEL, [7], b""),
             (Kind.CREDIT, ["fuzzer/x", 0, 0], b""),
+            (Kind.OFFER, [os.getpid(), self._arena.descriptor, self._arena.name, 64 * PAGE], b""),
+            (Kind.TAKEN, [""], b""),
+            (Kind.FREED, [[0]], b""),
         ]
         frames = [(kind, msgpack.packb(content), payload) for kind, content, payload in contents]
+        placed = PLACE.pack(Kind.MESSAGE, PAGE, 64) + frames[1][1]
+        frames += [(Kind.PLACED, placed, b"")] * 3
         frames += [(Kind.ACKNOWLEDGE, bytes(8), b""), (Kind.PING, b"", b""), (Kind.PONG, b"", b"")]
         return frames
 

@@ -8,6 +8,8 @@
 - ask, TCP:            one ask at a time, the median. Baseline: the same protocol, frame there, frame back.
 - ask, TCP, 100 at once: against the same baseline, one at a time, since it has no way to tell answers apart.
 - arrays, TCP:         messages with one float32 array. Baseline: `sendall` and `recv_into` on blocking sockets.
+- arrays, memory:      the same by shared memory, as two nodes on one host do by themselves. Baseline: `np.copyto`
+                       between two arrays of that size that have both been used before.
 
 Lines without a baseline tell the processor time of sender and receiver for a message; it includes making the message.
 
@@ -24,6 +26,7 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Annotated, Any, cast
 
 import numpy as np
@@ -115,7 +118,7 @@ class Source(Actor[TellMsg | TellArraysMsg]):
 
     @on(TellArraysMsg)
     async def tell_arrays(self, msg: TellArraysMsg) -> float:
-        x = freeze(np.zeros(msg.nbytes // 4, np.float32))
+        x = freeze(np.ones(msg.nbytes // 4, np.float32))  # zeros would be one page of the system's, again and again
         since = time.perf_counter()
         for _ in range(msg.count):
             await self._sink.tell(ArrayMsg(x=x))
@@ -209,12 +212,21 @@ def blocking_arrays(count: int, nbytes: int, port: int) -> float:
     """Return GB per second of `sendall` to the child, which receives with `recv_into`."""
     with socket.create_connection(("127.0.0.1", port)) as sock:
         sock.sendall(struct.pack("<QQ", count, nbytes))
-        data = np.zeros(nbytes, np.uint8).data
+        data = np.ones(nbytes, np.uint8).data
         since = time.perf_counter()
         for _ in range(count):
             sock.sendall(data)
         sock.recv(1)
         return count * nbytes / (time.perf_counter() - since) / 1e9
+
+
+def copies(count: int, nbytes: int) -> float:
+    """Return GB per second of copying an array within this process."""
+    source, target = np.ones(nbytes, np.uint8), np.ones(nbytes, np.uint8)
+    since = time.perf_counter()
+    for _ in range(count):
+        np.copyto(target, source)
+    return count * nbytes / (time.perf_counter() - since) / 1e9
 
 
 def receive_arrays(listener: socket.socket) -> None:
@@ -231,12 +243,15 @@ def receive_arrays(listener: socket.socket) -> None:
 
 
 async def be_child(root: str, port: int) -> None:
-    """The other process: a node with a sink, and the other end of the baselines."""
-    node = Node("child", listen="tcp://127.0.0.1:0", join=root, secret=bytes.fromhex(os.environ[SECRET]))
+    """The other process: a node with a sink, another that shares memory, and the other end of the baselines."""
+    secret = bytes.fromhex(os.environ[SECRET])
+    node = Node("child", listen="tcp://127.0.0.1:0", join=root, secret=secret, shared_memory=0)
+    sharing = Node("sharing", listen="tcp://127.0.0.1:0", join=root, secret=secret)
     listener = socket.create_server(("127.0.0.1", 0))
     threading.Thread(target=receive_arrays, args=(listener,), daemon=True).start()
-    async with node.running():
+    async with node.running(), sharing.running():
         node.spawn("sink", Sink)
+        sharing.spawn("sink", Sink)
         _, raw = await asyncio.get_running_loop().create_connection(Raw, "127.0.0.1", port)
         raw.transport.write(struct.pack("<Q", listener.getsockname()[1]).ljust(FRAME))
         await node.stop_requested
@@ -279,6 +294,7 @@ async def measure(count: int, repeats: int) -> None:
             await bare.ready
             far_sink = node.ref("child/sink")
             far = node.spawn("far", Source, far_sink)
+            by_memory = node.spawn("by_memory", Source, node.ref("sharing/sink"))
             await far_sink.ask(EchoMsg(n=0))
 
             await compare("tell, TCP", "/s", repeats, lambda: tells(far, count), lambda: bare.tells(count, 1))
@@ -300,14 +316,23 @@ async def measure(count: int, repeats: int) -> None:
             for mib in (1, 16):
                 times = 256 // mib
 
-                async def arrays(times: int = times, mib: int = mib) -> float:
-                    seconds = await far.ask(TellArraysMsg(count=times, nbytes=mib * MIB))
+                async def arrays(source: Ref[TellArraysMsg] = far, times: int = times, mib: int = mib) -> float:
+                    seconds = await source.ask(TellArraysMsg(count=times, nbytes=mib * MIB))
                     return times * mib * MIB / seconds / 1e9
 
                 async def blocking(times: int = times, mib: int = mib) -> float:
                     return await loop.run_in_executor(None, blocking_arrays, times, mib * MIB, bare.port)
 
+                async def copying(times: int = times, mib: int = mib) -> float:
+                    return await loop.run_in_executor(None, copies, times, mib * MIB)
+
                 await compare(f"arrays of {mib} MiB, TCP", "GB/s", repeats, arrays, blocking)
+                await compare(f"arrays of {mib} MiB, memory", "GB/s", repeats, partial(arrays, by_memory), copying)
+                for how, source in (("TCP", far), ("memory", by_memory)):
+                    what = f"arrays of {mib} MiB, {how}"
+                    await processor_time(what, times, repeats, far_sink, partial(arrays, source))
+            links = {link.peer: link.memory for link in node.statistics().links}
+            assert links == {"child": "switched off at child", "sharing": "shared"}, links
         finally:
             server.close()
             if raw.done():

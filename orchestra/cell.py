@@ -435,10 +435,13 @@ class Cell:
         monotonic = self.node.clock.monotonic
         loop = self.node.loop
         burst = 0
+        message: Message | None
+        request: Envelope | None
         self._busy_since = self._message_since = monotonic()
         while True:
             item = mailbox.take()
             if item is None:
+                message = request = None  # its arrays may lie in memory that the sender waits for
                 self.be_idle()
                 if self.draining:
                     return

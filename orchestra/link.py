@@ -19,6 +19,7 @@ from orchestra.inbound import Inbound
 from orchestra.message import REGISTRY, Message
 from orchestra.outbound import Outbound
 from orchestra.session import Session
+from orchestra.sharing import Sharing
 from orchestra.system import LinkStatistics
 from orchestra.transport.base import Connection
 from orchestra.transport.frames import PREFIX, Frame, Kind, frame_bytes
@@ -37,8 +38,19 @@ _CANCEL = (int,)
 """Correlation of the request that nobody waits for any longer."""
 _CREDIT = (str, int, int)
 """Recipient, messages, bytes."""
+_OFFER = (int, int, bytes, int)
+"""Of memory: process, descriptor, name, bytes."""
+_TAKEN = (str,)
+"""Why not; empty if it was."""
+_FREED = (list,)
+"""Where the blocks begin that nobody looks at any more."""
 
-_NUMBERED = frozenset({Kind.MESSAGE, Kind.RUNS, Kind.ANSWER, Kind.FAILURE, Kind.CANCEL, Kind.CREDIT, Kind.GOODBYE})
+_NUMBERED = frozenset(
+    {
+        *(Kind.MESSAGE, Kind.RUNS, Kind.ANSWER, Kind.FAILURE, Kind.CANCEL, Kind.CREDIT, Kind.GOODBYE),
+        *(Kind.OFFER, Kind.TAKEN, Kind.PLACED, Kind.FREED),
+    }
+)
 """The frames that a session counts and keeps; the others concern one connection only."""
 
 _FAILURES = {
@@ -91,6 +103,7 @@ class Link:
         self._connection: Connection | None = None
         self._closing = False
         limits = node.limits
+        self.sharing = Sharing(self, node)
         self.outbound = Outbound(self, node.loop, limits.header, limits.payload)
         self._room = Room(self._give_credit)
         self.inbound = Inbound(self, node, self._room)
@@ -102,6 +115,16 @@ class Link:
     def connected(self) -> bool:
         """Whether there is a connection now."""
         return self._connection is not None
+
+    @property
+    def local(self) -> bool:
+        """Whether there is a connection, and the peer may be on this host."""
+        return self._connection is not None and self._connection.local
+
+    @property
+    def closing(self) -> bool:
+        """Whether this side has said goodbye."""
+        return self._closing
 
     # Its life
 
@@ -167,7 +190,7 @@ class Link:
         if self.ended or self._closing:
             return
         self._closing = True
-        self._send(Kind.GOODBYE, b"")
+        self.send(Kind.GOODBYE, b"")
 
     def end(self, error: Exception | None) -> None:
         """End the session at once; `error` says why if it was not a goodbye. What depended on it fails."""
@@ -185,6 +208,7 @@ class Link:
         for envelope in self.inbound.end():
             self._node.withdraw(envelope)
         self.account.end()
+        self.sharing.end()
         self.finished.set_result(None)
         self._peers.link_lost(self, error)
 
@@ -196,7 +220,7 @@ class Link:
 
     def cancel(self, correlation: int) -> None:
         """Send that nobody waits any longer for the answer to a request that went by this link."""
-        self._send(Kind.CANCEL, msgpack.packb([correlation]))
+        self.send(Kind.CANCEL, msgpack.packb([correlation]))
 
     def answer(self, correlation: int, value: Any) -> None:
         """Send the answer to a request that came by this link."""
@@ -209,7 +233,7 @@ class Link:
         """Send that a request that came by this link has no answer."""
         self.inbound.asked.pop(correlation, None)
         kind = type(error).__name__ if type(error).__name__ in _FAILURES else "AskFailed"
-        self._send(Kind.FAILURE, msgpack.packb([correlation, self._node.logical, kind, str(error)[:4000]]))
+        self.send(Kind.FAILURE, msgpack.packb([correlation, self._node.logical, kind, str(error)[:4000]]))
 
     def consumed(self, recipient: str, nbytes: int, count: int = 1) -> None:
         """Credit the peer for messages that left the mailbox of `recipient`."""
@@ -240,6 +264,9 @@ class Link:
             in_flight_bytes=sum(window.nbytes for window in windows),
             credit_used=max((window.used for window in windows), default=0.0),
             waiting=sum(len(window.waiting) for window in windows),
+            memory=self.sharing.state,
+            memory_sent_bytes=self.sharing.sent_bytes,
+            memory_held_bytes=self.sharing.held_bytes,
         )
 
     # Receiving
@@ -298,6 +325,14 @@ class Link:
                 if self._pinged_at is not None:
                     self._round_trip_s = self._node.clock.monotonic() - self._pinged_at
                     self._pinged_at = None
+            case Kind.PLACED:
+                self._handle(self.sharing.found(frame.header, frame.payload))
+            case Kind.FREED:
+                self.sharing.freed(*self.inbound.unpack(frame, _FREED))
+            case Kind.OFFER:
+                self.sharing.offered(*self.inbound.unpack(frame, _OFFER))
+            case Kind.TAKEN:
+                self.sharing.taken(*self.inbound.unpack(frame, _TAKEN))
             case Kind.GOODBYE:
                 self._goodbye(frame.header)
             case _:
@@ -312,9 +347,10 @@ class Link:
         self.end(Unreachable("it said goodbye"))
 
     def _give_credit(self, recipient: str, count: int, nbytes: int) -> None:
-        self._send(Kind.CREDIT, msgpack.packb([recipient, count, nbytes]))
+        self.send(Kind.CREDIT, msgpack.packb([recipient, count, nbytes]))
 
-    def _send(self, kind: Kind, header: bytes) -> None:
+    def send(self, kind: Kind, header: bytes) -> None:
+        """Send a frame that the session counts, behind all that was told so far."""
         frame = frame_bytes(kind, header)
         if self.outbound.due:
             self.outbound.seal()

@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import psutil
 
-from orchestra import log, spawning
+from orchestra import arena, log, spawning
 from orchestra.actor import Actor, actor_class, on
 from orchestra.asking import Asks
 from orchestra.cell import Cell
@@ -80,6 +80,8 @@ class Node:
             pauses. A simulation hands in its own.
         executor: runs what actors offload; by default up to 64 threads. It is shut down when the node stops.
         recorder: records what the actors are told and do; closed when the node has stopped.
+        shared_memory: bytes of the arena by which large arrays go to each peer on this host (`orchestra.sharing`), a
+            multiple of 4096; 0 for none. By default what `ORCHESTRA_SHARED_MEMORY` says in MiB, else 128 MiB.
     """
 
     def __init__(
@@ -98,6 +100,7 @@ class Node:
         entropy: Callable[[int], bytes] = os.urandom,
         executor: Executor | None = None,
         recorder: Recorder | None = None,
+        shared_memory: int | None = None,
     ) -> None:
         self.name = check_name(name, "a node")
         self.entropy = entropy
@@ -108,6 +111,7 @@ class Node:
         self.resumes = resumes
         self.clock: Clock = clock or RealClock()
         self.limits = limits or Limits()
+        self.shared_memory = arena.capacity_wanted() if shared_memory is None else arena.checked(shared_memory)
         self.incarnation = entropy(8)
         self.stopping = False
         self.directory = Directory()

@@ -81,6 +81,7 @@ class Outbound:
         self._numbers = {tag: number for number, tag in enumerate(self.tags)}
         self.link = link
         self._account = link.account
+        self._sharing = link.sharing
         self._loop = loop
         self._header, self._payload = header, payload
         self._runs_bytes = min(RUNS_BYTES, header // 4)
@@ -122,7 +123,7 @@ class Outbound:
         *,
         at_once: bool = False,
     ) -> Awaitable[None] | None:
-        """Send `message`, or return what to await until the recipient has room.
+        """Send `message`, or return what to await until the recipient has room; or until this node has breathed.
 
         `at_once` says that nothing else is to be expected in this turn of the loop. The other arguments are what
         `Envelope` says of them.
@@ -163,8 +164,7 @@ class Outbound:
             bounded = message.lane is Lane.BOUNDED
             if self._account.full or (window.waiting and not bounded) or not window.take(nbytes, bounded=bounded):
                 return self._wait(recipient, window, None, pieces, nbytes)
-        self._transmit(pieces, nbytes, at_once=at_once)
-        return None
+        return self._transmit(pieces, nbytes, at_once=at_once)
 
     def post_nowait(self, sender: str, recipient: str, message: Message, number: int = 0, clock: int = 0) -> None:
         """Send `message` at once.
@@ -334,12 +334,18 @@ class Outbound:
             window = self._windows[recipient] = Window()
         return window
 
-    def _transmit(self, pieces: list[Buffer], nbytes: int, *, at_once: bool = False) -> None:
+    def _transmit(self, pieces: list[Buffer], nbytes: int, *, at_once: bool = False) -> Awaitable[None] | None:
+        """Send a frame; return what to await, if the loop should have its turn before more is sent."""
         self.count += 1
         self.nbytes += nbytes
         if self._run_size:
             self.seal()
+        if nbytes >= self._sharing.least and (placed := self._sharing.place(pieces, nbytes)) is not None:
+            turn = self._sharing.turn()
+            self.link.put([placed], len(placed), at_once=turn is not None)
+            return turn
         self.link.put(pieces, nbytes, at_once=at_once)
+        return None
 
     def _tag(self, kind: type[Message]) -> Any:
         number = self._numbers.get(kind.wire.tag)

@@ -43,6 +43,10 @@ class LinkRow:
     received_per_s: float | None
     credit_used: float
     waiting: int
+    memory_held: int
+    """Bytes of shared memory."""
+    memory_back: str
+    """How the other end's large arrays go; empty if it has sent none, or does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +100,8 @@ def rows(before: Look | None, after: Look) -> list[NodeRow]:
                     _rate(span, None if was is None else was.received_bytes, link.received_bytes),
                     max(link.credit_used, other.credit_used if other else 0.0),
                     link.waiting + (other.waiting if other else 0),
+                    link.memory_held_bytes + (other.memory_held_bytes if other else 0),
+                    other.memory if other else "",
                 )
             )
         made.append(
@@ -243,7 +249,16 @@ def _link_lines(links: list[LinkRow], width: int) -> Iterator[Text]:
         text.append(f" {_percent(link.credit_used):>7} {link.waiting:>7,}", style="bold red" if link.waiting else "")
         if link.now.state != "open":
             text.append(f"  {link.now.state}, {link.now.unacknowledged} kept", style="bold red")
+        text.append(_memory(link), style="dim")
         yield _cut(text, width)
+
+
+def _memory(link: LinkRow) -> str:
+    """How large arrays go, once there was one."""
+    if "shared" in (link.now.memory, link.memory_back):
+        return f"  by memory, {_bytes(link.memory_held)} held"
+    refusals = {link.now.memory, link.memory_back} - {"", "offered"}
+    return f"  not by memory: {min(refusals)}" if refusals else ""
 
 
 def _pair(link: LinkRow) -> str:

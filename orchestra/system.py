@@ -171,6 +171,12 @@ class LinkStatistics(Message):
     """The share of its credit that the recipient with the least of it left has used; 1.0 lets nothing more through."""
     waiting: int
     """Senders of this node that wait for credit."""
+    memory: str = ""
+    """How large arrays go to the peer: empty as long as there was none, `offered`, `shared`, or why not by memory."""
+    memory_sent_bytes: int = 0
+    """Of `sent_bytes`, those that went by shared memory."""
+    memory_held_bytes: int = 0
+    """Bytes of this side's arena that the peer has not given back: it looks at them, or has yet to."""
 
 
 class Flow(Message):

@@ -10,6 +10,7 @@ from typing import Any, Self
 from rich.filesize import decimal
 
 from orchestra import log
+from orchestra.arena import CAPACITY, MIB_VARIABLE, MOST_MIB, capacity_wanted
 from orchestra.clock import RealClock
 from orchestra.commands.endings import ABORTED, FAILED, failures_in_one_line
 from orchestra.errors import UsageError
@@ -64,6 +65,13 @@ def _parser() -> FlagParser:
         f"the run reads it. The variable {TLS_DIR_VARIABLE} does the same",
     )
     group.add_argument(
+        "--shared-memory",
+        type=int,
+        metavar="MIB",
+        help="how much of what one process sends another on this host may lie in memory that both see; 0 for none, so "
+        f"that all goes by sockets (default: {CAPACITY >> 20}). The variable {MIB_VARIABLE} does the same",
+    )
+    group.add_argument(
         "--log-level",
         default="info",
         choices=["debug", "info", "warning", "error"],
@@ -100,6 +108,13 @@ def command(arguments: list[str]) -> int:
     in_one_process = options.single_process or len(topology.nodes) == 1
     if options.tls_dir is not None:
         os.environ[TLS_DIR_VARIABLE] = str(options.tls_dir.absolute())  # where what is launched finds it too
+    if options.shared_memory is not None:
+        if not 0 <= options.shared_memory <= MOST_MIB:
+            raise UsageError(
+                f"--shared-memory: {options.shared_memory} is not allowed: it must be from 0, for none, to {MOST_MIB}"
+            )
+        os.environ[MIB_VARIABLE] = str(options.shared_memory)  # where what is launched finds it too
+    capacity_wanted()  # or say what is wrong with it, before anything is made
     transport = transport_for(options.listen)
     if not in_one_process and isinstance(transport, MemoryTransport):
         raise UsageError(f"--listen: no other process reaches {options.listen}; write tcp://HOST:PORT or unix:///PATH")

@@ -26,6 +26,8 @@ class Connection(Protocol):
     peer: str
     """Who is at the other end, for error messages."""
     limits: Limits
+    local: bool
+    """Whether the other end may be on this host, in a process whose memory can be shared."""
 
     def attach(self, receiver: Receiver) -> None:
         """Say who takes the frames. Frames that came before wait for it."""

@@ -12,6 +12,7 @@ class Endpoint:
 
     def __init__(self, peer: str) -> None:
         self.peer = peer
+        self.local = False
         self._reader = FrameReader(UNPROVEN)
         self._receiver: Receiver | None = None
         self._waiting: deque[Frame] = deque()

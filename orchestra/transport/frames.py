@@ -28,7 +28,7 @@ from orchestra.errors import FrameError
 from orchestra.message import AnyArray
 
 MAGIC = b"OR"
-VERSION = 2
+VERSION = 3
 PREFIX = struct.Struct("<2sBBIQ")
 CHUNK = 256 << 10
 PEEK = 1 << 10
@@ -53,6 +53,10 @@ class Kind(enum.IntEnum):
     REFUSAL = 11
     CANCEL = 12
     RUNS = 13
+    OFFER = 14
+    TAKEN = 15
+    PLACED = 16
+    FREED = 17
 
 
 _BEGIN = struct.Struct("<4sIQ")

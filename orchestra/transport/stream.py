@@ -73,6 +73,11 @@ class StreamConnection(Endpoint, asyncio.BufferedProtocol):
             here: Any = transport.get_extra_info("sockname")
             if name is not None and name[0] == here[0]:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LOCAL_SEND_BYTES)
+                self.local = True
+        elif sock is not None:
+            self.local = True
+        if transport.get_extra_info("sslcontext") is not None:
+            self.local = False  # who encrypts what passes between two processes does not want it to lie beside that
         if self._accept is not None:
             self._accept(self)
 

@@ -139,6 +139,10 @@ def test_the_package_can_be_run_as_a_module() -> None:
         (["run", "errand.py", "--seed", "1.5"], None),
         (["run", "errand.py", "--seed"], None),
         (["run", "errand.py", "--log-level", "loud"], None),
+        (
+            ["run", "errand.py", "--shared-memory", "-1"],
+            "--shared-memory: -1 is not allowed: it must be from 0, for none, to 1048576",
+        ),
         (["run", "errand.py", "--helpers", "-1"], None),
         (["run", "errand.py", "--helpers", "many"], None),
         (["run", "errand.py", "--helper", "1"], "unknown flag --helper (did you mean --helpers?)"),
@@ -218,7 +222,7 @@ def test_the_help_of_a_run_lists_its_flags_and_those_of_the_experiment(
 
     assert ended.value.code == 0
     assert printed.err == ""
-    for flag in ("--seed", "--runs-dir", "--dry-run", "--single-process", "--listen", "--log-level"):
+    for flag in ("--seed", "--runs-dir", "--dry-run", "--single-process", "--listen", "--shared-memory"):
         assert flag in printed.out
     assert ("--helpers" in printed.out) is (len(words) == 3)
 

@@ -102,6 +102,25 @@ def test_a_broken_link_says_so_and_what_is_kept_for_its_peer() -> None:
     assert text[-1].endswith("0%       0  broken, 12 kept")
 
 
+@pytest.mark.parametrize(
+    ("here", "there", "text"),
+    [
+        (("", 0), ("", 0), ""),
+        (("offered", 0), ("", 0), ""),
+        (("shared", 2_000_000), ("", 0), "  by memory, 2.0 MB held"),
+        (("shared", 2_000_000), ("shared", 12_000_000), "  by memory, 14 MB held"),
+        (("", 0), ("shared", 0), "  by memory, 0 B held"),
+        (("switched off at b", 0), ("", 0), "  not by memory: switched off at b"),
+    ],
+)
+def test_a_link_says_how_large_arrays_go_by_it(here: tuple[str, int], there: tuple[str, int], text: str) -> None:
+    def end(peer: str, memory: str, held: int) -> LinkStatistics:
+        return link(peer, memory=memory, memory_held_bytes=held)
+
+    both = look(node("a", links=(end("b", *here),)), node("b", links=(end("a", *there),)))
+    assert shown(None, both)[-1].endswith(f"0%       0{text}")
+
+
 def test_the_tree_is_by_node_with_children_below_their_parent() -> None:
     text = shown(
         None,

@@ -1,0 +1,233 @@
+"""Memory that two processes share: whose part is whose, who may look at it, and what is left of it."""
+
+import errno
+import mmap
+import os
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestra import arena
+from orchestra.arena import PAGE, Arena, ArenaView, Blocks, NotShared, capacity_wanted, checked
+from orchestra.errors import UsageError
+from orchestra.message import is_frozen
+
+NAME = bytes(range(16))
+CAPACITY = 64 * PAGE
+
+
+def view_of(one: Arena, capacity: int = CAPACITY) -> ArenaView:
+    return ArenaView(os.getpid(), one.descriptor, one.name, capacity)
+
+
+def mappings() -> str:
+    """The shared memory that this process has mapped."""
+    with open("/proc/self/maps", encoding="utf-8") as file:
+        return "".join(line for line in file if NAME.hex() in line)
+
+
+# Blocks ---------------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    pages=st.integers(0, 40),
+    steps=st.lists(st.tuples(st.booleans(), st.integers(1, 12 * PAGE), st.integers(0, 1000)), max_size=60),
+)
+def test_every_byte_is_free_or_in_one_block_and_the_lowest_that_fits_is_taken(
+    pages: int, steps: list[tuple[bool, int, int]]
+) -> None:
+    blocks = Blocks(pages * PAGE)
+    taken: dict[int, int] = {}
+    for takes, nbytes, choice in steps:
+        if takes:
+            size = -(-nbytes // PAGE) * PAGE
+            fits = [
+                begin
+                for begin in range(0, blocks.capacity - size + 1, PAGE)
+                if all(begin + size <= other or begin >= other + length for other, length in taken.items())
+            ]
+            begin = blocks.take(nbytes)
+            assert begin == (fits[0] if fits else None)
+            if begin is not None:
+                taken[begin] = size
+        elif taken:
+            begin = sorted(taken)[choice % len(taken)]
+            assert blocks.give_back(begin)
+            del taken[begin]
+            assert not blocks.give_back(begin)
+        assert len(blocks) == len(taken)
+        assert not pages or blocks.check_valid() == ""
+
+
+def test_what_no_block_begins_at_cannot_be_given_back() -> None:
+    blocks = Blocks(10 * PAGE)
+    blocks.take(3 * PAGE)
+    assert not blocks.give_back(PAGE)
+    assert blocks.used == 3 * PAGE
+
+
+# An arena and who looks at it -----------------------------------------------------------------------------------------
+
+
+def test_what_is_written_is_seen_where_it_lies_and_cannot_be_changed_there() -> None:
+    one = Arena(CAPACITY, NAME)
+    view = view_of(one)
+    numbers = np.arange(3000, dtype=np.int32)
+    assert one.write([b"x" * PAGE], PAGE) == 0
+    begin = one.write([numbers.view(np.uint8).data, b"tail"], numbers.nbytes + 4)
+    assert begin == PAGE
+    seen = view.at(begin, numbers.nbytes + 4)
+    assert bytes(seen[-4:]) == b"tail"
+    array = np.ndarray((3000,), np.int32, seen)
+    assert (array == numbers).all()
+    assert is_frozen(array)  # so it can be told to others without a copy
+    for reached in (array, seen, array[5:]):
+        with pytest.raises(ValueError, match="cannot set WRITEABLE flag"):
+            reached.flags.writeable = True
+    # What lies in the block later is what it looks at: it is the same memory, not a copy.
+    assert one.blocks.give_back(begin)
+    assert one.write([b"\1" * 4 * PAGE], 4 * PAGE) == begin
+    assert array[0] == 0x01010101
+
+
+def test_views_of_what_is_seen_keep_it() -> None:
+    one = Arena(CAPACITY, NAME)
+    view = view_of(one)
+    one.write([b"x" * PAGE], PAGE)
+    seen = view.at(0, PAGE)
+    rows = np.ndarray((4, PAGE // 4), np.uint8, seen)[1:].reshape(-1)[::2].view(np.int8)
+    assert rows.base is seen
+
+
+def test_nothing_has_a_name_in_the_file_system_and_nothing_stays_mapped() -> None:
+    one = Arena(CAPACITY, NAME)
+    view = view_of(one)
+    one.write([b"kept"], 4)
+    kept = view.at(0, 4)
+    assert not [name for name in os.listdir("/dev/shm") if NAME.hex() in name]
+    one.close()
+    del one, view
+    assert bytes(kept) == b"kept"
+    assert mappings().count("\n") == 1
+    del kept
+    assert mappings() == ""
+
+
+def test_memory_is_taken_as_it_is_needed_the_warm_first() -> None:
+    one = Arena(CAPACITY, NAME)
+    assert os.fstat(one.descriptor).st_blocks == 0
+    for _ in range(10):
+        begin = one.write([b"x" * 3 * PAGE], 3 * PAGE)
+        assert begin == 0
+        one.blocks.give_back(begin)
+    assert os.fstat(one.descriptor).st_blocks * 512 == 3 * PAGE
+
+
+def test_a_system_without_memory_to_spare_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = Arena(CAPACITY, NAME)
+    assert one.write([b"x" * PAGE], PAGE) == 0
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    assert one.write([b"y" * PAGE], PAGE) is None
+    assert one.blocks.used == PAGE
+    one.blocks.give_back(0)
+    assert one.write([b"z" * PAGE], PAGE) == 0  # what there is goes on being used
+    monkeypatch.undo()
+    assert one.write([b"y" * PAGE], PAGE) == PAGE
+
+
+def test_an_arena_that_is_full_takes_no_more() -> None:
+    one = Arena(2 * PAGE, NAME)
+    assert one.write([b"x" * 2 * PAGE, b"y"], 2 * PAGE + 1) is None
+    assert one.write([b"x"], 1) == 0
+    assert one.write([b"x" * PAGE, b"y"], PAGE + 1) is None
+
+
+def test_what_was_shared_cannot_shrink() -> None:
+    one = Arena(CAPACITY, NAME)
+    with pytest.raises(PermissionError):
+        os.ftruncate(one.descriptor, PAGE)
+
+
+def test_who_makes_no_memory_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(NotShared, match=f"^{1 << 62:,} bytes of it: "):
+        Arena(1 << 62, NAME)
+
+    def none_left(*_: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "memfd_create", none_left)
+    with pytest.raises(NotShared, match=r"^memfd_create: Too many open files$"):
+        Arena(CAPACITY, NAME)
+    monkeypatch.setattr("sys.platform", "darwin")
+    with pytest.raises(NotShared, match=r"^darwin has no memfd_create$"):
+        Arena(CAPACITY, NAME)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "text"),
+    [
+        (lambda one: (2**22 + 1, one.descriptor, NAME, CAPACITY), "not in reach from here: No such file"),
+        (lambda one: (os.getpid(), 1 << 40, NAME, CAPACITY), "not in reach from here: No such file"),
+        (lambda one: (os.getpid(), one.descriptor, bytes(16), CAPACITY), "not in reach from here$"),
+        (lambda one: (os.getpid(), 0, NAME, CAPACITY), "not in reach from here"),
+        (lambda one: (os.getpid(), one.descriptor, NAME, CAPACITY + PAGE), "has 262,144 bytes, not 266,240"),
+        (lambda one: (os.getpid(), one.descriptor, NAME, 1 << 80), "has 262,144 bytes"),
+    ],
+    ids=["process", "descriptor", "name", "another file", "size", "no size"],
+)
+def test_memory_that_is_not_what_was_said_is_not_looked_at(
+    spoil: Callable[[Arena], tuple[int, int, bytes, int]], text: str
+) -> None:
+    one = Arena(CAPACITY, NAME)
+    with pytest.raises(NotShared, match=text):
+        ArenaView(*spoil(one))
+
+
+def test_memory_that_could_shrink_or_cannot_be_mapped_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    descriptor = os.memfd_create(f"orchestra-{NAME.hex()}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(descriptor, CAPACITY)
+    with pytest.raises(NotShared, match="could shrink"):
+        ArenaView(os.getpid(), descriptor, NAME, CAPACITY)
+    os.close(descriptor)
+    one = Arena(CAPACITY, NAME)
+    opened = len(os.listdir("/proc/self/fd"))
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(mmap, "mmap", full)
+    with pytest.raises(NotShared, match="cannot be mapped"):
+        view_of(one)
+    assert len(os.listdir("/proc/self/fd")) == opened
+
+
+# How large ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_environment_says_how_large_in_mib(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(arena.MIB_VARIABLE, raising=False)
+    assert capacity_wanted() == arena.CAPACITY
+    for text, nbytes in (("", arena.CAPACITY), ("0", 0), ("64", 64 << 20)):
+        monkeypatch.setenv(arena.MIB_VARIABLE, text)
+        assert capacity_wanted() == nbytes
+    for text in ("-1", "64M", "1.5", "²", "1048577", "9" * 5000):
+        monkeypatch.setenv(arena.MIB_VARIABLE, text)
+        with pytest.raises(
+            UsageError,
+            match=f"ORCHESTRA_SHARED_MEMORY is {text!r}: it must be a number of MiB from 0, for none, to 1048576",
+        ):
+            capacity_wanted()
+
+
+@pytest.mark.parametrize("capacity", [-PAGE, 1, PAGE + 1])
+def test_a_capacity_that_is_no_number_of_pages_is_refused(capacity: int) -> None:
+    with pytest.raises(UsageError, match=f"shared_memory is {capacity}: it must be a multiple of 4096 bytes"):
+        checked(capacity)
