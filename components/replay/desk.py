@@ -70,13 +70,14 @@ class RemoteHolder:
         self._newest = (msg.number, msg.total, msg.held, msg.inserted)
         return True
 
-    async def update(self, route: Route) -> None:
+    async def update(self, route: Route) -> Share | None:
         indices, generations, priorities = route
         answer = await self._agent.ask(
             RouteMsg(indices=indices, generations=generations, priorities=priorities.astype(np.float64))
         )
         if isinstance(answer, RefusedMsg):
             answer.throw()
+        return answer.share if self.is_news(answer) else None
 
 
 class Desk(Actor[DeskMsg]):

@@ -27,8 +27,8 @@ class Holder(Protocol):
     async def share(self, n: int) -> Share:
         """Draw `n` items."""
 
-    async def update(self, route: Route) -> None:
-        """Set priorities of items that were drawn."""
+    async def update(self, route: Route) -> Share | None:
+        """Set priorities of items that were drawn; return how much is held then, unless that was told since."""
 
 
 class LocalHolder:
@@ -41,8 +41,9 @@ class LocalHolder:
     async def share(self, n: int) -> Share:
         return self._layout.share(self.memory, n, self._rng)
 
-    async def update(self, route: Route) -> None:
+    async def update(self, route: Route) -> Share:
         self.memory.update(*route)
+        return await self.share(0)
 
 
 @dataclass(slots=True)
@@ -387,9 +388,10 @@ class Exchange:
 
     async def _route(self, client: str, holder: Holder, route: Route) -> None:
         try:
-            await holder.update(route)
-            if isinstance(holder, LocalHolder) and client in self._members:
-                self.tell(client, await holder.share(0))  # what clients keep they tell of by themselves
+            share = await holder.update(route)
+            member = self._members.get(client)
+            if share is not None and member is not None and member.holder is holder:
+                self.tell(client, share)
         except (OrchestraError, InvalidExperience) as error:
             self.lost_updates += len(route[0])
             self._log.info("priorities were lost", client=client, reason=str(error))

@@ -227,12 +227,14 @@ class Prioritized(Checkpointed):
         if size < 0:
             raise ValueError(f"size: expected at least 0, got {size}")
         self.priorities.freshen()
-        total, slots, weights = self.priorities.total, np.zeros(0, np.int64), np.zeros(0)
-        if total > 0 and size:
-            slots, _, weights = self.priorities.draw(size, rng)
-            # Strata come in order; whoever takes the first few only is to get as good a draw.
-            order = rng.permutation(size)
-            slots, weights = slots[order], weights[order]
+        total = self.priorities.total
+        if not (total > 0 and size):
+            none = np.zeros(0, np.int64)
+            return Share({}, none, none, np.zeros(0), total, self._held, self.inserted)
+        slots, _, weights = self.priorities.draw(size, rng)
+        # Strata come in order; whoever takes the first few only is to get as good a draw.
+        order = rng.permutation(size)
+        slots, weights = slots[order], weights[order]
         batch, generations = read(slots)
         return Share(batch, slots, generations, weights, total, self._held, self.inserted)
 

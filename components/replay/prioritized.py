@@ -151,8 +151,6 @@ class PrioritizedTransitions(Prioritized, Transitions):
 
     def _read(self, slots: NDArray[np.int64]) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:
         generations = self._generations_of(slots)
-        if not len(slots):
-            return {name: np.zeros((0, *shape), dtype) for name, (dtype, shape, _) in self.share_fields.items()}, slots
         return {name: array.copy() for name, array in self._gather(slots, generations).items()}, generations
 
     def update(
@@ -272,11 +270,6 @@ class PrioritizedEpisodeReplay(Prioritized, EpisodeReplay):
         return fields | {"lengths": Field(np.int32), "terminated": Field(np.bool_)}
 
     def _read(self, slots: NDArray[np.int64]) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:
-        if not len(slots):
-            return {
-                name: np.zeros((0, *(max(length, 0) for length in shape)), dtype)
-                for name, (dtype, shape, _) in self.share_fields.items()
-            }, slots
         batch = self._gather_whole(slots, np.ones(len(slots), np.float32))
         return {name: getattr(batch, name).copy() for name in self.share_fields}, self._generations[slots]
 
@@ -292,9 +285,6 @@ class PrioritizedEpisodeReplay(Prioritized, EpisodeReplay):
         check_rollout(length, burn_in)
 
         def read(slots: NDArray[np.int64]) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:
-            if not len(slots):
-                batch, _ = self._read(slots)
-                return batch | {"learn": np.zeros((0, 0), np.bool_), "firsts": slots}, slots
             gathered, learn, firsts = self._gather_rollouts(
                 slots, np.ones(len(slots), np.float32), length, burn_in, rng
             )

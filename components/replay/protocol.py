@@ -106,8 +106,8 @@ class DrawMsg(Request[ShareMsg]):
     n: int
 
 
-class RouteMsg(Request[RefusedMsg | None]):
-    """Update the priorities of items that were sent."""
+class RouteMsg(Request[ShareMsg | RefusedMsg]):
+    """Update the priorities of items that were sent; answered by a share of none, which says how much is held then."""
 
     indices: Indices
     generations: Indices

@@ -166,7 +166,7 @@ class FrontAgent(Actor[ClientMsg]):
         return passed_on(self._client.ask, msg)
 
     @on(RouteMsg)
-    def route(self, msg: RouteMsg) -> "asyncio.Future[RefusedMsg | None]":
+    def route(self, msg: RouteMsg) -> "asyncio.Future[ShareMsg | RefusedMsg]":
         return passed_on(self._client.ask, msg)
 
     @on(PublicationMsg)

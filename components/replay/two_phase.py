@@ -6,7 +6,7 @@ with probability S_k / ΣS and takes what k drew in turn, i comes with w_i / ΣS
 knows of a network: shares are values, and what moves them is someone else's.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import isfinite
@@ -33,7 +33,7 @@ class Share:
     M may be 0, which only says how much is held now.
     """
 
-    batch: Mapping[str, NDArray[Any]]  # by field, (M, *shape)
+    batch: Mapping[str, NDArray[Any]]  # by field, (M, *shape); without items there may be no fields either
     indices: NDArray[np.int64]  # (M,)
     generations: NDArray[np.int64]  # (M,)
     weights: NDArray[np.float64]  # (M,): w of each, above 0
@@ -161,6 +161,7 @@ class TwoPhaseReplay:
         self._names: dict[int, str] = {}  # of clients, by number
         self._joined = 0
         self._picks = np.zeros(0, np.int64)  # numbers of clients picked, in order, whose items have not been taken
+        self._counts: dict[int, dict[str, int]] = {}  # how often each is among the first so many of them
         self._gone = 0  # items inserted by clients that have left
         self._pushed = self._drawn = self._dropped = self._pushed_bytes = 0
 
@@ -200,7 +201,7 @@ class TwoPhaseReplay:
         self._dropped += sum(pile.left for pile in gone.piles if pile.uses == 1)
         self._gone += gone.inserted
         del self._clients[client], self._names[gone.number]
-        self._picks = self._picks[self._picks != gone.number]
+        self._give_up(gone.number)
 
     def add(self, client: str, share: Share) -> None:
         """Take what a client pushed, and how much it holds from now on.
@@ -215,7 +216,7 @@ class TwoPhaseReplay:
         self._check(share, known.inserted)
         known.total, known.held, known.inserted = float(share.total), share.held, share.inserted
         if not known.total > 0:
-            self._picks = self._picks[self._picks != known.number]
+            self._give_up(known.number)
         if not len(share.indices):
             return
         n = len(share.indices)
@@ -233,15 +234,19 @@ class TwoPhaseReplay:
             raise UnknownClient(f"client: expected one that has joined, {list(self._clients)}, got {client!r}")
         return self._clients[client]
 
+    def _give_up(self, number: int) -> None:
+        """Forget that a client was picked."""
+        self._picks, self._counts = self._picks[self._picks != number], {}
+
     def _check(self, share: Share, inserted: int) -> None:
-        if share.batch.keys() != self.fields.keys():
-            raise InvalidExperience(f"batch: expected the fields {list(self.fields)}, got {list(share.batch)}")
         n = len(share.indices) if np.ndim(share.indices) else 0
+        if (n or share.batch) and share.batch.keys() != self.fields.keys():
+            raise InvalidExperience(f"batch: expected the fields {list(self.fields)}, got {list(share.batch)}")
         for name, array in (("indices", share.indices), ("generations", share.generations)):
             check_array(name, array, (n,), np.int64)
         check_array("weights", share.weights, (n,), np.float64)
-        for name, (dtype, shape, finite) in self.fields.items():
-            array = share.batch[name]
+        for name, array in share.batch.items():
+            dtype, shape, finite = self.fields[name]
             wanted = (n, *shape)
             fits = isinstance(array, np.ndarray) and array.dtype == dtype and array.ndim == len(wanted)
             if not fits or any(want not in (-1, got) for want, got in zip(wanted, array.shape, strict=True)):
@@ -278,9 +283,11 @@ class TwoPhaseReplay:
             numbers = np.array([client.number for client in self._clients.values()])
             picked = rng.choice(len(numbers), wanted, p=totals / totals.sum())
             self._picks = np.concatenate([self._picks, numbers[picked]])
-        counts = zip(*np.unique(self._picks[:batch_size], return_counts=True), strict=True)
-        names = {self._names[int(number)]: int(n) for number, n in counts}
-        lacking = {name: n - self._available(self._clients[name]) for name, n in names.items()}
+            self._counts = {}
+        if batch_size not in self._counts:
+            counts = Counter(self._picks[:batch_size].tolist())
+            self._counts = {batch_size: {self._names[number]: n for number, n in counts.items()}}
+        lacking = {name: n - self._available(self._clients[name]) for name, n in self._counts[batch_size].items()}
         return {name: n for name, n in lacking.items() if n > 0}
 
     def _available(self, client: _Client) -> int:
@@ -295,7 +302,7 @@ class TwoPhaseReplay:
         """
         if lacking := self.missing(batch_size, rng):
             raise NotPushed(lacking)
-        picks, self._picks = self._picks[:batch_size], self._picks[batch_size:]
+        picks, self._picks, self._counts = self._picks[:batch_size], self._picks[batch_size:], {}
         clients = tuple([self._names[number] for number in picks.tolist()])
         parts = []  # shares, where their items go in the batch, and which these are
         for name in dict.fromkeys(clients):

@@ -269,10 +269,11 @@ class Visitor:
         self._shares += 1
         return ShareMsg.of(self._layout.share(memory, n, self._rng), self._shares)
 
-    def route(self, msg: RouteMsg) -> None:
-        """Take over priorities of items in the memory that is kept here."""
-        self._kept().update(msg.indices, msg.generations, msg.priorities)
-        self._news.set()
+    def route(self, msg: RouteMsg) -> ShareMsg:
+        """Take over priorities of items in the memory that is kept here, and return how much is held then."""
+        memory = self._kept()
+        memory.update(msg.indices, msg.generations, msg.priorities)
+        return self._draw(memory, 0)
 
     async def hear(self, msg: PublicationMsg) -> None:
         """Take what was published."""
@@ -294,12 +295,11 @@ class Agent(Actor[ClientMsg]):
         return self._visitor.draw(msg.n)
 
     @on(RouteMsg)
-    def route(self, msg: RouteMsg) -> RefusedMsg | None:
+    def route(self, msg: RouteMsg) -> ShareMsg | RefusedMsg:
         try:
-            self._visitor.route(msg)
+            return self._visitor.route(msg)
         except InvalidExperience as error:
             return refusal(error)
-        return None
 
     @on(PublicationMsg)
     def hear(self, msg: PublicationMsg) -> "asyncio.Future[None]":

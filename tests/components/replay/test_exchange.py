@@ -61,6 +61,7 @@ class Far:
 
     async def update(self, route):
         self.memory.update(*route)
+        return self.memory.share(0, self.rng)
 
 
 def test_what_was_inserted_is_drawn(run):
