@@ -83,8 +83,8 @@ class Exchange:
         beta: as for `TwoPhaseReplay`, like the next two.
         max_items: items of one client that are held, and of a batch, at most.
         max_uses: how often an item that was pushed once may be drawn.
-        ahead: ask clients for the next batch as soon as one is drawn. It is there sooner then, and made of weights as
-            they were before the priorities of this one came.
+        ahead: for how many batches more clients are asked whenever one is drawn. They are there sooner then, and made
+            of weights as they were before the priorities of those before them came.
         max_waiting: batches that may be waited for at a time; one more is refused.
         max_left: memories kept here of clients that have left; of more, the one goes whose client left first.
 
@@ -101,7 +101,7 @@ class Exchange:
         beta: float,
         max_items: int,
         max_uses: int,
-        ahead: bool,
+        ahead: int,
         max_waiting: int,
         max_left: int = 64,
     ) -> None:
@@ -109,6 +109,8 @@ class Exchange:
             raise ValueError(f"max_left: expected at least 0, got {max_left}")
         if max_waiting < 1:
             raise ValueError(f"max_waiting: expected at least 1, got {max_waiting}")
+        if ahead < 0:
+            raise ValueError(f"ahead: expected at least 0, got {ahead}")
         if limiter is not None:
             limiter.may_insert(layout.chunk)
         self.layout, self.limiter, self.rng, self.ahead, self.max_waiting = layout, limiter, rng, ahead, max_waiting
@@ -323,7 +325,7 @@ class Exchange:
             self.limiter.sample(batch_size)
             self._move()
         if self.ahead:
-            self._ask(batch_size)
+            self._ask(min(self.ahead * batch_size, self.union.max_items))
         return sampled
 
     def _ask(self, batch_size: int) -> bool:

@@ -49,7 +49,8 @@ class ReplayServer:
         beta: strength of the correction by importance weights.
         max_items: items of one client that are held, and of a batch, at most; see `TwoPhaseReplay`.
         max_uses: how often an item that was pushed once may be drawn.
-        ahead: ask clients for the next batch as soon as one is drawn, whatever happens to priorities meanwhile.
+        ahead: for how many batches more clients are asked whenever one is drawn, `max_items` together at most. They
+            are there sooner then, and made of priorities as they were before those of the batches between came.
         max_waiting: batches that may be waited for at a time; one more is refused as `Full`, and counted.
         publish_mark: publications that may wait for one subscriber.
         when_slow: what happens to one more: `drop_oldest` for it, `block` whoever publishes, or `refuse` it.
@@ -77,7 +78,7 @@ class ReplayServer:
         beta: float = 0.4,
         max_items: int = 4096,
         max_uses: int = 1,
-        ahead: bool = False,
+        ahead: int = 0,
         max_waiting: int = 64,
         publish_mark: int = 4,
         when_slow: Policy = "drop_oldest",

@@ -286,7 +286,7 @@ class TwoPhaseReplay:
             self._counts = {}
         if batch_size not in self._counts:
             counts = Counter(self._picks[:batch_size].tolist())
-            self._counts = {batch_size: {self._names[number]: n for number, n in counts.items()}}
+            self._counts[batch_size] = {self._names[number]: n for number, n in counts.items()}
         lacking = {name: n - self._available(self._clients[name]) for name, n in self._counts[batch_size].items()}
         return {name: n for name, n in lacking.items() if n > 0}
 

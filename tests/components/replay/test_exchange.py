@@ -22,7 +22,7 @@ def layout(capacity=256, **options):
 
 
 def make(limiter=None, **options):
-    given = {"beta": 0.4, "max_items": 4096, "max_uses": 1, "ahead": False, "max_waiting": 8} | options
+    given = {"beta": 0.4, "max_items": 4096, "max_uses": 1, "ahead": 0, "max_waiting": 8} | options
     return Exchange(given.pop("layout", layout()), limiter=limiter, rng=np.random.default_rng(3), **given)
 
 
@@ -176,16 +176,22 @@ def test_only_clients_that_were_picked_are_asked_and_for_what_is_missing(run):
     run(main())
 
 
-def test_the_next_batch_is_asked_for_ahead(run):
+@pytest.mark.parametrize("ahead", [1, 3])
+def test_the_next_batches_are_asked_for_ahead(run, ahead):
     async def main():
-        exchange = make(ahead=True)
+        exchange = make(ahead=ahead)
         far = Far(exchange, "far", 1, 2, 3)
         far.may.set()
         await exchange.sample(5)
         await turns()
         far.may.clear()
-        assert far.asked == [5, 5]
-        await exchange.sample(5)  # it is here
+        assert far.asked == [5, 5 * ahead]
+        for _ in range(ahead):
+            await exchange.sample(5, 1.0)  # it is here
+        await turns()
+        assert far.asked == [5, 5 * ahead, 5], "what is asked for comes before more is"
+        with pytest.raises(TimeoutError):
+            await exchange.sample(5, 0.01)
         await exchange.close()
 
     run(main())
@@ -307,6 +313,8 @@ def test_what_is_refused_changes_nothing(run):
 def test_arguments_that_make_no_sense():
     with pytest.raises(ValueError, match="max_waiting"):
         make(max_waiting=0)
+    with pytest.raises(ValueError, match="ahead"):
+        make(ahead=-1)
     with pytest.raises(ValueError, match="n: 4 items at a time would always have to wait"):
         make(SampleToInsertRatio.queue(2))
 
