@@ -113,7 +113,7 @@ class Pipe(Endpoint):
             count = min(len(buffer), len(rest), CHUNK)
             buffer[:count] = rest[:count]
             rest = rest[count:]
-            self._received(count)
+            self.buffer_updated(count)
 
 
 class Fuzzer:

@@ -1,6 +1,7 @@
 """What is asked from a node: every ask that waits for its answer, and how circles of them are found."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +27,8 @@ class _Ask:
     """One ask that waits."""
 
     future: asyncio.Future[Any]
-    kind: type[Request[Any]] | None
-    """What its answer is checked by, where that comes from another node."""
+    check: Callable[[Any], Any] | None
+    """Returns its answer, validated, where that comes from another node."""
     asker: str
     recipient: str
     task: asyncio.Task[Any] | None
@@ -81,13 +82,19 @@ class Asks:
         if recipient in chain:
             raise AskCycle(f"{' → '.join([*chain, recipient])}: this ask would wait for itself")
         node = self._node
-        self._correlation += 1
-        correlation = self._correlation
-        future: asyncio.Future[Any] = node.loop.create_future()
+        waiting = self._waiting
+        self._correlation = correlation = self._correlation + 1
         cell = node.cells.get(recipient)
-        envelope = link = None
-        kind = None if cell else type(request)
-        self._waiting[correlation] = _Ask(future, kind, asker, recipient, task)
+        envelope = way = room = check = None
+        if cell is None:
+            way = node.peers.ways.get(recipient) or node.peers.way_to(recipient, node.peer_of(recipient))
+            if way is not None:
+                # First of all: the peer works on it while the rest is seen to here. If no other waits, there is none
+                # to wait for, to leave with it in one write.
+                room = way.post(asker, recipient, request, correlation, chain, number, clock, at_once=not waiting)
+            check = request.answer_adapter().validator.validate_python
+        future: asyncio.Future[Any] = node.loop.create_future()
+        waiting[correlation] = _Ask(future, check, asker, recipient, task)
         if asked is not None:
             asked.add(future)
             if self._sweep is None and not node.inline:
@@ -98,15 +105,11 @@ class Asks:
                 envelope.number, envelope.clock = number, clock
                 if not cell.mailbox.put_nowait(envelope):
                     await cell.mailbox.wait_for_room(envelope)
-            else:
-                way = node.peers.ways.get(recipient)
-                if way is None:
-                    way = (await node.peers.link_to(node.peer_of(recipient))).outbound
-                link = way.link
-                alone = len(self._waiting) == 1  # so there is no other to wait for, to leave with it in one write
-                waiting = way.post(asker, recipient, request, correlation, chain, number, clock, at_once=alone)
-                if waiting is not None:
-                    await waiting
+            elif way is None:
+                way = (await node.peers.link_to(node_of(recipient))).outbound
+                room = way.post(asker, recipient, request, correlation, chain, number, clock, at_once=len(waiting) == 1)
+            if room is not None:
+                await room
             return await future
         except (asyncio.CancelledError, ActorStopped, AskCycle) as error:
             cancelled = isinstance(error, asyncio.CancelledError) and (future.cancelled() or not future.done())
@@ -114,21 +117,18 @@ class Asks:
             if cancelled or ended or isinstance(error, AskCycle):
                 if cell is not None and envelope is not None:
                     cell.requests.withdraw(envelope)
-                elif link is not None:
-                    link.cancel(correlation)
+                elif way is not None:
+                    way.link.cancel(correlation)
             raise
         finally:
-            del self._waiting[correlation]
+            del waiting[correlation]
             if asked is not None:
                 asked.discard(future)
             if future.done() and not future.cancelled():
                 future.exception()  # seen, also where the link that broke failed the sending first
 
     def answer(self, envelope: Envelope, value: Any) -> None:
-        """Send the answer to a request."""
-        if envelope.origin is not None:
-            envelope.origin.answer(envelope.correlation, value)
-            return
+        """Hand over the answer to a request of this node."""
         ask = self._waiting.get(envelope.correlation)
         if ask is not None and not ask.future.done():
             ask.future.set_result(_isolated_answer(value, type(envelope.message)))
@@ -146,9 +146,7 @@ class Asks:
         if ask is None or ask.future.done():
             return  # whoever asked was cancelled
         try:
-            ask.future.set_result(
-                value if ask.kind is None else ask.kind.answer_adapter().validator.validate_python(value)
-            )
+            ask.future.set_result(value if ask.check is None else ask.check(value))
         except ValidationError as error:
             ask.future.set_exception(AskFailed(f"the answer is not what was asked for: {error}"))
 

@@ -1,12 +1,13 @@
 """What one side of a link receives: frames become messages, validated, and the room that they take is counted."""
 
+from collections.abc import Callable
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from orchestra import codec
 from orchestra.credit import Room
 from orchestra.envelope import Envelope
-from orchestra.errors import DecodeError
+from orchestra.errors import DecodeError, FrameError
 from orchestra.mailbox import Told
 from orchestra.message import REGISTRY, AnyArray, Lane, Message
 from orchestra.outbound import ANSWERS, ROUTES, Extras
@@ -25,6 +26,8 @@ _ANSWER = (int, int, object)
 """What an answer holds: correlation, clock, value."""
 _ROUTE = (int, str, str, object, int)
 """What a new route says: number, sender, recipient, type, and what follows the fields of its messages."""
+
+_SYSTEM, _BOUNDED = Lane.SYSTEM, Lane.BOUNDED
 
 
 class _Way:
@@ -57,6 +60,8 @@ class Inbound:
         self._node = node
         self._room = room
         self._decoder = codec.Decoder()
+        self._known: dict[int, tuple[Lane, Callable[[Any], Message]]] = {}
+        """The lane of each type that has come alone, and what makes a message of it, by the peer's number."""
         self._ways: dict[int, _Way] = {}
 
     def unpack(self, frame: Frame, kinds: tuple[type, ...]) -> list[Any]:
@@ -93,31 +98,34 @@ class Inbound:
         waiting = self._chain(chain) if chain else ()
         if number < 0 or clock < 0:
             raise self._miscounted(number, clock)
-        kind = self._type(tag)
-        if kind.lane is not Lane.SYSTEM:
-            self._room.take(recipient, nbytes, bounded=kind.lane is Lane.BOUNDED)
-        message = codec.build(kind, fields)
+        known = self._known.get(tag) if type(tag) is int else None
+        lane, build = known or self._know(tag)
+        if lane is not _SYSTEM:
+            self._room.take(recipient, nbytes, bounded=lane is _BOUNDED)
+        message = build(fields)
         envelope = Envelope(recipient, sender, message, nbytes, correlation, waiting, self._link, number, clock)
         if correlation:
             self.asked[correlation] = envelope
-        self._node.deliver(envelope)
+        self._node.deliver(envelope, alone=True)
 
-    def answer(self, frame: Frame) -> None:
-        """Hand over the answer to a request of this node.
+    def answer(self, header: bytes, payload: AnyArray | None, nbytes: int) -> None:
+        """Hand over the answer to a request of this node, in a frame of so many bytes.
 
         Raises:
             DecodeError: it breaks the protocol.
         """
         self.count += 1
-        self.nbytes += frame.nbytes
-        self._resolve(self._decoder.decode(frame.header, frame.payload))
+        self.nbytes += nbytes
+        self._resolve(self._decoder.decode(header, payload))
 
-    def runs(self, header: bytes) -> None:
-        """Deliver the messages of a frame of runs.
+    def runs(self, header: bytes, payload: AnyArray | None) -> None:
+        """Deliver the messages of a frame of runs, which has no payload.
 
         Raises:
             WireError: it breaks the protocol.
         """
+        if payload is not None:
+            raise FrameError(f"{self._link.peer} sent a RUNS frame with a payload")
         self.nbytes += PREFIX.size + len(header)
         for route, rows, nbytes in self._decoder.runs(header):
             if type(rows) is not list or not rows:
@@ -173,8 +181,10 @@ class Inbound:
         if type(content) is not list or len(content) != 3 or not type(content[0]) is type(content[1]) is int:
             raise self._malformed(Kind.ANSWER, _ANSWER)
         correlation, clock, value = content
-        self._node.witness(clock)
-        self._node.asks.resolve(correlation, value)
+        node = self._node
+        if node.recorder is not None:
+            node.recorder.witness(clock)
+        node.asks.resolve(correlation, value)
 
     def _requests(self, way: _Way, rows: list[Any], nbytes: int, numbers: list[int], clocks: list[int]) -> None:
         """Deliver requests that take so many bytes together."""
@@ -239,6 +249,13 @@ class Inbound:
             raise DecodeError(f"{self._link.peer} sent a run of {kind.__name__}, which travels alone")
         way = self._ways[number] = _Way(sender, recipient, kind, extras)
         return way
+
+    def _know(self, tag: Any) -> tuple[Lane, Callable[[Any], Message]]:
+        kind = self._type(tag)
+        known = kind.lane, codec.builder(kind)
+        if type(tag) is int:
+            self._known[tag] = known
+        return known
 
     def _type(self, tag: Any) -> type[Message]:
         if type(tag) is int and 0 <= tag < len(self.types):

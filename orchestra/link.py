@@ -45,13 +45,15 @@ _TAKEN = (str,)
 _FREED = (list,)
 """Where the blocks begin that nobody looks at any more."""
 
-_NUMBERED = frozenset(
-    {
-        *(Kind.MESSAGE, Kind.RUNS, Kind.ANSWER, Kind.FAILURE, Kind.CANCEL, Kind.CREDIT, Kind.GOODBYE),
-        *(Kind.OFFER, Kind.TAKEN, Kind.PLACED, Kind.FREED),
-    }
+_NUMBERED = (
+    *(Kind.MESSAGE, Kind.RUNS, Kind.ANSWER, Kind.FAILURE, Kind.CANCEL, Kind.CREDIT, Kind.GOODBYE),
+    *(Kind.OFFER, Kind.TAKEN, Kind.PLACED, Kind.FREED),
 )
 """The frames that a session counts and keeps; the others concern one connection only."""
+_IS_NUMBERED = [kind in _NUMBERED for kind in range(max(Kind) + 1)]
+# By names of this module: to look one up at its enumeration, or in a set of them, takes longer than the comparison.
+_PREFIX_BYTES = PREFIX.size
+_MESSAGE, _ANSWER = Kind.MESSAGE, Kind.ANSWER
 
 _FAILURES = {
     kind.__name__: kind
@@ -225,8 +227,9 @@ class Link:
     def answer(self, correlation: int, value: Any) -> None:
         """Send the answer to a request that came by this link."""
         asked = self.inbound.asked
-        alone = correlation in asked and len(asked) == 1
-        self.outbound.answer(correlation, self._node.logical, value, at_once=alone)
+        alone = len(asked) == 1 and correlation in asked
+        recorder = self._node.recorder
+        self.outbound.answer(correlation, 0 if recorder is None else recorder.logical, value, at_once=alone)
         asked.pop(correlation, None)
 
     def fail(self, correlation: int, error: Exception) -> None:
@@ -276,11 +279,10 @@ class Link:
         self.missed_beats = 0
         kind, header, payload = frame
         try:
-            if kind in _NUMBERED:
-                nbytes = PREFIX.size + len(header) + (0 if payload is None else payload.nbytes)
-                if self.account.receive(nbytes):
-                    self._acknowledge()
-            self._handle(frame)
+            nbytes = _PREFIX_BYTES + len(header) + (0 if payload is None else payload.nbytes)
+            if _IS_NUMBERED[kind] and self.account.receive(nbytes):
+                self._acknowledge()
+            self._handle(frame, nbytes)
         except WireError as error:
             self.end(error)
 
@@ -295,20 +297,21 @@ class Link:
 
     # Inside
 
-    def _handle(self, frame: Frame) -> None:
-        match frame.kind:
-            case Kind.MESSAGE:
-                self.inbound.message(frame.header, frame.payload, frame.nbytes)
+    def _handle(self, frame: Frame, nbytes: int) -> None:
+        kind, header, payload = frame
+        if kind is _MESSAGE:
+            self.inbound.message(header, payload, nbytes)
+            return
+        if kind is _ANSWER:
+            self.inbound.answer(header, payload, nbytes)
+            return
+        match kind:
             case Kind.RUNS:
-                if frame.payload is not None:
-                    raise FrameError(f"{self.peer} sent a RUNS frame with a payload")
-                self.inbound.runs(frame.header)
-            case Kind.ANSWER:
-                self.inbound.answer(frame)
+                self.inbound.runs(header, payload)
             case Kind.FAILURE:
-                correlation, clock, kind, text = self.inbound.unpack(frame, _FAILURE)
+                correlation, clock, error, text = self.inbound.unpack(frame, _FAILURE)
                 self._node.witness(clock)
-                self._node.asks.reject(correlation, _FAILURES.get(kind, errors.AskFailed)(text))
+                self._node.asks.reject(correlation, _FAILURES.get(error, errors.AskFailed)(text))
             case Kind.CANCEL:
                 (correlation,) = self.inbound.unpack(frame, _CANCEL)
                 if (asked := self.inbound.asked.pop(correlation, None)) is not None:
@@ -326,7 +329,8 @@ class Link:
                     self._round_trip_s = self._node.clock.monotonic() - self._pinged_at
                     self._pinged_at = None
             case Kind.PLACED:
-                self._handle(self.sharing.found(frame.header, frame.payload))
+                found = self.sharing.found(header, payload)
+                self._handle(found, found.nbytes)
             case Kind.FREED:
                 self.sharing.freed(*self.inbound.unpack(frame, _FREED))
             case Kind.OFFER:
@@ -357,12 +361,12 @@ class Link:
         self.put([frame], len(frame))
 
     def put(self, pieces: list[Buffer], nbytes: int, *, at_once: bool = False) -> None:
-        """Keep a frame until the peer has it, and send it if there is a connection."""
+        """Send a frame if there is a connection, and keep it until the peer has it."""
         if self.ended:
             return
-        self.account.send(pieces, nbytes)
         if self._connection is not None:
             self._connection.send(pieces, at_once=at_once)
+        self.account.send(pieces, nbytes)  # afterwards: where it left at once, the peer works on it meanwhile
 
     def _mention(self, kind: Kind, header: bytes) -> None:
         """Send a frame that matters to this connection only."""

@@ -165,10 +165,17 @@ class Mailbox:
         reader = self._reader = loop.create_future()
         return reader
 
+    def fail_reader(self, error: BaseException) -> None:
+        """Have its reader, who waits, raise `error`."""
+        reader, self._reader = self._reader, None
+        assert reader is not None
+        reader.set_exception(error)
+
     @property
     def idle(self) -> bool:
         """Whether its reader waits and there is nothing to take."""
-        return not len(self) and self._reader is not None and not self._reader.done()
+        reader = self._reader
+        return reader is not None and not (self._ordered or self._system or reader.done())
 
     @property
     def closed(self) -> bool:

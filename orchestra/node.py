@@ -5,7 +5,7 @@ import functools
 import os
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
@@ -402,29 +402,34 @@ class Node:
 
     # What links call
 
-    def deliver(self, envelope: Envelope) -> None:
-        """Put what came from another node into its mailbox."""
+    def deliver(self, envelope: Envelope, *, alone: bool = False) -> None:
+        """Put what came from another node into its mailbox; a request that came `alone` may be answered at once."""
         if self._early is not None:
             self._early.append(envelope)
             return
         if self.recorder is not None:
             self.recorder.witness(envelope.clock)
             envelope.queued = self.clock.monotonic()
-        if isinstance(envelope.message, TerminatedMsg):
-            self.peers.told_terminated(envelope.recipient, envelope.message.address)
+        message = envelope.message
+        kind = type(message)  # and not `isinstance`, which pydantic makes slow
+        if kind is TerminatedMsg:
+            assert isinstance(message, TerminatedMsg)
+            self.peers.told_terminated(envelope.recipient, message.address)
         cell = self.cells.get(envelope.recipient)
         if cell is None:
             reason = f"there is no actor at {envelope.recipient}"
-            if isinstance(envelope.message, WatchMsg):
-                self.tell_terminated(envelope.message.watcher.address, envelope.recipient, reason)
+            if isinstance(message, WatchMsg):
+                self.tell_terminated(message.watcher.address, envelope.recipient, reason)
             else:
                 self._undelivered(envelope, Unreachable(reason), reason)
-        elif type(envelope.message) not in cell.contract.understands:
-            reason = cell.contract.refusal(type(envelope.message))
+        elif kind not in cell.contract.understands:
+            reason = cell.contract.refusal(kind)
             self._undelivered(envelope, NotUnderstood(reason), reason)
+        elif alone and envelope.correlation and cell.answer_here(envelope, kind):
+            return
         else:
             try:
-                if isinstance(envelope.message, TerminatedMsg):
+                if kind is TerminatedMsg:
                     cell.hear_end(envelope)
                 else:
                     cell.mailbox.put_nowait(envelope)
@@ -514,8 +519,8 @@ class _Outside:
     def post_nowait(self, recipient: str, message: Message) -> None:
         self._node.post_nowait(self._address, recipient, message)
 
-    async def ask(self, recipient: str, request: Request[Any]) -> Any:
-        return await self._node.asks.ask(self._address, recipient, request, ())
+    def ask(self, recipient: str, request: Request[Any]) -> Coroutine[Any, Any, Any]:
+        return self._node.asks.ask(self._address, recipient, request, ())
 
 
 class _Directory(Actor[LookupMsg]):

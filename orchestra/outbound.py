@@ -131,9 +131,11 @@ class Outbound:
         Raises:
             Unreachable: the session has ended.
         """
+        if at_once:
+            return self._post_alone(sender, recipient, message, correlation, chain, number, clock, at_once=True)
         kind = type(message)
-        route = None if at_once else self._routes.get((sender, recipient, kind))
-        if route is not None or (kind.wire.small and not at_once):
+        route = self._routes.get((sender, recipient, kind))
+        if route is not None or kind.wire.small:
             extras = _ASKED if correlation else _COUNTED if number else _NONE
             if route is None or route.extras is not extras:
                 route = self._new_route(sender, recipient, kind, extras)
@@ -158,13 +160,7 @@ class Outbound:
                 else:
                     self._tell(route, row)
                 return None
-        pieces, nbytes = self._encode(sender, recipient, message, correlation, chain, number, clock)
-        if message.lane is not Lane.SYSTEM:
-            window = self._window(recipient)
-            bounded = message.lane is Lane.BOUNDED
-            if self._account.full or (window.waiting and not bounded) or not window.take(nbytes, bounded=bounded):
-                return self._wait(recipient, window, None, pieces, nbytes)
-        return self._transmit(pieces, nbytes, at_once=at_once)
+        return self._post_alone(sender, recipient, message, correlation, chain, number, clock)
 
     def post_nowait(self, sender: str, recipient: str, message: Message, number: int = 0, clock: int = 0) -> None:
         """Send `message` at once.
@@ -199,7 +195,7 @@ class Outbound:
         size = codec.payload_size(arrays) if arrays else 0
         if len(header) > self._header or size > self._payload:
             raise self._too_large("an answer", len(header), size)
-        frame = frame_prefix(Kind.ANSWER, len(header), size) + header
+        frame = frame_prefix(_ANSWER, len(header), size) + header
         pieces: list[Buffer] = [frame, *codec.payload_buffers(arrays)] if arrays else [frame]
         self._transmit(pieces, len(frame) + size, at_once=at_once)
 
@@ -336,22 +332,23 @@ class Outbound:
 
     def _transmit(self, pieces: list[Buffer], nbytes: int, *, at_once: bool = False) -> Awaitable[None] | None:
         """Send a frame; return what to await, if the loop should have its turn before more is sent."""
-        self.count += 1
-        self.nbytes += nbytes
         if self._run_size:
             self.seal()
+        turn = None
         if nbytes >= self._sharing.least and (placed := self._sharing.place(pieces, nbytes)) is not None:
             turn = self._sharing.turn()
             self.link.put([placed], len(placed), at_once=turn is not None)
-            return turn
-        self.link.put(pieces, nbytes, at_once=at_once)
-        return None
+        else:
+            self.link.put(pieces, nbytes, at_once=at_once)
+        self.count += 1
+        self.nbytes += nbytes
+        return turn
 
     def _tag(self, kind: type[Message]) -> Any:
         number = self._numbers.get(kind.wire.tag)
         return [kind.wire.tag, kind.wire.fingerprint] if number is None else number
 
-    def _encode(
+    def _post_alone(
         self,
         sender: str,
         recipient: str,
@@ -360,21 +357,36 @@ class Outbound:
         chain: tuple[str, ...],
         number: int,
         clock: int,
-    ) -> tuple[list[Buffer], int]:
-        wire = message.wire
+        *,
+        at_once: bool = False,
+    ) -> Awaitable[None] | None:
+        """Send `message` in a frame of its own, or return what to await until the recipient has room."""
+        kind = type(message)
+        wire = kind.wire
+        fields = message.__dict__
+        values = [*fields.values()] if len(fields) == len(wire.fields) else codec.values_of(message)
         tag = self._numbers.get(wire.tag)
         if tag is None:
-            tag = self._tag(type(message))
-        values = [recipient, sender, correlation, chain, number, clock, tag, codec.values_of(message)]
-        header, arrays = self._encoder.encode(values)
+            tag = self._tag(kind)
+        content = [recipient, sender, correlation, chain, number, clock, tag, values]
+        header, arrays = self._encoder.encode(content)
         size = codec.payload_size(arrays) if arrays else 0
         if len(header) > self._header or size > self._payload:
-            raise self._too_large(f"{message.wire.tag} to {recipient}", len(header), size)
+            raise self._too_large(f"{wire.tag} to {recipient}", len(header), size)
         frame = frame_prefix(_MESSAGE, len(header), size) + header
-        if size <= codec.SMALL:
-            frame += codec.payload_bytes(arrays) if arrays else b""
-            return [frame], len(frame)
-        return [frame, *codec.payload_buffers(arrays)], len(frame) + size
+        nbytes = len(frame) + size
+        pieces: list[Buffer] = [frame]
+        if arrays and size <= codec.SMALL:
+            pieces = [frame + codec.payload_bytes(arrays)]
+        elif arrays:
+            pieces += codec.payload_buffers(arrays)
+        lane = kind.lane
+        if lane is not _SYSTEM:
+            window = self._windows.get(recipient) or self._window(recipient)
+            bounded = lane is _BOUNDED
+            if self._account.full or (window.waiting and not bounded) or not window.take(nbytes, bounded=bounded):
+                return self._wait(recipient, window, None, pieces, nbytes)
+        return self._transmit(pieces, nbytes, at_once=at_once)
 
     def _too_large(self, what: str, header: int, payload: int) -> FrameError:
         return FrameError(
@@ -383,5 +395,6 @@ class Outbound:
 
 
 # By names of this module: looking one up at its enumeration takes as long as all the rest of a comparison.
-_MESSAGE = Kind.MESSAGE
+_MESSAGE, _ANSWER = Kind.MESSAGE, Kind.ANSWER
+_SYSTEM, _BOUNDED = Lane.SYSTEM, Lane.BOUNDED
 _NONE, _COUNTED, _ASKED = Extras

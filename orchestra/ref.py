@@ -1,6 +1,6 @@
 """Ref: how an actor is reached, typed by what may be told to it."""
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
 from contextvars import ContextVar
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -23,7 +23,7 @@ class Sender(Protocol):
     def post_nowait(self, recipient: str, message: Message) -> None:
         """Deliver `message` or raise `MailboxFull`."""
 
-    async def ask(self, recipient: str, request: Request[Any]) -> Any:
+    def ask(self, recipient: str, request: Request[Any]) -> Coroutine[Any, Any, Any]:
         """Deliver `request` and wait for its answer."""
 
 

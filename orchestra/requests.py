@@ -25,6 +25,8 @@ class Requests:
         """Requests whose asker gave up."""
         self._cell = cell
         self._in_hand: Envelope | None = None
+        self._breakable = False
+        """Whether the request in hand is handled by a coroutine, which may be broken off."""
         self._broken_off = False
         self._parked: dict[int, tuple[asyncio.Future[Any], Envelope]] = {}
         self.asked: set[asyncio.Future[Any]] = set()
@@ -42,7 +44,11 @@ class Requests:
         self._in_hand = envelope
         token = _waiting.set(envelope.chain)
         try:
-            self._give_or_park(envelope, call(envelope.message))
+            answer = call(envelope.message)
+            if isinstance(answer, asyncio.Future):
+                self._park(envelope, answer)
+            else:
+                self._give(envelope, answer)
         finally:
             _waiting.reset(token)
         self._in_hand = None
@@ -50,6 +56,7 @@ class Requests:
     async def answer(self, envelope: Envelope, call: Callable[[Any], Awaitable[Any]]) -> None:
         """As `answer_at_once`, by a handler that may be broken off."""
         self._in_hand = envelope
+        self._breakable = True
         token = _waiting.set(envelope.chain)
         try:
             result = await call(envelope.message)
@@ -58,8 +65,12 @@ class Requests:
                 raise
         else:
             if not self._given_up():  # else it was asked to give up, and had its answer all the same
-                self._give_or_park(envelope, result)
+                if isinstance(result, asyncio.Future):
+                    self._park(envelope, result)
+                else:
+                    self._give(envelope, result)
         finally:
+            self._breakable = False
             _waiting.reset(token)
         self._in_hand = None
 
@@ -69,7 +80,7 @@ class Requests:
         if self._cell.recorder is not None and (envelope is self._in_hand or id(envelope) in self._parked):
             self._cell.recorder.withdrawn(envelope)
         if envelope is self._in_hand:
-            if self._cell.task is not None and not self._broken_off:
+            if self._cell.task is not None and self._breakable and not self._broken_off:
                 self._broken_off = True
                 self._cell.task.cancel()  # it awaits something in the handler of this request, and nowhere else
         elif id(envelope) in self._parked:
@@ -83,6 +94,10 @@ class Requests:
     def fail_in_hand(self, error: Exception) -> None:
         """Say that the request in hand, if it is one, has no answer."""
         envelope, self._in_hand = self._in_hand, None
+        if self._broken_off:  # its asker gave up, and the handler failed of that: nothing is asked of the task any more
+            self._broken_off = False
+            if self._cell.task is not None:
+                self._cell.task.uncancel()
         if envelope is not None:
             self._refuse(envelope, error)
 
@@ -131,15 +146,16 @@ class Requests:
 
     # Inside
 
-    def _give_or_park(self, envelope: Envelope, result: Any) -> None:
-        if isinstance(result, asyncio.Future):
-            self._parked[id(envelope)] = (result, envelope)
-            result.add_done_callback(partial(self._answer_parked, envelope))
-        else:
-            self._give(envelope, result)
+    def _park(self, envelope: Envelope, future: asyncio.Future[Any]) -> None:
+        self._parked[id(envelope)] = (future, envelope)
+        future.add_done_callback(partial(self._answer_parked, envelope))
 
     def _give(self, envelope: Envelope, answer: Any) -> None:
-        self._cell.node.asks.answer(envelope, answer)
+        origin = envelope.origin
+        if origin is not None:
+            origin.answer(envelope.correlation, answer)
+        else:
+            self._cell.node.asks.answer(envelope, answer)
         if self._cell.recorder is not None:
             self._cell.recorder.answered(envelope, answer)
 

@@ -367,7 +367,7 @@ class SimulatedConnection(Endpoint):
             count = min(len(buffer), len(rest))
             buffer[:count] = rest[:count]
             rest = rest[count:]
-            self._received(count)
+            self.buffer_updated(count)
 
     def _end(self, error: Exception | None) -> None:
         self._closing = self._deaf = self._broken = True

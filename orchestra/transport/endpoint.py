@@ -42,10 +42,15 @@ class Endpoint:
     def abort(self, error: Exception | None = None) -> None:
         raise NotImplementedError
 
-    def _received(self, count: int) -> None:
-        """Hand on the frames that are complete with `count` bytes more; what breaks the protocol ends it all."""
+    def buffer_updated(self, nbytes: int) -> None:
+        """Hand on the frames that are complete with so many bytes more; what breaks the protocol ends it all."""
+        receiver = self._receiver
         try:
-            for frame in self._reader.received(count):
+            if receiver is not None and (sole := self._reader.sole(nbytes)) is not None:
+                if not (self._deaf or self._lost):
+                    receiver.frame_received(sole)
+                return
+            for frame in self._reader.received(nbytes):
                 if self._deaf or self._lost:
                     return
                 if self._receiver is None:

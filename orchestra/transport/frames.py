@@ -93,6 +93,7 @@ class Frame(NamedTuple):
 
 _new_frame = partial(tuple.__new__, Frame)  # a third of the time of `Frame(…)`, for every message that comes
 _pack_prefix = PREFIX.pack
+_unpack_begin = _BEGIN.unpack_from
 
 
 def frame_prefix(kind: Kind, header_length: int, payload_length: int) -> bytes:
@@ -159,8 +160,8 @@ class FrameReader:
         self._ahead = CHUNK
         """Bytes that are read at once where no payload is awaited."""
 
-    def get_buffer(self) -> memoryview:
-        """Return where the next bytes go; never empty."""
+    def get_buffer(self, sizehint: int = -1) -> memoryview:
+        """Return where the next bytes go, however many are to be expected; never empty."""
         if self._payload is not None:
             return self._payload.data[self._payload_filled :]
         if self._start == self._end:
@@ -173,9 +174,23 @@ class FrameReader:
             if len(self._memory) < CHUNK and self.limits.header > FIRST_CHUNK:
                 self._memory = bytearray(CHUNK)
                 self._view = memoryview(self._memory)
-        elif self._end == len(self._memory):
+            return self._view
+        if self._end == len(self._memory):
             self._make_room()
         return self._view[self._end :]
+
+    def sole(self, count: int) -> Frame | None:
+        """Return the frame that the `count` bytes just written are, if they are one without payload and nothing else.
+
+        Otherwise, also for one that breaks the protocol, nothing has happened: `received` has to take the bytes.
+        """
+        if self._end or self._payload is not None or count < PREFIX.size:
+            return None
+        begins, header_length, payload_length = _unpack_begin(self._memory)
+        if payload_length or header_length != count - PREFIX.size or header_length > self.limits.header:
+            return None
+        kind = _KINDS.get(begins)
+        return None if kind is None else _new_frame((kind, bytes(self._view[PREFIX.size : count]), None))
 
     def received(self, count: int) -> Iterator[Frame]:
         """Take note that `count` bytes were written to the buffer; yield the frames that are complete now.
@@ -255,7 +270,8 @@ class Outbox:
 
     def __init__(self) -> None:
         self._pieces: list[Buffer] = []
-        self._nbytes = 0
+        self.nbytes = 0
+        """Bytes that are queued; a piece has some."""
 
     def __bool__(self) -> bool:
         return bool(self._pieces)
@@ -264,20 +280,20 @@ class Outbox:
         """Queue `pieces`, in order."""
         if len(pieces) == 1:
             self._pieces.append(pieces[0])
-            self._nbytes += len(pieces[0])
+            self.nbytes += len(pieces[0])
         else:
             self._pieces.extend(pieces)
-            self._nbytes += sum(map(len, pieces))
+            self.nbytes += sum(map(len, pieces))
 
     @property
     def due(self) -> bool:
         """Whether there is so much that the peer should have it now, to work on it while the rest is made."""
-        return self._nbytes >= self.JOIN
+        return self.nbytes >= self.JOIN
 
     def take(self) -> list[Buffer]:
         """Return all that is queued: small pieces joined, large ones (arrays) as they are, uncopied."""
         pieces, self._pieces = self._pieces, []
-        self._nbytes = 0
+        self.nbytes = 0
         out: list[Buffer] = []
         small: list[Buffer] = []
         for piece in pieces:

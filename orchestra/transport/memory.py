@@ -73,7 +73,7 @@ class MemoryConnection(Endpoint):
                 count = min(len(buffer), len(rest))
                 buffer[:count] = rest[:count]
                 rest = rest[count:]
-                self._received(count)
+                self.buffer_updated(count)
 
     def _end(self, error: Exception | None) -> None:
         self._deaf = True

@@ -27,6 +27,7 @@ class StreamConnection(Endpoint, asyncio.BufferedProtocol):
     def __init__(self, accept: Accept | None = None) -> None:
         super().__init__("a peer that has not connected")
         self._accept = accept
+        self.get_buffer = self._reader.get_buffer  # type: ignore[method-assign]  # as it is: a call less for every read
         self._outbox = Outbox()
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
@@ -37,7 +38,7 @@ class StreamConnection(Endpoint, asyncio.BufferedProtocol):
     def send(self, pieces: list[Buffer], *, at_once: bool = False) -> None:
         if self._lost or self._closing:
             return
-        if at_once and len(pieces) == 1 and self._transport is not None and not self._outbox:
+        if at_once and len(pieces) == 1 and self._transport is not None and not self._outbox.nbytes:
             self._transport.write(pieces[0])
             return
         self._outbox.extend(pieces)
@@ -80,12 +81,6 @@ class StreamConnection(Endpoint, asyncio.BufferedProtocol):
             self.local = False  # who encrypts what passes between two processes does not want it to lie beside that
         if self._accept is not None:
             self._accept(self)
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._reader.get_buffer()
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self._received(nbytes)
 
     def eof_received(self) -> None:
         if self._cause is None and not self._closing:

@@ -45,8 +45,29 @@ def fed(reader: FrameReader, stream: bytes, cuts: Sequence[int] = ()) -> list[Fr
             count = min(len(buffer), end - at)
             buffer[:count] = stream[at : at + count]
             at += count
-            frames += reader.received(count)
+            sole = reader.sole(count)
+            frames += reader.received(count) if sole is None else [sole]
     return frames
+
+
+def test_a_frame_that_comes_by_itself_needs_no_more_than_a_look() -> None:
+    reader = FrameReader(LIMITS)
+    one = frame_prefix(Kind.PING, 4, 0) + b"head"
+
+    def look(data: bytes) -> Frame | None:
+        reader.get_buffer()[: len(data)] = data
+        return reader.sole(len(data))
+
+    assert look(one) == look(one) == Frame(Kind.PING, b"head", None)
+    for other in (one[:-1], one + b"x", one + one, one[:9], b"XX" + one[2:], stream_of([(Kind.MESSAGE, b"", b"body")])):
+        assert look(other) is None, "there is more to do about it"
+    reader.limits = Limits(header=3)
+    assert look(one) is None
+    assert look(one[:10]) is None
+    assert not list(reader.received(10))
+    buffer = reader.get_buffer()
+    buffer[:10] = one[10:]
+    assert reader.sole(10) is None, "the bytes before it belong to it"
 
 
 def sketched(frames: Sequence[Frame]) -> list[Sketch]:

@@ -45,6 +45,10 @@ class StubbornMsg(Request[str]):
     """As `HoldMsg`, and answer even when told to give up."""
 
 
+class TouchyMsg(Request[str]):
+    """As `HoldMsg`, and fail when told to give up."""
+
+
 class ParkMsg(Request[str]):
     """Answer later."""
 
@@ -57,7 +61,7 @@ class PassMsg(Request[str]):
     """Ask the next one to hold."""
 
 
-class Desk(Actor[NoteMsg | NotesMsg | HoldMsg | StubbornMsg | ParkMsg | WorkMsg | PassMsg]):
+class Desk(Actor[NoteMsg | NotesMsg | HoldMsg | StubbornMsg | TouchyMsg | ParkMsg | WorkMsg | PassMsg]):
     supervision: ClassVar[Supervision] = Restart(limit=0)
     mailbox_capacity = 2
 
@@ -93,6 +97,15 @@ class Desk(Actor[NoteMsg | NotesMsg | HoldMsg | StubbornMsg | ParkMsg | WorkMsg 
         with suppress(asyncio.CancelledError):
             await asyncio.Event().wait()
         return "all the same"
+
+    @on(TouchyMsg)
+    async def hold_touchily(self, msg: TouchyMsg) -> str:
+        self.held.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise ValueError("not with me") from None
+        return "never"
 
     @on(ParkMsg)
     def park(self, msg: ParkMsg) -> Any:
@@ -159,6 +172,33 @@ def test_a_handler_whose_asker_gives_up_is_broken_off_and_the_actor_goes_on(run:
             assert await desk.ask(NotesMsg()) == (1, 2), "the same incarnation"
             assert desk_of(root).ended == ["broken off"]
             assert withdrawn(root) == 1
+
+    run(main())
+
+
+@pytest.mark.parametrize("far", [False, True])
+def test_a_handler_that_fails_of_being_broken_off_fails_its_actor_once(run: Run, far: bool) -> None:
+    class Patient(Desk):
+        supervision: ClassVar[Supervision] = Restart(limit=1, backoff=0.0)
+
+    async def main() -> None:
+        async with pair() as (root, leaf):
+            root.spawn("desk", Patient)
+            desk = (leaf if far else root).ref("root/desk")
+            asking = asyncio.create_task(desk.ask(TouchyMsg()))
+            await turns_until(lambda: desk_of(root) is not None and desk_of(root).held.is_set())
+            failing = desk_of(root)
+            await give_up(asking)
+            await turns_until(lambda: desk_of(root) is not failing)
+            again = asyncio.create_task(desk.ask(StubbornMsg()))
+            await turns_until(lambda: desk_of(root).held.is_set())
+            task = root.cell("root/desk").task
+            assert task is not None
+            assert task.cancelling() == 0
+            await give_up(again)
+            async with asyncio.timeout(5):
+                assert await desk.ask(NotesMsg()) == ()
+            assert withdrawn(root) == 2
 
     run(main())
 

@@ -17,7 +17,7 @@ from orchestra.message import REGISTRY
 from orchestra.outbound import ROUTES, Outbound
 from orchestra.session import Session
 from orchestra.testing import Probe
-from orchestra.transport.frames import Frame, Kind, Limits
+from orchestra.transport.frames import Kind, Limits
 
 Run = Callable[..., Any]
 AddressOf = Callable[[str], str]
@@ -302,7 +302,7 @@ def test_runs_that_break_the_protocol_are_refused(
             route, rows = runs
             header = msgpack.packb([routes.get(route, route) if isinstance(route, str) else route, rows])
             with pytest.raises(error) as caught:
-                link._handle(Frame(Kind.RUNS, header, None))
+                link.inbound.runs(header, None)
             assert str(caught.value).startswith(text)
 
     run(main())
@@ -314,9 +314,9 @@ def test_runs_cannot_hold_arrays_nor_end_early(run: Run, address_of: AddressOf) 
             link = root.peers._links["leaf"]
             payload = np.zeros(16, np.uint8)
             with pytest.raises(FrameError, match="leaf sent a RUNS frame with a payload"):
-                link._handle(Frame(Kind.RUNS, msgpack.packb([]), payload))
+                link.inbound.runs(msgpack.packb([]), payload)
             for header in (b"\x92\x05", b"\x92\x05\x91", b"\x90\x00", b"\xc1", b""):
                 with pytest.raises(DecodeError, match="the header is no valid msgpack"):
-                    link._handle(Frame(Kind.RUNS, header, None))
+                    link.inbound.runs(header, None)
 
     run(main())
