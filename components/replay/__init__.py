@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from components.replay.episode_layout import EpisodeLayout
     from components.replay.host import ServerStatistics
     from components.replay.layout import AnyLayout, Layout
-    from components.replay.proxy import ReplayProxy
+    from components.replay.proxy import ProxyStatistics, ReplayProxy
     from components.replay.search import Disconnected
     from components.replay.server import ReplayServer
     from components.replay.subscription import Subscription
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "ClientStatistics": "components.replay.client",
     "ReplayClient": "components.replay.client",
+    "ProxyStatistics": "components.replay.proxy",
     "ReplayProxy": "components.replay.proxy",
     "AnyLayout": "components.replay.layout",
     "EpisodeLayout": "components.replay.episode_layout",
@@ -83,6 +84,7 @@ __all__ = [
     "PrioritizedEpisodeReplay",
     "PrioritizedSelector",
     "PrioritizedTransitions",
+    "ProxyStatistics",
     "RankedPriorities",
     "ReplayClient",
     "ReplayProxy",

@@ -116,6 +116,10 @@ class Publications:
         if not subscriber.topics:
             await self._end(name)
 
+    def forget(self, topic: str) -> None:
+        """Let go of what was last published on a topic: whoever subscribes to it has to wait for something new."""
+        self._newest.pop(topic, None)
+
     async def publish(self, topic: str, data: Data) -> None:
         """Queue bytes for all who have subscribed to a topic; with the policy to block, once each has room.
 

@@ -11,6 +11,7 @@ from components.replay import (
     Closed,
     Disconnected,
     Field,
+    Full,
     InvalidExperience,
     Layout,
     NameTaken,
@@ -154,3 +155,93 @@ def test_a_proxy_without_a_server(address_of):
     proxy.close()
     with pytest.raises(Closed), proxy:
         pass
+
+
+def test_a_proxy_unsubscribes_when_the_last_who_listened_to_a_topic_has_left():
+    with ExitStack() as stack:
+        server = stack.enter_context(ReplayServer(LAYOUT, secret=SECRET))
+        proxies = [stack.enter_context(ReplayProxy(server.address, secret=SECRET))]
+        proxies.append(stack.enter_context(ReplayProxy(proxies[0].address, secret=SECRET)))
+        one, two = (stack.enter_context(connect(proxies[1].address, name)) for name in ("one", "two"))
+        first, second = one.subscribe("a"), two.subscribe("a")
+        other = one.subscribe("b")
+        server.publish("a", b"old")
+        assert [it.receive(LONG) for it in (first, second)] == [b"old"] * 2
+        one.unsubscribe(first)
+        assert [it.statistics().topics for it in proxies] == [("a", "b")] * 2
+        assert server.publications.topics == {"a", "b"}
+        two.close()  # it goes without a word about its subscription
+        until(lambda: server.publications.topics == {"b"})
+        assert [it.statistics().topics for it in proxies] == [("b",)] * 2
+        before = [it.statistics().published for it in proxies]
+        server.publish("a", b"unheard")
+        server.publish("b", b"heard")
+        assert other.receive(LONG) == b"heard"
+        assert [it.statistics().published for it in proxies] == [n + 1 for n in before]
+        again = one.subscribe("a")
+        assert again.receive(LONG) == b"unheard", "the newest comes from the server, not from what the proxy had last"
+        one.unsubscribe(again)
+        one.unsubscribe(other)
+        until(lambda: not server.publications.topics)
+        assert server.publications._subscribers == {}
+
+
+@pytest.mark.parametrize(("policy", "dropped", "refused"), [("drop_oldest", 3, 0), ("refuse", 0, 3)])
+def test_at_a_proxy_too_publications_wait_up_to_a_mark(policy, dropped, refused):
+    """The reader takes two that it does not read; one is on its way to it, and one waits for that."""
+    with (
+        ReplayServer(LAYOUT, secret=SECRET, publish_mark=64) as server,
+        ReplayProxy(server.address, secret=SECRET, publish_mark=2, when_slow=policy) as proxy,
+        connect(proxy.address, "one") as one,
+        connect(proxy.address, "two") as two,
+    ):
+        slow, quick = one.subscribe("a", high_water=2, when_full="block"), two.subscribe("b", high_water=64)
+        for i in range(7):
+            server.publish("a", bytes([i]))
+            server.publish("b", b"on")
+            assert quick.receive(LONG) == b"on", "what is slow for one does not hold up another topic"
+        statistics = proxy.statistics()
+        assert (statistics.dropped_publications, statistics.refused_publications) == (dropped, refused)
+        assert statistics.published == 14 - refused
+        expected = [0, 1, 2, 6] if policy == "drop_oldest" else [0, 1, 2, 3]
+        assert [slow.receive(LONG) for _ in expected] == [bytes([i]) for i in expected]
+
+
+def test_with_the_policy_to_block_a_proxy_keeps_its_server_waiting():
+    with (
+        ReplayServer(LAYOUT, secret=SECRET, publish_mark=1, when_slow="block") as server,
+        ReplayProxy(server.address, secret=SECRET, publish_mark=1, when_slow="block") as proxy,
+        connect(proxy.address, "one") as one,
+    ):
+        slow = one.subscribe("a", high_water=1, when_full="block")
+        for i in range(3):  # one waits to be read, one at the proxy, and one at the server
+            server.publish("a", bytes([i]), timeout=LONG)
+        with pytest.raises(TimeoutError, match="a subscriber had no room"):
+            server.publish("a", b"3", timeout=0.05)
+        assert proxy.statistics().dropped_publications == 0
+        assert [slow.receive(LONG) for _ in range(3)] == [b"\0", b"\1", b"\2"]
+
+
+def test_requests_through_a_proxy_are_bounded_and_one_more_is_refused():
+    with (
+        ReplayServer(LAYOUT, secret=SECRET) as server,
+        ReplayProxy(server.address, secret=SECRET, max_waiting=2) as proxy,
+        connect(proxy.address, "one") as one,
+    ):
+        threads = [threading.Thread(target=one.sample, args=(1,), kwargs={"timeout": LONG}) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        until(lambda: server.exchange._waiting == 2)
+        for call in (lambda: one.sample(1, timeout=LONG), lambda: one.publish("a", b""), lambda: one.log("a")):
+            with pytest.raises(Full, match="fewer than 2 requests to be under way, which is max_waiting"):
+                call()
+        add(one, 1)  # entries are let through
+        for thread in threads:
+            thread.join()
+        one.publish("a", b"")
+        statistics = proxy.statistics()
+        assert (statistics.refused, statistics.passed_on, statistics.clients) == (3, 3, 1)
+        assert (statistics.connected, statistics.connections) == (True, 1)
+    assert not proxy.statistics().connected
+    with pytest.raises(ValueError, match="max_waiting: expected at least 1, got 0"):
+        ReplayProxy("tcp://127.0.0.1:1", secret=SECRET, max_waiting=0)
