@@ -97,6 +97,11 @@ class Outbox:
         return self._queue.dropped
 
     @property
+    def drops(self) -> bool:
+        """Whether older entries make room for newer ones."""
+        return self._queue.policy == "drop_oldest"
+
+    @property
     def refused(self) -> int:
         """Entries that were refused, since there was no room for them."""
         return self._queue.refused

@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+from collections import deque
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -37,6 +38,8 @@ from orchestra import Actor, Escalate, Node, OrchestraError, Ref, Request, Super
 
 T = TypeVar("T")
 
+UNDER_WAY = 16
+"""Chunks that may be on their way to the server at a time, which then need not wait for each other's answers."""
 GOODBYE_S = 2.0
 """How long a client that closes waits until the server has heard."""
 
@@ -144,23 +147,34 @@ class Visitor:
         self._may_go.set_result(outbox)
 
     async def _push(self, desk: Ref[Any], *, paced: bool) -> None:
-        """Insert what was added, a chunk at a time."""
+        """Insert what was added, chunk by chunk and in order."""
         outbox = await self._may_go
-        while True:
-            chunk = outbox.take()
-            if chunk is None:
+        # What is on its way can no longer make room, nor should it wait for the limiter where nobody else can see it.
+        most = 1 if paced or outbox.drops else UNDER_WAY
+        under_way: deque[tuple[Chunk, asyncio.Future[None]]] = deque()
+        try:
+            while True:
                 self.wakes.clear()
+                while under_way and under_way[0][1].done():
+                    under_way[0][1].result()
+                    outbox.finish(under_way.popleft()[0])
+                while len(under_way) < most and (chunk := outbox.take()) is not None:
+                    if self.memory is not None and not paced:
+                        self._insert_here(self.memory, chunk)
+                        outbox.finish(chunk)
+                        continue
+                    inserted = asyncio.get_running_loop().create_task(self._insert(desk, chunk))
+                    inserted.add_done_callback(lambda _: self.wakes.set())
+                    under_way.append((chunk, inserted))
                 await self.wakes.wait()
-                continue
-            try:
-                await self._insert(desk, chunk, paced=paced)
-            except BaseException:
+        finally:
+            for chunk, inserting in reversed(under_way):
+                inserting.cancel()
                 outbox.put_back(chunk)  # for when there is a server again
-                raise
-            outbox.finish(chunk)
+            await asyncio.gather(*(inserting for _, inserting in under_way), return_exceptions=True)
 
-    async def _insert(self, desk: Ref[Any], chunk: Chunk, *, paced: bool) -> None:
-        answer = None
+    async def _insert(self, desk: Ref[Any], chunk: Chunk) -> None:
+        """Have the server insert a chunk, or let it be inserted here."""
         if self.memory is None:
             message = InsertMsg(
                 client=self.name,
@@ -170,14 +184,17 @@ class Visitor:
                 number=chunk.number,
             )
             answer = await desk.ask(message)
-        elif paced:
+        else:
             answer = await desk.ask(AdmitMsg(client=self.name, n=chunk.n))
         if isinstance(answer, RefusedMsg):
             answer.throw()
         if self.memory is not None:
-            self._layout.insert(self.memory, chunk.rows, chunk.priorities if len(chunk.priorities) else None)
-            self._inserted_bytes += sum(array.nbytes for array in chunk.rows.values())
-            self._news.set()
+            self._insert_here(self.memory, chunk)
+
+    def _insert_here(self, memory: Memory, chunk: Chunk) -> None:
+        self._layout.insert(memory, chunk.rows, chunk.priorities if len(chunk.priorities) else None)
+        self._inserted_bytes += sum(array.nbytes for array in chunk.rows.values())
+        self._news.set()
 
     async def _tell(self, desk: Ref[Any]) -> None:
         """Tell the server how much is held, whenever that has changed; not again before it has heard."""

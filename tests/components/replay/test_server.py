@@ -26,6 +26,7 @@ from components.replay import (
 )
 from components.replay.desk import RemoteHolder
 from components.replay.protocol import ShareMsg
+from components.replay.visitor import UNDER_WAY
 from orchestra import UsageError
 
 FIELDS = {"item": Field(np.int64), "reward": Field(np.float32, finite=True), "done": Field(np.bool_)}
@@ -458,6 +459,22 @@ def test_a_client_finds_its_server_again_and_brings_its_memory_along(address_of)
         assert subscription.receive(LONG) == b"hello"
         assert one.statistics().connections == 2
         one.close()
+
+
+def test_chunks_that_were_on_their_way_to_a_server_that_goes_are_inserted_by_the_next_in_their_order(address_of):
+    address, secret, given = address_of("tcp"), b"known to both sides", layout(kept_by="server")
+    with ExitStack() as stack:
+        first = stack.enter_context(ReplayServer(given, listen=address, secret=secret))
+        one = stack.enter_context(ReplayClient(first.address, "one", secret=secret))
+        first.pace(SampleToInsertRatio(1.0, 8, 16.0, insert_size=8))
+        one.add_entries(rows(range(320)))
+        until(lambda: one.statistics().inserted == 24)  # diff may be 24
+        until(lambda: first.exchange._entering._waiters and len(first.exchange._entering._waiters) == UNDER_WAY - 1)
+        first.close()
+        second = stack.enter_context(ReplayServer(given, listen=first.address, secret=secret))
+        one.flush(timeout=LONG)
+        kept = second.exchange.holder("one").memory
+        assert kept.state()["rows/item"].tolist() == list(range(24, 320))
 
 
 def test_a_client_gives_up_when_its_patience_ends_and_says_so(address_of):
