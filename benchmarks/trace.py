@@ -10,7 +10,9 @@ after, and ratios are taken within such a pair; the median of all pairs is print
 So what else the machine does counts less, the less the faster it changes. `env steps/s` is from the first update to the
 last record. `cpu` is the processor seconds of all processes of the run, for each thousand environment steps, those of a
 run of almost no steps taken off; it is the steadier of the two. What recording may cost of either:
-`flight`, the default, 3 %; `digest` 5 %; `full` 10 %, or whatever the disk takes.
+`flight`, the default, 3 %; `digest` 5 %; `full` 10 %, or whatever the disk takes. What that takes is measured before
+each round: half a GiB of noise, written to where the traces go and synced. `left out` are records for which there was no
+time.
 
 Tells: a handler tells another actor of its node a message, and all are handled, with each mode in turn; in processor
 time, that of the thread that writes included.
@@ -23,6 +25,7 @@ import argparse
 import json
 import os
 import resource
+import secrets
 import statistics
 import subprocess
 import sys
@@ -42,7 +45,8 @@ from orchestra.run import run_loop
 from orchestra.trace.encoding import RecordEncoder
 from orchestra.trace.layout import Entry
 from orchestra.trace.naming import MessageType
-from orchestra.trace.records import Header, Kind, Mode
+from orchestra.trace.records import Gap, Header, Kind, Mode
+from orchestra.trace.run_trace import RunTrace
 from orchestra.trace.settings import TraceSettings
 from orchestra.trace.writer import TraceWriter
 
@@ -50,6 +54,8 @@ EXPERIMENT = Path(__file__).resolve().parent.parent / "experiments" / "qmix_8m.p
 MODES = ("flight", "digest", "full")
 ACTORS = 8
 NEVER = 10**9
+DISK_BYTES = 512 << 20
+DISK_WRITE = 4 << 20
 QUESTION = """
 import sys, time
 from pathlib import Path
@@ -81,7 +87,8 @@ def train(mode: str, steps: int, flags: list[str], start_up: float = 0.0) -> dic
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         (run,) = Path(folder).glob("*/*")
         records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-        nbytes = sum(file.stat().st_size for file in (run / "traces").iterdir())
+        nbytes = sum(file.stat().st_size for file in (run / "traces").glob("*.trace"))
+        left_out = dropped(run) if nbytes else 0
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     moving = [record for record in records if record["updates"] and record["state"] == "training"]
     first, last = (moving[0], moving[-1]) if moving else (records[0], records[-1])
@@ -92,7 +99,27 @@ def train(mode: str, steps: int, flags: list[str], start_up: float = 0.0) -> dic
         "cpu": cpu,
         "cpu/1000": 1000 * (cpu - start_up) / records[-1]["env_steps"],
         "MB/s": nbytes / 1e6 / wall,
+        "left out": left_out,
     }
+
+
+def dropped(run: Path) -> int:
+    """Return how many records the traces of a run lack."""
+    with RunTrace(run) as trace:
+        indexes = [index for each in trace.recordings for index in each.indexes]
+        gaps = [index.file.record_at(index.file.place_at(offset)) for index in indexes for offset in index.gaps]
+    return sum(gap.count for gap in gaps if isinstance(gap, Gap))
+
+
+def disk() -> float:
+    """Return what the disk takes of a file, until it is on the disk, in MB/s."""
+    noise = secrets.token_bytes(DISK_WRITE)
+    with tempfile.TemporaryFile(buffering=0) as file:
+        since = perf_counter()
+        for _ in range(DISK_BYTES // DISK_WRITE):
+            file.write(noise)
+        os.fsync(file.fileno())
+        return DISK_BYTES / 1e6 / (perf_counter() - since)
 
 
 def compare(steps: int, rounds: int, modes: list[str], flags: list[str]) -> None:
@@ -101,7 +128,9 @@ def compare(steps: int, rounds: int, modes: list[str], flags: list[str]) -> None
     train("off", 100, flags)  # compiles the simulator
     start_up = statistics.median(train("off", 100, flags)["cpu"] for _ in range(3))
     pairs: dict[str, list[tuple[dict[str, float], dict[str, float]]]] = {mode: [] for mode in modes}
+    disks = []
     for number in range(rounds):
+        disks.append(disk())
         for mode in modes:
             first, second = ("off", mode) if number % 2 else (mode, "off")
             ran = {each: train(each, steps, flags, start_up) for each in (first, second)}
@@ -114,8 +143,9 @@ def compare(steps: int, rounds: int, modes: list[str], flags: list[str]) -> None
             )
     took = (perf_counter() - since) / 60
     print(f"QMIX on 8m, {steps:,} steps, {rounds} pairs each; took {took:.0f} min, load {os.getloadavg()[0]:.1f}")
+    print(f"the disk takes {statistics.median(disks):,.0f} MB/s (from {min(disks):,.0f} to {max(disks):,.0f})")
     columns = f"{'':8}{'steps/s':>9}{'of off':>9}{'middle half':>16}"
-    print(f"{columns}{'cpu s/1000':>12}{'of off':>9}{'middle half':>16}{'MB/s':>8}")
+    print(f"{columns}{'cpu s/1000':>12}{'of off':>9}{'middle half':>16}{'MB/s':>8}{'left out':>10}")
     for mode, both in pairs.items():
         line = f"{mode:8}"
         for name in ("steps/s", "cpu/1000"):
@@ -124,7 +154,8 @@ def compare(steps: int, rounds: int, modes: list[str], flags: list[str]) -> None
             middle = statistics.median(on[name] for _, on in both)
             figure = f"{middle:>9,.0f}" if name == "steps/s" else f"{middle:>12.2f}"
             line += f"{figure}{statistics.median(ratios):>9.3f}{f'{low:.3f} to {high:.3f}':>16}"
-        print(line + f"{statistics.median(on['MB/s'] for _, on in both):>8.1f}")
+        written = statistics.median(on["MB/s"] for _, on in both)
+        print(line + f"{written:>8.1f}{sum(on['left out'] for _, on in both):>10,}")
 
 
 async def tells(count: int, rounds: int) -> None:
