@@ -11,14 +11,17 @@ So what else the machine does counts less, the less the faster it changes. `env 
 last record. `cpu` is the processor seconds of all processes of the run, for each thousand environment steps, those of a
 run of almost no steps taken off; it is the steadier of the two. What recording may cost of either:
 `flight`, the default, 3 %; `digest` 5 %; `full` 10 %, or whatever the disk takes. What that takes is measured before
-each round: half a GiB of noise, written to where the traces go and synced. `left out` are records for which there was no
-time.
+each round: half a GiB of noise, written to where the traces go and synced. `left out` are records that the disk was too
+slow for.
 
 Tells: a handler tells another actor of its node a message, and all are handled, with each mode in turn; in processor
 time, that of the thread that writes included.
 
-Seeking: a trace of so many deliveries is written to the folder for temporary files, each with an array of so many bytes
-of its own, and deliveries of it are found in other processes, as a command would.
+Seeking: a trace of so many deliveries, and of how they were handled, is written to the folder for temporary files, each
+with an array of so many bytes of its own, and deliveries of it are found in other processes, as a command would; then
+`orchestra trace` is asked all that it can be, each question with the start of its process.
+
+    python benchmarks/trace.py --ask RUN                        # ask a run that was recorded
 """
 
 import argparse
@@ -31,9 +34,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 from actors import Sink, Source, TellMsg
@@ -183,6 +187,9 @@ def write(folder: Path, deliveries: int, nbytes: int) -> TraceWriter:
     header = Header("bench", 1, 0, "full", 0.0, 0.0, 0, False, 1, "", {}, None, "recorded")
     writer = TraceWriter(folder, "bench.1", header, RecordEncoder(types=types), clock=RealClock(), values=True)
     encoder = Encoder()
+    for actor in [f"bench/{number}" for number in range(ACTORS)]:
+        row: list[Any] = [actor, 0, 0, 0.0, "bench:Sink", "", "planned", 0, "", 0, 0, None, None]
+        writer.write([Entry(Kind.BIRTH, encoder.encode(row)[0], (), (), 0, actor, 0, row)])
     noise = np.random.default_rng(0).integers(0, 255, nbytes, np.uint8)
     batch: list[Entry] = []
     for count in range(deliveries):
@@ -194,7 +201,10 @@ def write(folder: Path, deliveries: int, nbytes: int) -> TraceWriter:
         row = [actor, 0, n, count, count * 1e-3, 1e-4, "bench/x", count, 1, 0, 128 + nbytes, False, values]
         packed, arrays = encoder.encode(row)
         batch.append(Entry(Kind.DELIVERY, packed, arrays, (1,), nbytes, actor, count, row))
-        if len(batch) == 128:
+        sent = [1, 1e-5, count, "bench/y", 1, None, False]
+        row = [actor, 0, n, 1, count, count * 1e-3, 2e-5, [sent], None]
+        batch.append(Entry(Kind.HANDLED, encoder.encode(row)[0], (), (1,), 0, actor, count, row))
+        if len(batch) == 256:
             writer.write(batch)
             batch.clear()
     writer.write(batch)
@@ -223,10 +233,46 @@ def seek(deliveries: int, nbytes: int) -> None:
         print(f"the last delivery, by the first question ever: {first[0]:.1f} ms, {first[1]:.1f} ms of processor time")
         wall, cpu = np.median(others, axis=0)
         print(f"any other, median: {wall:.1f} ms, {cpu:.1f} ms of processor time; at most {others[:, 0].max():.1f} ms")
+        middle = deliveries // 2
+        place = f"bench/{middle % ACTORS}:{1 + middle // ACTORS}"
+        asks = [["show", name, place], ["grep", name, "--where", f"count == {middle}"]]
+        ask(folder, [*asks, ["story", name, "--message", f"bench/x#{middle}"]])
+
+
+def ask(run: Path, more: Sequence[Sequence[str]] = ()) -> None:
+    """Ask `orchestra trace` what can be asked of any run, and `more`; print the time and memory of each."""
+    with RunTrace(run) as trace:
+        nbytes = sum(file.nbytes for recording in trace.recordings for file in recording.files)
+        counts = {
+            actor: sum(len(index.rows(Kind.DELIVERY, actor)) for each in trace.recordings for index in each.indexes)
+            for actor in trace.actors()
+        }
+    busiest = max(counts, key=counts.__getitem__)
+    name, deliveries = str(run), sum(counts.values())
+    print(f"{nbytes / 1e9:.2f} GB, {deliveries:,} deliveries, {counts[busiest]:,} of them to {busiest}")
+    asked: list[Sequence[str]] = [
+        ["--help"],
+        ["ls", name],
+        ["stats", name],
+        ["grep", name, "--last", "--limit", "10"],
+        ["grep", name, "--min-bytes", "100000", "--limit", "10"],
+        ["follow", name, "--actor", busiest, "--since", "0", "--until", "0"],
+        ["show", name, f"{busiest}:{counts[busiest]}"],
+        *more,
+    ]
+    for words in asked:
+        since = perf_counter()
+        child = subprocess.Popen([sys.executable, "-m", "orchestra", "trace", *words], stdout=subprocess.DEVNULL)
+        _, code, used = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(code)
+        took = 1e3 * (perf_counter() - since)
+        cpu, said = 1e3 * (used.ru_utime + used.ru_stime), " ".join(word for word in words if word != name)
+        failed = f"; failed with {child.returncode}" if child.returncode else ""
+        print(f"{said:<55}{took:>8.0f} ms, {cpu:>6.0f} of processor time, {used.ru_maxrss / 1e3:>5.0f} MB{failed}")
 
 
 def main() -> None:
-    """Measure one of the three."""
+    """Measure one of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=40_000, help="environment steps of each training run")
     parser.add_argument("--rounds", type=int, default=5, help="pairs of each mode")
@@ -234,9 +280,12 @@ def main() -> None:
     parser.add_argument("--tells", type=int, default=0, metavar="N", help="measure telling so many messages instead")
     parser.add_argument("--seek", type=int, default=0, metavar="N", help="seek in a trace of so many instead")
     parser.add_argument("--array", type=int, default=2048, metavar="BYTES", help="of each delivery's array, for --seek")
+    parser.add_argument("--ask", type=Path, metavar="RUN", help="ask a run that was recorded instead")
     parser.add_argument("flags", nargs="*", help="of the experiment, after --")
     options = parser.parse_args()
-    if options.seek:
+    if options.ask:
+        ask(options.ask)
+    elif options.seek:
         seek(options.seek, options.array)
     elif options.tells:
         run_loop(tells(options.tells, options.rounds))

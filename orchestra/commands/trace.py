@@ -229,13 +229,10 @@ def _activation_of(trace: RunTrace, what: str, incarnation: int | None) -> tuple
         if not lives:
             life = trace.life(address if n is not None else what, incarnation=incarnation)  # says what is wrong
         life = lives[-1]
-    last = None
-    for activation in trace.activations(life):
-        last = activation
-        if activation.n == n:
-            return life, activation
-    if n is None and last is not None:
-        return life, last
+    activation = trace.activation(life, n)
+    if activation is not None:
+        return life, activation
+    last = trace.activation(life)
     raise TraceError(f"{trace.path}: {life.birth.actor} has no activation {n} there; the last is {last and last.n}")
 
 

@@ -1,7 +1,6 @@
 """What led to a delivery: who sent it while doing what, and why that was being done."""
 
 from orchestra.replay.divergence import named
-from orchestra.trace.effects import Asked, Sent, TimerSet
 from orchestra.trace.naming import MessageId
 from orchestra.trace.records import Activation, Delivery
 from orchestra.trace.run_trace import RunTrace
@@ -28,8 +27,8 @@ def _sender(trace: RunTrace, message: MessageId) -> Activation | None:
     for life in trace.lives(message.sender):
         if life.header.generation != message.generation:
             continue
-        for activation in trace.activations(life):
-            for effect in activation.effects:
-                if isinstance(effect, Sent | Asked | TimerSet) and effect.number == message.number:
-                    return activation
+        for index in trace.recording(life).indexes:
+            for n, incarnation in index.sent_in(message.sender, message.number):
+                if incarnation == life.birth.incarnation:
+                    return trace.activation(life, n)
     return None

@@ -13,6 +13,9 @@ from orchestra.trace.reader import TraceFile
 from orchestra.trace.records import Kind, Record
 from orchestra.trace.tables import MARK, IndexTables, halves
 
+KEEP = 8
+"""An index is kept again when its file has grown by this part: whoever follows a run would write it all the time."""
+
 
 class TraceIndex:
     """The index of one file. `TraceIndex.of` finds or builds it."""
@@ -20,6 +23,7 @@ class TraceIndex:
     def __init__(self, file: TraceFile) -> None:
         self.file = file
         self._tables = IndexTables()
+        self._kept = 0
 
     @classmethod
     def of(cls, file: TraceFile) -> Self:
@@ -27,7 +31,7 @@ class TraceIndex:
         index = cls(file)
         found = IndexTables.load(file.path, file.bytes_at(*MARK), file.nbytes)
         if found is not None:
-            index._tables = found
+            index._tables, index._kept = found, found.scanned
             file.adopt(dict(found.types), list(found.damages), closed=found.closed)
         file.find_blob = index._find_blob
         index.refresh()
@@ -73,7 +77,9 @@ class TraceIndex:
         file.forget_blobs()
         if tables.scanned > before:
             tables.types, tables.damages, tables.closed = file.types, file.damages, file.closed
-            tables.save(file.path, file.bytes_at(*MARK))
+            if tables.closed or KEEP * (tables.scanned - self._kept) > tables.scanned:
+                tables.save(file.path, file.bytes_at(*MARK))
+                self._kept = tables.scanned
         return tables.scanned > before
 
     def address(self, text: str) -> int | None:
@@ -101,6 +107,15 @@ class TraceIndex:
     def record(self, row: int, *, resolve: bool = True) -> Record:
         """Return the record of a row; without `resolve`, every large array in it is a `Digest`."""
         return self.file.record_at(self.file.place_at(int(self.entries["offset"][row])), resolve=resolve)
+
+    def sent_in(self, sender: str, number: int) -> list[tuple[int, int]]:
+        """Return the activations in which an actor sent a message: their numbers, and those of the incarnations."""
+        address = self.address(sender)
+        if address is None:
+            return []
+        sends = self.sends
+        rows = sends["row"][(sends["number"] == number) & (sends["actor"] == address)]
+        return [(int(self.entries["n"][row]), int(self.entries["incarnation"][row])) for row in rows]
 
     def _find_blob(self, digest: bytes) -> int | None:
         blobs = self._tables.table("blobs")

@@ -189,6 +189,11 @@ class Query:
     ) -> Iterator[Seen]:
         rows = self.rows(trace, index)
         rows = rows[rows >= after.get(index.file.path, 0)]
+        if self.where is not None:
+            # What a type is called whose record is lost, and its fields, nobody knows.
+            known = [(n, kind.fields) for n, kind in index.file.types.items() if kind.fingerprint]
+            others = [n for n, fields in known if not self.where.may_hold(fields)]
+            rows = rows[~np.isin(index.entries["type"][rows], others)]
         for row in reversed(rows) if newest_first else rows:
             yield Seen(recording, index, int(row))
 

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from orchestra.errors import NotATrace, TraceError, ValuesMissing
 from orchestra.message import AnyArray
@@ -188,15 +189,16 @@ class RunTrace:
                 found = record
         return found
 
-    def activations(self, life: Life) -> Iterator[Activation]:
-        """Yield what came to one incarnation and what it did, activation by activation."""
+    def activations(self, life: Life, *, since: int = 0, until: int | None = None) -> Iterator[Activation]:
+        """Yield what came to one incarnation and what it did, activation by activation.
+
+        Args:
+            life: whose.
+            since: the activation to begin with; those before it are not read.
+            until: the one before which to stop.
+        """
         current: Activation | None = None
-        for record in self.recording(life).records_of(life.birth.actor):
-            if isinstance(record, Birth | End | Snapshot):
-                continue
-            assert isinstance(record, Delivery | Answer | Handled | Late)
-            if record.incarnation != life.birth.incarnation:
-                continue
+        for record in self._records_within(life, since, until):
             if current is None or record.n != current.n:
                 if current is not None:
                     yield current
@@ -213,6 +215,27 @@ class RunTrace:
                     (current.early if current.handled is None else current.late).extend(record.effects)
         if current is not None:
             yield current
+
+    def activation(self, life: Life, n: int | None = None) -> Activation | None:
+        """Return activation `n` of one incarnation, or its last one; None where that is not recorded."""
+        if n is None:
+            for index in reversed(self.recording(life).indexes):
+                rows = _rows_within(index, life, 0, None)
+                if len(rows):
+                    n = int(index.entries["n"][rows].max())
+                    break
+            else:
+                return None
+        return next(self.activations(life, since=n, until=n + 1), None)
+
+    def _records_within(
+        self, life: Life, since: int, until: int | None
+    ) -> Iterator[Delivery | Answer | Handled | Late]:
+        for index in self.recording(life).indexes:
+            for row in _rows_within(index, life, since, until):
+                record = index.record(int(row))
+                assert isinstance(record, Delivery | Answer | Handled | Late)
+                yield record
 
     def array(self, digest: bytes) -> AnyArray | None:
         """Return the bytes of an array (uint8, read-only) from wherever in the run they were recorded, or None."""
@@ -262,6 +285,20 @@ def trace_files(path: Path) -> list[Path]:
             f"{str(path)!r} was run without a trace, or nothing failed: record with --trace full, digest, or flight"
         )
     raise NotATrace(f"{str(path)!r} holds no trace: no *.trace in it, nor in its folder traces")
+
+
+def _rows_within(index: TraceIndex, life: Life, since: int, until: int | None) -> NDArray[np.int64]:
+    """The rows of what came to one incarnation and what it did, from one activation on, before another."""
+    rows = index.rows_of(life.birth.actor, Kind.DELIVERY, Kind.ANSWER, Kind.HANDLED, Kind.LATE)
+    entries = index.entries
+    chosen: NDArray[np.bool_] = entries["incarnation"][rows] == life.birth.incarnation
+    if since or until is not None:
+        numbers = entries["n"][rows]
+        chosen &= numbers >= since
+        if until is not None:
+            chosen &= numbers < until
+    found: NDArray[np.int64] = rows[chosen]
+    return found
 
 
 def _flight_number(stem: str) -> int:

@@ -1,6 +1,6 @@
 """Figures of a trace: how many, how large, how long they waited, how long handling took, how far a counter lags."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,23 +49,43 @@ class Lag:
     """The last value told."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What one file has of a tally."""
+
+    waited: NDArray[np.float64]
+    nbytes: int
+    handling: NDArray[np.float64]
+    failed: int
+
+
 def tallies(trace: RunTrace, query: Query) -> list[Tally]:
     """Return the figures of what matches `query`, the condition on fields left aside; most bytes first."""
-    groups: dict[tuple[str, str], list[tuple[TraceIndex, NDArray[np.int64]]]] = {}
+    groups: dict[tuple[str, str], list[_Part]] = {}
     first, last = np.inf, -np.inf
     for recording in trace.recordings:
         for index in recording.indexes:
             rows = query.rows(trace, index)
             if not len(rows):
                 continue
-            entries = index.entries[rows]
+            entries = index.entries
             shift = index.file.header.wall - index.file.header.monotonic
-            first, last = min(first, entries["time"][0] + shift), max(last, entries["time"][-1] + shift)
-            keys = entries["actor"].astype(np.uint64) << np.uint64(32) | entries["type"]
+            times = entries["time"]
+            first, last = min(first, times[rows[0]] + shift), max(last, times[rows[-1]] + shift)
+            keys = entries["actor"][rows].astype(np.uint64) << np.uint64(32) | entries["type"][rows]
+            endings = _endings(index, rows)
             for key in np.unique(keys):
-                actor = index.addresses[int(key) >> 32]
+                chosen = keys == key
+                own, ended = rows[chosen], endings[chosen]
+                ended = ended[ended >= 0]
+                part = _Part(
+                    waited=entries["seconds"][own],
+                    nbytes=int(entries["nbytes"][own].sum()),
+                    handling=entries["seconds"][ended],
+                    failed=int(entries["flag"][ended].sum()),
+                )
                 name = index.file.types[int(key) & 0xFFFFFFFF].name
-                groups.setdefault((actor, name), []).append((index, rows[keys == key]))
+                groups.setdefault((index.addresses[int(key) >> 32], name), []).append(part)
     seconds = max(last - first, 1e-9)
     made = [_tally(actor, name, parts, seconds) for (actor, name), parts in groups.items()]
     return sorted(made, key=lambda tally: (-tally.nbytes, tally.actor, tally.type))
@@ -99,35 +119,37 @@ def lags(trace: RunTrace, query: Query, fields: Sequence[str]) -> list[Lag]:
     return [_lag(key, values) for key, values in sorted(found.items())]
 
 
-def _tally(actor: str, name: str, parts: list[tuple[TraceIndex, NDArray[np.int64]]], seconds: float) -> Tally:
-    waited = np.concatenate([index.entries["seconds"][rows] for index, rows in parts])
-    nbytes = sum(int(index.entries["nbytes"][rows].sum()) for index, rows in parts)
-    endings = list(_endings(parts))
-    handling = np.concatenate([ending["seconds"] for ending in endings])
+def _tally(actor: str, name: str, parts: list[_Part], seconds: float) -> Tally:
+    waited = np.concatenate([part.waited for part in parts])
     return Tally(
         actor=actor,
         type=name,
         count=len(waited),
         per_second=len(waited) / seconds,
-        nbytes=nbytes,
+        nbytes=sum(part.nbytes for part in parts),
         waited=_percentiles(waited),
-        handling=_percentiles(handling),
-        failed=sum(int(ending["flag"].sum()) for ending in endings),
+        handling=_percentiles(np.concatenate([part.handling for part in parts])),
+        failed=sum(part.failed for part in parts),
     )
 
 
-def _endings(parts: list[tuple[TraceIndex, NDArray[np.int64]]]) -> Iterator[NDArray[Any]]:
-    """The entries of HANDLED that belong to the deliveries in `parts`."""
-    for index, rows in parts:
-        entries = index.entries
-        handled = entries[entries["kind"] == Kind.HANDLED]
-        yield handled[np.isin(_activation(handled), _activation(entries[rows]))]
+def _endings(index: TraceIndex, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The row of the HANDLED that belongs to each of these deliveries, or -1 where its file has none."""
+    handled = index.rows(Kind.HANDLED)
+    if not len(handled):
+        return np.full(len(rows), -1)
+    entries = index.entries
+    ended, begun = _activation(entries, handled), _activation(entries, rows)
+    order = np.argsort(ended, kind="stable")
+    places = order[np.minimum(np.searchsorted(ended, begun, sorter=order), len(order) - 1)]
+    found: NDArray[np.int64] = np.where(ended[places] == begun, handled[places], -1)
+    return found
 
 
-def _activation(entries: NDArray[Any]) -> NDArray[np.uint64]:
-    actor = entries["actor"].astype(np.uint64) << np.uint64(48)
-    incarnation = entries["incarnation"].astype(np.uint64) << np.uint64(32)
-    made: NDArray[np.uint64] = actor | incarnation | entries["n"]
+def _activation(entries: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[np.uint64]:
+    actor = entries["actor"][rows].astype(np.uint64) << np.uint64(48)
+    incarnation = entries["incarnation"][rows].astype(np.uint64) << np.uint64(32)
+    made: NDArray[np.uint64] = actor | incarnation | entries["n"][rows]
     return made
 
 

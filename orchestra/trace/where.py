@@ -9,7 +9,7 @@ message that has no such field does not match.
 
 import ast
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,8 @@ _FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "sum": np.sum,
 }
 LONGEST = 1000
+KNOWN = ("actor", "sender", "type", "n", "bytes", "waited", "incarnation")
+"""What is known of every delivery, whatever its fields are."""
 
 
 class _Absent(Exception):
@@ -83,13 +85,17 @@ class Where:
             ValuesMissing: it would have to look into an array of which only the digest was recorded.
         """
         try:
-            return bool(np.any(self._value(self._tree, values)))
+            return _true(self._value(self._tree, values))
         except _Absent:
             return False
         except ValuesMissing as error:
             raise ValuesMissing(f"--where {self.text!r}: {error}") from error
         except (TypeError, ValueError, IndexError, KeyError, ZeroDivisionError, AttributeError):
             return False  # a field of another kind than the condition is about
+
+    def may_hold(self, names: Collection[str]) -> bool:
+        """Whether it may hold for a message that has no other fields than `names`."""
+        return _may_hold(self._tree, {*names, *KNOWN})
 
     def _check(self, node: ast.AST) -> None:
         match node:
@@ -161,18 +167,38 @@ class Where:
 
     def _holds(self, node: ast.AST, values: Mapping[str, Any]) -> bool:
         try:
-            return bool(np.any(self._value(node, values)))
+            return _true(self._value(node, values))
         except _Absent:
             return False
 
     def _compared(self, left: ast.AST, ops: list[ast.cmpop], others: list[ast.expr], values: Mapping[str, Any]) -> Any:
         first = self._value(left, values)
+        if len(ops) == 1:
+            return _COMPARE[type(ops[0])](first, self._value(others[0], values))
         held: Any = True
         for op, other in zip(ops, others, strict=True):
             second = self._value(other, values)
             held = np.logical_and(held, _COMPARE[type(op)](first, second))
             first = second
         return held
+
+
+def _true(value: Any) -> bool:
+    """Whether a value holds, an array if any element of it does."""
+    return value if value is True or value is False else bool(np.any(value))
+
+
+def _may_hold(node: ast.AST, names: Collection[str]) -> bool:
+    match node:
+        case ast.BoolOp(op=ast.Or(), values=parts):
+            return any(_may_hold(part, names) for part in parts)
+        case ast.BoolOp(values=parts):
+            return all(_may_hold(part, names) for part in parts)
+    inner = list(ast.walk(node))
+    if any(isinstance(each, ast.BoolOp | ast.Not) for each in inner):
+        return True  # what is absent may count as false in there, so that the whole holds
+    called = {id(each.func) for each in inner if isinstance(each, ast.Call)}
+    return all(each.id in names for each in inner if isinstance(each, ast.Name) and id(each) not in called)
 
 
 def _usable(value: Any) -> Any:

@@ -100,6 +100,64 @@ def test_an_index_is_extended_when_the_file_has_grown(made: TraceWriter, toy: An
     made.close()
 
 
+def test_who_follows_a_run_does_not_write_its_index_all_the_time(made: TraceWriter, toy: Any) -> None:
+    path = made.paths[0]
+    kept = []
+    with TraceFile(path) as file:
+        index = TraceIndex.of(file)
+        for n in range(50, 150):
+            made.write([toy.delivery(n)])
+            file.refresh()
+            index.refresh()
+            assert index.rows(Kind.DELIVERY, "toy/a")[-1] == len(index.entries) - 1
+            kept.append(beside(path).read_bytes())
+        assert 2 <= len(set(kept)) <= 12
+        made.close()
+        file.refresh()
+        index.refresh()
+    with TraceFile(path) as file:
+        assert TraceIndex.of(file).file.closed
+        assert beside(path).read_bytes() not in kept
+
+
+def test_the_activation_that_sent_a_message_is_found(made: TraceWriter, toy: Any) -> None:
+    made.write(
+        [toy.handled(50, [[1, 0.0, 9, "toy/c", 2, None, False], [1, 0.0, 10, "toy/c", 2, None, False]], types=(2,))]
+    )
+    made.close()
+    with TraceFile(made.paths[0]) as file:
+        index = TraceIndex.of(file)
+        assert (index.sent_in("toy/a", 10), index.sent_in("toy/a", 11), index.sent_in("toy/z", 10)) == (
+            [(50, 0)],
+            [],
+            [],
+        )
+
+
+def test_an_activation_is_read_alone(made: TraceWriter, toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    made.write([toy.birth(), toy.delivery(7, [7, toy.frame(7)], kind=2)])
+    made.close()
+    with RunTrace(made.paths[0]) as trace:
+        life = trace.life("toy/a")
+        whole = {activation.n: activation for activation in trace.activations(life)}
+        looked: list[int] = []
+        monkeypatch.setattr(TraceFile, "place_at", lambda file, offset: looked.append(offset) or PLACE_AT(file, offset))
+        for n in (1, 30, 49):
+            looked.clear()
+            found = trace.activation(life, n)
+            assert found is not None
+            assert found.handled == whole[n].handled
+            assert len(looked) <= 3
+        assert [each.n for each in trace.activations(life, since=40, until=43)] == [40, 41, 42]
+        assert trace.activation(life, 50) is None
+        last = trace.activation(life)
+        assert last is not None
+        assert last.n == 49
+
+
+PLACE_AT = TraceFile.place_at
+
+
 def test_what_was_sent_is_indexed(writer: MakeWriter, toy: Any) -> None:
     made = writer()
     made.write([toy.handled(1, [[1, 0.0, 9, "toy/c", 2, None, False], [2, 0.0, 9]], types=(2,))])
