@@ -2,8 +2,11 @@
 
 from collections import Counter, deque
 
+from orchestra.flows import Flows, others_like
 from orchestra.message import Message
 
+FLOWS = 1000
+"""Pairs of sender and type that are told apart for one actor."""
 STORY = 8
 """Runs of equal deliveries that a failure tells of."""
 
@@ -25,7 +28,7 @@ class Deliveries:
         self.sender = ""
         """Whoever sent it."""
         self._begun = 0
-        self._flows: Counter[tuple[str, type[Message]]] = Counter()
+        self._flows: Flows[tuple[str, type[Message]]] = Flows(FLOWS)
         self._recent: deque[tuple[str, type[Message], int]] = deque(maxlen=STORY)
 
     def turn(self, kind: type[Message], sender: str) -> None:
@@ -36,7 +39,7 @@ class Deliveries:
 
     def flows(self) -> Counter[tuple[str, type[Message]]]:
         """Return how many messages came, by sender and type."""
-        flows = self._flows.copy()
+        flows = self._flows.counted()
         if self.kind is not None and self.count > self._begun:
             flows[self.sender, self.kind] += self.count - self._begun
         return flows
@@ -56,6 +59,6 @@ class Deliveries:
     def _end_run(self) -> None:
         count = self.count - self._begun
         if self.kind is not None and count:
-            self._flows[self.sender, self.kind] += count
+            self._flows.add((self.sender, self.kind), count, (others_like(self.sender), self.kind))
             self._recent.append((self.sender, self.kind, count))
         self._begun = self.count

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 
 NONCE = 32
 PROOF_SECONDS = 5.0
+LONGEST_NODE = 128
+"""Characters of the name of a node: others remember it."""
+LONGEST_ID = 64
+"""Bytes of an incarnation, or of the name of a session."""
 REFUSAL = 500
 """Characters of a refusal."""
 
@@ -74,14 +78,16 @@ class Hello:
             case {
                 "node": str(node),
                 "listening": str(),
-                "incarnation": bytes(),
+                "incarnation": bytes(incarnation),
                 "session": bytes(session),
                 "attempt": int(attempt),
                 "resumes": bool(),
                 "received": int(received),
-                "after": bytes(),
+                "after": bytes(after),
                 "types": list(),
             } if node and session and attempt >= 0 and received >= 0 and len(said) == len(cls.__slots__):
+                if len(node) > LONGEST_NODE or max(map(len, (incarnation, session, after))) > LONGEST_ID:
+                    raise DecodeError("its names are too long")
                 return cls(**said)
         raise DecodeError("this is no hello")
 

@@ -4,7 +4,6 @@ import asyncio
 import functools
 import os
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -29,6 +28,8 @@ from orchestra.errors import (
     Unreachable,
     UsageError,
 )
+from orchestra.flows import OTHERS, Flows, others_like
+from orchestra.handshake import LONGEST_NODE
 from orchestra.life import STOPPED
 from orchestra.mailbox import Mailbox
 from orchestra.message import Lane, Message, Request
@@ -58,6 +59,9 @@ from orchestra.transport.frames import Limits
 P = ParamSpec("P")
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
+
+PAST_FLOWS = 10_000
+"""Flows to actors that are gone that a node tells apart."""
 
 
 class Node:
@@ -103,6 +107,8 @@ class Node:
         shared_memory: int | None = None,
     ) -> None:
         self.name = check_name(name, "a node")
+        if len(name) > LONGEST_NODE:
+            raise UsageError(f"the name of a node has at most {LONGEST_NODE} characters; this one has {len(name)}")
         self.entropy = entropy
         self.recorder = recorder
         self.secret = secret if secret is not None else entropy(32)
@@ -136,7 +142,7 @@ class Node:
         self._failures: list[Exception] = []
         self._executor = executor
         self._dead_letters = DeadLetters()
-        self._past_flows: Counter[tuple[str, str, str]] = Counter()
+        self._past_flows: Flows[tuple[str, str, str]] = Flows(PAST_FLOWS)
         self._outside = _Outside(self)
 
     # Its life
@@ -295,7 +301,8 @@ class Node:
         """Take note that `cell` is gone."""
         self.cells.pop(cell.address, None)
         for (sender, kind), count in cell.delivered.flows().items():
-            self._past_flows[sender, kind.__name__, cell.address] += count
+            others = (others_like(sender), kind.__name__, OTHERS)
+            self._past_flows.add((sender, kind.__name__, cell.address), count, others)
         for watcher in sorted(watchers):
             self.tell_terminated(watcher, cell.address, reason)
 
@@ -316,7 +323,7 @@ class Node:
 
     def statistics(self) -> NodeStatistics:
         """Return how this node is doing."""
-        flows = Counter(self._past_flows)
+        flows = self._past_flows.counted()
         for cell in self.cells.values():
             for (sender, kind), count in cell.delivered.flows().items():
                 flows[sender, kind.__name__, cell.address] += count

@@ -12,6 +12,7 @@ from orchestra.link import Link
 from orchestra.message import Message
 from orchestra.outbound import Outbound
 from orchestra.ref import Ref
+from orchestra.refusals import Refusals
 from orchestra.system import LinkStatistics, LookupMsg, WatchMsg
 from orchestra.transport.base import Connection, Listener
 from orchestra.transport.registry import transport_for
@@ -41,6 +42,9 @@ GOODBYE_S = 2.0
 """How long a node that stops waits until its peers have all that it sent them."""
 WAYS = 4096
 """Addresses for which it is remembered by which link they are reached."""
+ENDED = 4096
+"""Peers of which the last session that has ended is remembered: names come from peers. Live sessions do not depend on
+it. A peer whose session is forgotten, and that takes it for alive itself, is dialled again until it has heard so."""
 MAX_UNPROVEN = 64
 """Connections that have not proved themselves yet; one more is turned away."""
 
@@ -95,10 +99,11 @@ class Peers:
         self._sessions: dict[bytes, Link] = {}
         """The same links, by the names of their sessions."""
         self._ended: dict[str, bytes] = {}
-        """The last session with each peer that has ended."""
+        """The last session with each peer that has ended, the newest last."""
         self._dials: dict[str, _Dial] = {}
         """The sessions that this node tries to begin, by the name of the peer."""
         self._handshakes: dict[Handshake, None] = {}
+        self._refusals = Refusals(node.log)
         self._connecting: dict[str, asyncio.Task[Link]] = {}
         self._repairs: dict[Link, asyncio.Task[None]] = {}
         self._listener: Listener | None = None
@@ -153,6 +158,7 @@ class Peers:
         if self._listener is not None:
             await self._listener.close()
             self._listener = None
+        self._refusals.sum_up(self._node.clock.monotonic(), finally_=True)
 
     # Links
 
@@ -242,6 +248,9 @@ class Peers:
         if self._sessions.get(link.session) is link:
             del self._sessions[link.session]
             if not is_guest(link.peer):
+                self._ended.pop(link.peer, None)
+                if len(self._ended) >= ENDED:
+                    del self._ended[next(iter(self._ended))]
                 self._ended[link.peer] = link.session
         if self._links.get(link.peer) is not link:
             return
@@ -298,7 +307,8 @@ class Peers:
 
     def _accept(self, connection: Connection) -> None:
         if len(self._handshakes) >= MAX_UNPROVEN:
-            self._node.log.warning("too many connections that have not proved themselves", peer=connection.peer)
+            event = "too many connections that have not proved themselves"
+            self._refusals.tell(self._node.clock.monotonic(), event, f"{connection.peer} is one too many")
             connection.abort(HandshakeError("too many unproven connections"))
             return
         handshake = Handshake(self._node, connection, admit=self._admit, over=self._handshake_over)
@@ -307,7 +317,7 @@ class Peers:
     def _handshake_over(self, handshake: Handshake, error: Exception | None) -> None:
         self._handshakes.pop(handshake, None)
         if isinstance(error, HandshakeError):
-            self._node.log.warning("connection refused", reason=str(error))
+            self._refusals.tell(self._node.clock.monotonic(), "connection refused", str(error))
 
     def _admit(self, hello: Hello) -> "Link | asyncio.Future[None]":
         """Return the link that a dialer's hello is for, ready for a new connection; or what that depends on.
@@ -467,6 +477,7 @@ class Peers:
             due = self._node.loop.time() + HEARTBEAT_S
             await asyncio.sleep(HEARTBEAT_S)
             self._lags.append(max(0.0, self._node.loop.time() - due))
+            self._refusals.sum_up(self._node.clock.monotonic())
             for link in list(self._sessions.values()):
                 link.missed_beats += 1
                 if not link.connected:

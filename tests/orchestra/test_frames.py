@@ -65,9 +65,8 @@ def test_a_frame_that_comes_by_itself_needs_no_more_than_a_look() -> None:
     assert look(one) is None
     assert look(one[:10]) is None
     assert not list(reader.received(10))
-    buffer = reader.get_buffer()
-    buffer[:10] = one[10:]
-    assert reader.sole(10) is None, "the bytes before it belong to it"
+    reader.get_buffer()[:20] = one[10:] + one[:10]
+    assert reader.sole(20) is None, "as long as a frame, but two halves"
 
 
 def sketched(frames: Sequence[Frame]) -> list[Sketch]:

@@ -1,0 +1,230 @@
+"""What a node remembers of names that members of its run make up, and says of connections it refused, has an end."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from orchestra import Message, Node, UsageError
+from orchestra.deliveries import Deliveries
+from orchestra.errors import DecodeError
+from orchestra.flows import LONGEST, Flows, others_like
+from orchestra.handshake import LONGEST_ID, LONGEST_NODE, Hello
+from orchestra.log import get
+from orchestra.refusals import INTERVAL_S, SAID, Refusals
+from orchestra.testing import Probe, settle
+from orchestra.transport.registry import transport_for
+
+Run = Callable[..., Any]
+
+
+class NoteMsg(Message):
+    n: int
+
+
+# Flows
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.sampled_from("ab"), st.integers(1, 9))), st.integers(0, 10))
+def test_flows_are_few_and_miss_no_message(told: list[tuple[int, str, int]], most: int) -> None:
+    flows: Flows[tuple[str, str]] = Flows(most)
+    for sender, kind, count in told:
+        flows.add((f"node/{sender}", kind), count, ("others", kind))
+    counted = flows.counted()
+    for kind in "ab":
+        assert sum(n for (_, k), n in counted.items() if k == kind) == sum(n for _, k, n in told if k == kind)
+    apart = Counter(flow for flow in counted if flow[0] != "others")
+    assert len(apart) <= most
+    assert len(flows) <= most + 2
+
+
+def test_what_is_told_apart_stays_so_and_names_longer_than_any_do_not() -> None:
+    flows: Flows[tuple[str, str]] = Flows(3)
+    for sender in ("b" * (LONGEST + 1), "a/x", "a/y", "a/z", "a/x"):
+        flows.add((sender, "k"), 1, (others_like(sender), "k"))
+    assert flows.counted() == {("a/x", "k"): 2, ("a/y", "k"): 1, ("others", "k"): 2}
+
+
+def test_guests_are_no_part_of_the_run_among_the_others_neither() -> None:
+    assert others_like("guest-17/outside") == "guest-others"
+    assert others_like("worker/a") == "others"
+
+
+def test_an_actor_tells_so_many_senders_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestra.deliveries.FLOWS", 10)
+    delivered = Deliveries()
+    for n in range(1000):
+        delivered.turn(NoteMsg, f"liar/{n}")
+        delivered.count += 2
+    delivered.turn(NoteMsg, "liar/1000")
+    assert len(delivered._flows) == 11
+    assert delivered.flows()["others", NoteMsg] == 2 * 990
+    assert delivered.flows().total() == delivered.count == 2000
+
+
+def test_a_member_that_makes_up_senders_fills_no_table(
+    run: Run, address_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestra.deliveries.FLOWS", 20)
+
+    async def main() -> None:
+        async with (
+            Node("root", listen=address_of("memory")).running() as root,
+            Node("leaf", join=root.listening, secret=root.secret).running() as leaf,
+        ):
+            probe = Probe(NoteMsg)
+            probe.start(root, "probe")
+            link = leaf.peers.find("root")
+            assert link is not None
+            for n in range(200):
+                link.outbound.post(f"leaf/nobody-{n}", "root/probe", NoteMsg(n=n))
+            assert len(await probe.heard(NoteMsg, 200)) == 200
+            flows = [flow for flow in root.statistics().flows if flow.recipient == "root/probe"]
+            assert len(flows) <= 22
+            assert sum(flow.count for flow in flows) == 200
+            assert {flow.sender for flow in flows} >= {"leaf/nobody-0", "others"}
+
+    run(main())
+
+
+def test_of_actors_that_are_gone_so_many_flows_are_told_apart(
+    run: Run, address_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestra.node.PAST_FLOWS", 10)
+
+    async def main() -> None:
+        async with Node("root", listen=address_of("memory")).running() as root:
+            for n in range(50):
+                there = Probe(NoteMsg).start(root, f"probe-{n}")
+                await there.tell(NoteMsg(n=n))
+                await settle(root)
+                await root.stop_cell(root.cell(there.address))
+            assert len(root._past_flows) <= 10 + 2  # one for each type: of notes, and of what stops an actor
+            notes = [flow for flow in root.statistics().flows if flow.type == "NoteMsg"]
+            assert sum(flow.count for flow in notes) == 50
+            assert any(flow.recipient == flow.sender == "others" for flow in notes)
+
+    run(main())
+
+
+# Sessions that have ended
+
+
+def test_ended_sessions_are_forgotten_the_oldest_first_and_live_ones_go_on(
+    run: Run, address_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestra.peers.ENDED", 3)
+
+    async def main() -> None:
+        async with (
+            Node("root", listen=address_of("memory")).running() as root,
+            Node("steady", listen=address_of("memory"), join=root.listening, secret=root.secret).running() as steady,
+        ):
+            probe = Probe(NoteMsg)
+            probe.start(root, "probe")
+            link = root.peers.find("steady")
+            for n, name in enumerate([*"abcdefa", *"bcda"]):
+                await steady.ref("root/probe").tell(NoteMsg(n=2 * n))
+                async with Node(name, join=root.listening, secret=root.secret).running() as leaf:
+                    await leaf.ref("root/probe").tell(NoteMsg(n=2 * n + 1))
+                await settle(root, steady)
+                assert len(root.peers._ended) <= 3
+                assert list(root.peers._ended)[-1] == name
+            assert list(root.peers._ended) == ["c", "d", "a"]
+            heard = [message.n for message in await probe.heard(NoteMsg, 22)]
+            assert sorted(heard) == list(range(22)), "all once"
+            assert heard[::2] == sorted(heard[::2]), "in order"
+            assert root.peers.find("steady") is link, "the live session is the one it was"
+
+    run(main())
+
+
+def test_names_that_are_remembered_are_short() -> None:
+    said: dict[str, Any] = {
+        "node": "a",
+        "listening": "",
+        "incarnation": b"i",
+        "session": b"s",
+        "attempt": 1,
+        "resumes": False,
+        "received": 0,
+        "after": b"",
+        "types": [],
+    }
+    for name, longest in (("node", LONGEST_NODE), ("incarnation", LONGEST_ID), ("session", LONGEST_ID)):
+        unit: Any = "a" if name == "node" else b"a"
+        assert Hello.unpack(Hello(**{**said, name: unit * longest}).pack())
+        with pytest.raises(DecodeError, match="its names are too long"):
+            Hello.unpack(Hello(**{**said, name: unit * (longest + 1)}).pack())
+    with pytest.raises(UsageError, match="the name of a node has at most 128 characters; this one has 129"):
+        Node("a" * (LONGEST_NODE + 1))
+
+
+# Refusals
+
+
+def test_the_first_refusals_are_told_and_the_others_counted() -> None:
+    with capture_logs() as lines:
+        refusals = Refusals(get())
+        for n in range(SAID + 100):
+            refusals.tell(50.0 + n / 100, "connection refused", f"reason {n}")
+        assert [line["reason"] for line in lines] == [f"reason {n}" for n in range(SAID)]
+        del lines[:]
+        refusals.sum_up(50.0 + INTERVAL_S - 0.1)
+        assert lines == []
+        refusals.sum_up(50.0 + INTERVAL_S)
+        (line,) = lines
+        assert (line["event"], line["count"], line["last"]) == ("more connections refused", 100, f"reason {SAID + 99}")
+        refusals.sum_up(50.0 + 5 * INTERVAL_S)
+        assert len(lines) == 1, "what was told is told once"
+        refusals.tell(200.0, "connection refused", "another")
+        assert lines[-1]["reason"] == "another"
+
+
+def test_an_interval_of_few_refusals_has_nothing_to_sum_up() -> None:
+    with capture_logs() as lines:
+        refusals = Refusals(get())
+        refusals.sum_up(0.0)
+        for n in range(20):
+            refusals.tell(n * INTERVAL_S, "connection refused", "again")
+        refusals.sum_up(1000.0, finally_=True)
+    assert [line["event"] for line in lines] == ["connection refused"] * 20
+
+
+def test_a_door_that_is_knocked_at_all_the_time_fills_no_log(run: Run, address_of: Any) -> None:
+    async def main() -> None:
+        async with Node("root", listen=address_of("memory")).running() as root:
+            for _ in range(20 * SAID):
+                connection = await transport_for(root.listening).dial(root.listening)
+                connection.send([b"GET / HTTP/1.1\r\n\r\n"])
+                await asyncio.sleep(0)
+            while root.peers._handshakes:  # noqa: ASYNC110  (they end by themselves)
+                await asyncio.sleep(0)
+
+    with capture_logs() as lines:
+        run(main())
+    refused = [line for line in lines if "refused" in line["event"] and line["log_level"] == "warning"]
+    assert [line["event"] for line in refused] == ["connection refused"] * SAID + ["more connections refused"]
+    assert refused[-1]["count"] == 19 * SAID
+
+
+def test_the_heart_sums_up_what_nobody_asks_for(run: Run, address_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestra.peers.HEARTBEAT_S", 0.01)
+    monkeypatch.setattr("orchestra.refusals.INTERVAL_S", 0.02)
+
+    async def main() -> None:
+        async with Node("root", listen=address_of("memory")).running() as root:
+            for n in range(SAID + 3):
+                root.peers._refusals.tell(root.clock.monotonic(), "connection refused", f"reason {n}")
+            async with asyncio.timeout(10):
+                while lines[-1]["event"] != "more connections refused":  # noqa: ASYNC110  (the heart beats)
+                    await asyncio.sleep(0)
+
+    with capture_logs() as lines:
+        run(main())
+    assert [line["count"] for line in lines if "count" in line] == [3]
