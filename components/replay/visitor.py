@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -96,12 +97,15 @@ class Visitor:
             NameTaken: there is a client of this name.
             InvalidExperience: the server has another layout than the one before.
         """
-        self.wakes, self._news, self._known = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._may_go: asyncio.Future[Outbox] = asyncio.get_running_loop().create_future()
+        self.begin()
         await self.search.run(background, lambda within: self._visit(background, within))
 
+    def begin(self) -> None:
+        """Make ready, on the loop that all of it belongs to."""
+        self.wakes, self._news, self._known = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._may_go: asyncio.Future[Outbox] = asyncio.get_running_loop().create_future()
+
     async def _visit(self, background: Background, within: float) -> None:
-        """Connect, and stay until the connection is lost or the client is closed."""
         node = Node(
             f"{self.name}-{secrets.token_hex(4)}",
             listen=self._listen,
@@ -109,37 +113,49 @@ class Visitor:
             secret=self._secret,
         )
         async with asyncio.timeout(within) as limit, node.running():
-            desk = node.ref(f"{node.root}/{DESK}")
-            self.me = node.spawn(AGENT, Agent, self)
-            welcome = await desk.ask(EnterMsg(client=self.name, agent=self.me))
-            if isinstance(welcome, RefusedMsg):
-                welcome.throw()
-            limit.reschedule(None)
-            layout = layout_from_plain(welcome.layout)
-            if not self.search.connections:
-                self._layout = layout
-                background.ready(layout)
-            elif layout != self._layout:
-                raise InvalidExperience(f"layout: expected the one from before, {self._layout}, got {layout}")
-            self.search.connections += 1
-            for topic in self.subscriptions:
-                await desk.ask(SubscribeMsg(topic=topic, agent=self.me))
-            self.desk = desk
-            try:
-                await first_of(
-                    background.closing.wait(),
-                    root_lost(node),
-                    self._push(desk, paced=welcome.paced),
-                    self._tell(desk),
-                )
-            finally:
-                self.desk = None
-            if background.closing.is_set():
-                with suppress(OrchestraError, TimeoutError):
-                    async with asyncio.timeout(GOODBYE_S):
-                        await desk.ask(LeaveMsg(client=self.name))
-            else:
-                self.search.why = node.stop_requested.result()
+            await self.stay(node, background.closing, background.ready, lambda: limit.reschedule(None))
+
+    async def stay(
+        self,
+        node: Node,
+        closing: asyncio.Event,
+        ready: Callable[[AnyLayout], None],
+        welcomed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Enter, and stay until the connection is lost or the client is closed.
+
+        Args:
+            node: which has joined the server's.
+            closing: set when the client is closed.
+            ready: called with the layout when there is one for the first time.
+            welcomed: called when the server has let it in.
+        """
+        desk = node.ref(f"{node.root}/{DESK}")
+        self.me = node.spawn(AGENT, Agent, self)
+        welcome = await desk.ask(EnterMsg(client=self.name, agent=self.me))
+        if isinstance(welcome, RefusedMsg):
+            welcome.throw()
+        welcomed()
+        layout = layout_from_plain(welcome.layout)
+        if not self.search.connections:
+            self._layout = layout
+            ready(layout)
+        elif layout != self._layout:
+            raise InvalidExperience(f"layout: expected the one from before, {self._layout}, got {layout}")
+        self.search.connections += 1
+        for topic in self.subscriptions:
+            await desk.ask(SubscribeMsg(topic=topic, agent=self.me))
+        self.desk = desk
+        try:
+            await first_of(closing.wait(), root_lost(node), self._push(desk, paced=welcome.paced), self._tell(desk))
+        finally:
+            self.desk = None
+        if closing.is_set():
+            with suppress(OrchestraError, TimeoutError):
+                async with asyncio.timeout(GOODBYE_S):
+                    await desk.ask(LeaveMsg(client=self.name))
+        else:
+            self.search.why = node.stop_requested.result()
 
     async def go(self, memory: Memory | None, outbox: Outbox) -> None:
         """Begin to insert what is put into `outbox`, into `memory` if it is kept here."""
