@@ -9,11 +9,11 @@ checked, and for priorities a running sum over all rows, made anew for each batc
 environments, one row for each; TorchRL's priorities need an extension that is built for one version of torch.
 
 W2: episodes of 8m, 120 steps of 8 agents, about 400 KB each, whole. The floor is `np.take` of episodes that lie as one
-piece of bytes each, into memory that is there already: one batch, which the cache may hold, so `slabs` is 1 too, but
-for the line that says 2, which is what a user gets. Across processes, batches of 32 are asked for by one byte over a
-unix socket: the floor is a server that sends the same bytes over and over; this package's server sends where a batch
-lies in shared memory, and gathers the next one meanwhile. Then the client has it; what copying it once more takes is a
-line of its own.
+piece of bytes each, into memory that is there already: one batch, which the cache may hold, so `slabs` is 1 too. Of the
+two that a user gets it holds less; so that line has `np.take` into two in turn beside. Across processes, batches of 32
+are asked for by one byte over a unix socket: the floor is a server that sends the same bytes over and over; this
+package's server sends where a batch lies in shared memory, and gathers the next one meanwhile. Then the client has it;
+what copying it once more takes is a line of its own.
 
 Rounds alternate, so that what else the machine does falls on all; figures are medians over rounds, and ratios are
 medians of ratios within a round.
@@ -27,6 +27,8 @@ import struct
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from importlib.metadata import version
+from itertools import cycle
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -300,6 +302,7 @@ def episode_jobs(capacity: int, rng: np.random.Generator) -> tuple[dict[str, Job
     blob, out = np.ones((capacity, each), np.uint8), np.empty((EPISODES, each), np.uint8)
     raw, shared = Server(serve_bytes, out.nbytes), Server(serve_shared, capacity, out.nbytes)
     arena = SharedArena.receive(shared.end)
+    outs = cycle([out, np.zeros_like(out)])
     received, copies = np.empty(out.nbytes, np.uint8), np.empty(out.nbytes, np.uint8)
 
     def insert_floor() -> None:
@@ -307,6 +310,9 @@ def episode_jobs(capacity: int, rng: np.random.Generator) -> tuple[dict[str, Job
 
     def sample_floor() -> None:
         blob.take(rng.choice(capacity, EPISODES, replace=False), axis=0, out=out, mode="clip")
+
+    def sample_floor_of_two() -> None:
+        blob.take(rng.choice(capacity, EPISODES, replace=False), axis=0, out=next(outs), mode="clip")
 
     def ask_raw() -> None:
         raw.end.send(b"?")
@@ -329,7 +335,11 @@ def episode_jobs(capacity: int, rng: np.random.Generator) -> tuple[dict[str, Job
     jobs: dict[str, Jobs] = {
         "insert an episode": {"floor": insert_floor, "this package": lambda: replay.insert(**one)},
         "sample 32": {"floor": sample_floor, "this package": lambda: replay.sample(EPISODES, rng)},
-        "sample 32, slabs=2": {"floor": sample_floor, "this package": lambda: doubled.sample(EPISODES, rng)},
+        "sample 32, slabs=2": {
+            "floor": sample_floor,
+            "floor of two": sample_floor_of_two,
+            "this package": lambda: doubled.sample(EPISODES, rng),
+        },
         "shared memory, 32": {"floor": sample_floor, "this package": ask_shared},
         "shared memory and a copy, 32": {"floor": sample_floor, "this package": ask_and_copy},
         "unix socket, raw, 32": {"floor": sample_floor, "raw socket": ask_raw},
@@ -411,6 +421,7 @@ def main() -> None:
         for name, make in PEERS.items():
             try:
                 sides[name] = make(args.capacity, rng, priorities)
+                print(f"{name} {version(name.lower())}")
             except ImportError as error:
                 print(f"{name} is left out: {error}", file=sys.stderr)
         jobs = {job: {side: run[job] for side, run in sides.items() if job in run} for job in sides["this package"]}
@@ -426,7 +437,10 @@ def main() -> None:
 
     if args.only != "W1":
         jobs, servers = episode_jobs(args.episodes, rng)
-        show(measure(jobs, args.rounds, args.seconds), "floor", "W2, per second")
+        figures = measure(jobs, args.rounds, args.seconds)
+        show(figures, "floor", "W2, per second")
+        doubled, of_two = (figures["sample 32, slabs=2", side] for side in ("this package", "floor of two"))
+        print(f"sample 32, slabs=2: {ratio(doubled, of_two):.2f} of np.take into two in turn")
         for server in servers:
             server.close()
 
