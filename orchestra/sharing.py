@@ -212,7 +212,9 @@ class Sharing:
             else:
                 loop.call_soon_threadsafe(self._tell)
         except RuntimeError:
-            self._gone.clear()  # the loop is closed, so nobody is there to be told
+            if not loop.is_closed():
+                raise
+            self._gone.clear()  # nobody is there to be told
 
     def _tell(self) -> None:
         """Give back what nobody looked at when this turn of the loop came."""

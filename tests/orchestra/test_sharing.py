@@ -202,9 +202,23 @@ def test_what_nobody_looks_at_any_more_is_used_again_from_whichever_thread(run: 
                 await asyncio.sleep(0)
             assert memory(leaf).memory_held_bytes == 2 * LEAST  # views of them are left
             assert [int(part[0]) for part in last] == [1, 2]
+            asyncio.get_running_loop().set_debug(True)  # so that it minds who calls it
             thread = threading.Thread(target=last.clear)
             thread.start()
             thread.join()
+            await until(lambda: memory(leaf).memory_held_bytes == 0)
+
+    run(main())
+
+
+def test_an_actor_that_waits_for_the_next_message_keeps_nothing_of_the_last(run: Run, address_of: AddressOf) -> None:
+    async def main() -> None:
+        async with pair(address_of("tcp")) as (root, leaf):
+            root.spawn("keeper", Keeper, [], 0)
+            there = leaf.ref("root/keeper")
+            await shared(leaf, there)
+            await there.tell(filled(0, LEAST))
+            assert memory(leaf).memory_held_bytes >= LEAST
             await until(lambda: memory(leaf).memory_held_bytes == 0)
 
     run(main())
