@@ -250,7 +250,7 @@ class Coma(RecurrentPolicy):
         departs = torch.from_numpy(packing.departs).to(self._device)
         with torch.no_grad():
             # In its last frame nothing was done; a cut episode goes on with what is most probable there.
-            frame_actions = self._logits(inputs).masked_fill(~available, -torch.inf).argmax(2)
+            frame_actions = self.agent.values(inputs).masked_fill(~available, -torch.inf).argmax(2)
             frame_actions[departs] = actions
             values = self.target_critic(state, obs, frame_actions, last_actions)
             taken = values.gather(2, frame_actions.unsqueeze(2)).squeeze(2).numpy(force=True)
@@ -273,7 +273,7 @@ class Coma(RecurrentPolicy):
 
     def chances(self, data: Counterfactuals, epsilon: float) -> Tensor:
         """Return the probability of each action at each step (N, A, U), exploration included."""
-        logits = self._logits(data.inputs)[data.departs]
+        logits = self.agent.values(data.inputs)[data.departs]
         softmax = logits.masked_fill(~data.available, -torch.inf).softmax(2)
         uniform = data.available.to(self._dtype) / data.available.sum(2, keepdim=True)
         return (1.0 - epsilon) * softmax + epsilon * uniform
@@ -312,8 +312,3 @@ class Coma(RecurrentPolicy):
             if (self.critic_updates + made + 1) % self.target_update_interval == 0:
                 self.update_targets()
         return values, total, largest
-
-    def _logits(self, inputs: AgentInputs) -> Tensor:
-        """Return what the actors say of each action in every frame, (F, A, U)."""
-        logits: Tensor = self.agent.head(self.agent.unrolled(inputs))
-        return logits.view(-1, self.spec.n_agents, self.spec.n_actions)

@@ -61,24 +61,25 @@ class _Unroll(torch.autograd.Function):
         size, stops = w_h.shape[1], [0, *accumulate(blocks)]
         # Of a pass that does not go back nothing is kept but the hidden states.
         gates = scratch.take("gates", stops[-1] if goes_back else blocks[0], 4 * size, x)
-        hidden = x.new_empty(stops[-1], size) if goes_back else scratch.take("hidden", stops[-1], size, x)
+        hidden = scratch.take("hidden", stops[-1], size, x)
         of_x = scratch.take("of_x", len(x), 3 * size, x)
         w_xt, w_ht = w_x.t(), w_h.t()
         for rows in chunks(0, len(x)):
             torch.mm(x[rows], w_xt, out=of_x[rows])
         of_h = scratch.take("of_h", blocks[0], 3 * size, x).zero_()
         bias = torch.cat([b_x[: 2 * size] + b_h[: 2 * size], b_x[2 * size :], b_h[2 * size :]])
-        zeros = x.new_zeros(blocks[0], size)
         inputs = of_x.numpy(), picks.numpy(), of_h.numpy(), bias.numpy()
         outputs = hidden.numpy(), gates.numpy()
-        before, before_start = zeros.numpy(), 0
-        for t, block in enumerate(blocks):
-            start = stops[t]
+        before, before_start = x.new_zeros(blocks[0], size).numpy(), 0
+        of_steps = torch.split(hidden, list(blocks))
+        for t, (start, block) in enumerate(zip(stops, blocks, strict=False)):
             if t:
                 before, before_start = outputs[0], stops[t - 1]
-                torch.mm(hidden[before_start : before_start + block], w_ht, out=of_h[:block])
-            gates_start = start if goes_back else 0
-            kernel.step(*inputs, before, *outputs, start, block, before_start, gates_start)
+                if block < len(of_h):
+                    of_h = of_h[:block]
+                was = of_steps[t - 1]
+                torch.mm(was if block == len(was) else was[:block], w_ht, out=of_h)
+            kernel.step(*inputs, before, *outputs, start, block, before_start, start if goes_back else 0)
         ctx.save_for_backward(x, w_x, w_h, picks, hidden)
         scratch.passes += 1
         ctx.blocks, ctx.stops, ctx.scratch, ctx.gates, ctx.number = blocks, stops, scratch, gates, scratch.passes
@@ -96,16 +97,17 @@ class _Unroll(torch.autograd.Function):
         d_of_x = scratch.take("d_of_x", len(x), 3 * size, x).zero_()
         d_of_h, hidden_before = gates[:, : 3 * size], gates[:, 3 * size :]  # once a step has gone back
         carry = scratch.take("carry", blocks[0], size, x)
-        told, kept = d_hidden.contiguous().numpy(), (d_of_x.numpy(), picks.numpy())
+        zeros = x.new_zeros(blocks[0], size)
+        back = d_hidden.contiguous().numpy(), carry.numpy()
+        states, kept = (gates.numpy(), hidden.numpy()), (d_of_x.numpy(), picks.numpy())
+        of_steps = torch.split(d_of_h, list(blocks))
         went_on = 0
-        for t in reversed(range(len(blocks))):
-            start, block = stops[t], blocks[t]
-            before, before_start = (hidden, stops[t - 1]) if t else (x.new_zeros(block, size), 0)
-            states = gates.numpy(), before.numpy()
-            kernel.step_back(told, carry.numpy(), went_on, *states, *kept, start, block, before_start)
-            if t:
-                carry[:block].addmm_(d_of_h[start : start + block], w_h)
+        for t in range(len(blocks) - 1, 0, -1):
+            block = blocks[t]
+            kernel.step_back(*back, went_on, *states, *kept, stops[t], block, stops[t - 1])
+            (carry if block == len(carry) else carry[:block]).addmm_(of_steps[t], w_h)
             went_on = block
+        kernel.step_back(*back, went_on, states[0], zeros.numpy(), *kept, 0, blocks[0], 0)
         d_x = scratch.take("d_x", *x.shape, x)
         d_w_x, d_w_h = torch.zeros_like(w_x), torch.zeros_like(w_h)
         for rows in chunks(0, len(x)):
@@ -121,8 +123,8 @@ class _Unroll(torch.autograd.Function):
 def unroll(gru: nn.GRU, x: Tensor, picks: Tensor, blocks: Sequence[int], scratch: Scratch) -> Tensor:
     """Run `gru` from a hidden state of zeros over the packed rows `x[picks]`; return all its hidden states (R, H).
 
-    Without gradients, what is returned lies in the memory of `scratch`, and is there until the next call with it. The
-    backward pass must come before that too, and only once, or it raises `RuntimeError`.
+    What is returned lies in the memory of `scratch`, and is there until the next call with it. The backward pass must
+    come before that too, and only once, or it raises `RuntimeError`.
 
     Args:
         gru: one layer.

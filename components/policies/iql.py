@@ -250,9 +250,7 @@ class Iql(RecurrentPolicy):
 
     def values(self, agent: RecurrentAgent, steps: PackedSteps) -> Tensor:
         """Return what `agent` says of each action in every frame, (F, A, U): whole episodes in one unroll."""
-        hidden = agent.unrolled(steps.inputs)
-        q: Tensor = agent.head(hidden).view(-1, self.spec.n_agents, self.spec.n_actions)
-        return q
+        return agent.values(steps.inputs)
 
     def targets(self, value_tp1: Tensor, batch: EpisodeBatch, steps: PackedSteps) -> Tensor:
         """Return what is regressed on, (N, M), of `value_tp1` (N, M): the value of the frame that a step arrives at."""

@@ -4,7 +4,8 @@ All take float32 and float64. Products of matrices stay torch's. The first call 
 seconds, once on a machine; `compile_all` does so before anyone waits. There is no fast-math but for fused
 multiply-adds: NaN stays NaN.
 
-Sizes: R rows, L living rows, P pairs of last action and agent, A agents, O observation size, H hidden units.
+Sizes: R rows, L living rows, P pairs of last action and agent, A agents, O observation size, H hidden units, N steps, M
+units of the mixing layer.
 """
 
 import math
@@ -26,6 +27,12 @@ _ZERO, _ONE, _TWO = np.float32(0.0), np.float32(1.0), np.float32(2.0)
 
 def _compiled(function: _F) -> _F:
     return cast("_F", numba.njit(cache=True, nogil=True, **_OPTIONS)(function))
+
+
+def _compiled_sums(function: _F) -> _F:
+    """Compile so that sums may be taken in any order, several terms at once."""
+    options = _OPTIONS | {"fastmath": {"contract", "reassoc"}}
+    return cast("_F", numba.njit(cache=True, nogil=True, **options)(function))
 
 
 def exponential(x: Any) -> Any:
@@ -233,6 +240,83 @@ def step_back(
             d_x[2 * size + j] += d_n
 
 
+@_compiled_sums
+def mix(q: Floats, first: Floats, w_1: Floats, w_2: Floats, v: Floats, mixed: Floats, total: Floats) -> None:
+    """Mix as `MonotonicMixer` does: total = |w_2| · ELU(|W_1| q + b_1) + v · relu(for v).
+
+    Args:
+        q: (N, A).
+        first: (N, …, M, M), what the state's first layer says, b_1 last and what v is made of before it.
+        w_1: (N, A * M).
+        w_2: (N, M).
+        v: (M,).
+        mixed: (N, M), filled with the ELU.
+        total: (N, 1), filled.
+    """
+    n_agents, embed = q.shape[1], w_2.shape[1]
+    at_b = first.shape[1] - embed
+    at_v = at_b - embed
+    for i in range(len(q)):
+        said, weights, last, out = first[i], w_1[i], w_2[i], mixed[i]
+        for j in range(embed):
+            out[j] = said[at_b + j]
+        for a in range(n_agents):
+            for j in range(embed):
+                out[j] += abs(weights[a * embed + j]) * q[i, a]
+        for j in range(embed):
+            below = exponential(out[j]) - _ONE
+            out[j] = out[j] if out[j] > _ZERO else below
+        summed = _ZERO * v[0]
+        for j in range(embed):
+            summed += abs(last[j]) * out[j] + said[at_v + j] * v[j]
+        total[i, 0] = summed
+
+
+@_compiled
+def _sign(x: Any) -> Any:
+    return _ONE if x > _ZERO else (-_ONE if x < _ZERO else _ZERO)
+
+
+@_compiled_sums
+def mix_back(
+    d_total: Floats,
+    q: Floats,
+    first: Floats,
+    w_1: Floats,
+    w_2: Floats,
+    v: Floats,
+    mixed: Floats,
+    d_q: Floats,
+    d_first: Floats,
+    d_w_1: Floats,
+    d_w_2: Floats,
+    d_v: Floats,
+) -> None:
+    """Go back through `mix`: fill `d_q`, `d_w_1`, `d_w_2` and the last 2 M columns of `d_first`, and add to `d_v`."""
+    n_agents, embed = q.shape[1], w_2.shape[1]
+    at_b = first.shape[1] - embed
+    at_v = at_b - embed
+    for i in range(len(q)):
+        d = d_total[i, 0]
+        said, weights, last, out = first[i], w_1[i], w_2[i], mixed[i]
+        d_said, d_weights, d_last = d_first[i], d_w_1[i], d_w_2[i]
+        for j in range(embed):
+            d_last[j] = d * out[j] * _sign(last[j])
+        for j in range(embed):
+            slope = _ONE if out[j] > _ZERO else out[j] + _ONE
+            d_said[at_b + j] = d * abs(last[j]) * slope
+        for a in range(n_agents):
+            summed = _ZERO * d
+            for j in range(embed):
+                passed, weight = d_said[at_b + j], weights[a * embed + j]
+                summed += passed * abs(weight)
+                d_weights[a * embed + j] = passed * q[i, a] * _sign(weight)
+            d_q[i, a] = summed
+        for j in range(embed):
+            d_v[j] += d * said[at_v + j]
+            d_said[at_v + j] = d * v[j] if said[at_v + j] > _ZERO else _ZERO
+
+
 def compile_all(dtype: np.dtype[np.floating[Any]]) -> None:
     """Compile everything for arrays of that type, or load it if that has been done on this machine."""
     one, four, index = np.zeros((1, 1), dtype), np.zeros((1, 4), dtype), np.zeros(1, np.int64)
@@ -243,3 +327,5 @@ def compile_all(dtype: np.dtype[np.floating[Any]]) -> None:
     rectify_back(np.zeros((2, 1), dtype), index, np.zeros((2, 1), dtype), one, one.copy())
     step(three, index, three, four[0], one, one.copy(), four, 0, 1, 0, 0)
     step_back(one, one.copy(), 0, four, one.copy(), three, index, 0, 1, 0)
+    mix(one, three, one, one, one[0], one.copy(), one.copy())
+    mix_back(one, one, three, one, one, one[0], one, one.copy(), three.copy(), one.copy(), one.copy(), one[0].copy())

@@ -9,6 +9,7 @@ from torch.nn.functional import linear, pad
 from components.envs.base import EnvSpec
 from components.policies.embed import embed
 from components.policies.gru import tanh_, unroll
+from components.policies.head import head
 from components.policies.inputs import AgentInputs
 from components.policies.scratch import Scratch
 
@@ -48,6 +49,10 @@ class RecurrentAgent(nn.Module):
         of_obs, table = self._tables()
         x = embed(inputs.obs, of_obs, inputs.pairs, table, self._scratch)
         return unroll(self.gru, x, inputs.picks, inputs.blocks, self._scratch)
+
+    def values(self, inputs: AgentInputs) -> Tensor:
+        """Return the action values of every agent in every frame of packed episodes, (F, A, U)."""
+        return head(self.head, self.unrolled(inputs)).view(-1, self.n_agents, self.n_actions)
 
     def forward(self, obs: Tensor, last_actions: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Make one step: return the action values (R, U) and the next hidden state (R, H). No gradients."""

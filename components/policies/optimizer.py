@@ -37,7 +37,7 @@ class FlatOptimizer:
         self._flat.grad = torch.zeros_like(self._flat)
         if self.kind == "rmsprop":
             return torch.optim.RMSprop([self._flat], lr=self._learning_rate, alpha=0.99, eps=1e-5)
-        return torch.optim.Adam([self._flat], lr=self._learning_rate, eps=1e-5)
+        return torch.optim.Adam([self._flat], lr=self._learning_rate, eps=1e-5, fused=True)
 
     def step(self, gradients: Sequence[Tensor], *, clip: float, what: str) -> float:
         """Make a step along `gradients`, in the order of the parameters; return their norm before it was cut.

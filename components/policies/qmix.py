@@ -7,6 +7,7 @@ from torch.nn.functional import elu
 
 from components.envs.base import EnvSpec
 from components.policies.iql import Iql, LearningOptions
+from components.policies.mixing import Mixing
 
 
 class MonotonicMixer(nn.Module):
@@ -33,7 +34,14 @@ class MonotonicMixer(nn.Module):
         self.v = nn.Linear(embed, 1)
 
     def forward(self, q: Tensor, state: Tensor) -> Tensor:
-        """Mix `q` (N, A) given `state` (N, S) to (N, 1)."""
+        """Mix `q` (N, A) given `state` (N, S) to (N, 1). On a CPU no gradient flows back to the state."""
+        if q.is_cuda:
+            return self.by_torch(q, state)
+        total: Tensor = Mixing.apply(q, state, *self.parameters())  # type: ignore[no-untyped-call]  # torch's
+        return total
+
+    def by_torch(self, q: Tensor, state: Tensor) -> Tensor:
+        """Do as `forward`, by operations of torch."""
         for_w_1, for_w_2, for_v, b_1 = self.first(state).split(self._split, dim=1)
         w_1 = self.w_1(for_w_1.relu()).abs().view(-1, self.n_agents, self.embed)
         w_2 = self.w_2(for_w_2.relu()).abs()

@@ -52,3 +52,18 @@ def test_the_mixture_is_what_its_formula_says():
 def test_a_mixer_of_no_size_is_refused(spec, keyword):
     with pytest.raises(ValueError, match="mixer_embed and hypernet_size must be at least 1"):
         Qmix(spec, **{keyword: 0})
+
+
+@settings(max_examples=30, deadline=None)
+@given(steps=st.integers(1, 6), agents=st.integers(1, 4), embed=st.integers(1, 20), seed=st.integers(0, 1000))
+def test_the_compiled_mixer_and_its_gradients_are_those_of_torch(steps, agents, embed, seed):
+    generator = torch.Generator().manual_seed(seed)
+    mixer = MonotonicMixer(agents, state_size=3, embed=embed, hypernet=5).double()
+    for p in mixer.parameters():
+        p.data.normal_(generator=generator)
+    q, state, push = (torch.randn(steps, size, dtype=torch.float64, generator=generator) for size in (agents, 3, 1))
+    wanted = [q.requires_grad_(), *mixer.parameters()]
+    ours, theirs = (
+        [total, *torch.autograd.grad(total, wanted, push)] for total in (mixer(q, state), mixer.by_torch(q, state))
+    )
+    torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
