@@ -30,7 +30,10 @@ from orchestra.trace.layout import (
 )
 from orchestra.trace.naming import MessageType
 from orchestra.trace.records import Damage, Header, Kind, Record
+from orchestra.trace.tiles import Run
 
+AHEAD = 256 << 10
+"""Bytes that are read at once where records are read one after the other."""
 _KINDS = {int(kind): kind for kind in Kind}
 _NAME = re.compile(r"(?P<node>.+)\.(?P<generation>\d+)(?P<flight>\.flight-\d+)?\.(?P<segment>\d+)\.trace")
 
@@ -116,6 +119,9 @@ class TraceFile:
         if isinstance(self._memory, mmap.mmap):
             self._memory.close()
         self._memory = mmap.mmap(self._file.fileno(), size, access=mmap.ACCESS_READ)
+        if hasattr(mmap, "MADV_RANDOM"):
+            # Records are looked up here and there: the system would read megabytes of arrays around each.
+            self._memory.madvise(mmap.MADV_RANDOM)
         return True
 
     def places(self, start: int = 0) -> Iterator[Place]:
@@ -127,7 +133,10 @@ class TraceFile:
         offset = max(start, PREAMBLE.size)
         self._damages = {at: damage for at, damage in self._damages.items() if at < offset}
         memory = self._memory
+        ahead = 0
         while offset < len(memory):
+            if offset >= ahead:
+                ahead = self._read_ahead(offset)
             place = self._place(offset)
             if place is None:
                 found = self._next_sync(offset + 1)
@@ -238,6 +247,13 @@ class TraceFile:
             reason="its header is lost",
         )
 
+    def _read_ahead(self, offset: int) -> int:
+        """Have the system read what follows `offset`; return how far."""
+        begin = offset // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
+        if isinstance(self._memory, mmap.mmap) and hasattr(mmap, "MADV_WILLNEED"):
+            self._memory.madvise(mmap.MADV_WILLNEED, begin, AHEAD)
+        return begin + AHEAD
+
     def _place(self, offset: int) -> Place | None:
         memory = self._memory
         if offset + PREFIX.size > len(memory):
@@ -296,9 +312,12 @@ class TraceFile:
     def _array(self, place: Place) -> AnyArray:
         """Return the bytes of the array at `place`: a copy, aligned, and free of the file."""
         begin = place.offset + PREFIX.size
-        if place.kind is Kind.BLOB:
-            return np.frombuffer(self._memory[begin + DIGEST_BYTES : place.end], np.uint8)
-        with memoryview(self._memory)[begin : place.end] as body:
-            runs = runs_of(body)
-        # A run beyond the end of the file comes out too short, which the digest tells.
-        return np.frombuffer(b"".join([self._memory[run.where : run.where + run.length] for run in runs]), np.uint8)
+        runs = [Run(begin + DIGEST_BYTES, place.length - DIGEST_BYTES)]
+        if place.kind is Kind.MOSAIC:
+            with memoryview(self._memory)[begin : place.end] as body:
+                runs = runs_of(body)
+        read = []
+        for run in runs:
+            self._file.seek(run.where)
+            read.append(self._file.read(run.length))  # beyond the end of the file less comes, which the digest tells
+        return np.frombuffer(b"".join(read), np.uint8)
