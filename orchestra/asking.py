@@ -101,7 +101,7 @@ class Asks:
                 self._sweep = node.clock.call_later(PATIENCE_S, self._look_through)
         try:
             if cell is not None:
-                envelope = cell.enclose(asker, request, correlation, chain)
+                envelope = cell.entrance.enclose(asker, request, correlation, chain)
                 envelope.number, envelope.clock = number, clock
                 if not cell.mailbox.put_nowait(envelope):
                     await cell.mailbox.wait_for_room(envelope)

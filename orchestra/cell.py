@@ -2,26 +2,27 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextvars import copy_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 
-from orchestra import codec, log, spawning
+from orchestra import log, spawning
 from orchestra.actor import Actor, making
 from orchestra.children import Children
 from orchestra.clock import Clock, Handle
 from orchestra.contract import contract_of
 from orchestra.deliveries import Deliveries
+from orchestra.entrance import Entrance
 from orchestra.envelope import Envelope
-from orchestra.errors import ActorFailed, ActorStopped, MailboxFull, NotUnderstood
+from orchestra.errors import ActorFailed, ActorStopped, NotUnderstood
 from orchestra.life import Halted, Life
 from orchestra.mailbox import Mailbox
-from orchestra.message import FLAT, Lane, Message, Request, isolated, size_of
+from orchestra.message import Lane, Message, Request
 from orchestra.ref import Ref, speaking
 from orchestra.requests import Requests
 from orchestra.seeding import generator_for
+from orchestra.serving import Serving
 from orchestra.system import (
     CellStatistics,
     ChildFailedMsg,
@@ -39,11 +40,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-BURST = 64
-"""Messages handled before other actors of the node get their turn."""
-
-_ELSEWHERE: tuple[Callable[[Any], Any], bool] = (print, True)
-
 
 class Cell:
     """An actor while it runs: its mailbox, its loop, its account. It is the actor's `Context`, and its `Sender`.
@@ -55,28 +51,21 @@ class Cell:
     """
 
     __slots__ = (
-        "_busy_s",
-        "_busy_since",
-        "_context",
-        "_handed_over",
-        "_handlers",
-        "_here",
-        "_message_since",
         "_neighbours",
-        "_put_told",
         "_recipe",
         "_rng",
         "_timers",
         "_watchers",
         "aborting",
+        "accept",
         "actor",
         "address",
         "children",
         "clock",
         "contract",
-        "current",
         "delivered",
         "draining",
+        "entrance",
         "kind",
         "life",
         "log",
@@ -87,6 +76,7 @@ class Cell:
         "requests",
         "resumes",
         "run_directory",
+        "serving",
         "task",
         "terminated",
         "waits",
@@ -111,13 +101,14 @@ class Cell:
         self.resumes: Path | None = node.resumes
         self.log = log.get(actor=address)
         self.mailbox = Mailbox(kind.mailbox_capacity)
-        self._put_told = self.mailbox.put_told
         self.contract = contract_of(kind)
-        self._handed_over = self.contract.handed_over
+        self.entrance = Entrance(node, address, self.contract, self.mailbox)
+        self.accept = self.entrance.accept
         self._neighbours = node.cells
         self.delivered = Deliveries()
         self.children = Children(self)
         self.requests = Requests(self)
+        self.serving = Serving(self)
         self.life = Life(self, siblings)
         self.task: asyncio.Task[None] | None = None
         self.terminated: asyncio.Future[str] = node.loop.create_future()
@@ -127,17 +118,8 @@ class Cell:
         """Whether it was asked to stop gracefully."""
         self._recipe = recipe
         self._rng: np.random.Generator | None = None
-        self._context = copy_context()
-        self._handlers: dict[type[Message], tuple[Callable[[Any], Any], bool]] = {}
-        self._here = 0
-        """Requests answered where they arrived since its task had a turn."""
-        self._busy_s = 0.0
-        self._busy_since: float | None = None
-        self._message_since = 0.0
         self.waits: set[Wait] = set()
         """What the handler that is under way waits for."""
-        self.current: Message | None = None
-        """The message that it is busy with."""
         self.aborting = False
         """Whether it does not wait for anything any longer."""
         self._watchers: set[str] = set()
@@ -259,81 +241,6 @@ class Cell:
         finally:
             self.waits.discard(wait)
 
-    # How it is spoken to
-
-    def accept(self, sender: str, message: Message) -> Awaitable[None] | None:
-        """Queue a message of this node; return what to await if there is no room yet."""
-        try:
-            weigh = self._handed_over[type(message)]
-        except KeyError:
-            pass
-        else:
-            if self._put_told((sender, message, FLAT if weigh is None else weigh(message))):
-                return None
-        return self.admit(self.enclose(sender, message))
-
-    def accept_recorded(
-        self, sender: str, message: Message, number: int, clock: int, now: float
-    ) -> Awaitable[None] | None:
-        """As `accept`, of a recorded sender: with the message's number, and when it was told by both clocks."""
-        try:
-            weigh = self._handed_over[type(message)]
-        except KeyError:
-            pass
-        else:
-            if self._put_told((sender, message, FLAT if weigh is None else weigh(message), number, now)):
-                return None
-        return self.admit(self.enclose_recorded(sender, message, number, clock, now))
-
-    def enclose_recorded(self, sender: str, message: Message, number: int, clock: int, now: float) -> Envelope:
-        """As `enclose`, of a recorded sender."""
-        envelope = self.enclose(sender, message)
-        envelope.number, envelope.clock, envelope.queued = number, clock, now
-        return envelope
-
-    def admit(self, envelope: Envelope) -> Awaitable[None] | None:
-        """Queue what `enclose` returned; return what to await if there is no room yet."""
-        mailbox = self.mailbox
-        if mailbox.closed and envelope.message.lane is not Lane.SYSTEM:
-            # As it would be if it came from another node. Who must know that an actor ends watches it.
-            self.node.dead_letter(envelope, "the actor is stopping")
-            return None
-        return None if mailbox.put_nowait(envelope) else self._queue(envelope)
-
-    async def _queue(self, envelope: Envelope) -> None:
-        try:
-            await self.mailbox.wait_for_room(envelope)
-        except ActorStopped:
-            self.node.dead_letter(envelope, "the actor stopped while its mailbox was full")
-
-    def accept_nowait(self, sender: str, message: Message) -> None:
-        """Queue a message of this node, or raise `MailboxFull`, or `ActorStopped` if this actor is stopping."""
-        self.admit_nowait(self.enclose(sender, message))
-
-    def admit_nowait(self, envelope: Envelope) -> None:
-        """Queue what `enclose` returned, or raise `MailboxFull`, or `ActorStopped` if this actor is stopping."""
-        if not self.mailbox.put_nowait(envelope):
-            raise MailboxFull(f"{self.address} has {len(self.mailbox)} messages waiting")
-
-    def enclose(self, sender: str, message: Message, correlation: int = 0, chain: tuple[str, ...] = ()) -> Envelope:
-        """Return an envelope with `message`, weighed, that shares nothing mutable with its sender.
-
-        Raises:
-            NotUnderstood: this actor does not handle it.
-        """
-        kind = type(message)
-        if kind in self._handed_over:
-            weigh = self._handed_over[kind]
-            nbytes = FLAT if weigh is None else weigh(message)
-        elif kind not in self.contract.understands:
-            raise NotUnderstood(self.contract.refusal(kind))
-        elif not kind.wire.immutable:
-            message, nbytes = codec.weighed_copy(message)
-        else:
-            message = isolated(message) if kind.wire.array_fields else message
-            nbytes = size_of(message)
-        return Envelope(self.address, sender, message, nbytes, correlation, chain)
-
     def hear_end(self, envelope: Envelope) -> None:
         """Queue a `TerminatedMsg`; that of a parent on another node is this cell's own business, and stops it."""
         if self.parent and envelope.sender == self.parent:
@@ -353,7 +260,7 @@ class Cell:
 
     def start(self) -> None:
         """Begin to run, as a task of the node."""
-        self.task = self.node.loop.create_task(self._run(), name=self.address, context=self._context)
+        self.task = self.node.loop.create_task(self._run(), name=self.address, context=self.serving.context)
         # A task that is cancelled before its first step never gets to its own `finally`.
         self.task.add_done_callback(lambda _: self._tear_down("aborted"))
 
@@ -370,18 +277,18 @@ class Cell:
     def statistics(self) -> CellStatistics:
         """Return its account so far."""
         now = self.node.clock.monotonic()
-        current = self.current
+        serving, current = self.serving, self.serving.current
         return CellStatistics(
             address=self.address,
             kind=self.kind.__name__,
             mailbox=self.mailbox.statistics(),
             handled=self.delivered.count,
             restarts=self.life.restarts,
-            busy_s=self._busy_s + (0.0 if self._busy_since is None else now - self._busy_since),
+            busy_s=serving.busy_s(now),
             state=self._state(),
             message="" if current is None else type(current).__name__,
             sender="" if current is None else self.delivered.sender,
-            for_s=0.0 if current is None else now - self._message_since,
+            for_s=0.0 if current is None else now - serving.message_since,
             waits_for=tuple(sorted(map(str, self.waits))),
             withdrawn=self.requests.withdrawn,
         )
@@ -393,7 +300,7 @@ class Cell:
             return "stopping"
         if self.waits:
             return "waiting"
-        return "idle" if self.current is None else "handling"
+        return "idle" if self.serving.current is None else "handling"
 
     def abort(self) -> None:
         """Stop at the next await."""
@@ -425,7 +332,7 @@ class Cell:
             self.life.siblings.leave(self)
         halted = None
         try:
-            await self._serve(made)
+            await self.serving.serve(made)
         except Halted as error:
             halted = error
         self.life.late += await self.children.stop()
@@ -437,118 +344,8 @@ class Cell:
         if halted is not None:
             raise halted
 
-    def answer_here(self, envelope: Envelope, kind: type[Message]) -> bool:
-        """Handle a request of type `kind` where it arrives, if the actor is idle; return whether that was done.
-
-        It is done for plain handlers, and spares the asker a turn of the loop. It is the same in all other ways:
-        nothing of the actor runs meanwhile, nothing waits in front, and others get their turn after a burst.
-        """
-        mailbox = self.mailbox
-        if self._here >= BURST or not mailbox.idle:
-            return False
-        call, is_async = self._handlers.get(kind, _ELSEWHERE)
-        if is_async:
-            return False
-        self._here += 1
-        self._context.run(self._answer_here, envelope, kind, call)
-        return True
-
-    def _answer_here(self, envelope: Envelope, kind: type[Message], call: Callable[[Any], Any]) -> None:
-        delivered = self.delivered
-        sender, message = envelope.sender, envelope.message
-        recorder = self.recorder
-        self._busy_since = self._message_since = self.node.clock.monotonic()
-        if kind is not delivered.kind or sender != delivered.sender:
-            delivered.turn(kind, sender)
-        delivered.count += 1
-        if recorder is not None:
-            recorder.delivered(envelope)
-        self.current = message
-        try:
-            self.requests.answer_at_once(envelope, call)
-        except BaseException as error:
-            # The incarnation fails where it waits, just as if it had handled this there.
-            stops = isinstance(error, StopIteration)
-            self.mailbox.fail_reader(RuntimeError(f"{kind.__name__}: {error!r}") if stops else error)
-        else:
-            if recorder is not None:
-                recorder.handled()
-            self.be_idle()
-        if envelope.origin is not None and kind.lane is not Lane.SYSTEM:  # which needs no credit
-            envelope.origin.consumed(envelope.recipient, envelope.nbytes)
-
-    async def _serve(self, actor: Actor[Any]) -> None:
-        handlers = {kind: (getattr(actor, name), is_async) for kind, (name, is_async) in self.contract.handlers.items()}
-        self._handlers = handlers
-        mailbox = self.mailbox
-        recorder = self.recorder
-        delivered = self.delivered
-        monotonic = self.node.clock.monotonic
-        loop = self.node.loop
-        burst = 0
-        message: Message | None
-        request: Envelope | None
-        self._busy_since = self._message_since = monotonic()
-        while True:
-            item = mailbox.take()
-            if item is None:
-                message = request = None  # its arrays may lie in memory that the sender waits for
-                self.be_idle()
-                if self.draining:
-                    return
-                await mailbox.news(loop)
-                burst = self._here = 0
-                self._busy_since = self._message_since = monotonic()
-                continue
-            if type(item) is tuple:
-                sender, message = item[0], item[1]
-                request = None
-            else:
-                assert isinstance(item, Envelope)
-                sender, message = item.sender, item.message
-                request = item if item.correlation else None
-            kind = type(message)
-            if kind is not delivered.kind or sender != delivered.sender:
-                delivered.turn(kind, sender)
-            delivered.count += 1
-            if recorder is not None:
-                recorder.delivered(item)
-            handler = handlers.get(kind)
-            if handler is None:
-                self._handle_system(message)
-                if recorder is not None:
-                    recorder.handled()
-                continue
-            call, is_async = handler
-            self.current = message
-            if is_async:
-                self._message_since = monotonic()  # in a plain `def` nobody can look before it is over
-            if not is_async:
-                if request is None:
-                    call(message)
-                else:
-                    self.requests.answer_at_once(request, call)
-            elif request is None:
-                await call(message)
-            else:
-                await self.requests.answer(request, call)
-            if recorder is not None:
-                recorder.handled()
-            self.current = None
-            burst += 1
-            if burst == BURST:
-                burst = 0
-                await asyncio.sleep(0)
-                self._message_since = monotonic()
-
-    def be_idle(self) -> None:
-        """Take note that no message is under way."""
-        self.current = None
-        if self._busy_since is not None:
-            self._busy_s += self.node.clock.monotonic() - self._busy_since
-            self._busy_since = None
-
-    def _handle_system(self, message: Message) -> None:
+    def handle_system(self, message: Message) -> None:
+        """Do what a message of the runtime asks for."""
         match message:
             case StopMsg(graceful=graceful):
                 self.request_stop(graceful=graceful)

@@ -106,7 +106,7 @@ class Inbound:
         envelope = Envelope(recipient, sender, message, nbytes, correlation, waiting, self._link, number, clock)
         if correlation:
             self.asked[correlation] = envelope
-        self._node.deliver(envelope, alone=True)
+        self._node.arrivals.deliver(envelope, alone=True)
 
     def answer(self, header: bytes, payload: AnyArray | None, nbytes: int) -> None:
         """Hand over the answer to a request of this node, in a frame of so many bytes.
@@ -146,12 +146,12 @@ class Inbound:
                 self._requests(way, rows, nbytes, numbers, clocks)
                 continue
             messages = codec.build_all(way.kind, rows)
-            mailbox = self._node.mailbox_for(way.recipient, way.kind)
+            mailbox = self._node.arrivals.mailbox_for(way.recipient, way.kind)
             if mailbox is None:
                 enclosed = self._enclosed(way, messages, nbytes)
                 for envelope, number, clock in zip(enclosed, numbers or repeat(0), clocks or repeat(0), strict=False):
                     envelope.number, envelope.clock = number, clock
-                    self._node.deliver(envelope)
+                    self._node.arrivals.deliver(envelope)
                 continue
             each, sender = nbytes // count, way.sender
             told: list[Told]
@@ -201,7 +201,7 @@ class Inbound:
                 envelope.chain = self._chain(chain)
             if envelope.correlation:
                 self.asked[envelope.correlation] = envelope
-            self._node.deliver(envelope)
+            self._node.arrivals.deliver(envelope)
 
     def _chain(self, chain: list[Any]) -> tuple[str, ...]:
         if not all(isinstance(address, str) for address in chain):

@@ -123,7 +123,7 @@ class Life:
     async def _outlives(self, error: Exception) -> bool:
         """Do what follows from the end of an incarnation; return whether there is another one."""
         cell = self._cell
-        cell.be_idle()
+        cell.serving.be_idle()
         # Where the others stopped first, there is nobody left to tell, and no harm done.
         harmless = cell.node.stopping and isinstance(error, Unreachable)
         if cell.recorder is not None:

@@ -208,7 +208,7 @@ class Link:
         gone = Unreachable(f"the connection to {self.peer or self.address} is lost: {error or 'closed by this side'}")
         self.outbound.end(gone)
         for envelope in self.inbound.end():
-            self._node.withdraw(envelope)
+            self._node.arrivals.withdraw(envelope)
         self.account.end()
         self.sharing.end()
         self.finished.set_result(None)
@@ -315,7 +315,7 @@ class Link:
             case Kind.CANCEL:
                 (correlation,) = self.inbound.unpack(frame, _CANCEL)
                 if (asked := self.inbound.asked.pop(correlation, None)) is not None:
-                    self._node.withdraw(asked)
+                    self._node.arrivals.withdraw(asked)
             case Kind.CREDIT:
                 self.outbound.credited(*self.inbound.unpack(frame, _CREDIT))
             case Kind.ACKNOWLEDGE:

@@ -4,7 +4,7 @@ import asyncio
 import functools
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
@@ -14,7 +14,8 @@ from typing import Any, ParamSpec, TypeVar
 import psutil
 
 from orchestra import arena, log, spawning
-from orchestra.actor import Actor, actor_class, on
+from orchestra.actor import Actor, actor_class
+from orchestra.arrivals import Arrivals
 from orchestra.asking import Asks
 from orchestra.cell import Cell
 from orchestra.children import STOP_S, Children
@@ -22,36 +23,26 @@ from orchestra.clock import Clock, RealClock
 from orchestra.dead_letters import DeadLetters
 from orchestra.directory import Directory
 from orchestra.envelope import Envelope, check_name, is_guest, node_of
-from orchestra.errors import (
-    ActorFailed,
-    NotUnderstood,
-    Unreachable,
-    UsageError,
-)
+from orchestra.errors import ActorFailed, Unreachable, UsageError
 from orchestra.flows import OTHERS, Flows, others_like
 from orchestra.handshake import LONGEST_NODE
 from orchestra.life import STOPPED
-from orchestra.mailbox import Mailbox
-from orchestra.message import Lane, Message, Request
+from orchestra.message import Message
+from orchestra.node_actors import DirectoryActor, SystemActor
 from orchestra.offload import in_thread
+from orchestra.outside import Outside
 from orchestra.peers import DIRECTORY, Peers
 from orchestra.ref import Ref
 from orchestra.system import (
     SYSTEM,
     ChildFailedMsg,
     Flow,
-    LookupMsg,
     NodeStatistics,
-    ProbeMsg,
     ProcessStatistics,
     SpawnedMsg,
     SpawnMsg,
-    StatisticsMsg,
-    StopActorMsg,
-    StopNodeMsg,
     TerminatedMsg,
     WatchMsg,
-    WindUpMsg,
 )
 from orchestra.trace.recorder import Recorder
 from orchestra.transport.frames import Limits
@@ -131,19 +122,18 @@ class Node:
         self.log = log.get(actor=f"{name}/{SYSTEM}")
         self.inline = inline
         self.asks = Asks(self)
-        self.peers = Peers(self, listen, join)
-        self._ways = self.peers.ways
         self.cells: dict[str, Cell] = {}
         """The actors that run here, by address."""
-        self._early: list[Envelope] | None = []
-        """What came before there were actors to take it: a peer may speak as soon as it has greeted."""
+        self.arrivals = Arrivals(self)
+        self.peers = Peers(self, listen, join)
+        self._ways = self.peers.ways
         self._errands: set[asyncio.Task[None]] = set()
         self._body: asyncio.Task[Any] | None = None
         self._failures: list[Exception] = []
         self._executor = executor
         self._dead_letters = DeadLetters()
         self._past_flows: Flows[tuple[str, str, str]] = Flows(PAST_FLOWS)
-        self._outside = _Outside(self)
+        self._outside = Outside(self)
 
     # Its life
 
@@ -175,7 +165,7 @@ class Node:
                 await self.stop()
                 raise
             self._body = asyncio.current_task()
-            self.loop.call_soon(self._deliver_early)  # once the block has spawned what it begins with
+            self.loop.call_soon(self.arrivals.begin)  # once the block has spawned what it begins with
             try:
                 yield self
             except asyncio.CancelledError:
@@ -367,7 +357,7 @@ class Node:
         """Deliver `message` at once, or raise `MailboxFull`, or `ActorStopped` if the recipient is stopping."""
         cell = self.cells.get(recipient)
         if cell is not None:
-            cell.accept_nowait(sender, message)
+            cell.entrance.accept_nowait(sender, message)
         else:
             self.post_far_nowait(sender, recipient, message)
 
@@ -379,13 +369,6 @@ class Node:
             raise Unreachable(f"{self.name} has no connection to {peer} yet; `tell` makes one")
         link.outbound.post_nowait(sender, recipient, message, number, clock)
 
-    def withdraw(self, envelope: Envelope) -> None:
-        """Take back a request that came from another node, and that nobody there waits for any longer."""
-        if self._early is not None and any(early is envelope for early in self._early):
-            self._early = [early for early in self._early if early is not envelope]
-        elif (cell := self.cells.get(envelope.recipient)) is not None:
-            cell.requests.withdraw(envelope)
-
     def watch(self, watcher: str, target: str) -> None:
         """Have `watcher`, an actor of this node, told when `target` terminates."""
         if node_of(target) == self.name:
@@ -395,7 +378,7 @@ class Node:
             else:
                 cell.mailbox.put_nowait(Envelope(target, watcher, WatchMsg(watcher=Ref(watcher))))
             return
-        self._send_on_errand(self.peers.watch(watcher, target))
+        self._send_on_errand(self.peers.watches.begin(watcher, target))
 
     def dead_letter(self, envelope: Envelope, reason: str) -> None:
         """Count a message that nobody will handle, and log the first few of its kind."""
@@ -407,50 +390,7 @@ class Node:
                 "dead letter", recipient=envelope.recipient, type=kind, sender=envelope.sender, reason=reason
             )
 
-    # What links call
-
-    def deliver(self, envelope: Envelope, *, alone: bool = False) -> None:
-        """Put what came from another node into its mailbox; a request that came `alone` may be answered at once."""
-        if self._early is not None:
-            self._early.append(envelope)
-            return
-        if self.recorder is not None:
-            self.recorder.witness(envelope.clock)
-            envelope.queued = self.clock.monotonic()
-        message = envelope.message
-        kind = type(message)  # and not `isinstance`, which pydantic makes slow
-        if kind is TerminatedMsg:
-            assert isinstance(message, TerminatedMsg)
-            self.peers.told_terminated(envelope.recipient, message.address)
-        cell = self.cells.get(envelope.recipient)
-        if cell is None:
-            reason = f"there is no actor at {envelope.recipient}"
-            if isinstance(message, WatchMsg):
-                self.tell_terminated(message.watcher.address, envelope.recipient, reason)
-            else:
-                self._undelivered(envelope, Unreachable(reason), reason)
-        elif kind not in cell.contract.understands:
-            reason = cell.contract.refusal(kind)
-            self._undelivered(envelope, NotUnderstood(reason), reason)
-        elif alone and envelope.correlation and cell.answer_here(envelope, kind):
-            return
-        else:
-            try:
-                if kind is TerminatedMsg:
-                    cell.hear_end(envelope)
-                else:
-                    cell.mailbox.put_nowait(envelope)
-            except Unreachable as error:
-                self._undelivered(envelope, error, str(error))
-
-    def mailbox_for(self, recipient: str, kind: type[Message]) -> Mailbox | None:
-        """Return where messages of a type can be put as they are; None if there is more to do about each."""
-        if self._early is not None:
-            return None
-        cell = self.cells.get(recipient)
-        if cell is None or cell.mailbox.closed or kind not in cell.contract.understands:
-            return None
-        return cell.mailbox
+    # What else links call
 
     @property
     def logical(self) -> int:
@@ -474,14 +414,9 @@ class Node:
     # Inside
 
     async def _open(self) -> None:
-        self.start_cell(SYSTEM, _System, partial(_System, self))
-        self.start_cell(DIRECTORY, _Directory, partial(_Directory, self))
+        self.start_cell(SYSTEM, SystemActor, partial(SystemActor, self))
+        self.start_cell(DIRECTORY, DirectoryActor, partial(DirectoryActor, self))
         await self.peers.open()
-
-    def _deliver_early(self) -> None:
-        early, self._early = self._early or [], None
-        for envelope in early:
-            self.deliver(envelope)
 
     def peer_of(self, recipient: str) -> str:
         """Return the node that `recipient` lives on.
@@ -494,14 +429,6 @@ class Node:
             raise Unreachable(f"there is no actor at {recipient} (any longer)")
         return peer
 
-    def _undelivered(self, envelope: Envelope, error: Exception, reason: str) -> None:
-        if envelope.origin is not None and envelope.message.lane is not Lane.SYSTEM:  # which needs no credit
-            envelope.origin.consumed(envelope.recipient, envelope.nbytes)
-        if envelope.correlation:
-            self.asks.fail(envelope, error)
-        else:
-            self.dead_letter(envelope, reason)
-
     def _send_on_errand(self, work: Any) -> None:
         task: asyncio.Task[None] = self.loop.create_task(work)
         self._errands.add(task)
@@ -511,70 +438,6 @@ class Node:
         self._errands.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self.escalate(error if isinstance(error, Exception) else RuntimeError(repr(error)))
-
-
-class _Outside:
-    """Speaks for the code around a node: what is told from here has no actor as its sender."""
-
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self._address = f"{node.name}/outside"
-
-    def post(self, recipient: str, message: Message) -> Awaitable[None] | None:
-        return self._node.post(self._address, recipient, message)
-
-    def post_nowait(self, recipient: str, message: Message) -> None:
-        self._node.post_nowait(self._address, recipient, message)
-
-    def ask(self, recipient: str, request: Request[Any]) -> Coroutine[Any, Any, Any]:
-        return self._node.asks.ask(self._address, recipient, request, ())
-
-
-class _Directory(Actor[LookupMsg]):
-    """Says where other nodes listen."""
-
-    def __init__(self, node: Node) -> None:
-        self._node = node
-
-    @on(LookupMsg)
-    def lookup(self, msg: LookupMsg) -> asyncio.Future[str]:
-        return self._node.directory.lookup(msg.node)
-
-
-class _System(Actor[StatisticsMsg | WindUpMsg | StopNodeMsg | SpawnMsg | StopActorMsg | ProbeMsg]):
-    """Speaks for the node itself: how it is doing, that it shall stop, what it shall start for others."""
-
-    def __init__(self, node: Node) -> None:
-        self._node = node
-
-    @on(StatisticsMsg)
-    def statistics(self, msg: StatisticsMsg) -> NodeStatistics:
-        return self._node.statistics()
-
-    @on(WindUpMsg)
-    def wind_up(self, msg: WindUpMsg) -> NodeStatistics:
-        self._node.stopping = True
-        return self._node.statistics()
-
-    @on(SpawnMsg)
-    def start(self, msg: SpawnMsg) -> SpawnedMsg:
-        return self._node.spawn_for(msg)
-
-    @on(StopActorMsg)
-    def stop_actor(self, msg: StopActorMsg) -> Any:
-        cell = self._node.cells.get(msg.address)
-        return () if cell is None else self._node.loop.create_task(self._stop(cell))
-
-    async def _stop(self, cell: Cell) -> tuple[str, ...]:
-        return tuple(map(str, await self._node.stop_cell(cell)))
-
-    @on(ProbeMsg)
-    def follow(self, msg: ProbeMsg) -> None:
-        self._node.asks.follow(msg)
-
-    @on(StopNodeMsg)
-    def stop_node(self, msg: StopNodeMsg) -> None:
-        self._node.request_stop("asked to stop")
 
 
 @functools.cache

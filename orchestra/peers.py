@@ -5,17 +5,18 @@ import itertools
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from orchestra.dial import Dial
 from orchestra.envelope import is_guest, node_of
 from orchestra.errors import HandshakeError, NobodyListens, OrchestraError, Unreachable
 from orchestra.handshake import Handshake, Hello
 from orchestra.link import Link
 from orchestra.message import Message
 from orchestra.outbound import Outbound
-from orchestra.ref import Ref
 from orchestra.refusals import Refusals
-from orchestra.system import LinkStatistics, LookupMsg, WatchMsg
+from orchestra.system import LinkStatistics, LookupMsg
 from orchestra.transport.base import Connection, Listener
 from orchestra.transport.registry import transport_for
+from orchestra.watches import Watches
 
 if TYPE_CHECKING:
     from orchestra.node import Node
@@ -49,29 +50,6 @@ MAX_UNPROVEN = 64
 """Connections that have not proved themselves yet; one more is turned away."""
 
 
-class _Dial:
-    """The tries to begin one session with a peer.
-
-    Args:
-        over: done when it has begun, or is given up.
-    """
-
-    def __init__(self, over: asyncio.Future[None]) -> None:
-        self.over = over
-        self.handshakes: list[Handshake] = []
-        """That of each try, the last one may be under way."""
-
-    @property
-    def greeted(self) -> bool:
-        """Whether the peer may have begun the session already: it was said hello, even if no answer came."""
-        return any(handshake.greeted for handshake in self.handshakes)
-
-    def give_up(self, error: Unreachable) -> None:
-        """End the try that is under way."""
-        for handshake in self.handshakes:
-            handshake.abort(error)
-
-
 class Peers:
     """The other processes that a node talks to, and what depends on them.
 
@@ -100,15 +78,14 @@ class Peers:
         """The same links, by the names of their sessions."""
         self._ended: dict[str, bytes] = {}
         """The last session with each peer that has ended, the newest last."""
-        self._dials: dict[str, _Dial] = {}
+        self._dials: dict[str, Dial] = {}
         """The sessions that this node tries to begin, by the name of the peer."""
         self._handshakes: dict[Handshake, None] = {}
         self._refusals = Refusals(node.log)
         self._connecting: dict[str, asyncio.Task[Link]] = {}
         self._repairs: dict[Link, asyncio.Task[None]] = {}
         self._listener: Listener | None = None
-        self._watched: dict[str, set[tuple[str, str]]] = {}
-        self._about_to_watch: set[tuple[str, str]] = set()
+        self.watches = Watches(node, self)
         self._heart: asyncio.Task[None] | None = None
         self._lags: deque[float] = deque(maxlen=REMEMBERED_BEATS)
 
@@ -264,35 +241,9 @@ class Peers:
         if self._join is None:
             node.directory.unregister(link.peer)
         node.asks.peer_lost(link.peer, Unreachable(reason))
-        for watcher, target in sorted(self._watched.pop(link.peer, set())):
-            node.tell_terminated(watcher, target, reason, lost=True)
+        self.watches.peer_lost(link.peer, reason)
         if link.peer == self.root:
             node.request_stop(f"the root is gone: {error}")
-
-    # Watching
-
-    async def watch(self, watcher: str, target: str) -> None:
-        """Have `watcher`, an actor of this node, told once when `target`, of another, terminates or its node is lost.
-
-        Whoever asks for that again, before it was told, an incarnation that follows one that failed for example, is not
-        told twice.
-        """
-        peer = node_of(target)
-        if (watcher, target) in self._about_to_watch or (watcher, target) in self._watched.get(peer, ()):
-            return
-        self._about_to_watch.add((watcher, target))
-        try:
-            link = await self.link_to(peer)
-            link.outbound.post(watcher, target, WatchMsg(watcher=Ref(watcher)))
-            self._watched.setdefault(peer, set()).add((watcher, target))
-        except OrchestraError as error:
-            self._node.tell_terminated(watcher, target, str(error))
-        finally:
-            self._about_to_watch.discard((watcher, target))
-
-    def told_terminated(self, watcher: str, target: str) -> None:
-        """Take note that `watcher` has heard that `target` terminated: it is not told again."""
-        self._watched.get(node_of(target), set()).discard((watcher, target))
 
     # Sending
 
@@ -366,7 +317,7 @@ class Peers:
         else:
             # As the node, not as the actor whose message had to be sent, which is not what waits for this answer.
             address = await node.asks.ask(f"{node.name}/outside", f"{self.root}/{DIRECTORY}", LookupMsg(node=peer), ())
-        dial = self._dials[peer] = _Dial(node.loop.create_future())
+        dial = self._dials[peer] = Dial(node.loop.create_future())
         try:
             link = await self._connect(address, peer)
         finally:

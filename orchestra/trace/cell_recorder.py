@@ -78,7 +78,7 @@ class CellRecorder:
     @classmethod
     def of(cls, cell: "Cell", recorder: Recorder | None) -> Self | None:
         """Return what records `cell`, or None if it is left out, as the runtime's own actors are."""
-        if recorder is None or cell.kind.__module__ == "orchestra.node" or not recorder.records(cell.address):
+        if recorder is None or cell.kind.__module__ == "orchestra.node_actors" or not recorder.records(cell.address):
             return None
         return cls(recorder, cell)
 
@@ -230,7 +230,7 @@ class CellRecorder:
             message, number, clock, now = self._outgoing(cell, recipient, message, False)
         try:
             if cell is not None:
-                waiting = cell.accept_recorded(self._address, message, number, clock, now)
+                waiting = cell.entrance.accept_recorded(self._address, message, number, clock, now)
             else:
                 waiting = self._cell.node.post_far(self._address, recipient, message, number, clock)
         except Exception as error:
@@ -245,7 +245,7 @@ class CellRecorder:
             if cell is None:
                 self._cell.node.post_far_nowait(self._address, recipient, message, number, clock)
             else:
-                cell.admit_nowait(cell.enclose_recorded(self._address, message, number, clock, now))
+                cell.entrance.admit_nowait(cell.entrance.enclose_recorded(self._address, message, number, clock, now))
         except Exception as error:
             self._effect(effects.SendFailed.code, number, type(error).__name__, str(error))
             raise

@@ -10,8 +10,8 @@ import msgpack
 import pytest
 
 from orchestra import Actor, AskFailed, Message, Node, Ref, Request, Restart, Supervision, on
-from orchestra.cell import BURST
 from orchestra.message import REGISTRY
+from orchestra.serving import BURST
 from orchestra.testing import Probe, settle
 
 Run = Callable[..., Any]
@@ -178,7 +178,7 @@ def test_an_asker_that_gives_up_after_the_failure_does_not_abort_the_actor(run: 
             arrives(root, 1000, -2)
             link = root.peers.find("leaf")
             assert link is not None
-            root.withdraw(link.inbound.asked[1000])
+            root.arrivals.withdraw(link.inbound.asked[1000])
             assert await leaf.ref("root/clerk").ask(AskMsg(n=5)) == 10
             assert root.cell("root/clerk").life.restarts == 1
 

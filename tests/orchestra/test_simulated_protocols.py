@@ -23,10 +23,10 @@ from orchestra import (
 )
 from orchestra.codec import Buffer
 from orchestra.link import Link
-from orchestra.peers import Peers
 from orchestra.session import Session
 from orchestra.simulation import Process, Simulation, each_seed, failing_seed
 from orchestra.testing import Probe
+from orchestra.watches import Watches
 
 
 class CountedMsg(Message):
@@ -500,7 +500,7 @@ def test_a_link_that_forgets_a_credit_now_and_then_is_found(monkeypatch: pytest.
 
 
 def test_a_node_that_tells_of_an_end_twice_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Peers, "told_terminated", lambda *_: None)
+    monkeypatch.setattr(Watches, "told_terminated", lambda *_: None)
     assert failing_seed(ends_that_are_watched, 50) is not None
 
 
