@@ -1,15 +1,13 @@
 """Orchestrator: starts, stops and paces the others. It counts and routes, and holds no data."""
 
-from collections import deque
 from pathlib import Path
 from typing import Any, ClassVar
-
-import numpy as np
 
 from components import saved_state
 from components.downwards import pass_down
 from components.evaluations import Evaluations
 from components.replay.limiter import SampleToInsertRatio
+from components.tally import Phase, Tally
 from messages import (
     BatchTrainingDataMsg,
     CheckpointMsg,
@@ -41,7 +39,6 @@ from orchestra import (
 )
 from orchestra.clock import Handle
 
-RECENT_EPISODES = 100
 RETURN_S = 60.0
 """How long a resumed run waits for the workers that it had."""
 INTERRUPTED_S = 20.0
@@ -146,17 +143,11 @@ class Orchestrator(
         self._finishing = False
         self._interrupted = False
         self._tested = False
-        self._env_steps = 0
-        self._episodes = 0
+        self._tally = Tally()
         self._asked = 0
-        self._updates = 0
         self._next_test = 0
         self._next_checkpoint = checkpoint_interval
         self._evaluations = Evaluations()
-        self._recent: deque[tuple[bool, float, int]] = deque(maxlen=RECENT_EPISODES)
-        self._epsilon: float | None = None
-        self._lag: int | None = None
-        self._metrics: tuple[tuple[str, float], ...] = ()
         self._saving: int | None = None  # the moment, in environment steps
         self._saved: int | None = None  # the environment steps of the last that is saved
         self._unsaved: set[str] = set()
@@ -198,8 +189,8 @@ class Orchestrator(
         """Save what was learned, if it has not been saved with all the rest."""
         await self._pace(running=False)
         await self._report("saving")
-        if self._trainer is not None and self.run_directory is not None and self._saved != self._env_steps:
-            await self._trainer.ask(CheckpointMsg(env_steps=self._env_steps))
+        if self._trainer is not None and self.run_directory is not None and self._saved != self._tally.env_steps:
+            await self._trainer.ask(CheckpointMsg(env_steps=self._tally.env_steps))
         await self._report("done")
 
     @on(JoinMsg)
@@ -246,7 +237,7 @@ class Orchestrator(
     async def insert(self, msg: InsertTransitionMsg) -> None:
         await self._trajectories.tell(msg)
         self._limiter.insert(msg.episodes)
-        self._count(msg)
+        self._tally.count(msg, None if self._params is None else self._params.version)
         await self._drive()
         if not self._still:  # else whoever has saved does nothing more
             await self._begin_what_is_due()
@@ -254,8 +245,8 @@ class Orchestrator(
 
     @on(TrainedMsg)
     async def trained(self, msg: TrainedMsg) -> None:
-        self._updates += 1
-        self._metrics = (*msg.metrics, ("learner_s", msg.seconds))
+        self._tally.updates += 1
+        self._tally.metrics = (*msg.metrics, ("learner_s", msg.seconds))
         await self._drive()
         await self._save_on()
         await self._report()
@@ -263,7 +254,7 @@ class Orchestrator(
 
     @on(LoadParamsMsg)
     async def load(self, msg: LoadParamsMsg) -> None:
-        self._params = msg.model_copy(update={"env_steps": self._env_steps})
+        self._params = msg.model_copy(update={"env_steps": self._tally.env_steps})
         for ref in self._below.values():
             await pass_down(ref, self._params)
 
@@ -286,7 +277,7 @@ class Orchestrator(
     async def interrupt(self, msg: InterruptMsg) -> None:
         self._interrupted = True
         self.after(INTERRUPTED_S, GiveUpMsg())
-        if self._saved != self._env_steps:
+        if self._saved != self._tally.env_steps:
             await self._begin_save()
         if self._saving is None:  # there is nothing new, nobody to save yet, or no place
             self.stop()
@@ -298,7 +289,7 @@ class Orchestrator(
                 "only the policy is saved, and no moment to go on from: some did not answer in time",
                 seconds=INTERRUPTED_S,
                 unsaved=sorted(self._unsaved),
-                batches=self._asked - self._updates,
+                batches=self._asked - self._tally.updates,
                 tests=not self._evaluations.idle,
             )
         self.stop()
@@ -316,12 +307,14 @@ class Orchestrator(
 
     async def _begin_what_is_due(self) -> None:
         """Begin the end, a test, a moment to save: whatever these steps are enough for."""
-        if self._env_steps >= self._goal_steps:
+        if self._tally.env_steps >= self._goal_steps:
             await self._finish()
-        elif self._env_steps >= self._next_test:
-            self._next_test += self._test_interval * (1 + (self._env_steps - self._next_test) // self._test_interval)
+        elif self._tally.env_steps >= self._next_test:
+            self._next_test += self._test_interval * (
+                1 + (self._tally.env_steps - self._next_test) // self._test_interval
+            )
             await self._test()
-        if self._env_steps >= self._next_checkpoint and not self._finishing:
+        if self._tally.env_steps >= self._next_checkpoint and not self._finishing:
             await self._begin_save()
 
     async def _drive(self) -> None:
@@ -330,7 +323,7 @@ class Orchestrator(
             return
         while (
             self._trainer is not None
-            and self._asked - self._updates < self._batches_in_flight
+            and self._asked - self._tally.updates < self._batches_in_flight
             and self._limiter.may_sample()
         ):
             self._limiter.sample()
@@ -353,9 +346,9 @@ class Orchestrator(
     async def _begin_save(self) -> None:
         if self._still or self._trainer is None or self.run_directory is None:
             return
-        late = self._env_steps - self._next_checkpoint  # below 0 at the end
+        late = self._tally.env_steps - self._next_checkpoint  # below 0 at the end
         self._next_checkpoint += self._checkpoint_interval * (1 + late // self._checkpoint_interval)
-        self._saving = self._env_steps
+        self._saving = self._tally.env_steps
         self._unsaved = set(self._below)
         saved_state.begin(self.run_directory, self._saving)
         for ref in self._below.values():
@@ -364,12 +357,12 @@ class Orchestrator(
 
     async def _save_on(self) -> None:
         """Once all below have saved and nothing is under way, save the rest, and go on."""
-        ready = not self._unsaved and self._asked == self._updates and self._evaluations.idle
+        ready = not self._unsaved and self._asked == self._tally.updates and self._evaluations.idle
         if self._saving is None or not ready or self._trainer is None or self.run_directory is None:
             return
-        if self._saving != self._env_steps:  # what was on its way when this began is a part of it
-            saved_state.rename(self.run_directory, self._saving, self._env_steps)
-            self._saving = self._env_steps
+        if self._saving != self._tally.env_steps:  # what was on its way when this began is a part of it
+            saved_state.rename(self.run_directory, self._saving, self._tally.env_steps)
+            self._saving = self._tally.env_steps
         moment = CheckpointMsg(env_steps=self._saving)
         await self._report("saving")
         for ref in (self._trajectories, self._trainer, self._monitor):
@@ -387,15 +380,9 @@ class Orchestrator(
 
     def _values(self) -> dict[str, Any]:
         return {
-            "env_steps": self._env_steps,
-            "episodes": self._episodes,
-            "updates": self._updates,
+            **self._tally.values(),
             "next_test": self._next_test,
             "next_checkpoint": self._next_checkpoint,
-            "recent": list(self._recent),
-            "epsilon": self._epsilon,
-            "lag": self._lag,
-            "metrics": self._metrics,
             "limiter": [self._limiter.inserted, self._limiter.sampled, self._limiter.deleted],
             "turn": self._evaluations.turn,
             "workers": sum(self._workers.values()),
@@ -412,12 +399,9 @@ class Orchestrator(
 
     def _hold(self, values: State) -> None:
         """Count on from what `_values` returned."""
-        self._env_steps, self._episodes = values["env_steps"], values["episodes"]
-        self._updates = self._asked = values["updates"]
+        self._tally.hold(values)
+        self._asked = self._tally.updates
         self._next_test, self._next_checkpoint = values["next_test"], values["next_checkpoint"]
-        self._recent.extend((won, total, length) for won, total, length in values["recent"])
-        self._epsilon, self._lag = values["epsilon"], values["lag"]
-        self._metrics = tuple((name, value) for name, value in values["metrics"])
         self._limiter.inserted, self._limiter.sampled, self._limiter.deleted = values["limiter"]
         self._evaluations.turn = values["turn"]
 
@@ -433,13 +417,13 @@ class Orchestrator(
             self._patience = None
         self._running = self._limiter.may_insert()
         if self._params is not None:
-            self._params = self._params.model_copy(update={"env_steps": self._env_steps})
+            self._params = self._params.model_copy(update={"env_steps": self._tally.env_steps})
         for ref in self._below.values():
             if self._params is not None:
                 await pass_down(ref, self._params)
             await pass_down(ref, PaceMsg(running=self._running))
         await self._drive()
-        if self._env_steps >= self._goal_steps:
+        if self._tally.env_steps >= self._goal_steps:
             await self._finish()
 
     async def _pace(self, *, running: bool) -> None:
@@ -454,7 +438,7 @@ class Orchestrator(
         if not any(self._workers[address] for address in self._below):
             return False
         self._evaluations.add(
-            EvaluateMsg(episodes=self._test_episodes, env_steps=self._env_steps, reply_to=Ref(self.me.address))
+            EvaluateMsg(episodes=self._test_episodes, env_steps=self._tally.env_steps, reply_to=Ref(self.me.address))
         )
         await self._hand_out_evaluations()
         return True
@@ -477,41 +461,9 @@ class Orchestrator(
 
     def _stop_if_all_is_in(self) -> None:
         """End once the last test, the batches on their way and what is being saved have come back."""
-        if self._tested and self._asked == self._updates and not self._still:
+        if self._tested and self._asked == self._tally.updates and not self._still:
             self.stop()
 
-    def _count(self, msg: InsertTransitionMsg) -> None:
-        self._env_steps += msg.steps
-        self._episodes += msg.episodes
-        ends = np.cumsum(msg.lengths)
-        totals = np.add.reduceat(msg.reward, np.concatenate([[0], ends[:-1]]))
-        for won, total, length in zip(msg.won, totals, msg.lengths, strict=True):
-            self._recent.append((bool(won), float(total), int(length)))
-        self._epsilon = msg.epsilon
-        if self._params is not None:
-            self._lag = self._params.version - int(msg.versions.min())
-
-    async def _report(self, state: Any = None) -> None:
-        if state is None:
-            state = "training" if self._updates else "collecting" if self._episodes else "starting"
-        won, total, length = zip(*self._recent, strict=True) if self._recent else ((), (), ())
-        await self._monitor.tell(
-            ProgressMsg(
-                state=state,
-                env_steps=self._env_steps,
-                goal_steps=self._goal_steps,
-                episodes=self._episodes,
-                updates=self._updates,
-                train_win_rate=_mean(won),
-                train_return=_mean(total),
-                train_length=_mean(length),
-                epsilon=self._epsilon,
-                params_lag=self._lag,
-                workers=sum(self._workers.values()),
-                metrics=self._metrics,
-            )
-        )
-
-
-def _mean(values: tuple[float, ...]) -> float | None:
-    return sum(values) / len(values) if values else None
+    async def _report(self, phase: Phase | None = None) -> None:
+        workers = sum(self._workers.values())
+        await self._monitor.tell(self._tally.progress(phase, self._goal_steps, workers))

@@ -1,7 +1,6 @@
 """One battle behind the interface of SMAC's own class, for code that was written for it."""
 
 from collections.abc import MutableSequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from components.envs.skirmish.kernel.constants import CELLS, MIDDLE
 from components.envs.skirmish.options import Features, Rewards, shield_bit
 from components.envs.skirmish.scenario_file import scenario_named
 from components.envs.skirmish.skirmish import Skirmish
+from components.envs.skirmish.unit_view import UnitView, distance, view_of
 from components.envs.skirmish.units import Ruleset, UnitType
 
 
@@ -31,32 +31,6 @@ def get_map_params(map_name: str) -> dict[str, Any]:
         "unit_type_bits": len(scenario.ally_types),
         "map_type": scenario.map_type,
     }
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """A point of the map, in cells."""
-
-    x: float
-    y: float
-
-
-@dataclass(frozen=True, slots=True)
-class UnitView:
-    """A unit as it was when the last step ended, with the field names of the game's interface."""
-
-    tag: int
-    owner: int
-    """1 for allies, 2 for enemies."""
-    unit_type: int
-    pos: Position
-    health: float
-    health_max: float
-    shield: float
-    shield_max: float
-    weapon_cooldown: float
-    """In ticks."""
-    energy: float = 0.0
 
 
 DIFFICULTIES = {name: number for number, name in enumerate("123456789A", start=1)}
@@ -248,7 +222,7 @@ class StarCraft2Env:
             if not tasks:
                 self._heuristic_targets[agent_id] = None
                 return constants.STOP
-            target = min(tasks, key=lambda k: _distance(unit, others[k]))
+            target = min(tasks, key=lambda k: distance(unit, others[k]))
             self._heuristic_targets[agent_id] = target
         action = constants.FIRST_TARGET + target
         if self.heuristic_rest and not self.skirmish.available[0, agent_id, action]:
@@ -451,20 +425,7 @@ class StarCraft2Env:
         return next(kind for kind in self._scenario.allies + self._scenario.enemies if kind.type_id == unit.unit_type)
 
     def _view(self, index: int) -> UnitView:
-        unit = self.skirmish.units[0, index]
-        kind = (self._scenario.allies + self._scenario.enemies)[index]
-        return UnitView(
-            tag=index,
-            owner=1 if index < self.n_agents else 2,
-            unit_type=kind.type_id,
-            pos=Position(float(unit["x"]), float(unit["y"])),
-            health=float(unit["health"]),
-            health_max=kind.health,
-            shield=float(unit["shield"]),
-            shield_max=kind.shield,
-            weapon_cooldown=max(float(unit["cooldown"]), 0.0),
-            energy=float(unit["energy"]),
-        )
+        return view_of(self.skirmish, self._scenario, index)
 
     # --- The rest ---------------------------------------------------------------------------------------------------
 
@@ -483,8 +444,3 @@ class StarCraft2Env:
 
     def close(self) -> None:
         """Nothing: all it holds is memory."""
-
-
-def _distance(one: UnitView, other: UnitView) -> float:
-    dx, dy = one.pos.x - other.pos.x, one.pos.y - other.pos.y
-    return float(np.sqrt(dx * dx + dy * dy))
