@@ -91,10 +91,11 @@ def test_a_server_that_is_killed_is_missed_at_once_and_found_again(address_of):
         Path(address.removeprefix("unix://")).unlink(missing_ok=True)
 
 
-def test_the_example_does_what_the_documentation_says():
-    (console,) = re.findall(
-        r"^```console\n(.*?)^```$", (ROOT / "docs" / "replay.md").read_text(), re.MULTILINE | re.DOTALL
-    )
+CONSOLES = re.findall(r"^```console\n(.*?)^```$", (ROOT / "docs" / "replay.md").read_text(), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("console", CONSOLES, ids=["transitions", "episodes"])
+def test_an_example_does_what_the_documentation_says(console):
     command, _, printed = console.partition("\n")
     words = shlex.split(command.removeprefix("$ "))
     done = subprocess.run(
