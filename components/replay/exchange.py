@@ -218,9 +218,12 @@ class Exchange:
 
         Raises:
             UnknownClient: there is none of this name, or it has left meanwhile.
+            InvalidExperience: `n` is below 1.
             ValueError: so many never may.
         """
         self._known(client)
+        if n < 1:
+            raise InvalidExperience(f"n: expected at least 1, got {n}")
         async with self._entering:
             await self._admit(client, n)
 
@@ -277,6 +280,8 @@ class Exchange:
             InvalidExperience: as for `TwoPhaseReplay.add`; nothing is taken.
         """
         member = self._known(client)
+        if inserted_bytes is not None and inserted_bytes < 0:
+            raise InvalidExperience(f"inserted_bytes: expected at least 0, got {inserted_bytes}")
         self.union.add(client, share)
         if inserted_bytes is not None:
             member.inserted_bytes = inserted_bytes
