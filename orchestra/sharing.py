@@ -36,6 +36,8 @@ LEAST = 64 << 10
 TURN = 4 << 20
 """Bytes that are copied before the loop has a turn, in which it hears which blocks are free: to use these again, while
 they are in the processor's cache, is twice as fast as to go on to others."""
+REFUSAL = 200
+"""Characters that a peer may give as its reason."""
 NEVER = 1 << 62
 """No frame is that large."""
 PLACE = struct.Struct("<BQQ")
@@ -109,7 +111,7 @@ class Sharing:
         if self.state != "offered":
             raise FrameError(f"{self._link.peer} answers an offer of memory that was not made")
         if refusal:
-            self._do_without(refusal)
+            self._do_without(refusal[:REFUSAL])
         else:
             self.state = "shared"
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from structlog.testing import capture_logs
 
 from orchestra import Actor, Axes, Message, Node, Ref, Request, on, sharing
-from orchestra.arena import PAGE, Arena
+from orchestra.arena import PAGE, Arena, NotShared
 from orchestra.errors import FrameError
 from orchestra.link import Link
 from orchestra.message import is_frozen
@@ -362,6 +362,26 @@ def test_a_system_that_makes_or_finds_no_memory_is_no_failure_and_said_once(
     (line,) = [line for line in logs if line["event"] == "no shared memory"]
     assert (line["log_level"], line["peer"]) == ("debug", "root")
     assert line["reason"].endswith("Permission denied")
+
+
+def test_what_a_peer_says_for_its_reason_is_cut_off(
+    run: Run, address_of: AddressOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(*_: object) -> None:
+        raise NotShared("no " * 100_000)
+
+    monkeypatch.setattr(sharing, "ArenaView", refuses)
+
+    async def main() -> None:
+        async with pair(address_of("tcp")) as (root, leaf):
+            root.spawn("keeper", Keeper, [], 0)
+            there = leaf.ref("root/keeper")
+            for n in range(3):
+                await there.tell(filled(n, LEAST))
+            assert await there.ask(CountMsg()) == 3
+            assert memory(leaf).memory == ("no " * 100)[: sharing.REFUSAL]
+
+    run(main())
 
 
 def test_a_node_that_sends_nothing_large_makes_no_memory(run: Run, address_of: AddressOf) -> None:
