@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orchestra import Actor, Message, Node, Ref, Unreachable, on
-from orchestra.peers import _Dial
+from orchestra.dial import Dial
 from orchestra.simulation import Simulation, each_seed, failing_seed
 
 NAMES = ("a", "b", "c", "d")
@@ -117,7 +117,7 @@ def test_they_do_so_too_where_connections_are_cut_meanwhile() -> None:
     ("name", "broken"), [("greeted", property(lambda _: False)), ("give_up", lambda *_: None)], ids=["hello", "abort"]
 )
 def test_a_node_that_does_not_settle_is_found(name: str, broken: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_Dial, name, broken)
+    monkeypatch.setattr(Dial, name, broken)
     assert failing_seed(dials_that_are_cut, 300) is not None
 
 
