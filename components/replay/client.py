@@ -78,6 +78,7 @@ class ReplayClient:
         patience: seconds to look for it, once it is lost.
         listen: where the server may look whether this process lives, if it is silent; by default a place on this
             machine if the server is there, and none else.
+        folder: on whose disk a memory is that is kept here; by default it is in memory.
         seed: of the draws from a memory that is kept here.
 
     Raises:
@@ -85,6 +86,8 @@ class ReplayClient:
         NameTaken: a client of this name has joined, and is alive.
         ValueError: an argument is out of its range.
         UsageError: the address is malformed, or the name cannot be one.
+        Full: the server has no room for its memory.
+        OSError: there is no such folder, or too little space in it.
     """
 
     def __init__(
@@ -98,6 +101,7 @@ class ReplayClient:
         timeout: float = 10.0,
         patience: float = 60.0,
         listen: str | None = None,
+        folder: str | Path | None = None,
         seed: int | None = None,
     ) -> None:
         self.address, self.name = address, check_name(name, "a client")
@@ -114,7 +118,8 @@ class ReplayClient:
         self.layout: AnyLayout = self._background.start()
         """What the server keeps, and how; fetched from it."""
         try:
-            memory = self.layout.memory()
+            here = self.layout.kept_by == "clients"
+            memory = self.layout.memory(folder if here else None)
             self._outbox = Outbox(
                 self.layout,
                 self.layout.high_water if high_water is None else high_water,
@@ -123,7 +128,7 @@ class ReplayClient:
                 self._background.check_open,
                 lambda: self._background.post(visitor.wakes.set),
             )
-            self._background.call(visitor.go, memory if self.layout.kept_by == "clients" else None, self._outbox)
+            self._background.call(visitor.go, memory if here else None, self._outbox)
         except BaseException:
             self._background.close()
             raise

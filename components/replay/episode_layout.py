@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -54,7 +55,7 @@ class EpisodeLayout(AnyLayout):
             check_rollout(self.rollout, self.burn_in)
         self.memory()
 
-    def memory(self) -> PrioritizedEpisodeReplay:
+    def memory(self, folder: str | Path | None = None) -> PrioritizedEpisodeReplay:
         return PrioritizedEpisodeReplay(
             self.spec,
             self.capacity,
@@ -63,6 +64,7 @@ class EpisodeLayout(AnyLayout):
             decay=self.decay,
             variant=self.variant,
             slabs=1,  # what is drawn is copied out at once
+            folder=folder,
         )
 
     def form(self) -> Form:

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -87,6 +88,7 @@ class Exchange:
             of weights as they were before the priorities of those before them came.
         max_waiting: batches that may be waited for at a time; one more is refused.
         max_left: memories kept here of clients that have left; of more, the one goes whose client left first.
+        folder: on whose disk memories are that are kept here; by default they are in memory.
 
     Raises:
         ValueError: an argument is out of its range, or the limiter would never let a chunk of the layout in.
@@ -104,6 +106,7 @@ class Exchange:
         ahead: int,
         max_waiting: int,
         max_left: int = 64,
+        folder: str | Path | None = None,
     ) -> None:
         if max_left < 0:
             raise ValueError(f"max_left: expected at least 0, got {max_left}")
@@ -118,7 +121,7 @@ class Exchange:
             TwoPhaseReplay, layout.share_fields, beta=beta, max_items=max_items, max_uses=max_uses
         )
         self.union = self._new_union()
-        self.max_left = max_left
+        self.max_left, self._folder = max_left, folder
         self.lost_updates = 0
         """Priorities that came too late: their client had left."""
         self.refused = 0
@@ -153,16 +156,28 @@ class Exchange:
         self.union.join(client)
         self._members[client] = _Member(holder)
 
+    def new_memory(self) -> Memory:
+        """Return an empty memory, where those that are kept here are.
+
+        Raises:
+            Full: there is no room for it on the disk.
+        """
+        try:
+            return self.layout.memory(self._folder)
+        except OSError as error:
+            raise Full(f"folder: expected room for the memory of one more client, got {error}") from error
+
     def enter(self, client: str) -> None:
         """Admit a client whose memory is kept here: the one that it left here, or an empty one.
 
         Raises:
             NameTaken: there is one of this name.
+            Full: there is no room for its memory.
         """
         if client in self._left:
             del self._left[client]
         else:
-            self.join(client, LocalHolder(self.layout, self.layout.memory(), self.rng))
+            self.join(client, LocalHolder(self.layout, self.new_memory(), self.rng))
 
     def leave(self, client: str) -> None:
         """Let a client go. A memory that is kept here stays, and is drawn from.
@@ -431,7 +446,7 @@ class Exchange:
         self.union, self._members, self._gone_bytes = self._new_union(), {}, 0
         self._left = {name: None for name in kept if name not in here}
         for name in (*kept, *(name for name in here if name not in kept)):
-            it = kept.get(name) or Kept(self.layout.memory())
+            it = kept.get(name) or Kept(self.new_memory())
             self.join(name, LocalHolder(self.layout, it.memory, self.rng))
             member = self._members[name]
             member.inserted_bytes, member.writer, member.number = it.inserted_bytes, it.writer, it.number

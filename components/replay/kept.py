@@ -54,7 +54,7 @@ class KeptMemories(Checkpointed):
         writers = stock.read("writer", np.int64, (len(names),))
         kept = {}
         for i, name in enumerate(names):
-            memory = exchange.layout.memory()
+            memory = exchange.new_memory()
             try:
                 memory.restore_from(stock.part(f"memories/{i}"))
             except CheckpointError as error:

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, asdict, dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -53,8 +54,12 @@ class AnyLayout(ABC):
             raise ValueError(f"chunk: expected 1 to {capacity}, which is the capacity, got {self.chunk}")
 
     @abstractmethod
-    def memory(self) -> Memory:
-        """Return an empty memory of a client. It takes its room as it fills."""
+    def memory(self, folder: str | Path | None = None) -> Memory:
+        """Return an empty memory of a client. It takes its room as it fills, or all of it on the disk of `folder`.
+
+        Raises:
+            OSError: there is no such folder, or too little space in it.
+        """
 
     @abstractmethod
     def form(self) -> Form:
@@ -125,7 +130,7 @@ class Layout(AnyLayout):
                 raise ValueError(f"{name}: expected numbers that can travel, got {kind}")
         self.memory()
 
-    def memory(self) -> PrioritizedTransitions:
+    def memory(self, folder: str | Path | None = None) -> PrioritizedTransitions:
         return PrioritizedTransitions(
             self.fields,
             self.capacity,
@@ -136,6 +141,7 @@ class Layout(AnyLayout):
             n_step=self.n_step,
             window=self.window,
             slabs=1,  # what is drawn is copied out at once
+            folder=folder,
         )
 
     def form(self) -> Form:

@@ -55,6 +55,8 @@ class ReplayServer:
         publish_mark: publications that may wait for one subscriber.
         when_slow: what happens to one more: `drop_oldest` for it, `block` whoever publishes, or `refuse` it.
         max_left: memories that are kept here of clients that have left; of more, the one goes whose client left first.
+        folder: on whose disk the memories are that are kept here, each as large as it may become at once; by default
+            they are in memory. One that there is no room for is `Full` to its client.
         save_path: where the memories that are kept here are saved when the server is closed, and taken back from when
             it begins, if there is such a file.
         save_every: how often to save in between, in seconds. If that fails, it is logged and counted, and tried again.
@@ -83,6 +85,7 @@ class ReplayServer:
         publish_mark: int = 4,
         when_slow: Policy = "drop_oldest",
         max_left: int = 64,
+        folder: str | Path | None = None,
         save_path: str | Path | None = None,
         save_every: float | None = None,
         log_path: str | Path | None = None,
@@ -103,6 +106,7 @@ class ReplayServer:
             ahead=ahead,
             max_waiting=max_waiting,
             max_left=max_left,
+            folder=folder,
         )
         self._save_path, self._save_every = None if save_path is None else Path(save_path), save_every
         self._unsaved: OSError | None = None
@@ -206,6 +210,7 @@ class ReplayServer:
             InvalidExperience: clients keep their memories.
             CheckpointError: it is of another layout, or damaged; the message names the field. Nothing has changed then.
             ValueError: there is neither a path nor a `save_path`.
+            Full: there is no room in `folder` for these beside those that there are.
             OSError: there is no such file, or it cannot be read.
             Closed: the server is closed.
         """

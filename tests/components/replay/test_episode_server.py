@@ -4,6 +4,7 @@ import re
 import threading
 import time
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from components.envs.base import EnvSpec
 from components.policies.base import EpisodeBatch
 from components.replay import (
+    CheckpointError,
     EpisodeLayout,
     Full,
     InvalidExperience,
@@ -221,6 +223,36 @@ def test_episodes_wait_at_the_mark_as_entries_do(make_episodes):
             one.add_entry(one_of(make_episodes([2]), 0))
         assert (one.statistics().waiting, one.statistics().refused) == (2, 1)
         one.close(timeout=0.0)
+
+
+def test_a_client_s_memory_of_episodes_is_saved_and_comes_back(make_episodes, tmp_path):
+    with served("one", given=layout()) as (server, one):
+        one.add_entries(make_episodes([3, 1, 6]), priorities=np.array([0.0, 1.0, 0.0]))
+        one.save(tmp_path / "memory")
+    with served("one", given=layout()) as (server, one):
+        one.load(tmp_path / "memory")
+        assert set(which(server.sample(8, timeout=LONG).batch).tolist()) == {1}
+    with served("one", given=layout(32)) as (server, one):
+        one.add_entries(make_episodes([2], first=7))
+        with pytest.raises(CheckpointError, match="capacity: expected 32, got 64"):
+            one.load(tmp_path / "memory")
+        assert set(which(server.sample(8, timeout=LONG).batch).tolist()) == {7}
+
+
+@KEPT_BY
+def test_memories_may_be_on_a_disk(kept_by, make_episodes, tmp_path):
+    options = {"folder": tmp_path}
+    where = {"client": options} if kept_by == "clients" else options
+    with served("one", given=layout(kept_by=kept_by), **where) as (server, one):
+        one.add_entries(make_episodes([3, 1]))
+        one.flush(timeout=LONG)
+        assert set(which(server.sample(32, timeout=LONG).batch).tolist()) == {0, 1}
+        mapped = Path("/proc/self/maps").read_text()
+        assert str(tmp_path) in mapped
+    with pytest.raises(FileNotFoundError if kept_by == "clients" else Full, match="No such file"):
+        options["folder"] = tmp_path / "none"
+        with served("one", given=layout(kept_by=kept_by), **where):
+            pass
 
 
 def spoilt(episode, **fields):
