@@ -16,3 +16,41 @@ async def pass_down(ref: Ref[Any], message: Message) -> None:
         await ref.tell(message)
     except Unreachable:
         return
+
+
+class Below:
+    """Those who have joined, in the order in which they did, and how many workers each one brings along."""
+
+    def __init__(self) -> None:
+        self.refs: dict[str, Ref[Any]] = {}
+        """By address."""
+        self.each: dict[str, int] = {}
+        """Workers, by the same."""
+
+    @property
+    def workers(self) -> int:
+        """How many there are in all."""
+        return sum(self.each.values())
+
+    @property
+    def players(self) -> list[Ref[Any]]:
+        """Those with a worker, so that they can play a test."""
+        return [ref for address, ref in self.refs.items() if self.each[address]]
+
+    def join(self, ref: Ref[Any], workers: int) -> None:
+        """Take note of one who has joined, again perhaps."""
+        self.refs[ref.address] = ref
+        self.each[ref.address] = workers
+
+    def leave(self, address: str) -> bool:
+        """Forget the one at `address`; return whether there was one."""
+        if self.refs.pop(address, None) is None:
+            return False
+        self.each.pop(address, None)
+        return True
+
+    async def tell(self, *messages: Message) -> None:
+        """Pass `messages` down to all."""
+        for ref in self.refs.values():
+            for message in messages:
+                await pass_down(ref, message)

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from components import saved_state
-from components.downwards import pass_down
+from components.downwards import Below, pass_down
 from components.evaluations import Evaluations
 from components.replay.limiter import SampleToInsertRatio
 from components.tally import Phase, Tally
@@ -136,8 +136,7 @@ class Orchestrator(
         self._test_episodes = test_episodes
         self._checkpoint_interval = checkpoint_interval
         self._trainer: Ref[BatchTrainingDataMsg | CheckpointMsg] | None = None
-        self._below: dict[str, Ref[Any]] = {}
-        self._workers: dict[str, int] = {}
+        self._below = Below()
         self._params: LoadParamsMsg | None = None
         self._running = True
         self._finishing = False
@@ -165,8 +164,8 @@ class Orchestrator(
         return {
             **self._values(),
             "trainer": self._trainer,
-            "below": self._below,
-            "each": self._workers,
+            "below": self._below.refs,
+            "each": self._below.each,
             "params": self._params,
             "flags": [self._running, self._finishing, self._interrupted, self._tested],
             "asked": self._asked,
@@ -177,7 +176,8 @@ class Orchestrator(
 
     def restore(self, state: State) -> None:
         self._hold(state)
-        self._trainer, self._below, self._workers = state["trainer"], dict(state["below"]), dict(state["each"])
+        self._trainer = state["trainer"]
+        self._below.refs, self._below.each = dict(state["below"]), dict(state["each"])
         self._params = LoadParamsMsg.model_validate(state["params"]) if state["params"] else None
         self._running, self._finishing, self._interrupted, self._tested = state["flags"]
         self._asked = state["asked"]
@@ -200,8 +200,7 @@ class Orchestrator(
             self._trainer = msg.ref
             await self._go_on_if_all_are_back()
             return
-        self._below[msg.ref.address] = msg.ref
-        self._workers[msg.ref.address] = 1 if msg.role == "worker" else 0
+        self._below.join(msg.ref, 1 if msg.role == "worker" else 0)
         if not self._returning:  # else all are told together, once they are back
             if self._params is not None:
                 await pass_down(msg.ref, self._params)
@@ -215,7 +214,7 @@ class Orchestrator(
 
     @on(MembersMsg)
     async def count_members(self, msg: MembersMsg) -> None:
-        self._workers[msg.proxy.address] = msg.workers
+        self._below.each[msg.proxy.address] = msg.workers
         await self._hand_out_evaluations()
         await self._go_on_if_all_are_back()
         await self._report()
@@ -224,8 +223,7 @@ class Orchestrator(
     async def leave(self, msg: TerminatedMsg) -> None:
         if self._trainer is not None and msg.address == self._trainer.address:
             raise TrainerLost(f"{msg.address}: {msg.reason}")
-        if self._below.pop(msg.address, None) is not None:
-            self._workers.pop(msg.address, None)
+        if self._below.leave(msg.address):
             self.log.warning("lost", address=msg.address, reason=msg.reason)
             self._evaluations.lost(msg.address)
             await self._hand_out_evaluations()
@@ -255,8 +253,7 @@ class Orchestrator(
     @on(LoadParamsMsg)
     async def load(self, msg: LoadParamsMsg) -> None:
         self._params = msg.model_copy(update={"env_steps": self._tally.env_steps})
-        for ref in self._below.values():
-            await pass_down(ref, self._params)
+        await self._below.tell(self._params)
 
     @on(EvaluatedMsg)
     async def evaluated(self, msg: EvaluatedMsg) -> None:
@@ -349,10 +346,9 @@ class Orchestrator(
         late = self._tally.env_steps - self._next_checkpoint  # below 0 at the end
         self._next_checkpoint += self._checkpoint_interval * (1 + late // self._checkpoint_interval)
         self._saving = self._tally.env_steps
-        self._unsaved = set(self._below)
+        self._unsaved = set(self._below.refs)
         saved_state.begin(self.run_directory, self._saving)
-        for ref in self._below.values():
-            await pass_down(ref, SaveMsg(env_steps=self._saving, reply_to=Ref(self.me.address)))
+        await self._below.tell(SaveMsg(env_steps=self._saving, reply_to=Ref(self.me.address)))
         await self._save_on()
 
     async def _save_on(self) -> None:
@@ -385,7 +381,7 @@ class Orchestrator(
             "next_checkpoint": self._next_checkpoint,
             "limiter": [self._limiter.inserted, self._limiter.sampled, self._limiter.deleted],
             "turn": self._evaluations.turn,
-            "workers": sum(self._workers.values()),
+            "workers": self._below.workers,
         }
 
     def _resume(self, folder: Path) -> None:
@@ -406,7 +402,7 @@ class Orchestrator(
         self._evaluations.turn = values["turn"]
 
     async def _go_on_if_all_are_back(self) -> None:
-        if self._returning and self._trainer is not None and sum(self._workers.values()) >= self._returning:
+        if self._returning and self._trainer is not None and self._below.workers >= self._returning:
             await self._go_on()
 
     async def _go_on(self) -> None:
@@ -416,12 +412,12 @@ class Orchestrator(
             self._patience.cancel()
             self._patience = None
         self._running = self._limiter.may_insert()
-        if self._params is not None:
+        pace = PaceMsg(running=self._running)
+        if self._params is None:
+            await self._below.tell(pace)
+        else:
             self._params = self._params.model_copy(update={"env_steps": self._tally.env_steps})
-        for ref in self._below.values():
-            if self._params is not None:
-                await pass_down(ref, self._params)
-            await pass_down(ref, PaceMsg(running=self._running))
+            await self._below.tell(self._params, pace)
         await self._drive()
         if self._tally.env_steps >= self._goal_steps:
             await self._finish()
@@ -430,12 +426,11 @@ class Orchestrator(
         if running == self._running or self._still:
             return
         self._running = running
-        for ref in self._below.values():
-            await pass_down(ref, PaceMsg(running=running))
+        await self._below.tell(PaceMsg(running=running))
 
     async def _test(self) -> bool:
         """Have a worker below play greedily; return whether there was one."""
-        if not any(self._workers[address] for address in self._below):
+        if not self._below.players:
             return False
         self._evaluations.add(
             EvaluateMsg(episodes=self._test_episodes, env_steps=self._tally.env_steps, reply_to=Ref(self.me.address))
@@ -445,8 +440,7 @@ class Orchestrator(
 
     async def _hand_out_evaluations(self) -> None:
         """Have each test that waits played below: of one that died with it, by another."""
-        players = [ref for address, ref in self._below.items() if self._workers[address]]
-        for player, message in self._evaluations.assign(players):
+        for player, message in self._evaluations.assign(self._below.players):
             await pass_down(player, message)
 
     async def _finish(self) -> None:
@@ -465,5 +459,4 @@ class Orchestrator(
             self.stop()
 
     async def _report(self, phase: Phase | None = None) -> None:
-        workers = sum(self._workers.values())
-        await self._monitor.tell(self._tally.progress(phase, self._goal_steps, workers))
+        await self._monitor.tell(self._tally.progress(phase, self._goal_steps, self._below.workers))

@@ -20,6 +20,7 @@ from typing import Any, Generic, Self, TypedDict, TypeVar, Unpack, overload
 from orchestra.actor import Actor, making
 from orchestra.errors import CannotReplay, ReplayDiverged
 from orchestra.message import AnyArray, Message
+from orchestra.replay.activation import was_cut_off
 from orchestra.replay.beginning import first_of, reborn, scratch_for
 from orchestra.replay.causes import causes_of
 from orchestra.replay.difference import Difference
@@ -28,7 +29,7 @@ from orchestra.replay.finding import address_of
 from orchestra.replay.handling import handle
 from orchestra.replay.performance import Performance
 from orchestra.replay.rebuilding import Rebuilt, Sources, flags_of, message_of, rebuilt
-from orchestra.replay.stage import Recipe, Stage, was_cut_off
+from orchestra.replay.stage import Recipe, Stage
 from orchestra.system import StopMsg
 from orchestra.trace.records import Activation, Delivery, Digest, Failure, Handled, Life, Snapshot
 from orchestra.trace.run_trace import RunTrace

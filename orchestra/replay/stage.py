@@ -20,6 +20,7 @@ from orchestra.clock import Clock, Handle
 from orchestra.errors import AskFailed
 from orchestra.message import Message, Request
 from orchestra.ref import Ref, speaking
+from orchestra.replay.activation import beginning_of, was_cut_off
 from orchestra.replay.difference import Difference, Lookup, fields_as_travelled, first_difference, renamed, travelled
 from orchestra.replay.loop import QuietLoop
 from orchestra.replay.performance import Performance, Said
@@ -50,8 +51,6 @@ from orchestra.trace.records import Activation, Answer, Birth, Delivery, Header
 T = TypeVar("T")
 Recipe = Callable[[], Actor[Any]]
 
-_CUT_OFF = frozenset({"Aborted", "_Halted"})
-"""The types of failure of an activation that was broken off from outside."""
 _RequestKey = tuple[str, int, int]
 """Sender, number and correlation of a request."""
 _CANCELLED = "CancelledError"
@@ -121,7 +120,7 @@ class Stage:
         script = self._script = Script(activation, strict=strict, report=self._report)
         self._answers = activation.answers
         self._offloads = 0
-        self._began = _began(activation)
+        self._began = beginning_of(activation)
         self._loop.advance_to(self._began)
         task = self._task = self._loop.create_task(work(), context=self._context)
         self._play(task, script)
@@ -424,18 +423,6 @@ class Stage:
 
 def _unsaid(logger: WrappedLogger, method: str, given: EventDict) -> NoReturn:
     raise structlog.DropEvent
-
-
-def _began(activation: Activation) -> float:
-    if activation.handled is not None:
-        return activation.handled.time
-    return 0.0 if activation.delivery is None else activation.delivery.time
-
-
-def was_cut_off(activation: Activation) -> bool:
-    """Whether it came to no end of its own: the actor was aborted, or the record stops within it."""
-    handled = activation.handled
-    return handled is None or (handled.failure is not None and handled.failure.type in _CUT_OFF)
 
 
 def _request(delivery: Delivery) -> _RequestKey:
