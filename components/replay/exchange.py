@@ -5,10 +5,10 @@ All of it belongs to one event loop, and knows nothing of a network: a holder is
 
 import asyncio
 from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,60 +18,9 @@ from components.replay.high_water import Full
 from components.replay.invalid import InvalidExperience, UnknownClient, check_priorities
 from components.replay.layout import AnyLayout, Memory
 from components.replay.limiter import SampleToInsertRatio
+from components.replay.members import Holder, Kept, LocalHolder, Member
 from components.replay.two_phase import NotPushed, Route, SampledUnion, Share, TwoPhaseReplay
 from orchestra import OrchestraError, log
-
-
-class Holder(Protocol):
-    """Has a client's memory."""
-
-    async def share(self, n: int) -> Share:
-        """Draw `n` items."""
-
-    async def update(self, route: Route) -> Share | None:
-        """Set priorities of items that were drawn; return how much is held then, unless that was told since."""
-
-
-class LocalHolder:
-    """A memory that the server keeps for a client."""
-
-    def __init__(self, layout: AnyLayout, memory: Memory, rng: np.random.Generator) -> None:
-        self.memory = memory
-        self._layout, self._rng = layout, rng
-
-    async def share(self, n: int) -> Share:
-        return self._layout.share(self.memory, n, self._rng)
-
-    async def update(self, route: Route) -> Share:
-        self.memory.update(*route)
-        return await self.share(0)
-
-
-@dataclass(slots=True)
-class Kept:
-    """A memory that is kept here, and what is known of the client that it belongs to."""
-
-    memory: Memory
-    admitted: int = 0
-    """Entries that the limiter has counted for it."""
-    inserted_bytes: int = 0
-    """Bytes of all entries that it has inserted."""
-    writer: int = 0
-    """Which object inserted last, and"""
-    number: int = -1
-    """which of its chunks, so that none is inserted twice. No chunk yet where it is below 0."""
-
-
-@dataclass(slots=True)
-class _Member:
-    holder: Holder
-    admitted: int = 0
-    """As for `Kept`, like the next three."""
-    asked: bool = False
-    """Whether it was asked to push, and has not yet."""
-    inserted_bytes: int = 0
-    writer: int = 0
-    number: int = -1
 
 
 class Exchange:
@@ -128,7 +77,7 @@ class Exchange:
         """Requests that were refused since too many waited."""
         self._form, self._weigh = layout.form(), layout.memory().priorities.weigh
         self._gone_bytes = 0
-        self._members: dict[str, _Member] = {}
+        self._members: dict[str, Member] = {}
         self._left: dict[str, None] = {}  # in the order in which they did
         self._entering = asyncio.Lock()
         self._leaving = asyncio.Lock()
@@ -154,7 +103,7 @@ class Exchange:
             NameTaken: there is one of this name.
         """
         self.union.join(client)
-        self._members[client] = _Member(holder)
+        self._members[client] = Member(holder)
 
     def new_memory(self) -> Memory:
         """Return an empty memory, where those that are kept here are.
@@ -221,7 +170,7 @@ class Exchange:
         """Bytes of all entries that clients have inserted, as far as they have told."""
         return self._gone_bytes + sum(member.inserted_bytes for member in self._members.values())
 
-    def _known(self, client: str) -> _Member:
+    def _known(self, client: str) -> Member:
         if client not in self._members:
             raise UnknownClient(f"client: expected one that has joined, {list(self._members)}, got {client!r}")
         return self._members[client]
@@ -361,7 +310,7 @@ class Exchange:
                 self._start(self._fetch(client, member, n))
         return bool(missing)
 
-    async def _fetch(self, client: str, member: _Member, n: int) -> None:
+    async def _fetch(self, client: str, member: Member, n: int) -> None:
         try:
             share = await member.holder.share(n)
             if self._members.get(client) is member:

@@ -15,7 +15,8 @@ from components.replay.checkpoint import (
     generator_column,
     prefixed,
 )
-from components.replay.exchange import Exchange, Kept
+from components.replay.exchange import Exchange
+from components.replay.members import Kept
 
 
 class KeptMemories(Checkpointed):
