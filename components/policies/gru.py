@@ -109,12 +109,9 @@ class _Unroll(torch.autograd.Function):
             went_on = block
         kernel.step_back(*back, went_on, states[0], zeros.numpy(), *kept, 0, blocks[0], 0)
         d_x = scratch.take("d_x", *x.shape, x)
-        d_w_x, d_w_h = torch.zeros_like(w_x), torch.zeros_like(w_h)
         for rows in chunks(0, len(x)):
             torch.mm(d_of_x[rows], w_x, out=d_x[rows])
-            d_w_x.addmm_(d_of_x[rows].t(), x[rows])
-        for rows in chunks(blocks[0], stops[-1]):
-            d_w_h.addmm_(d_of_h[rows].t(), hidden_before[rows])
+        d_w_x, d_w_h = d_of_x.t() @ x, d_of_h[blocks[0] :].t() @ hidden_before[blocks[0] :]
         d_b_x = d_of_x.sum(0)
         d_b_h = torch.cat([d_b_x[: 2 * size], d_of_h[:, 2 * size :].sum(0)])
         return d_x, d_w_x, d_w_h, d_b_x, d_b_h, None, None, None, None
