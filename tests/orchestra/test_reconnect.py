@@ -173,7 +173,6 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("hasty")
 def test_nothing_is_lost_doubled_or_disordered_over_a_thousand_cuts(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orchestra.peers.BACKOFF_S", 0.001)
-    monkeypatch.setattr("orchestra.sharing.LEAST", 10_000)  # so that arrays go both ways, by the stream and by memory
     leaves, cuts = 4, 1000
     books: dict[str, tuple[list[int], list[int]]] = {}
 
@@ -194,8 +193,6 @@ def test_nothing_is_lost_doubled_or_disordered_over_a_thousand_cuts(run: Run, mo
                 assert book(owner)[0] == list(range(told))
                 assert book(owner)[1] == [*range(asked), -1]
                 assert told > 1000
-            for one in (node, root):
-                assert min(link.memory_sent_bytes for link in one.statistics().links) > 100_000
 
     async def main() -> None:
         async with (
