@@ -15,8 +15,8 @@ are asked for by one byte over a unix socket: the floor is a server that sends t
 package's server sends where a batch lies in shared memory, and gathers the next one meanwhile. Then the client has it;
 what copying it once more takes is a line of its own.
 
-Rounds alternate, so that what else the machine does falls on all; figures are medians over rounds, and ratios are
-medians of ratios within a round.
+Rounds alternate. W1 is measured in seconds of processor time, as every side of it works in one thread. Figures are
+medians over rounds, and ratios medians of ratios within a round.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from importlib import import_module
 from importlib.metadata import version
 from itertools import cycle
 from statistics import median
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 import numpy as np
@@ -361,23 +361,25 @@ def episode_jobs(capacity: int, rng: np.random.Generator) -> tuple[dict[str, Job
 # Measuring ------------------------------------------------------------------------------------------------------------
 
 
-def rate(job: Callable[[], object], seconds: float) -> float:
+def rate(job: Callable[[], object], seconds: float, clock: Callable[[], float]) -> float:
     """Return how often a job runs in a second, measured for about so long."""
-    n, start = 0, perf_counter()
-    while (elapsed := perf_counter() - start) < seconds:
+    n, start = 0, clock()
+    while (elapsed := clock() - start) < seconds:
         for _ in range(4):
             job()
         n += 4
     return n / elapsed
 
 
-def measure(jobs: dict[str, Jobs], rounds: int, seconds: float) -> dict[tuple[str, str], list[float]]:
+def measure(
+    jobs: dict[str, Jobs], rounds: int, seconds: float, clock: Callable[[], float]
+) -> dict[tuple[str, str], list[float]]:
     """Return by job and side how often it ran in a second, one figure for each round."""
     figures: dict[tuple[str, str], list[float]] = {(job, side): [] for job in jobs for side in jobs[job]}
     for _ in range(rounds):
         for job, sides in jobs.items():
             for side, run in sides.items():
-                figures[job, side].append(rate(run, seconds))
+                figures[job, side].append(rate(run, seconds, clock))
     return figures
 
 
@@ -425,7 +427,7 @@ def main() -> None:
             except ImportError as error:
                 print(f"{name} is left out: {error}", file=sys.stderr)
         jobs = {job: {side: run[job] for side, run in sides.items() if job in run} for job in sides["this package"]}
-        figures = measure(jobs, args.rounds, args.seconds)
+        figures = measure(jobs, args.rounds, args.seconds, process_time)
         show(figures, "this package", "W1, per second")
         for job, runs in jobs.items():
             peers = [side for side in runs if side in PEERS]
@@ -437,7 +439,7 @@ def main() -> None:
 
     if args.only != "W1":
         jobs, servers = episode_jobs(args.episodes, rng)
-        figures = measure(jobs, args.rounds, args.seconds)
+        figures = measure(jobs, args.rounds, args.seconds, perf_counter)
         show(figures, "floor", "W2, per second")
         doubled, of_two = (figures["sample 32, slabs=2", side] for side in ("this package", "floor of two"))
         print(f"sample 32, slabs=2: {ratio(doubled, of_two):.2f} of np.take into two in turn")
