@@ -108,7 +108,7 @@ class SumTree(Pyramid):
         # Rounding may lift a position to the very end, where nothing is found: it is kept before it.
         at = np.minimum(shares * begins[-1], nextafter(begins[-1], 0.0))
         item = begins[1:].searchsorted(at, side="right")
-        at = np.maximum(at - begins[item], 0.0)  # running sums may fall a little where they should stay
+        at -= begins[item]
         columns = np.arange(len(at))
         for level in reversed(self._blocks):
             # Blocks stand upright, so that each operation runs along all of them. In its block, a position is in the
