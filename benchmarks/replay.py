@@ -26,8 +26,7 @@ import socket
 import struct
 import sys
 from collections.abc import Callable
-from importlib import import_module
-from importlib.metadata import version
+from importlib import import_module, metadata
 from itertools import cycle
 from statistics import median
 from time import perf_counter, process_time
@@ -423,7 +422,7 @@ def main() -> None:
         for name, make in PEERS.items():
             try:
                 sides[name] = make(args.capacity, rng, priorities)
-                print(f"{name} {version(name.lower())}")
+                print(f"{name} {metadata.version(name.lower())}")
             except ImportError as error:
                 print(f"{name} is left out: {error}", file=sys.stderr)
         jobs = {job: {side: run[job] for side, run in sides.items() if job in run} for job in sides["this package"]}
