@@ -222,12 +222,11 @@ def main() -> None:
                     times = median(a / b for a, b in zip(rates, figures[job, base], strict=True))
                     line += f"   {times:7.3g}x {base}"
             print(line)
-        for ahead, ours in kept.items():
-            statistics = ours.server.statistics()
-            print(
-                f"two-phase sampling, {ahead} ahead: {statistics.saved:.0%} of the bandwidth saved, "
-                f"{statistics.union.drawn:,} rows drawn of {statistics.union.inserted:,} inserted"
-            )
+        statistics = kept[0].server.statistics()  # of what was inserted and drawn in these rounds
+        drawn, inserted = statistics.union.drawn, statistics.union.inserted
+        print(
+            f"kept by clients: {statistics.saved:.0%} of the bandwidth saved, {drawn:,} drawn of {inserted:,} inserted"
+        )
 
 
 if __name__ == "__main__":
