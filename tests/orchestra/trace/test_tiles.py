@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestra.replay.regression import trimmed
@@ -36,6 +36,7 @@ def batch(*episodes: tuple[int, int], most: int = 20) -> np.ndarray[Any, Any]:
     return found
 
 
+@settings(deadline=None)
 @given(
     rows=st.lists(st.lists(st.sampled_from([b"a", b"b", b"\0"]), min_size=1, max_size=6), min_size=1, max_size=6),
     arrays=st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=5), min_size=1, max_size=6),

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestra.errors import UsageError, ValuesMissing
@@ -95,6 +95,7 @@ def test_values_that_were_not_recorded_are_asked_for_by_name() -> None:
     assert not Where("version < 3 and secret > 1")(VALUES)  # it need not be looked at
 
 
+@settings(deadline=None)
 @given(
     text=st.sampled_from(CONDITIONS),
     other=st.sampled_from(CONDITIONS),
