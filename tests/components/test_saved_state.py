@@ -157,7 +157,7 @@ def test_a_run_that_was_interrupted_goes_on_exactly_there(tmp_path: Path, monkey
         if interrupted:
             await begin(self)
         else:
-            interrupted.append(self._env_steps)
+            interrupted.append(self._tally.env_steps)
             self.me.tell_nowait(InterruptMsg())
 
     monkeypatch.setattr(Orchestrator, "_begin_save", interrupt)

@@ -53,8 +53,8 @@ class FailingOrchestrator(Orchestrator):
     @on(TrainedMsg)
     async def trained(self, msg: TrainedMsg) -> None:
         await super().trained(msg)
-        if self._env_steps > 1500:
-            raise ArithmeticError(f"{self._env_steps} {self._updates} {self._limiter.inserted}")
+        if self._tally.env_steps > 1500:
+            raise ArithmeticError(f"{self._tally.env_steps} {self._tally.updates} {self._limiter.inserted}")
 
 
 FAILING = {
