@@ -85,13 +85,16 @@ class Asks:
         waiting = self._waiting
         self._correlation = correlation = self._correlation + 1
         cell = node.cells.get(recipient)
-        envelope = way = room = check = None
+        envelope = way = room = check = poll = None
         if cell is None:
             way = node.peers.ways.get(recipient) or node.peers.way_to(recipient, node.peer_of(recipient))
             if way is not None:
                 # First of all: the peer works on it while the rest is seen to here. If no other waits, there is none
                 # to wait for, to leave with it in one write.
                 room = way.post(asker, recipient, request, correlation, chain, number, clock, at_once=not waiting)
+                if not waiting and room is None and way.link.local:
+                    poll = way.link.busy_poll
+                    poll.begin()
             check = request.answer_adapter().validator.validate_python
         future: asyncio.Future[Any] = node.loop.create_future()
         waiting[correlation] = _Ask(future, check, asker, recipient, task)
@@ -122,6 +125,8 @@ class Asks:
             raise
         finally:
             del waiting[correlation]
+            if poll is not None:
+                poll.end()
             if asked is not None:
                 asked.discard(future)
             if future.done() and not future.cancelled():

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 
 from orchestra import errors
+from orchestra.busy_poll import BusyPoll
 from orchestra.codec import Buffer
 from orchestra.credit import Room
 from orchestra.errors import FrameError, HandshakeError, Unreachable, WireError
@@ -109,6 +110,7 @@ class Link:
         self.outbound = Outbound(self, node.loop, limits.header, limits.payload)
         self._room = Room(self._give_credit)
         self.inbound = Inbound(self, node, self._room)
+        self.busy_poll = BusyPoll(node.loop)
 
     def __repr__(self) -> str:
         return f"<Link to {self.peer or self.address}>"
