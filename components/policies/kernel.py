@@ -1,8 +1,9 @@
 """The loops of a gradient step that numba compiles: what torch would do in many passes over memory, done in one.
 
-All take float32 and float64. Products of matrices stay torch's. The first call with either type compiles for some
-seconds, once on a machine; `compile_all` does so before anyone waits. There is no fast-math but for fused
-multiply-adds: NaN stays NaN.
+All take float32 and float64. The GRU makes its products of matrices itself (`product.py`); others are torch's. The
+first call with either type compiles for some seconds, once on a machine; `compile_all` does so before anyone waits.
+numba notices no change in `product.py`: who makes one changes this file too, or removes `__pycache__`. There is no
+fast-math but for fused multiply-adds: NaN stays NaN.
 
 Sizes: R rows, L living rows, P pairs of last action and agent, A agents, O observation size, H hidden units, N steps, M
 units of the mixing layer.
@@ -16,6 +17,8 @@ import numba
 import numpy as np
 from numba.extending import overload
 from numpy.typing import NDArray
+
+from components.policies.product import GROUP, add, add_outer, fill, fill_outer, panels_of, room
 
 Floats = NDArray[np.floating[Any]]
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -149,95 +152,124 @@ def rectify_back(x: Floats, pairs: NDArray[np.int64], d_x: Floats, d_sum: Floats
 
 
 @_compiled
-def step(
+def unroll(
     of_x: Floats,
     picks: NDArray[np.int64],
-    of_h: Floats,
+    panels: Floats,
     bias: Floats,
-    before: Floats,
+    blocks: NDArray[np.int64],
     hidden: Floats,
     gates: Floats,
-    start: int,
-    rows: int,
-    before_start: int,
-    gates_start: int,
+    keeps: bool,
+    of_h: Floats,
 ) -> None:
-    """Make one step of a GRU: r, z = sigmoid(x + h + b); g = h + b; n = tanh(x + b + r g); h' = n + z (h - n).
+    """Run a GRU: r, z = sigmoid(x + h + b); g = h + b; n = tanh(x + b + r g); h' = n + z (h - n).
 
     Args:
         of_x: (C, 3H), products of the inputs with the weights of r, z, n.
         picks: (R,), the row of `of_x` of every row.
-        of_h: (at least `rows`, 3H), products of the hidden states with the weights of r, z, g.
+        panels: of the weights (H, 3H) of r, z, g that the hidden states are multiplied with.
         bias: (4H,), of r, z, n, g.
-        before: the hidden states before, from row `before_start`.
-        hidden: (R, H), filled from row `start`.
-        gates: filled with r, z, g, n from row `gates_start`.
-        start: of `rows` rows.
+        blocks: (T,), rows of step 0, 1, 2, …
+        hidden: (R, H), filled.
+        gates: (R, at least 4H), filled with r, z, g, n; unless `keeps`, (GROUP, at least 4H), overwritten by each
+            group.
+        keeps: whether the gates are wanted.
+        of_h: `room` for the products of a GROUP.
     """
     size = hidden.shape[1]
-    for i in range(rows):
-        x, h, b = of_x[picks[start + i]], of_h[i], before[before_start + i]
-        out, kept = hidden[start + i], gates[gates_start + i]
-        for j in range(size):
-            r = _sigmoid(x[j] + h[j] + bias[j])
-            z = _sigmoid(x[size + j] + h[size + j] + bias[size + j])
-            g = h[2 * size + j] + bias[3 * size + j]
-            n = _TWO * _sigmoid(_TWO * (x[2 * size + j] + bias[2 * size + j] + r * g)) - _ONE
-            out[j] = n + z * (b[j] - n)
-            kept[j] = r
-            kept[size + j] = z
-            kept[2 * size + j] = g
-            kept[3 * size + j] = n
+    none = np.zeros_like(hidden[0])
+    start = before = 0
+    for t in range(len(blocks)):
+        for first in range(0, blocks[t], GROUP):
+            rows = min(GROUP, blocks[t] - first)
+            of_h[:] = _ZERO
+            if t > 0:
+                add(hidden, before + first, rows, panels, of_h, 0)
+            for i in range(rows):
+                row = start + first + i
+                x, h, b = of_x[picks[row]], of_h[i], none if t == 0 else hidden[before + first + i]
+                out, kept = hidden[row], gates[row if keeps else i]
+                for j in range(size):
+                    r = _sigmoid(x[j] + h[j] + bias[j])
+                    z = _sigmoid(x[size + j] + h[size + j] + bias[size + j])
+                    g = h[2 * size + j] + bias[3 * size + j]
+                    n = _TWO * _sigmoid(_TWO * (x[2 * size + j] + bias[2 * size + j] + r * g)) - _ONE
+                    out[j] = n + z * (b[j] - n)
+                    kept[j] = r
+                    kept[size + j] = z
+                    kept[2 * size + j] = g
+                    kept[3 * size + j] = n
+        before = start
+        start += blocks[t]
 
 
 @_compiled
-def step_back(
+def unroll_back(
     d_hidden: Floats,
-    carry: Floats,
-    went_on: int,
     gates: Floats,
-    before: Floats,
+    hidden: Floats,
+    panels: Floats,
+    blocks: NDArray[np.int64],
     d_of_x: Floats,
     picks: NDArray[np.int64],
-    start: int,
-    rows: int,
-    before_start: int,
+    carry: Floats,
+    beside: Floats,
+    d_w_h: Floats,
 ) -> None:
-    """Go one step of a GRU back.
+    """Go back through `unroll`.
 
     Args:
         d_hidden: (R, H), what is said of the hidden states from elsewhere.
-        carry: (at least `rows`, H): what the step after says of them, in the first `went_on` rows; filled with what
-            this one says of those before, but for what goes through the weights.
-        went_on: rows of the step after.
-        gates: (R, 4H), r, z, g, n; filled with the gradients of the first three before their non-linearity, and with
-            the hidden state before.
-        before: the hidden states before, from row `before_start`.
+        gates: (R, at least 4H), r, z, g, n; the first three are overwritten with their gradients before the
+            non-linearity.
+        hidden: (R, H).
+        panels: of the weights (3H, H) of r, z, g.
+        blocks: (T,), rows of step 0, 1, 2, …
         d_of_x: (C, 3H), to whose rows the gradients of r, z, n before their non-linearity are added.
         picks: (R,), the row of `d_of_x` of every row.
-        start: of `rows` rows.
+        carry: `room` for the rows of the first step: what a step says of the hidden states before it.
+        beside: `room` for a GROUP of hidden states.
+        d_w_h: (3H, H) in `room`, to which the gradient of the weights is added.
     """
-    size = d_hidden.shape[1]
-    for i in range(rows):
-        told, c, b, kept = d_hidden[start + i], carry[i], before[before_start + i], gates[start + i]
-        d_x = d_of_x[picks[start + i]]
-        if i >= went_on:
-            for j in range(size):
-                c[j] = _ZERO
-        for j in range(size):
-            r, z, g, n, h = kept[j], kept[size + j], kept[2 * size + j], kept[3 * size + j], b[j]
-            d_h = told[j] + c[j]
-            d_n = d_h * (_ONE - z) * (_ONE - n * n)
-            d_r = d_n * g * r * (_ONE - r)
-            d_z = d_h * (h - n) * z * (_ONE - z)
-            c[j] = d_h * z
-            kept[j] = d_r
-            kept[size + j] = d_z
-            kept[2 * size + j] = d_n * r
-            kept[3 * size + j] = h
-            d_x[j] += d_r
-            d_x[size + j] += d_z
-            d_x[2 * size + j] += d_n
+    size = hidden.shape[1]
+    none = np.zeros_like(hidden[0])
+    start = len(hidden)
+    went_on = 0
+    for t in range(len(blocks) - 1, -1, -1):
+        start -= blocks[t]
+        before = start - blocks[max(t - 1, 0)]
+        for first in range(0, blocks[t], GROUP):
+            rows = min(GROUP, blocks[t] - first)
+            for i in range(rows):
+                row = start + first + i
+                told, c, b, kept = (
+                    d_hidden[row],
+                    carry[first + i],
+                    none if t == 0 else hidden[before + first + i],
+                    gates[row],
+                )
+                d_x = d_of_x[picks[row]]
+                if first + i >= went_on:
+                    for j in range(size):
+                        c[j] = _ZERO
+                for j in range(size):
+                    r, z, g, n, h = kept[j], kept[size + j], kept[2 * size + j], kept[3 * size + j], b[j]
+                    d_h = told[j] + c[j]
+                    d_n = d_h * (_ONE - z) * (_ONE - n * n)
+                    d_r = d_n * g * r * (_ONE - r)
+                    d_z = d_h * (h - n) * z * (_ONE - z)
+                    c[j] = d_h * z
+                    kept[j] = d_r
+                    kept[size + j] = d_z
+                    kept[2 * size + j] = d_n * r
+                    d_x[j] += d_r
+                    d_x[size + j] += d_z
+                    d_x[2 * size + j] += d_n
+            if t > 0:
+                add_outer(gates, start + first, 3 * size, hidden, before + first, rows, beside, d_w_h)
+                add(gates, start + first, rows, panels, carry, first)
+        went_on = blocks[t]
 
 
 @_compiled_sums
@@ -325,7 +357,11 @@ def compile_all(dtype: np.dtype[np.floating[Any]]) -> None:
     collect(padded, index, index - 1, 1, np.zeros((1, 1), np.float32), index.copy(), index.copy())
     rectify(np.zeros((2, 1), dtype), one, index)
     rectify_back(np.zeros((2, 1), dtype), index, np.zeros((2, 1), dtype), one, one.copy())
-    step(three, index, three, four[0], one, one.copy(), four, 0, 1, 0, 0)
-    step_back(one, one.copy(), 0, four, one.copy(), three, index, 0, 1, 0)
+    panels, sums = panels_of(np.zeros((1, 3), dtype)), room(GROUP, 3, dtype)
+    fill(one, panels, sums)
+    unroll(three, index, panels, four[0], index + 1, one, four, True, sums)
+    panels, (carry, beside, d_w) = panels_of(np.zeros((3, 1), dtype)), (room(rows, 1, dtype) for rows in (1, GROUP, 3))
+    unroll_back(one, four, one.copy(), panels, index + 1, three, index, carry, beside, d_w)
+    fill_outer(three, 3, one, beside, d_w)
     mix(one, three, one, one, one[0], one.copy(), one.copy())
     mix_back(one, one, three, one, one, one[0], one, one.copy(), three.copy(), one.copy(), one.copy(), one[0].copy())

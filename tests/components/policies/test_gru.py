@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
-from components.policies.gru import chunks, unroll, unrolled_by_torch
+from components.policies.gru import unroll, unrolled_by_torch
 from components.policies.scratch import Scratch
 
 
@@ -71,14 +71,6 @@ def test_what_is_no_number_stays_none():
     x[1] = torch.nan
     hidden = unroll(nn.GRU(2, 20), x, torch.tensor([0, 1, 2]), [3], Scratch())
     assert hidden.isnan().all(1).tolist() == [False, True, False]
-
-
-@pytest.mark.parametrize("rows", [0, 1, 767, 1152, 1153, 5000])
-def test_chunks_are_even_and_leave_nothing_out(rows):
-    pieces = list(chunks(3, 3 + rows))
-    assert [i for piece in pieces for i in range(piece.start, piece.stop)] == list(range(3, 3 + rows))
-    sizes = {piece.stop - piece.start for piece in pieces}
-    assert max(sizes) - min(sizes) <= 1
 
 
 def test_memory_of_a_longer_call_does_not_leak_into_a_shorter_one():

@@ -1,0 +1,206 @@
+"""Products of matrices inside of loops that numba compiles, of few rows each and the fastest where the cache has them.
+
+A product is made of tiles: `ROWS` rows of the left side by two vectors of columns, W, of the right, whose sums all stay
+in registers. Where the right side is a network's weights it is packed into panels of W columns, so that a tile reads it
+from end to end. Of a core's rate of arithmetic that is nine tenths from some forty rows on.
+
+Sizes: R rows, K what is summed over, N columns, P = ⌈N / W⌉ panels.
+"""
+
+from typing import Any
+
+import llvmlite.binding
+import numba
+import numba.core.cgutils
+import numpy as np
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+cgutils: Any = numba.core.cgutils
+
+Floats = NDArray[np.floating[Any]]
+
+_FEATURES = llvmlite.binding.get_host_cpu_features()
+_BYTES = 64 if _FEATURES.get("avx512f") else 32 if _FEATURES.get("avx") else 16
+_VECTORS = 2
+ROWS = 6 if _BYTES == 32 else 12
+"""Of a tile: with two vectors each and some for the operands they fill 32 registers, of which AVX has but 16."""
+GROUP = 48
+"""Rows that a loop takes at once, so that the cache has what it makes of them when it is needed: a multiple of ROWS."""
+
+
+def width(dtype: Any) -> int:
+    """Return how many columns of that type a panel has, W."""
+    return _VECTORS * _BYTES // int(np.dtype(dtype).itemsize)
+
+
+def room(rows: int, columns: int, dtype: Any) -> Floats:
+    """Return zeros for a result of so many rows and columns, and for what `add` writes beside it."""
+    w = width(dtype)
+    return np.zeros((rows + ROWS, -(-columns // w) * w), dtype)
+
+
+def panels_of(right: Floats) -> Floats:
+    """Return the panels (P, K, W) of `right` (K, N)."""
+    w = width(right.dtype)
+    panels = np.zeros((-(-right.shape[1] // w), len(right), w), right.dtype)
+    for p, panel in enumerate(panels):
+        part = right[:, p * w : (p + 1) * w]
+        panel[:, : part.shape[1]] = part
+    return panels
+
+
+def _tile_adder(
+    typing: Any, left: Any, start: Any, last: Any, depth: Any, right: Any, out: Any, row: Any, column: Any
+) -> Any:
+    """Add to the tile of `out` at `row`, `column`: ROWS rows of `left` (…, K) from `start`, times `right` (K, W).
+
+    Rows of `left` behind `last` count as that one; `depth` is K, at least 1.
+    """
+    size = left.dtype.bitwidth // 8
+
+    def emit(context: Any, builder: Any, _: Any, args: Any) -> None:
+        _, first, final, stop, _, _, at_row, at_column = args
+        index, scalar = first.type, context.get_data_type(left.dtype)
+        vector = ir.VectorType(scalar, _BYTES // size)
+        bytes_, lane = ir.IntType(8).as_pointer(), ir.IntType(32)
+
+        def opened(kind: Any, value: Any) -> tuple[Any, list[Any]]:
+            array = context.make_array(kind)(context, builder, value)
+            strides = list(cgutils.unpack_tuple(builder, array.strides))
+            if kind.layout in "CF":
+                strides[1 if kind.layout == "C" else 0] = index(size)
+            return builder.bitcast(array.data, bytes_), strides
+
+        (a, a_strides), (b, b_strides), (c, c_strides) = (
+            opened(kind, args[i]) for i, kind in ((0, left), (4, right), (5, out))
+        )
+
+        def at(start: Any, offset: Any, kind: Any) -> Any:
+            return builder.bitcast(builder.gep(start, [offset]), kind.as_pointer())
+
+        def vectors(start: Any) -> list[Any]:
+            return [at(start, index(v * _BYTES), vector) for v in range(_VECTORS)]
+
+        def load(pointer: Any) -> Any:
+            loaded = builder.load(pointer)
+            loaded.align = size
+            return loaded
+
+        rows, tile = [], []
+        for i in range(ROWS):
+            number = builder.add(first, index(i))
+            number = builder.select(builder.icmp_signed("<", number, final), number, final)
+            rows.append(builder.gep(a, [builder.mul(number, a_strides[0])]))
+            offset = builder.mul(builder.add(at_row, index(i)), c_strides[0])
+            tile.append(vectors(builder.gep(c, [builder.add(offset, builder.mul(at_column, c_strides[1]))])))
+        zero = ir.Constant(vector, [0.0] * vector.count)
+
+        before = builder.block
+        body, after = (builder.append_basic_block(name) for name in ("body", "after"))
+        builder.branch(body)
+        builder.position_at_end(body)
+        k = builder.phi(index)
+        so_far = [[builder.phi(vector) for _ in of_row] for of_row in tile]
+        terms = [load(pointer) for pointer in vectors(builder.gep(b, [builder.mul(k, b_strides[0])]))]
+        along, raised = builder.mul(k, a_strides[1]), []
+        for start_of_row, of_row in zip(rows, so_far, strict=True):
+            one = builder.insert_element(
+                ir.Constant(vector, ir.Undefined), load(at(start_of_row, along, scalar)), lane(0)
+            )
+            all_lanes = ir.Constant(ir.VectorType(lane, vector.count), [0] * vector.count)
+            factor = builder.shuffle_vector(one, one, all_lanes)
+            fused = ("contract",)
+            raised.append(
+                [
+                    builder.fadd(total, builder.fmul(factor, term, flags=fused), flags=fused)
+                    for total, term in zip(of_row, terms, strict=True)
+                ]
+            )
+        further = builder.add(k, index(1))
+        k.add_incoming(index(0), before)
+        k.add_incoming(further, body)
+        for of_row, totals in zip(so_far, raised, strict=True):
+            for phi, total in zip(of_row, totals, strict=True):
+                phi.add_incoming(zero, before)
+                phi.add_incoming(total, body)
+        builder.cbranch(builder.icmp_signed("<", further, stop), body, after)
+
+        builder.position_at_end(after)
+        for of_row, totals in zip(tile, raised, strict=True):
+            for pointer, total in zip(of_row, totals, strict=True):
+                # Last, so that a sum over many groups of rows is one of their sums, whose rounding is less.
+                builder.store(builder.fadd(load(pointer), total), pointer).align = size
+
+    def generated(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        emit(context, builder, signature, args)
+        return context.get_dummy_value()
+
+    return types.void(left, types.intp, types.intp, types.intp, right, out, types.intp, types.intp), generated
+
+
+_add_tile: Any = intrinsic(_tile_adder)
+
+
+@numba.njit(cache=True, nogil=True)
+def add(left: Floats, start: int, rows: int, panels: Floats, out: Floats, out_start: int) -> None:
+    """Add to `rows` rows of `out` from `out_start`: those of `left` from `start`, times what `panels` hold.
+
+    Args:
+        left: (R, at least K).
+        start: row of `left`.
+        rows: so many.
+        panels: (P, K, W), of `panels_of`.
+        out: (…, P W), of `room`. Its next rows, up to a multiple of ROWS, are overwritten with something.
+        out_start: row of `out`.
+    """
+    n_panels, depth, w = panels.shape
+    for p in range(n_panels):
+        for row in range(0, rows, ROWS):
+            _add_tile(left, start + row, start + rows - 1, depth, panels[p], out, out_start + row, p * w)
+
+
+@numba.njit(cache=True, nogil=True)
+def add_outer(
+    left: Floats, start: int, columns: int, right: Floats, right_start: int, rows: int, beside: Floats, out: Floats
+) -> None:
+    """Add to `out` the products of `columns` of `left` with those of `right`, summed over rows: left^T right.
+
+    Args:
+        left: (R, at least `columns`).
+        start: row of `left`.
+        columns: of `left`, from the first.
+        right: (…, N).
+        right_start: row of `right`.
+        rows: GROUP at most.
+        beside: (GROUP, N) and more, of `room`: where the rows of `right` are copied to.
+        out: (`columns`, N) and more, of `room`; what is more is overwritten with something.
+    """
+    n = right.shape[1]
+    for i in range(rows):
+        for j in range(n):
+            beside[i, j] = right[right_start + i, j]
+    turned = left[start : start + rows].T
+    w = _VECTORS * _BYTES // left.itemsize
+    for p in range(0, n, w):
+        for row in range(0, columns, ROWS):
+            _add_tile(turned, row, columns - 1, rows, beside[:, p : p + w], out, row, p)
+
+
+@numba.njit(cache=True, nogil=True)
+def fill(left: Floats, panels: Floats, out: Floats) -> None:
+    """Fill `out` (R + ROWS, P W) with `left` (R, K) times what `panels` hold."""
+    for start in range(0, len(left), GROUP):
+        rows = min(GROUP, len(left) - start)
+        out[start : start + rows] = 0
+        add(left, start, rows, panels, out, start)
+
+
+@numba.njit(cache=True, nogil=True)
+def fill_outer(left: Floats, columns: int, right: Floats, beside: Floats, out: Floats) -> None:
+    """Fill `out` with all of left^T right, as `add_outer` adds that of some rows."""
+    out[:] = 0
+    for start in range(0, len(left), GROUP):
+        add_outer(left, start, columns, right, start, min(GROUP, len(left) - start), beside, out)
