@@ -136,7 +136,7 @@ def arguments() -> argparse.Namespace:
         ("td-lambda", 0.0),
         ("target-interval", 200),
         ("grad-clip", 10.0),
-        ("hidden", 32),
+        ("hidden", 64),
         ("mixer-embed", 32),
         ("hypernet", 64),
         ("epsilon-end", 0.05),

@@ -4,4 +4,4 @@ from pathlib import Path
 
 from orchestra.experiment import load_experiment, variant
 
-experiment = variant(load_experiment(Path(__file__).with_name("qmix_8m.py")), scenario="5m_vs_6m", hidden_size=64)
+experiment = variant(load_experiment(Path(__file__).with_name("qmix_8m.py")), scenario="5m_vs_6m")

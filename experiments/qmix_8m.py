@@ -39,7 +39,7 @@ def experiment(
     gamma: Annotated[float, Field(ge=0, le=1, description="discount")] = 0.99,
     td_lambda: Annotated[float, Field(ge=0, le=1, description="mixture of TD(λ) targets; 0 for one step")] = 0.8,
     double_q: Annotated[bool, Field(description="the online network chooses whose target value is used")] = True,
-    hidden_size: Annotated[int, Field(ge=1, description="units of the agents' GRU")] = 32,
+    hidden_size: Annotated[int, Field(ge=1, description="units of the agents' GRU")] = 64,
     init: Annotated[Literal["uniform", "orthogonal"], Field(description="what parameters are at first")] = "uniform",
     target_update_interval: Annotated[int, Field(ge=1, description="updates from one target to the next")] = 50,
     critic_steps: Annotated[int, Field(ge=1, description="COMA: critic updates per batch")] = 16,
