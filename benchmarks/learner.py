@@ -11,11 +11,12 @@ Batches of 32 episodes of 8m: all of one length; as played by agents that explor
 memory, which in the classic implementation holds every episode in its full length of 120 steps.
 
 *share* is the arithmetic that the steps of a batch need over the time, as a part of the rate at which this machine
-multiplies large matrices; first ours, then that of the classic implementation. Padding is left out, and so is what
-comes before the GRU of agents that see nothing, being the same for all of them; *living* is the part of the rows that
-see something. *bound* is how many times as fast as the classic implementation a step would be that did this arithmetic
-at that rate and nothing else. Time is that of the processor with one thread, so that others on the same machine disturb
-it less, and of the clock with more; with more, others must be quiet.
+multiplies large matrices; first ours, then that of the classic implementation. Padding is left out, and so are the last
+frame of battles that are over, and what comes before the GRU of agents that see nothing, being the same for all of
+them; *living* is the part of the rows that see something. *bound* is how many times as fast as the classic
+implementation a step would be that did this arithmetic at that rate and nothing else. Time is that of the processor
+with one thread, so that others on the same machine disturb it less, and of the clock with more; with more, others must
+be quiet.
 """
 
 import argparse
@@ -204,17 +205,17 @@ def played(spec: EnvSpec, episodes: int) -> EpisodeReplay:
     return replay
 
 
-def needed_gflop(like: Qmix, lengths: NDArray[np.int32], living: float) -> float:
+def needed_gflop(like: Qmix, steps: float, cut: float, living: float) -> float:
     """Return what the matrix products of a gradient step amount to, in 10⁹ operations, without padding.
 
     Args:
         like: what learns.
-        lengths: of the episodes of the batch.
+        steps: of all episodes of the batch.
+        cut: how many of these went on when they ended; nobody asks for the value of the last frame of others.
         living: part of the observations that are not all zeros.
     """
     spec, h = like.spec, like.hidden_size
-    steps = int(lengths.sum())
-    rows = (steps + len(lengths)) * spec.n_agents
+    rows = (steps + cut) * spec.n_agents
     embed, gate, head = spec.obs_size * h, 3 * h * h, h * spec.n_actions
     hyper, mix = like.hypernet_size, like.mixer_embed
     first = spec.state_size * (2 * hyper + 2 * mix)
@@ -294,14 +295,14 @@ def measure(threads: int, spec: EnvSpec, replay: EpisodeReplay, rounds: int) -> 
         assert abs(loss - expected) < 1e-4 * expected, (loss, expected)
         label = f"{label}, {lengths.mean():.1f} of {lengths.max()} steps"
         living = living_part(batch)
-        gflop = needed_gflop(ours, lengths, living)
+        gflop = needed_gflop(ours, int(lengths.sum()), int(np.sum(~batch.terminated)), living)
         learners = partial(Qmix(spec).learn, batch), partial(classic_of(spec).learn, batch)
         compare(label, living, gflop, rate, rounds, *learners)
     living = living_part(episodes)
     compare(
         f"as played, drawn, {episodes.lengths.mean():.1f} steps",
         living,
-        needed_gflop(ours, np.full(32, round(episodes.lengths.mean()), np.int32), living),
+        needed_gflop(ours, 32 * float(episodes.lengths.mean()), 32 * float(np.mean(~episodes.terminated)), living),
         rate,
         2 * rounds,
         lambda: ours.learn(replay.sample(32, rng).batch),

@@ -238,7 +238,7 @@ class Coma(RecurrentPolicy):
             ValueError: as `learn`.
         """
         self._check(batch)
-        packing = Packing.of(batch.lengths, batch.actions.shape[1])
+        packing = Packing.of(batch.lengths, batch.terminated, batch.actions.shape[1])
         n_episodes = len(batch.lengths)
         obs = self._gather("obs", batch.obs, packing.frames, self._dtype)
         state = self._gather("state", batch.state, packing.frames, self._dtype)

@@ -57,6 +57,7 @@ class _Unroll(torch.autograd.Function):
         b_h: Tensor,  # (3H,)
         picks: Tensor,  # (R,)
         blocks: Sequence[int],
+        asked: Sequence[int],
         scratch: Scratch,
         goes_back: bool,
     ) -> Tensor:
@@ -72,6 +73,7 @@ class _Unroll(torch.autograd.Function):
             panels_of(w_h.t().numpy()),
             bias.numpy(),
             np.asarray(blocks),
+            np.asarray(asked),
             hidden.numpy(),
             gates.numpy(),
             goes_back,
@@ -79,13 +81,13 @@ class _Unroll(torch.autograd.Function):
         )
         ctx.save_for_backward(x, w_x, w_h, picks, hidden)
         scratch.passes += 1
-        ctx.blocks, ctx.scratch, ctx.gates, ctx.number = blocks, scratch, gates, scratch.passes
+        ctx.blocks, ctx.asked, ctx.scratch, ctx.gates, ctx.number = blocks, asked, scratch, gates, scratch.passes
         return hidden
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_hidden: Tensor) -> tuple[Tensor | None, ...]:
-        blocks, scratch, gates = ctx.blocks, ctx.scratch, ctx.gates
+        blocks, asked, scratch, gates = ctx.blocks, ctx.asked, ctx.scratch, ctx.gates
         if scratch.passes != ctx.number:
             raise RuntimeError("another pass has overwritten what this backward pass needs: go back before going on")
         scratch.passes += 1  # this one writes over the gates
@@ -101,6 +103,7 @@ class _Unroll(torch.autograd.Function):
             hidden.numpy(),
             panels_of(w_h.numpy()),
             np.asarray(blocks),
+            np.asarray(asked),
             d_of_x.numpy(),
             picks.numpy(),
             room(blocks[0], size, dtype),
@@ -112,10 +115,12 @@ class _Unroll(torch.autograd.Function):
         d_b_h = torch.cat([d_b_x[: 2 * size], gates[:, 2 * size : 3 * size].sum(0)])
         d_x = _product(d_of_x, w_x, "d_x", scratch)[:, : x.shape[1]]
         weights = (torch.from_numpy(d[:rows, :columns]) for d, (rows, columns) in ((d_w_x, of_x), (d_w_h, of_step)))
-        return d_x, *weights, d_b_x, d_b_h, None, None, None, None
+        return d_x, *weights, d_b_x, d_b_h, None, None, None, None, None
 
 
-def unroll(gru: nn.GRU, x: Tensor, picks: Tensor, blocks: Sequence[int], scratch: Scratch) -> Tensor:
+def unroll(
+    gru: nn.GRU, x: Tensor, picks: Tensor, blocks: Sequence[int], asked: Sequence[int], scratch: Scratch
+) -> Tensor:
     """Run `gru` from a hidden state of zeros over the packed rows `x[picks]`; return all its hidden states (R, H).
 
     What is returned lies in the memory of `scratch`, and is there until the next call with it. The backward pass must
@@ -126,12 +131,14 @@ def unroll(gru: nn.GRU, x: Tensor, picks: Tensor, blocks: Sequence[int], scratch
         x: (C, I), inputs.
         picks: (R,), which of them a row has.
         blocks: rows of step 0, 1, 2, …, never rising; row i of a block goes on in row i of the next.
+        asked: how many of them, from the first, are asked for: at least as many as go on. The hidden states of the
+            others are zeros, but on a GPU, and no gradient may come from there.
         scratch: kept memory.
     """
     if x.is_cuda:
         return unrolled_by_torch(gru, x, picks, blocks)
     hidden: Tensor = _Unroll.apply(  # type: ignore[no-untyped-call]  # torch's
-        x, *gru.parameters(), picks, blocks, scratch, torch.is_grad_enabled()
+        x, *gru.parameters(), picks, blocks, asked, scratch, torch.is_grad_enabled()
     )
     return hidden
 

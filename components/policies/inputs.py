@@ -25,6 +25,8 @@ class AgentInputs:
     picks: Tensor  # (R,): P + l of the living row l, and its pair of any other
     blocks: tuple[int, ...]
     """Rows at time 0, 1, 2, …; falling."""
+    asked: tuple[int, ...]
+    """Of them, from the first, those that anybody asks for. What is said of the others is finite, and no more."""
 
     @classmethod
     def of(
@@ -33,13 +35,15 @@ class AgentInputs:
         frames: NDArray[np.int64],  # (F,)
         last_actions: NDArray[np.int64],  # (F, A): -1 at the start of an episode
         frame_blocks: Sequence[int],
+        asked_blocks: Sequence[int],
         *,
         n_actions: int,
         memory: Tensor | None = None,
     ) -> "AgentInputs":
         """Gather the `frames` of a padded batch, of which `frame_blocks` are at time 0, 1, 2, …
 
-        `obs` comes to lie in `memory` (at least F * A, O), if there is any.
+        Of these `asked_blocks` are asked for; the others pass for frames that see nothing. `obs` comes to lie in
+        `memory` (at least F * A, O), if there is any.
         """
         n_agents, size = padded.shape[-2:]
         rows = len(frames) * n_agents
@@ -50,6 +54,8 @@ class AgentInputs:
         living = kernel.collect(
             padded,
             frames,
+            np.asarray(frame_blocks),
+            np.asarray(asked_blocks),
             last_actions.reshape(-1),
             (n_actions + 1) * n_agents,
             obs.numpy(),
@@ -61,9 +67,10 @@ class AgentInputs:
             pairs=torch.from_numpy(pairs[:living]),
             picks=torch.from_numpy(picks),
             blocks=tuple(block * n_agents for block in frame_blocks),
+            asked=tuple(block * n_agents for block in asked_blocks),
         )
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "AgentInputs":
         """Return it on `device`, observations as `dtype`."""
         obs = self.obs.to(device, non_blocking=True).to(dtype)
-        return AgentInputs(obs, self.pairs.to(device), self.picks.to(device), self.blocks)
+        return AgentInputs(obs, self.pairs.to(device), self.picks.to(device), self.blocks, self.asked)

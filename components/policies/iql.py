@@ -230,7 +230,7 @@ class Iql(RecurrentPolicy):
             ValueError: as `learn`.
         """
         self._check(batch)
-        packing = Packing.of(batch.lengths, batch.actions.shape[1])
+        packing = Packing.of(batch.lengths, batch.terminated, batch.actions.shape[1])
         n_episodes = len(batch.lengths)
         n_agents = self.spec.n_agents
         # Step k arrives at frame k + E: there its action is the last one.

@@ -83,6 +83,8 @@ def _sigmoid(x: Any) -> Any:
 def collect(
     padded: Floats,
     frames: NDArray[np.int64],
+    blocks: NDArray[np.int64],
+    asked: NDArray[np.int64],
     last_actions: NDArray[np.int64],
     n_pairs: int,
     obs: Floats,
@@ -94,6 +96,8 @@ def collect(
     Args:
         padded: (…, A, O), frames of a batch.
         frames: (F,), which of them, in packed order.
+        blocks: (T,), frames at time 0, 1, 2, …
+        asked: (T,), how many of them, from the first, are looked at; the others pass for frames that see nothing.
         last_actions: (F * A,), -1 for none.
         n_pairs: P.
         obs: (at least L, O), filled.
@@ -101,22 +105,24 @@ def collect(
         picks: (F * A,), filled: P + l for the l-th living row, and the pair for any other.
     """
     n_agents, size = padded.shape[1], padded.shape[2]
-    living = 0
-    for f in range(len(frames)):
-        for agent in range(n_agents):
-            row = f * n_agents + agent
-            seen = padded[frames[f], agent]
+    living = row = 0
+    for t in range(len(blocks)):
+        for i in range(blocks[t] * n_agents):
+            agent = i % n_agents
             pair = (last_actions[row] + 1) * n_agents + agent
             picks[row] = pair
-            for j in range(size):
-                if seen[j] != _ZERO:
-                    kept = obs[living]
-                    for k in range(size):
-                        kept[k] = seen[k]
-                    pairs[living] = pair
-                    picks[row] = n_pairs + living
-                    living += 1
-                    break
+            if i < asked[t] * n_agents:
+                seen = padded[frames[row // n_agents], agent]
+                for j in range(size):
+                    if seen[j] != _ZERO:
+                        kept = obs[living]
+                        for k in range(size):
+                            kept[k] = seen[k]
+                        pairs[living] = pair
+                        picks[row] = n_pairs + living
+                        living += 1
+                        break
+            row += 1
     return living
 
 
@@ -158,6 +164,7 @@ def unroll(
     panels: Floats,
     bias: Floats,
     blocks: NDArray[np.int64],
+    asked: NDArray[np.int64],
     hidden: Floats,
     gates: Floats,
     keeps: bool,
@@ -171,6 +178,7 @@ def unroll(
         panels: of the weights (H, 3H) of r, z, g that the hidden states are multiplied with.
         bias: (4H,), of r, z, n, g.
         blocks: (T,), rows of step 0, 1, 2, …
+        asked: (T,), how many of them, from the first, are asked for; the others' hidden states are made zeros.
         hidden: (R, H), filled.
         gates: (R, at least 4H), filled with r, z, g, n; unless `keeps`, (GROUP, at least 4H), overwritten by each
             group.
@@ -181,8 +189,8 @@ def unroll(
     none = np.zeros_like(hidden[0])
     start = before = 0
     for t in range(len(blocks)):
-        for first in range(0, blocks[t], GROUP):
-            rows = min(GROUP, blocks[t] - first)
+        for first in range(0, asked[t], GROUP):
+            rows = min(GROUP, asked[t] - first)
             of_h[:] = _ZERO
             if t > 0:
                 add(hidden, before + first, rows, panels, of_h, 0)
@@ -200,6 +208,7 @@ def unroll(
                     kept[size + j] = z
                     kept[2 * size + j] = g
                     kept[3 * size + j] = n
+        hidden[start + asked[t] : start + blocks[t]] = _ZERO
         before = start
         start += blocks[t]
 
@@ -211,6 +220,7 @@ def unroll_back(
     hidden: Floats,
     panels: Floats,
     blocks: NDArray[np.int64],
+    asked: NDArray[np.int64],
     d_of_x: Floats,
     picks: NDArray[np.int64],
     carry: Floats,
@@ -226,6 +236,7 @@ def unroll_back(
         hidden: (R, H).
         panels: of the weights (3H, H) of r, z, g.
         blocks: (T,), rows of step 0, 1, 2, …
+        asked: (T,), how many of them, from the first, were asked for; the gates of the others are made zeros.
         d_of_x: (C, 3H), to whose rows the gradients of r, z, n before their non-linearity are added.
         picks: (R,), the row of `d_of_x` of every row.
         carry: `room` for the rows of the first step: what a step says of the hidden states before it.
@@ -239,8 +250,9 @@ def unroll_back(
     for t in range(len(blocks) - 1, -1, -1):
         start -= blocks[t]
         before = start - blocks[max(t - 1, 0)]
-        for first in range(0, blocks[t], GROUP):
-            rows = min(GROUP, blocks[t] - first)
+        gates[start + asked[t] : start + blocks[t]] = _ZERO
+        for first in range(0, asked[t], GROUP):
+            rows = min(GROUP, asked[t] - first)
             for i in range(rows):
                 row = start + first + i
                 told, c, b, kept = (
@@ -269,7 +281,7 @@ def unroll_back(
             if t > 0:
                 add_outer(gates, start + first, 3 * size, hidden, before + first, rows, beside, d_w_h)
                 add(gates, start + first, rows, panels, carry, first)
-        went_on = blocks[t]
+        went_on = asked[t]
 
 
 @_compiled_sums
@@ -354,14 +366,14 @@ def compile_all(dtype: np.dtype[np.floating[Any]]) -> None:
     one, four, index = np.zeros((1, 1), dtype), np.zeros((1, 4), dtype), np.zeros(1, np.int64)
     three, padded = np.zeros((1, 3), dtype), np.zeros((1, 1, 1), np.float32)
     padded.flags.writeable = False
-    collect(padded, index, index - 1, 1, np.zeros((1, 1), np.float32), index.copy(), index.copy())
+    collect(padded, index, index + 1, index + 1, index - 1, 1, np.zeros((1, 1), np.float32), index.copy(), index.copy())
     rectify(np.zeros((2, 1), dtype), one, index)
     rectify_back(np.zeros((2, 1), dtype), index, np.zeros((2, 1), dtype), one, one.copy())
     panels, sums = panels_of(np.zeros((1, 3), dtype)), room(GROUP, 3, dtype)
     fill(one, panels, sums)
-    unroll(three, index, panels, four[0], index + 1, one, four, True, sums)
+    unroll(three, index, panels, four[0], index + 1, index + 1, one, four, True, sums)
     panels, (carry, beside, d_w) = panels_of(np.zeros((3, 1), dtype)), (room(rows, 1, dtype) for rows in (1, GROUP, 3))
-    unroll_back(one, four, one.copy(), panels, index + 1, three, index, carry, beside, d_w)
+    unroll_back(one, four, one.copy(), panels, index + 1, index + 1, three, index, carry, beside, d_w)
     fill_outer(three, 3, one, beside, d_w)
     mix(one, three, one, one, one[0], one.copy(), one.copy())
     mix_back(one, one, three, one, one, one[0], one, one.copy(), three.copy(), one.copy(), one.copy(), one[0].copy())

@@ -48,7 +48,7 @@ class RecurrentAgent(nn.Module):
         """
         of_obs, table = self._tables()
         x = embed(inputs.obs, of_obs, inputs.pairs, table, self._scratch)
-        return unroll(self.gru, x, inputs.picks, inputs.blocks, self._scratch)
+        return unroll(self.gru, x, inputs.picks, inputs.blocks, inputs.asked, self._scratch)
 
     def values(self, inputs: AgentInputs) -> Tensor:
         """Return the action values of every agent in every frame of packed episodes, (F, A, U)."""

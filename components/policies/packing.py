@@ -22,6 +22,9 @@ class Packing:
 
     frame_blocks: tuple[int, ...]
     """Episodes that have a frame 0, 1, 2, …; falling, and the first is E."""
+    asked_blocks: tuple[int, ...]
+    """Of them, from the first, those whose frame anybody asks for: in all others the battle is over, nothing was done
+    there, and their value is 0 whatever is seen."""
     frames: NDArray[np.int64]  # (F,): row in the padded (E * (T+1)) frames
     steps: NDArray[np.int64]  # (N,): row in the padded (E * T) steps
     departs: NDArray[np.int64]  # (N,): packed frame that the step leaves
@@ -34,15 +37,15 @@ class Packing:
         return self.frame_blocks[1:]
 
     @classmethod
-    def of(cls, lengths: NDArray[np.int32], longest: int) -> "Packing":
-        """Plan the layout of episodes of `lengths` (E,) steps, padded to `longest` steps.
+    def of(cls, lengths: NDArray[np.int32], terminated: NDArray[np.bool_], longest: int) -> "Packing":
+        """Plan the layout of episodes of `lengths` (E,) steps, padded to `longest` steps; `terminated` (E,) or cut.
 
         Raises:
             ValueError: a length is not in 1 … `longest`.
         """
         if len(lengths) == 0 or lengths.min() < 1 or lengths.max() > longest:
             raise ValueError(f"lengths: expected at least one episode of 1 to {longest} steps each, got {lengths}")
-        order = np.argsort(-lengths.astype(np.int64), kind="stable")
+        order = np.lexsort((terminated, -lengths.astype(np.int64)))
         falling = lengths[order].astype(np.int64)
         time_f, rank_f = np.nonzero(np.arange(falling[0] + 1)[:, None] <= falling)  # both in packed order
         time_s, rank_s = np.nonzero(np.arange(falling[0])[:, None] < falling)
@@ -52,6 +55,7 @@ class Packing:
         last[order] = starts[falling] + np.arange(len(lengths)) - len(lengths)
         return cls(
             frame_blocks=tuple(blocks.tolist()),
+            asked_blocks=tuple((blocks - np.bincount(lengths[terminated], minlength=len(blocks))).tolist()),
             frames=order[rank_f] * (longest + 1) + time_f,
             steps=order[rank_s] * longest + time_s,
             departs=starts[time_s] + rank_s,

@@ -152,6 +152,7 @@ class RecurrentPolicy(Policy):
             packing.frames,
             last_actions,
             packing.frame_blocks,
+            packing.asked_blocks,
             n_actions=spec.n_actions,
             memory=self._memory("living", rows, (spec.obs_size,), batch.obs.dtype),
         ).to(self._device, self._dtype)

@@ -31,7 +31,7 @@ def test_values_and_gradients_are_those_of_torch(blocks, distinct, inputs, hidde
     x = torch.randn(distinct, inputs, dtype=torch.float64, generator=generator, requires_grad=True)
     picks = torch.randint(distinct, (sum(blocks),), generator=generator)
     push = torch.randn(sum(blocks), hidden, dtype=torch.float64, generator=generator)
-    ours = unroll(gru, x, picks, blocks, Scratch())
+    ours = unroll(gru, x, picks, blocks, blocks, Scratch())
     wanted = [x, *gru.parameters()]
     gradients = torch.autograd.grad(ours, wanted, push)
     for theirs in (
@@ -56,7 +56,7 @@ def test_single_precision_agrees_with_double_as_well_as_torchs_own_does():
         return [hidden, *torch.autograd.grad(hidden, [x, *gru.parameters()], push)]
 
     def compiled(*args):
-        return unroll(*args, Scratch())
+        return unroll(*args, blocks, Scratch())
 
     exact = learnt(unrolled_by_torch, double, x.double(), push.double())
     for ours, theirs, exactly in zip(
@@ -69,21 +69,34 @@ def test_single_precision_agrees_with_double_as_well_as_torchs_own_does():
 def test_what_is_no_number_stays_none():
     x = torch.zeros(3, 2)
     x[1] = torch.nan
-    hidden = unroll(nn.GRU(2, 20), x, torch.tensor([0, 1, 2]), [3], Scratch())
+    hidden = unroll(nn.GRU(2, 20), x, torch.tensor([0, 1, 2]), [3], [3], Scratch())
     assert hidden.isnan().all(1).tolist() == [False, True, False]
 
 
 def test_memory_of_a_longer_call_does_not_leak_into_a_shorter_one():
     gru, scratch = nn.GRU(3, 4), Scratch()
     x, picks = torch.randn(40, 3), torch.arange(40)
-    first = unroll(gru, x[:7], picks[:7], [4, 2, 1], scratch).clone()
-    unroll(gru, x, picks, [8, 8, 8, 8, 8], scratch)
-    again = unroll(gru, x[:7], picks[:7], [4, 2, 1], scratch)
+    first = unroll(gru, x[:7], picks[:7], [4, 2, 1], [4, 2, 1], scratch).clone()
+    unroll(gru, x, picks, [8] * 5, [8] * 5, scratch)
+    again = unroll(gru, x[:7], picks[:7], [4, 2, 1], [4, 2, 1], scratch)
     assert torch.equal(first, again)
 
 
 def test_a_second_pass_before_the_first_has_gone_back_is_refused():
     gru, scratch = nn.GRU(3, 4), Scratch()
-    first, _ = (unroll(gru, torch.randn(4, 3), torch.arange(4), [2, 2], scratch) for _ in range(2))
+    first, _ = (unroll(gru, torch.randn(4, 3), torch.arange(4), [2, 2], [2, 2], scratch) for _ in range(2))
     with pytest.raises(RuntimeError, match="another pass"):
         first.sum().backward()
+
+
+def test_rows_that_nobody_asks_for_are_zeros_and_what_others_learn_is_the_same_without_them():
+    generator = torch.Generator().manual_seed(0)
+    gru, x = nn.GRU(3, 20), torch.randn(200, 3, generator=generator, requires_grad=True)
+    blocks, asked = [90, 70, 40], [90, 60, 10]
+    real = torch.cat([torch.arange(block) < some for block, some in zip(blocks, asked, strict=True)])
+    push = torch.randn(200, 20, generator=generator) * real.unsqueeze(1)
+    some, all_ = (unroll(gru, x, torch.arange(200), blocks, these, Scratch()) for these in (asked, blocks))
+    assert not some[~real].any()
+    assert torch.equal(some[real], all_[real])
+    wanted = [x, *gru.parameters()]
+    torch.testing.assert_close(torch.autograd.grad(some, wanted, push), torch.autograd.grad(all_, wanted, push))

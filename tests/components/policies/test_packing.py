@@ -6,13 +6,18 @@ from hypothesis import strategies as st
 from components.policies.packing import Packing
 from components.policies.returns import lambda_returns
 
+
+def packed(lengths, longest, terminated=True):
+    return Packing.of(np.array(lengths, np.int32), np.broadcast_to(terminated, len(lengths)), longest)
+
+
 lengths_of = st.lists(st.integers(1, 8), min_size=1, max_size=6)
 
 
 @given(lengths=lengths_of, spare=st.integers(0, 3))
 def test_every_frame_and_step_is_packed_once_in_order_of_time(lengths, spare):
     longest = max(lengths) + spare
-    packing = Packing.of(np.array(lengths, np.int32), longest)
+    packing = packed(lengths, longest)
     frames = [divmod(row, longest + 1) for row in packing.frames.tolist()]
     steps = [divmod(row, longest) for row in packing.steps.tolist()]
     assert sorted(frames) == [(e, t) for e, n in enumerate(lengths) for t in range(n + 1)]
@@ -23,7 +28,7 @@ def test_every_frame_and_step_is_packed_once_in_order_of_time(lengths, spare):
 
 @given(lengths=lengths_of)
 def test_a_step_knows_its_frames_its_episode_and_whether_it_is_the_last(lengths):
-    packing = Packing.of(np.array(lengths, np.int32), max(lengths))
+    packing = packed(lengths, max(lengths))
     frames = [divmod(row, max(lengths) + 1) for row in packing.frames.tolist()]
     for k, row in enumerate(packing.steps.tolist()):
         episode, t = divmod(row, max(lengths))
@@ -33,9 +38,20 @@ def test_a_step_knows_its_frames_its_episode_and_whether_it_is_the_last(lengths)
         assert (packing.last[episode] == k) == (t == lengths[episode] - 1)
 
 
+@given(data=st.data(), lengths=lengths_of)
+def test_all_frames_are_asked_for_but_those_where_the_battle_is_over(data, lengths):
+    terminated = np.array(data.draw(st.lists(st.booleans(), min_size=len(lengths), max_size=len(lengths))))
+    packing = packed(lengths, max(lengths), terminated)
+    start, asked = 0, []
+    for block, of_them in zip(packing.frame_blocks, packing.asked_blocks, strict=True):
+        asked += [divmod(row, max(lengths) + 1) for row in packing.frames[start : start + of_them].tolist()]
+        start += block
+    assert sorted(asked) == [(e, t) for e, n in enumerate(lengths) for t in range(n + 1 - terminated[e])]
+
+
 @given(lengths=lengths_of)
 def test_row_i_of_a_block_goes_on_in_row_i_of_the_next(lengths):
-    packing = Packing.of(np.array(lengths, np.int32), max(lengths))
+    packing = packed(lengths, max(lengths))
     episodes = (packing.frames // (max(lengths) + 1)).tolist()
     start = 0
     for here, after in zip(packing.frame_blocks[:-1], packing.frame_blocks[1:], strict=True):
@@ -45,7 +61,7 @@ def test_row_i_of_a_block_goes_on_in_row_i_of_the_next(lengths):
 
 @given(lengths=lengths_of, td_lambda=st.sampled_from([0.0, 0.5, 0.9, 1.0]), seed=st.integers(0, 99))
 def test_returns_follow_their_recursion_in_each_episode(lengths, td_lambda, seed):
-    packing = Packing.of(np.array(lengths, np.int32), max(lengths))
+    packing = packed(lengths, max(lengths))
     rng = np.random.default_rng(seed)
     reward, value = rng.standard_normal((len(packing.steps), 1)), rng.standard_normal((len(packing.steps), 2))
     got = lambda_returns(reward, value, packing.step_blocks, gamma=0.9, td_lambda=td_lambda)
@@ -68,4 +84,4 @@ def test_returns_of_three_steps_worked_out_by_hand():
 @pytest.mark.parametrize("lengths", [[], [0], [5, 9], [-1]])
 def test_lengths_out_of_range_are_refused(lengths):
     with pytest.raises(ValueError, match="lengths: expected at least one episode of 1 to 8 steps each"):
-        Packing.of(np.array(lengths, np.int32), 8)
+        packed(lengths, 8)

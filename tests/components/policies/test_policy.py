@@ -43,7 +43,7 @@ def test_acting_step_by_step_gives_the_values_that_learning_unrolls(spec, make_b
     batch.obs[0, 4:, 1] = 0.0  # dead
     with torch.no_grad():
         last_actions = np.concatenate([np.full((1, spec.n_agents), -1), batch.actions[0]])
-        inputs = AgentInputs.of(batch.obs, np.arange(10), last_actions, [1] * 10, n_actions=spec.n_actions)
+        inputs = AgentInputs.of(batch.obs, np.arange(10), last_actions, [1] * 10, [1] * 10, n_actions=spec.n_actions)
         unrolled = policy.agent.unrolled(inputs)
     hidden = policy.initial_hidden(1)
     for t in range(10):
