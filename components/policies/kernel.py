@@ -284,6 +284,48 @@ def unroll_back(
         went_on = asked[t]
 
 
+@_compiled
+def say(hidden: Floats, panels: Floats, bias: Floats, sums: Floats, q: Floats) -> None:
+    """Fill `q` (R, U) with what the last layer makes of `hidden` (R, H).
+
+    Args:
+        hidden: (R, H).
+        panels: of its weights (H, U).
+        bias: (U,).
+        sums: `room` for the products of a GROUP.
+        q: (R, U), filled.
+    """
+    for start in range(0, len(hidden), GROUP):
+        rows = min(GROUP, len(hidden) - start)
+        sums[:] = _ZERO
+        add(hidden, start, rows, panels, sums, 0)
+        for i in range(rows):
+            said, out = sums[i], q[start + i]
+            for j in range(len(bias)):
+                out[j] = said[j] + bias[j]
+
+
+@_compiled
+def say_back(d_q: Floats, hidden: Floats, w: Floats, d_hidden: Floats, d_w: Floats, d_b: Floats) -> None:
+    """Go back through `say`: fill `d_hidden` (R, H), and add to `d_w` (U, H) and `d_b` (U,).
+
+    Of most rows of `d_q` (R, U) one element is not zero, that of the action taken: a product of matrices would do U
+    times the arithmetic.
+    """
+    size = hidden.shape[1]
+    for i in range(len(d_q)):
+        told, out, unit = d_q[i], d_hidden[i], hidden[i]
+        out[:] = _ZERO
+        for u in range(len(d_b)):
+            d = told[u]
+            if d != _ZERO:
+                weights, total = w[u], d_w[u]
+                for j in range(size):
+                    out[j] += d * weights[j]
+                    total[j] += d * unit[j]
+                d_b[u] += d
+
+
 @_compiled_sums
 def mix(q: Floats, first: Floats, w_1: Floats, w_2: Floats, v: Floats, mixed: Floats, total: Floats) -> None:
     """Mix as `MonotonicMixer` does: total = |w_2| · ELU(|W_1| q + b_1) + v · relu(for v).
@@ -375,5 +417,7 @@ def compile_all(dtype: np.dtype[np.floating[Any]]) -> None:
     panels, (carry, beside, d_w) = panels_of(np.zeros((3, 1), dtype)), (room(rows, 1, dtype) for rows in (1, GROUP, 3))
     unroll_back(one, four, one.copy(), panels, index + 1, index + 1, three, index, carry, beside, d_w)
     fill_outer(three, 3, one, beside, d_w)
+    say(one, panels_of(one), one[0], room(GROUP, 1, dtype), one.copy())
+    say_back(one, one.copy(), one.copy(), one.copy(), one.copy(), one[0].copy())
     mix(one, three, one, one, one[0], one.copy(), one.copy())
     mix_back(one, one, three, one, one, one[0], one, one.copy(), three.copy(), one.copy(), one.copy(), one[0].copy())
