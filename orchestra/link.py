@@ -72,6 +72,20 @@ class _Nobody:
         """Nobody minds."""
 
 
+class _LastWord:
+    """Who waits until a connection that this side has closed is gone."""
+
+    def __init__(self, gone: asyncio.Future[None]) -> None:
+        self._gone = gone
+
+    def frame_received(self, frame: Frame) -> None:
+        """It comes too late."""
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """It is gone."""
+        self._gone.set_result(None)
+
+
 class Link:
     """One side of a conversation with another process.
 
@@ -99,6 +113,8 @@ class Link:
         self.ended = False
         self.finished: asyncio.Future[None] = node.loop.create_future()
         """Done once it has ended."""
+        self.left: asyncio.Future[None] = node.loop.create_future()
+        """Done once its last connection is gone, too: over TLS that takes the peer a moment."""
         self.said_goodbye = False
         """Whether the peer did."""
         self._node = node
@@ -202,8 +218,10 @@ class Link:
             return
         self.ended = True
         connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.attach(_NOBODY)
+        if connection is None:
+            self.left.set_result(None)
+        else:
+            connection.attach(_LastWord(self.left))
             if error is not None and not self.said_goodbye:
                 connection.send([frame_bytes(Kind.GOODBYE, str(error)[:REFUSAL].encode())])
             connection.close()

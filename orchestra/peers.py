@@ -41,6 +41,8 @@ DIALS = 8
 """Tries to begin a session with somebody who picks up and then hangs up, as one does whom too many dial at once."""
 GOODBYE_S = 2.0
 """How long a node that stops waits until its peers have all that it sent them."""
+LEAVE_S = 1.0
+"""How long it then waits until its connections are gone, too."""
 WAYS = 4096
 """Addresses for which it is remembered by which link they are reached."""
 ENDED = 4096
@@ -82,6 +84,8 @@ class Peers:
         """The sessions that this node tries to begin, by the name of the peer."""
         self._handshakes: dict[Handshake, None] = {}
         self._refusals = Refusals(node.log)
+        self._leaving: set[asyncio.Future[None]] = set()
+        """Of the links that have ended, those whose last connection is not gone yet."""
         self._connecting: dict[str, asyncio.Task[Link]] = {}
         self._repairs: dict[Link, asyncio.Task[None]] = {}
         self._listener: Listener | None = None
@@ -135,6 +139,8 @@ class Peers:
         if self._listener is not None:
             await self._listener.close()
             self._listener = None
+        if self._leaving:  # or the loop may be closed in the midst of a shutdown of TLS
+            await asyncio.wait(self._leaving, timeout=LEAVE_S)
         self._refusals.sum_up(self._node.clock.monotonic(), finally_=True)
 
     # Links
@@ -222,6 +228,9 @@ class Peers:
         """Fail all that depended on a peer."""
         node = self._node
         self._end_repair(link)
+        if not link.left.done():
+            self._leaving.add(link.left)
+            link.left.add_done_callback(self._leaving.discard)
         if self._sessions.get(link.session) is link:
             del self._sessions[link.session]
             if not is_guest(link.peer):

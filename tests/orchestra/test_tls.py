@@ -14,6 +14,7 @@ from orchestra.errors import HandshakeError, Unreachable
 from orchestra.testing import Probe, check_transport
 from orchestra.transport import tls
 from orchestra.transport.registry import transport_for
+from orchestra.transport.stream import StreamConnection
 
 Run = Callable[..., Any]
 ADDRESS = "tls://127.0.0.1:0"
@@ -59,6 +60,34 @@ def test_two_nodes_talk_over_it(run: Run) -> None:
                 await there.tell(CountMsg(n=n))
             assert await there.ask(DoubleMsg(n=2)) == 4
             assert await probe.heard(CountMsg, 1000) == [CountMsg(n=n) for n in range(1000)]
+
+    run(main())
+
+
+@pytest.mark.usefixtures("member")
+def test_a_node_has_stopped_when_its_connections_are_gone(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost: list[StreamConnection] = []
+    close, lose = StreamConnection.close, StreamConnection.connection_lost
+
+    def close_slowly(self: StreamConnection, turns: int = 100) -> None:
+        """As where the peer, which has to agree, is another process."""
+        if turns:
+            asyncio.get_running_loop().call_soon(close_slowly, self, turns - 1)
+        else:
+            close(self)
+
+    def connection_lost(self: StreamConnection, exc: Exception | None) -> None:
+        lost.append(self)
+        lose(self, exc)
+
+    monkeypatch.setattr(StreamConnection, "close", close_slowly)
+    monkeypatch.setattr(StreamConnection, "connection_lost", connection_lost)
+
+    async def main() -> None:
+        async with Node("root", listen=ADDRESS).running() as root:
+            async with Node("leaf", join=root.listening, secret=root.secret).running():
+                assert not lost
+            assert lost
 
     run(main())
 
