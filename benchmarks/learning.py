@@ -36,11 +36,11 @@ STUDIES = {
     "8m": Study("QMIX on 8m", ("qmix_8m.py --steps 1000000",)),
     "2s3z": Study(
         "QMIX, VDN and IQL on 2s3z",
-        tuple(f"qmix_2s3z.py --algorithm {name} --steps 800000" for name in ("qmix", "vdn", "iql")),
+        tuple(f"qmix_2s3z.py --algorithm {name} --steps 1500000" for name in ("qmix", "vdn", "iql")),
     ),
     "5m_vs_6m": Study(
         "QMIX and COMA on 5m_vs_6m",
-        tuple(f"qmix_5m_vs_6m.py --algorithm {name} --steps 2000000" for name in ("qmix", "coma")),
+        tuple(f"qmix_5m_vs_6m.py --algorithm {name} --steps 3000000" for name in ("qmix", "coma")),
     ),
 }
 
