@@ -1,6 +1,7 @@
 """What actors and messages cost a whole training run, against a plain loop over the same simulator and learner.
 
     python benchmarks/end_to_end.py --steps 100000 --pairs 3
+    python benchmarks/end_to_end.py --steps 30000 --updates-per-episode 1
 
 Three programs train QMIX with equal hyper-parameters, one thread for torch in each process:
 
@@ -8,6 +9,8 @@ Three programs train QMIX with equal hyper-parameters, one thread for torch in e
 - inline:  the five actors in one process, every message encoded where it crosses nodes; its time is broken down, and
            what none of the parts accounts for is messages and runtime.
 - spread:  the five actors as `orchestra run` lays them out by default, a process for each node.
+
+The second command trains at the classic ratio, one gradient step for each episode; the first at that of the experiment.
 
 They run in turn, `--pairs` times; medians and ratios are printed. Time is from the first environment step to the last
 gradient step, so that starting up and compiling do not count.
@@ -111,6 +114,8 @@ def run_spread(flags: dict[str, Any]) -> dict[str, float]:
         (metrics,) = Path(folder).glob("*/*/metrics.jsonl")
         records = [json.loads(line) for line in metrics.read_text().splitlines()]
     moving = [record for record in records if record["updates"] and record["state"] == "training"]
+    if len(moving) < 2:
+        sys.exit(f"--steps: expected enough to be seen training twice, a second or more apart, got {flags['steps']:,}")
     first, last = moving[0], moving[-1]
     wall = last["elapsed_s"] - first["elapsed_s"]
     return {
@@ -151,24 +156,19 @@ def main() -> None:
     parser.add_argument("--scenario", default="8m")
     parser.add_argument("--steps", type=int, default=100_000)
     parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--updates-per-episode", type=float, help="gradient steps for each (default: the experiment's)")
     parser.add_argument("--only-inline", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     flags = {"scenario": options.scenario, "steps": options.steps, "learner_threads": 1, "test_interval": NEVER}
+    if options.updates_per_episode is not None:
+        flags["updates_per_episode"] = options.updates_per_episode
     if options.only_inline:
         print(json.dumps(run_inline(flags)))
         return
     results: dict[str, list[dict[str, float]]] = {"plain": [], "inline": [], "spread": []}
     for pair in range(options.pairs):
         results["plain"].append(run_plain(flags))
-        again = [
-            sys.executable,
-            __file__,
-            "--only-inline",
-            "--scenario",
-            options.scenario,
-            "--steps",
-            str(options.steps),
-        ]
+        again = [sys.executable, __file__, "--only-inline", *sys.argv[1:]]
         ended = subprocess.run(again, check=True, capture_output=True, text=True)
         results["inline"].append(json.loads(ended.stdout.splitlines()[-1]))
         results["spread"].append(run_spread(flags))
@@ -178,6 +178,8 @@ def main() -> None:
         return statistics.median(result[figure] for result in results[name])
 
     print(f"training QMIX on {options.scenario}, {options.steps:,} environment steps, median of {options.pairs}")
+    ratio = {**Flags.of(load_experiment(EXPERIMENT)).defaults, **flags}["updates_per_episode"]
+    print(f"{ratio:g} gradient steps for each episode")
     print(f"{'':8}{'env steps/s':>12}{'updates/s':>11}{'ratio to plain':>16}")
     for name, ours in results.items():
         ratios = [a["steps_per_s"] / b["steps_per_s"] for a, b in zip(ours, results["plain"], strict=True)]

@@ -10,10 +10,12 @@ It is measured in seconds of processor time, as every side works in one thread.
 
 W2: episodes of 8m, 120 steps of 8 agents, about 400 KB each, whole. The floor is `np.take` of episodes that lie as one
 piece of bytes each, into memory that is there already: one batch, which the cache may hold, so `slabs` is 1 too. Of the
-two that a user gets it holds less; so that line has `np.take` into two in turn beside. Across processes, batches of 32
-are asked for by one byte over a unix socket: the floor is a server that sends the same bytes over and over; this
-package's server sends where a batch lies in shared memory, and gathers the next one meanwhile. Then the client has it;
-what copying it once more takes is a line of its own.
+two that a user gets it holds less; so these lines have `np.take` into two in turn beside. An episode is inserted where
+the oldest lay, by the floor too. Across processes, batches of 32 are asked for by one byte over a unix socket: the raw
+socket sends the same bytes over and over; this package's server gathers a batch in shared memory and sends where it
+lies. It does so when it is asked, always in the same place, since whoever asks is done with the batch before; or ahead,
+in two places in turn, while the batch before is looked at. Then the client has it; what copying it once more takes is a
+line of its own.
 
 Rounds alternate. Figures are medians over rounds, and ratios medians of ratios within a round.
 """
@@ -25,6 +27,7 @@ import socket
 import struct
 import sys
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module, metadata
 from itertools import cycle
 from statistics import median
@@ -260,18 +263,20 @@ def serve_bytes(end: socket.socket, n_bytes: int) -> None:
         end.sendall(batch.data)
 
 
-def serve_shared(end: socket.socket, capacity: int, n_bytes: int) -> None:
-    """Send where a batch lies in shared memory whenever asked, and gather the next one while that is looked at."""
+def serve_shared(end: socket.socket, capacity: int, n_bytes: int, slabs: int) -> None:
+    """Send where a batch lies in shared memory whenever asked; with two slabs it has been gathered by then."""
     rng = np.random.default_rng(1)
-    replay = filled(capacity, rng, slabs=2)
-    with SharedArena(3 * n_bytes) as arena:
+    replay = filled(capacity, rng, slabs=slabs)
+    with SharedArena((slabs + 1) * n_bytes) as arena:
         replay.slabs.allocate_with(arena.allocate)
         arena.send(end)
-        batch = replay.sample(EPISODES, rng).batch
+        ahead = [replay.sample(EPISODES, rng).batch for _ in range(slabs - 1)]
         while end.recv(1):
+            batch = ahead.pop() if ahead else replay.sample(EPISODES, rng).batch
             places = json.dumps([arena.place_of(getattr(batch, name)) for name in BATCH_FIELDS]).encode()
             end.sendall(struct.pack("I", len(places)) + places)
-            batch = replay.sample(EPISODES, rng).batch
+            if slabs > 1:
+                ahead.append(replay.sample(EPISODES, rng).batch)
 
 
 def receive(end: socket.socket, into: memoryview) -> None:
@@ -298,13 +303,14 @@ def episode_jobs(capacity: int, rng: np.random.Generator) -> tuple[dict[str, Job
     replay, doubled, one = filled(capacity, rng), filled(capacity, rng, slabs=2), make_episodes(1, rng)
     each = sum(array.nbytes for array in one.values())
     blob, out = np.ones((capacity, each), np.uint8), np.empty((EPISODES, each), np.uint8)
-    raw, shared = Server(serve_bytes, out.nbytes), Server(serve_shared, capacity, out.nbytes)
-    arena = SharedArena.receive(shared.end)
-    outs = cycle([out, np.zeros_like(out)])
+    raw = Server(serve_bytes, out.nbytes)
+    shared = [Server(serve_shared, capacity, out.nbytes, slabs) for slabs in (1, 2)]
+    arenas = [SharedArena.receive(server.end) for server in shared]
+    outs, turn = cycle([out, np.zeros_like(out)]), cycle(range(capacity))
     received, copies = np.empty(out.nbytes, np.uint8), np.empty(out.nbytes, np.uint8)
 
     def insert_floor() -> None:
-        blob[0] = out[0]
+        blob[next(turn)] = out[0]
 
     def sample_floor() -> None:
         blob.take(rng.choice(capacity, EPISODES, replace=False), axis=0, out=out, mode="clip")
@@ -316,17 +322,18 @@ def episode_jobs(capacity: int, rng: np.random.Generator) -> tuple[dict[str, Job
         raw.end.send(b"?")
         receive(raw.end, received.data)
 
-    def ask_shared() -> list[NDArray[Any]]:
-        shared.end.send(b"?")
+    def ask_shared(slabs: int) -> list[NDArray[Any]]:
+        end, arena = shared[slabs - 1].end, arenas[slabs - 1]
+        end.send(b"?")
         header = bytearray(4)
-        receive(shared.end, memoryview(header))
+        receive(end, memoryview(header))
         places = bytearray(struct.unpack("I", header)[0])
-        receive(shared.end, memoryview(places))
+        receive(end, memoryview(places))
         return [arena.at(Place(offset, dtype, tuple(shape))) for offset, dtype, shape in json.loads(places)]
 
     def ask_and_copy() -> None:
         at = 0
-        for array in ask_shared():
+        for array in ask_shared(1):
             copies[at : at + array.nbytes] = array.reshape(-1).view(np.uint8)
             at += array.nbytes
 
@@ -338,14 +345,19 @@ def episode_jobs(capacity: int, rng: np.random.Generator) -> tuple[dict[str, Job
             "floor of two": sample_floor_of_two,
             "this package": lambda: doubled.sample(EPISODES, rng),
         },
-        "shared memory, 32": {"floor": sample_floor, "this package": ask_shared},
+        "shared memory, 32": {"floor": sample_floor, "this package": partial(ask_shared, 1)},
+        "shared memory, 32, ahead": {
+            "floor": sample_floor,
+            "floor of two": sample_floor_of_two,
+            "this package": partial(ask_shared, 2),
+        },
         "shared memory and a copy, 32": {"floor": sample_floor, "this package": ask_and_copy},
         "unix socket, raw, 32": {"floor": sample_floor, "raw socket": ask_raw},
     }
     try:
         cpprb = import_module("cpprb")
     except ImportError:
-        return jobs, [raw, shared]
+        return jobs, [raw, *shared]
     episode = {name: array for name, array in one.items() if name in BATCH_FIELDS}
     layout = {name: {"shape": array.shape, "dtype": array.dtype} for name, array in episode.items()}
     theirs = cpprb.ReplayBuffer(capacity, layout)
@@ -353,7 +365,7 @@ def episode_jobs(capacity: int, rng: np.random.Generator) -> tuple[dict[str, Job
         theirs.add(**episode)
     jobs["insert an episode"]["cpprb"] = lambda: theirs.add(**episode)
     jobs["sample 32"]["cpprb"] = lambda: theirs.sample(EPISODES)
-    return jobs, [raw, shared]
+    return jobs, [raw, *shared]
 
 
 # Measuring ------------------------------------------------------------------------------------------------------------
@@ -440,8 +452,9 @@ def main() -> None:
         jobs, servers = episode_jobs(args.episodes, rng)
         figures = measure(jobs, args.rounds, args.seconds, perf_counter)
         show(figures, "floor", "W2, per second")
-        doubled, of_two = (figures["sample 32, slabs=2", side] for side in ("this package", "floor of two"))
-        print(f"sample 32, slabs=2: {ratio(doubled, of_two):.2f} of np.take into two in turn")
+        for job in ("sample 32, slabs=2", "shared memory, 32, ahead"):
+            times = ratio(figures[job, "this package"], figures[job, "floor of two"])
+            print(f"{job}: {times:.2f} of np.take into two in turn")
         for server in servers:
             server.close()
 
