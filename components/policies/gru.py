@@ -2,9 +2,9 @@
 
 `torch.nn.GRU` unrolled on a CPU records a dozen small operations per time step, each with memory of its own, and pays
 for padding or, on a `PackedSequence`, for cutting the batch at every step. Here the walk over the time steps is one
-compiled loop (`kernel.py`) that makes its products itself (`product.py`), a group of rows at a time that stays in the
-cache until its gates are done, in memory that is kept from call to call. The batch shrinks by going less far. On a GPU
-cuDNN does all of this. `benchmarks/learner.py` has the figures.
+compiled loop (`kernel/gru.py`) that makes its products itself (`kernel/product.py`), a group of rows at a time that
+stays in the cache until its gates are done, in memory that is kept from call to call. The batch shrinks by going less
+far. On a GPU cuDNN does all of this. `benchmarks/learner.py` has the figures.
 
 Sizes: R rows (agents of all frames) in blocks, one block per time step; C different inputs of size I; H hidden units.
 """
@@ -21,7 +21,7 @@ from torch.nn.functional import embedding
 from torch.nn.utils.rnn import PackedSequence
 
 from components.policies import kernel
-from components.policies.product import GROUP, ROWS, fill, fill_outer, panels_of, room
+from components.policies.kernel.product import GROUP, ROWS, fill, fill_outer, panels_of, room
 from components.policies.scratch import Scratch
 
 _APART = 16

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from components.policies import kernel
-from components.policies.product import GROUP, panels_of, room
+from components.policies.kernel.product import GROUP, panels_of, room
 
 
 class _Head(torch.autograd.Function):

@@ -171,7 +171,7 @@ class Skirmish(Env):
     def prepare(self) -> None:
         """See that the kernel is compiled on this machine: some twenty seconds, once. The first `reset` does it too."""
         if kernel.COMPILED and not _PREPARED:
-            kernel.compile_once(kernel.HOME, self._compile, sys.stderr.write)
+            kernel.CODE.compile_once("the battle simulator", self._compile, sys.stderr.write)
             _PREPARED.append(True)
 
     def _compile(self) -> None:

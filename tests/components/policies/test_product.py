@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from components.policies.product import GROUP, ROWS, add, fill, fill_outer, panels_of, room
+from components.policies.kernel.product import GROUP, ROWS, add, fill, fill_outer, panels_of, room
 
 TYPES = pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 1e-4), (np.float64, 1e-12)])
 

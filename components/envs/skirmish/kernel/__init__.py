@@ -5,14 +5,14 @@ bits. That holds because only `+ - * /` and `sqrt` are used, which IEEE 754 defi
 vectors, never angles, and the random numbers are integers.
 """
 
+from components.compiling import COMPILED
 from components.envs.skirmish.kernel.batch import first_refused, reset_all, show_all, step_all
 from components.envs.skirmish.kernel.chance import draw
-from components.envs.skirmish.kernel.compiling import COMPILED, HOME, compile_once, records
+from components.envs.skirmish.kernel.compiling import CODE, records
 
 __all__ = [
+    "CODE",
     "COMPILED",
-    "HOME",
-    "compile_once",
     "draw",
     "first_refused",
     "records",

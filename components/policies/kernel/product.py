@@ -10,13 +10,14 @@ Sizes: R rows, K what is summed over, N columns, P = ⌈N / W⌉ panels.
 from typing import Any
 
 import llvmlite.binding
-import numba
 import numba.core.cgutils
 import numpy as np
 from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
+
+from components.policies.kernel.compiling import compiled
 
 cgutils: Any = numba.core.cgutils
 
@@ -144,7 +145,7 @@ def _tile_adder(
 _add_tile: Any = intrinsic(_tile_adder)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def add(left: Floats, start: int, rows: int, panels: Floats, out: Floats, out_start: int) -> None:
     """Add to `rows` rows of `out` from `out_start`: those of `left` from `start`, times what `panels` hold.
 
@@ -162,7 +163,7 @@ def add(left: Floats, start: int, rows: int, panels: Floats, out: Floats, out_st
             _add_tile(left, start + row, start + rows - 1, depth, panels[p], out, out_start + row, p * w)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def add_outer(
     left: Floats, start: int, columns: int, right: Floats, right_start: int, rows: int, beside: Floats, out: Floats
 ) -> None:
@@ -189,7 +190,7 @@ def add_outer(
             _add_tile(turned, row, columns - 1, rows, beside[:, p : p + w], out, row, p)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def fill(left: Floats, panels: Floats, out: Floats) -> None:
     """Fill `out` (R + ROWS, P W) with `left` (R, K) times what `panels` hold."""
     for start in range(0, len(left), GROUP):
@@ -198,7 +199,7 @@ def fill(left: Floats, panels: Floats, out: Floats) -> None:
         add(left, start, rows, panels, out, start)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def fill_outer(left: Floats, columns: int, right: Floats, beside: Floats, out: Floats) -> None:
     """Fill `out` with all of left^T right, as `add_outer` adds that of some rows."""
     out[:] = 0

@@ -1,0 +1,22 @@
+"""How the loops of a gradient step are compiled: no fast-math but for fused multiply-adds, so NaN stays NaN."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from components.compiling import CompiledPackage
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+CODE = CompiledPackage("policies", Path(__file__).parent)
+ARITHMETIC: Any = {"fastmath": {"contract"}}
+
+
+def compiled(function: _F) -> _F:
+    """Compile so that sums are taken in the order that is written."""
+    return CODE.compiled(function, **ARITHMETIC)
+
+
+def compiled_sums(function: _F) -> _F:
+    """Compile so that sums may be taken in any order, several terms at once."""
+    return CODE.compiled(function, fastmath={"contract", "reassoc"})

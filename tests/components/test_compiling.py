@@ -1,0 +1,161 @@
+"""Functions are compiled once for each machine and source, by one process."""
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from components.compiling import COMPILED, CompiledPackage
+
+
+@pytest.fixture
+def sources(tmp_path):
+    folder = tmp_path / "sources"
+    folder.mkdir()
+    (folder / "one.py").write_text("a = 1\n")
+    (folder / "two.py").write_text("b = 2\n")
+    return folder
+
+
+@pytest.fixture
+def package(sources, tmp_path):
+    return CompiledPackage("loops", sources, [tmp_path / "caches"])
+
+
+needs_compiler = pytest.mark.skipif(not COMPILED, reason="nothing is compiled in this run")
+
+
+def test_a_change_in_any_file_and_a_new_one_give_another_cache(sources, package):
+    names = {package.fingerprint()}
+    (sources / "two.py").write_text("b = 3\n")
+    names.add(package.fingerprint())
+    (sources / "three.py").write_text("")
+    names.add(package.fingerprint())
+    (sources / "one.py").rename(sources / "zero.py")
+    names.add(package.fingerprint())
+    assert len(names) == 4
+
+
+def test_the_same_files_give_the_same_cache(sources, package):
+    before = package.fingerprint()
+    (sources / "one.py").touch()
+    assert package.fingerprint() == before
+
+
+@needs_compiler
+def test_a_change_in_a_function_that_is_called_from_another_file_is_seen(tmp_path):
+    folder = tmp_path / "loops"
+    folder.mkdir()
+    (folder / "caller.py").write_text(
+        "from compiling_of import code\nfrom called import called\n@code.compiled\ndef told(x):\n    return called(x)\n"
+    )
+    (folder / "compiling_of.py").write_text(
+        "from pathlib import Path\nfrom components.compiling import CompiledPackage\n"
+        "code = CompiledPackage('loops', Path(__file__).parent)\n"
+    )
+
+    def told(summand):
+        (folder / "called.py").write_text(
+            f"from compiling_of import code\n@code.compiled\ndef called(x):\n    return x + {summand}\n"
+        )
+        asked = "import sys; sys.path.insert(0, sys.argv[1]); import caller; print(caller.told(1))"
+        run = [sys.executable, "-B", "-c", asked, str(folder)]
+        return subprocess.run(run, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True).stdout
+
+    assert [told(1), told(2)] == ["2\n", "3\n"]
+
+
+@needs_compiler
+def test_the_cache_lies_in_the_first_place_that_can_be_written_to(sources, tmp_path):
+    occupied = tmp_path / "file"
+    occupied.write_text("")
+    home = CompiledPackage("loops", sources, [occupied, tmp_path / "good", tmp_path / "unused"]).home
+    assert home.parent == tmp_path / "good"
+    assert home.is_dir()
+    assert not (tmp_path / "unused").exists()
+
+
+@needs_compiler
+def test_where_no_place_can_be_written_to_there_still_is_one(sources, tmp_path):
+    occupied = tmp_path / "file"
+    occupied.write_text("")
+    home = CompiledPackage("loops", sources, [occupied]).home
+    assert home.is_dir()
+    home.rmdir()
+
+
+@needs_compiler
+def test_one_compiles_while_the_others_wait_and_nobody_does_again(package):
+    compiling, may_end, waiting = threading.Event(), threading.Event(), threading.Event()
+    compiled, said = [], []
+
+    def compile_all():
+        compiling.set()
+        assert may_end.wait(30)
+        compiled.append(threading.current_thread().name)
+
+    def say(words):
+        said.append(words)
+        if "waiting" in words:
+            waiting.set()
+
+    args = ("the loops", compile_all, say)
+    first = threading.Thread(target=package.compile_once, args=args, name="first")
+    second = threading.Thread(target=package.compile_once, args=args, name="second")
+    first.start()
+    assert compiling.wait(30)
+    second.start()
+    assert waiting.wait(30)
+    may_end.set()
+    first.join()
+    second.join()
+    package.compile_once(*args)
+    assert compiled == ["first"]
+    assert [words.split()[0] for words in said] == ["Compiling", "Another", "..."]
+
+
+@needs_compiler
+def test_who_fails_to_compile_leaves_it_to_the_next(package):
+    def fail():
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        package.compile_once("the loops", fail, len)
+    compiled = []
+    package.compile_once("the loops", lambda: compiled.append(True), len)
+    assert compiled == [True]
+
+
+@needs_compiler
+def test_caches_of_older_sources_are_removed(package):
+    caches = package.home.parent
+    for name in ("loops-0", "something-else"):
+        (caches / name).mkdir()
+    package.compile_once("the loops", list, len)
+    assert sorted(path.name for path in caches.iterdir()) == [package.home.name, "something-else"]
+
+
+AGAIN = """
+from components.envs import Skirmish
+from components.envs.skirmish import kernel
+env = Skirmish("2s3z", 2)
+env.reset()
+env.step(env.available[:, :, 1].astype(int))
+env.show()
+for function in (kernel.reset_all, kernel.step_all, kernel.show_all, kernel.first_refused):
+    print(function.__name__, len(function.signatures), sum(function.stats.cache_misses.values()))
+"""
+
+
+@needs_compiler
+def test_another_process_compiles_nothing_whatever_the_scenario_and_the_number_of_battles():
+    from components.envs import Skirmish
+
+    Skirmish("3m", 1).reset()
+    run = subprocess.run(
+        [sys.executable, "-c", AGAIN], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True
+    )
+    assert run.stdout.splitlines() == [f"{name} 1 0" for name in ("reset_all", "step_all", "show_all", "first_refused")]
+    assert run.stderr == ""
