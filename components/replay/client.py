@@ -117,6 +117,7 @@ class ReplayClient:
         self._background = Background(f"ReplayClient {name}", visitor.live, visitor.ended)
         self.layout: AnyLayout = self._background.start()
         """What the server keeps, and how; fetched from it."""
+        self._fields = self.layout.share_fields
         try:
             here = self.layout.kept_by == "clients"
             memory = self.layout.memory(folder if here else None)
@@ -196,7 +197,7 @@ class ReplayClient:
         self._background.call(self._visitor.heard, None if until is None else until - time.monotonic())
 
     def sample(self, batch_size: int, *, timeout: float | None = None) -> SampledUnion:
-        """Draw a batch from the union of all clients' memories; see `ReplayServer.sample`. Its arrays are read-only.
+        """Draw a batch from the union of all clients' memories; see `ReplayServer.sample`. Arrays may be read-only.
 
         Raises:
             Disconnected: the server is gone.
@@ -206,7 +207,7 @@ class ReplayClient:
         if isinstance(answer, RefusedMsg):
             answer.throw()
         sampled: SampledUnion = answer.sampled
-        return sampled
+        return sampled.padded(self._fields)
 
     def update(self, sampled: SampledUnion, priorities: NDArray[np.floating[Any]]) -> None:
         """Give new priorities (B,) to a batch; see `ReplayServer.update`.

@@ -13,7 +13,7 @@ from components.replay.episodes import FRAME_FIELDS, check_rollout
 from components.replay.forms import EpisodeForm, Form, Rows
 from components.replay.layout import NOT_PLAIN, AnyLayout, Layout, not_plain
 from components.replay.prioritized import PrioritizedEpisodeReplay
-from components.replay.transitions import Field
+from components.replay.runs import Fields
 from components.replay.two_phase import Share
 
 if TYPE_CHECKING:  # it brings a compiler along
@@ -82,23 +82,9 @@ class EpisodeLayout(AnyLayout):
         return drawn
 
     @property
-    def share_fields(self) -> dict[str, Field]:
+    def share_fields(self) -> Fields:
         memory = self.memory()
         return memory.rollout_fields if self.rollout else memory.share_fields
-
-    def cut(self, batch: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        longest = int(batch["lengths"].max())
-        if batch["reward"].shape[1] == longest:
-            return batch
-        per_step = {"actions", "reward", "learn"}
-        return {
-            name: np.ascontiguousarray(array[:, : longest + 1])
-            if name in FRAME_FIELDS
-            else np.ascontiguousarray(array[:, :longest])
-            if name in per_step
-            else array
-            for name, array in batch.items()
-        }
 
     @property
     def names(self) -> list[str]:
@@ -117,10 +103,8 @@ class EpisodeLayout(AnyLayout):
         """
         from components.envs.base import EnvSpec
 
-        values = dict(plain)
         try:
-            if values.pop("kind") != cls.kind:
-                raise ValueError(f"kind: expected {cls.kind!r}, got {plain['kind']!r}")
+            values = cls._arguments(plain)
             spec = TypeAdapter(EnvSpec).validate_python(values.pop("spec"))
             return cls(spec, values.pop("capacity"), **values)
         except NOT_PLAIN as error:

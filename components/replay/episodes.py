@@ -260,27 +260,22 @@ class EpisodeReplay(Closable, Checkpointed):
         check_rollout(length, burn_in)
         slots, weights = self._pick(batch_size, rng)
         generations = self._generations_of(slots)
-        batch, learn, firsts = self._gather_rollouts(slots, weights, length, burn_in, rng)
+        firsts, burnt, lengths = self._cut_rollouts(slots, length, burn_in, rng)
+        steps = np.arange(lengths.max())
+        learn = (steps >= burnt[:, None]) & (steps < lengths[:, None])
+        batch = self._gather(slots, weights, firsts, lengths)
         self._drew(slots)
         return SampledRollouts(batch, learn, firsts, slots, generations)
 
-    def _gather_rollouts(
-        self,
-        slots: NDArray[np.int64],
-        weights: NDArray[np.float32],
-        length: int,
-        burn_in: int,
-        rng: np.random.Generator,
-    ) -> "tuple[EpisodeBatch, NDArray[np.bool_], NDArray[np.int64]]":
-        """Return a part of each of the episodes in `slots` (E,), which steps to learn from, and where each begins."""
+    def _cut_rollouts(
+        self, slots: NDArray[np.int64], length: int, burn_in: int, rng: np.random.Generator
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]:
+        """Return of rollouts of the episodes in `slots` (E,) where each begins, its steps of burn-in, and its steps."""
         whole = self._lengths[slots]
         n_learnt = np.minimum(length - burn_in, whole)
         begins = rng.integers(0, whole - n_learnt, endpoint=True)
         firsts = np.maximum(begins - burn_in, 0)
-        lengths = (begins - firsts + n_learnt).astype(np.int32)
-        steps = np.arange(lengths.max())
-        learn = (steps >= (begins - firsts)[:, None]) & (steps < lengths[:, None])
-        return self._gather(slots, weights, firsts, lengths), learn, firsts
+        return firsts, begins - firsts, (begins - firsts + n_learnt).astype(np.int32)
 
     def _pick(self, batch_size: int, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Return the slots (E,) of a batch and their importance weights (E,), if there can be one of that size."""

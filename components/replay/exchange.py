@@ -5,7 +5,6 @@ All of it belongs to one event loop, and knows nothing of a network: a holder is
 
 import asyncio
 from collections.abc import Coroutine, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -259,7 +258,7 @@ class Exchange:
     # Sampling -------------------------------------------------------------------------------------------------------
 
     async def sample(self, batch_size: int, within: float | None = None) -> SampledUnion:
-        """Draw a batch from the union of all memories, once there is enough and the limiter allows.
+        """Draw a batch as `TwoPhaseReplay.draw` does, once there is enough and the limiter allows.
 
         Raises:
             ValueError: `batch_size` is out of its range, or more than the limiter ever allows.
@@ -288,8 +287,7 @@ class Exchange:
             await self._change()
         while self._ask(batch_size):
             await self._change()
-        sampled = self.union.sample(batch_size, self.rng)
-        sampled = replace(sampled, batch=self.layout.cut(sampled.batch))
+        sampled = self.union.draw(batch_size, self.rng)
         if self.limiter is not None:
             self.limiter.sample(batch_size)
             self._move()

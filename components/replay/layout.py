@@ -13,6 +13,8 @@ from pydantic import TypeAdapter, ValidationError
 from components.replay.forms import Form, RowForm, Rows
 from components.replay.invalid import InvalidExperience
 from components.replay.prioritized import PrioritizedEpisodeReplay, PrioritizedTransitions, Variant
+from components.replay.protocol import PROTOCOL
+from components.replay.runs import Fields
 from components.replay.transitions import Field, NStep
 from components.replay.two_phase import Share
 from components.replay.windows import FrameStack, Rollout, Window
@@ -79,12 +81,8 @@ class AnyLayout(ABC):
 
     @property
     @abstractmethod
-    def share_fields(self) -> dict[str, Field]:
+    def share_fields(self) -> Fields:
         """What the items of a share hold, as `TwoPhaseReplay` takes it."""
-
-    @abstractmethod
-    def cut(self, batch: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Return a batch without what is padding in all of it."""
 
     @property
     @abstractmethod
@@ -94,7 +92,16 @@ class AnyLayout(ABC):
     def to_plain(self) -> dict[str, Any]:
         """Return it in values that a message can carry."""
         names = ("kept_by", "chunk", "alpha", "epsilon", "decay", "variant")
-        return {"kind": self.kind} | {name: getattr(self, name) for name in names}
+        return {"protocol": PROTOCOL, "kind": self.kind} | {name: getattr(self, name) for name in names}
+
+    @classmethod
+    def _arguments(cls, plain: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what `to_plain` said, but for the protocol and the kind, which have to be these."""
+        values = dict(plain)
+        for name, wanted in (("protocol", PROTOCOL), ("kind", cls.kind)):
+            if (got := values.pop(name, None)) != wanted:
+                raise ValueError(f"{name}: expected {wanted!r}, got {got!r}")
+        return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,11 +167,8 @@ class Layout(AnyLayout):
         return drawn
 
     @property
-    def share_fields(self) -> dict[str, Field]:
+    def share_fields(self) -> Fields:
         return self.memory().share_fields
-
-    def cut(self, batch: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        return batch
 
     @property
     def names(self) -> list[str]:
@@ -186,10 +190,8 @@ class Layout(AnyLayout):
         Raises:
             InvalidExperience: it is something else.
         """
-        values = dict(plain)
         try:
-            if values.pop("kind") != cls.kind:
-                raise ValueError(f"kind: expected {cls.kind!r}, got {plain['kind']!r}")
+            values = cls._arguments(plain)
             fields = {
                 name: Field(np.dtype(dtype), tuple(shape), finite)
                 for name, (dtype, shape, finite) in values.pop("fields").items()

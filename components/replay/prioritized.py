@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from components.replay.checkpoint import Stock
-from components.replay.episodes import EpisodeReplay, check_rollout
+from components.replay.episodes import FRAME_FIELDS, EpisodeReplay, check_rollout
 from components.replay.invalid import check_indices
 from components.replay.priorities import Priorities, Prioritized
 from components.replay.ranks import RankedPriorities
+from components.replay.runs import LENGTHS, Run, begins, copy_runs
 from components.replay.transitions import Field, NStep, Transitions
 from components.replay.two_phase import Share
 from components.replay.windows import Window
@@ -262,21 +263,39 @@ class PrioritizedEpisodeReplay(Prioritized, EpisodeReplay):
         return slots, importance
 
     @property
-    def share_fields(self) -> dict[str, Field]:
+    def share_fields(self) -> dict[str, Field | Run]:
         """What the items of a share hold, as `TwoPhaseReplay` takes it."""
-        fields = {
-            name: Field(dtype, (-1, *item), finite=name == "reward") for name, (item, dtype) in self._items.items()
+        limit = self.spec.episode_limit
+        runs = {
+            name: Run(dtype, item, limit, more=int(name in FRAME_FIELDS), finite=name == "reward")
+            for name, (item, dtype) in self._items.items()
         }
-        return fields | {"lengths": Field(np.int32), "terminated": Field(np.bool_)}
+        return {**runs, LENGTHS: Field(np.int32), "terminated": Field(np.bool_)}
 
     def _read(self, slots: NDArray[np.int64]) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:
-        batch = self._gather_whole(slots, np.ones(len(slots), np.float32))
-        return {name: getattr(batch, name).copy() for name in self.share_fields}, self._generations[slots]
+        return self._pack(slots, np.zeros(len(slots), np.int64), self._lengths[slots]), self._generations[slots]
+
+    def _pack(
+        self, slots: NDArray[np.int64], firsts: NDArray[np.int64], lengths: NDArray[np.int32]
+    ) -> dict[str, NDArray[Any]]:
+        """Return `lengths` (E,) steps of the episodes in `slots` (E,), from their steps `firsts` (E,) on; packed."""
+        packed: dict[str, NDArray[Any]] = {}
+        starts = (self._starts[slots] + firsts) % self._n_frames
+        for name, source in self._ring.items():
+            counts = lengths.astype(np.int64) + (name in FRAME_FIELDS)
+            until_end, begin = np.minimum(counts, self._n_frames - starts), begins(counts)
+            out = packed[name] = np.empty((int(counts.sum()), *source.shape[1:]), source.dtype)
+            copy_runs(source, starts, out, begin, until_end)
+            around = np.flatnonzero(until_end < counts)  # the rest of these is at the ring's beginning
+            copy_runs(source, 0 * around, out, (begin + until_end)[around], (counts - until_end)[around])
+        packed[LENGTHS] = lengths
+        packed["terminated"] = self._terminated[slots] & (firsts + lengths == self._lengths[slots])
+        return packed
 
     def share_rollouts(self, size: int, length: int, rng: np.random.Generator, *, burn_in: int = 0) -> Share:
         """Draw `size` rollouts as `sample_rollouts` does, to be pushed as by `share`.
 
-        The share's batch has two fields more: `learn` (M, T) says which steps to learn from, `firsts` (M,) with which
+        The share's batch has two fields more: `learn` (N,) says which steps to learn from, `firsts` (M,) with which
         step of its episode each begins. Episodes are weighed whole, wherever their rollouts begin.
 
         Raises:
@@ -285,18 +304,17 @@ class PrioritizedEpisodeReplay(Prioritized, EpisodeReplay):
         check_rollout(length, burn_in)
 
         def read(slots: NDArray[np.int64]) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:
-            gathered, learn, firsts = self._gather_rollouts(
-                slots, np.ones(len(slots), np.float32), length, burn_in, rng
-            )
-            batch = {name: getattr(gathered, name).copy() for name in self.share_fields}
-            return batch | {"learn": learn, "firsts": firsts}, self._generations[slots]
+            firsts, burnt, lengths = self._cut_rollouts(slots, length, burn_in, rng)
+            steps = np.arange(lengths.sum()) - np.repeat(begins(lengths.astype(np.int64)), lengths)
+            learn = steps >= np.repeat(burnt, lengths)
+            return self._pack(slots, firsts, lengths) | {"learn": learn, "firsts": firsts}, self._generations[slots]
 
         return self._share(size, rng, read)
 
     @property
-    def rollout_fields(self) -> dict[str, Field]:
+    def rollout_fields(self) -> dict[str, Field | Run]:
         """What the items of `share_rollouts` hold, as `TwoPhaseReplay` takes it."""
-        return self.share_fields | {"learn": Field(np.bool_, (-1,)), "firsts": Field(np.int64)}
+        return self.share_fields | {"learn": Run(np.bool_, (), self.spec.episode_limit), "firsts": Field(np.int64)}
 
     def update(
         self,

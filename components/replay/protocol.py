@@ -15,6 +15,9 @@ from components.replay.invalid import InvalidExperience, NameTaken, UnknownClien
 from components.replay.two_phase import SampledUnion, Share, numbered
 from orchestra import Axes, Message, Ref, Request, freeze
 
+PROTOCOL = 2
+"""Of what arrays mean; a server and a client of different ones part at once. 2: episodes travel back to back."""
+
 DESK = "replay"
 """The actor of a server, or of a proxy, that clients speak to."""
 AGENT = "agent"
@@ -172,7 +175,7 @@ class HoldingMsg(Request[RefusedMsg | None]):
 
 
 class SampledMsg(Message):
-    """A batch from the union of all memories."""
+    """A batch from the union of all memories, as by `TwoPhaseReplay.draw`."""
 
     batch: Arrays
     weights: Annotated[NDArray[np.float32], Axes("float32", "items")]

@@ -139,7 +139,7 @@ class ReplayServer:
             Full: `max_waiting` batches are waited for already.
             Closed: the server is closed.
         """
-        return self._background.call(self.exchange.sample, batch_size, timeout)
+        return self._background.call(self.exchange.sample, batch_size, timeout).padded(self.exchange.union.fields)
 
     def update(self, sampled: SampledUnion, priorities: NDArray[np.floating[Any]]) -> None:
         """Give new priorities (B,) to a batch, wherever its items are kept.

@@ -8,7 +8,7 @@ knows of a network: shares are values, and what moves them is someone else's.
 
 from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any
 
@@ -21,9 +21,8 @@ from components.replay.invalid import (
     UnknownClient,
     check_array,
     check_priorities,
-    describe,
 )
-from components.replay.transitions import Field
+from components.replay.runs import LENGTHS, Fields, Run, begins, check_batch, copy_runs, counts_of, padded
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,7 +32,8 @@ class Share:
     M may be 0, which only says how much is held now.
     """
 
-    batch: Mapping[str, NDArray[Any]]  # by field, (M, *shape); without items there may be no fields either
+    batch: Mapping[str, NDArray[Any]]
+    """By field (M, *shape), or runs of rows back to back; without items there may be no fields either."""
     indices: NDArray[np.int64]  # (M,)
     generations: NDArray[np.int64]  # (M,)
     weights: NDArray[np.float64]  # (M,): w of each, above 0
@@ -55,11 +55,16 @@ class Share:
 class SampledUnion:
     """Items drawn from the union of all clients' memories, and what `route` needs to find them again."""
 
-    batch: dict[str, NDArray[Any]]  # by field, (B, *shape); an axis of -1 is as long as the longest, zeros after each
+    batch: dict[str, NDArray[Any]]
+    """By field (B, *shape); or of runs (B, longest, *shape), zeros after each, and back to back as `draw` has them."""
     weights: NDArray[np.float32]  # (B,): importance weights
     clients: tuple[str, ...]  # (B,): whose each is
     indices: NDArray[np.int64]  # (B,)
     generations: NDArray[np.int64]  # (B,)
+
+    def padded(self, fields: Fields) -> "SampledUnion":
+        """Return what `TwoPhaseReplay.draw` returned as its `sample` does."""
+        return replace(self, batch=padded(fields, self.batch))
 
 
 Route = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.floating[Any]]]
@@ -134,8 +139,8 @@ class TwoPhaseReplay:
     that push often. So a batch may have to wait for a client that is slow, and for nothing else.
 
     Args:
-        fields: by name, what an item holds; an axis of -1 may differ from share to share, and is padded with zeros.
-            The memories of clients say it: `replay.share_fields`.
+        fields: by name, what an item holds, a row or a run of them; with runs there is a field `lengths` too. The
+            memories of clients say it: `replay.share_fields`.
         beta: strength of the correction by importance weights (n P_i)^-beta over their maximum in the batch.
         max_items: items of a client that are held, and of a batch, at most. Of the shares beyond, the oldest go, drawn
             or not; the newest are drawn first, and the newest of all stays, whatever its size.
@@ -146,16 +151,18 @@ class TwoPhaseReplay:
         ValueError: an argument is out of its range.
     """
 
-    def __init__(
-        self, fields: Mapping[str, Field], *, beta: float = 0.4, max_items: int = 4096, max_uses: int = 1
-    ) -> None:
+    def __init__(self, fields: Fields, *, beta: float = 0.4, max_items: int = 4096, max_uses: int = 1) -> None:
         if not fields:
             raise ValueError("fields: expected at least one")
+        if LENGTHS not in fields and any(isinstance(kind, Run) for kind in fields.values()):
+            raise ValueError(f"fields: expected {LENGTHS} beside runs, got {list(fields)}")
         if not 0.0 <= beta <= 1.0:
             raise ValueError(f"beta: expected a number in [0, 1], got {beta}")
         if max_items < 1 or max_uses < 1:
             raise ValueError(f"max_items and max_uses must be at least 1, got {max_items} and {max_uses}")
-        self.fields = {name: Field(np.dtype(f.dtype), tuple(f.shape), f.finite) for name, f in fields.items()}
+        self.fields = {
+            name: kind._replace(dtype=np.dtype(kind.dtype), shape=tuple(kind.shape)) for name, kind in fields.items()
+        }
         self.beta, self.max_items, self.max_uses = beta, max_items, max_uses
         self._clients: dict[str, _Client] = {}
         self._names: dict[int, str] = {}  # of clients, by number
@@ -208,9 +215,9 @@ class TwoPhaseReplay:
 
         Raises:
             UnknownClient: the client has not joined.
-            InvalidExperience: an array is missing or is none, or its shape or dtype is another; or a weight or a count
-                is not a finite number, is negative, or disagrees with another. The message names the field and what
-                was expected; nothing is taken then.
+            InvalidExperience: an array is missing or is none, or its shape or dtype is another; or a length, a weight
+                or a count is not a finite number, is out of its range, or disagrees with another. The message names
+                the field and what was expected; nothing is taken then.
         """
         known = self._known(client)
         self._check(share, known.inserted)
@@ -240,19 +247,11 @@ class TwoPhaseReplay:
 
     def _check(self, share: Share, inserted: int) -> None:
         n = len(share.indices) if np.ndim(share.indices) else 0
-        if (n or share.batch) and share.batch.keys() != self.fields.keys():
-            raise InvalidExperience(f"batch: expected the fields {list(self.fields)}, got {list(share.batch)}")
         for name, array in (("indices", share.indices), ("generations", share.generations)):
             check_array(name, array, (n,), np.int64)
         check_array("weights", share.weights, (n,), np.float64)
-        for name, array in share.batch.items():
-            dtype, shape, finite = self.fields[name]
-            wanted = (n, *shape)
-            fits = isinstance(array, np.ndarray) and array.dtype == dtype and array.ndim == len(wanted)
-            if not fits or any(want not in (-1, got) for want, got in zip(wanted, array.shape, strict=True)):
-                raise InvalidExperience(f"{name}: expected {dtype} of shape {wanted}, got {describe(array)}")
-            if finite and not np.isfinite(array).all():
-                raise InvalidExperience(f"{name}: expected finite numbers, got {array[~np.isfinite(array)][0]}")
+        if n or share.batch:
+            check_batch(self.fields, share.batch, n)
         if not (isfinite(share.total) and share.total >= 0):
             raise InvalidExperience(f"total: expected a finite number of at least 0, got {share.total}")
         if not ((share.weights > 0) & (share.weights <= share.total * (1 + 1e-9))).all():
@@ -297,6 +296,14 @@ class TwoPhaseReplay:
         """Draw `batch_size` items, B, in proportion to their weights, from all that clients hold.
 
         Raises:
+            ValueError, NotPushed: as for `draw`.
+        """
+        return self.draw(batch_size, rng).padded(self.fields)
+
+    def draw(self, batch_size: int, rng: np.random.Generator) -> SampledUnion:
+        """Draw a batch as `sample` does, its runs back to back, as they may travel on; see `SampledUnion.padded`.
+
+        Raises:
             ValueError: `batch_size` is below 1, or above `max_items`: one client might have to push all of them.
             NotPushed: clients have to push more first; which, and how much, `missing` says.
         """
@@ -316,28 +323,35 @@ class TwoPhaseReplay:
         indices, generations = np.empty(batch_size, np.int64), np.empty(batch_size, np.int64)
         for share, to, of in parts:
             weights[to], indices[to], generations[to] = share.weights[of], share.indices[of], share.generations[of]
-        batch = {name: self._gather(name, batch_size, parts) for name in self.fields}
+        lengths = self._gather(LENGTHS, batch_size, parts) if LENGTHS in self.fields else None
+        batch = {name: self._gather(name, batch_size, parts, lengths) for name in self.fields}
         # (n P)^-beta over its maximum: n and the sum of all weights cancel.
         importance = ((weights.min() / weights) ** self.beta).astype(np.float32)
         return SampledUnion(batch, importance, clients, indices, generations)
 
     def _gather(
-        self, name: str, batch_size: int, parts: list[tuple[Share, NDArray[np.int64], NDArray[np.int64]]]
+        self,
+        name: str,
+        batch_size: int,
+        parts: list[tuple[Share, NDArray[np.int64], NDArray[np.int64]]],
+        lengths: NDArray[Any] | None = None,
     ) -> NDArray[Any]:
-        """Return a field of a batch, made of parts of shares."""
-        dtype, shape, _ = self.fields[name]
-        if len(parts) == 1:  # and so its places are all, in order
-            share, _, of = parts[0]
-            return share.batch[name].take(of, axis=0)
-        lengths = [
-            max(share.batch[name].shape[1 + axis] for share, _, _ in parts) if length < 0 else length
-            for axis, length in enumerate(shape)
-        ]
-        array = np.zeros((batch_size, *lengths), dtype)
+        """Return a field of a batch, made of parts of shares; of runs, those of items of `lengths` (B,)."""
+        kind = self.fields[name]
+        if not isinstance(kind, Run) or lengths is None:
+            if len(parts) == 1:  # and so its places are all, in order
+                share, _, of = parts[0]
+                return share.batch[name].take(of, axis=0)
+            array = np.empty((batch_size, *kind.shape), kind.dtype)
+            for share, to, of in parts:
+                array[to] = share.batch[name].take(of, axis=0)
+            return array
+        counts = counts_of(kind, lengths)
+        begin = begins(counts)
+        array = np.empty((int(counts.sum()), *kind.shape), kind.dtype)
         for share, to, of in parts:
-            source = share.batch[name]
-            room = array[(slice(None), *(slice(length) for length in source.shape[1:]))]
-            room[to] = source.take(of, axis=0)
+            first = begins(counts_of(kind, share.batch[LENGTHS]))[of]
+            copy_runs(share.batch[name], first, array, begin[to], counts[to])
         return array
 
     def _take(self, client: _Client, n: int, rng: np.random.Generator) -> list[tuple[Share, NDArray[np.int64]]]:

@@ -155,13 +155,12 @@ def test_a_batch_is_cut_to_its_longest_whatever_else_was_pushed_with_it(options,
     union.add("one", given.share(memory, 64, generator))
     seen = set()
     for _ in range(32):
-        padded = union.sample(1, generator).batch
-        cut, n = given.cut(padded), padded["lengths"][0]
-        seen.add(int(n))
-        for name, array in cut.items():
+        batch = union.sample(1, generator).batch
+        n = int(batch["lengths"][0])
+        seen.add(n)
+        for name, array in batch.items():
             frames = {"obs": n + 1, "state": n + 1, "available": n + 1}.get(name, n)
             assert array.ndim == 1 or array.shape[:2] == (1, frames)
-            np.testing.assert_array_equal(array, padded[name][:, :frames] if array.ndim > 1 else padded[name])
             assert array.flags.c_contiguous
     assert 1 in seen
     assert max(seen) > 1
