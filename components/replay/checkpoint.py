@@ -41,13 +41,14 @@ class Column:
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     pieces: Iterable[NDArray[Any]]
+    announced: bool = False
+    """Whether whose they are says so before they are overwritten; see `Checkpointed.overwrites`."""
 
     @classmethod
-    def of(cls, *pieces: NDArray[Any]) -> Self:
+    def of(cls, *pieces: NDArray[Any], announced: bool = False) -> Self:
         """Return the column of at least one piece; of only one, it may have no axis."""
-        if len(pieces) == 1:
-            return cls(pieces[0].dtype, pieces[0].shape, pieces)
-        return cls(pieces[0].dtype, (sum(map(len, pieces)), *pieces[0].shape[1:]), pieces)
+        shape = pieces[0].shape if len(pieces) == 1 else (sum(map(len, pieces)), *pieces[0].shape[1:])
+        return cls(pieces[0].dtype, shape, pieces, announced)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +163,16 @@ class Checkpointed:
     `save` copies nothing and takes as long as the disk does. Each class of the family adds what is its own to the
     three methods below.
     """
+
+    overwrites: Callable[[NDArray[Any]], None] | None = None
+    """Is handed what will be overwritten next of columns that are announced; see `Snapshot`."""
+
+    def _announce(self, arrays: Iterable[NDArray[Any]], *rows: slice) -> None:
+        """Say of some rows of arrays that they will be overwritten."""
+        if (overwrites := self.overwrites) is not None:
+            for array in arrays:
+                for part in rows:
+                    overwrites(array[part])
 
     def _columns(self) -> dict[str, Column]:
         """Return what is to be kept, as views of it where they do."""

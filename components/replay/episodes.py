@@ -159,6 +159,7 @@ class EpisodeReplay(Closable, Checkpointed):
     def _write(self, fields: Mapping[str, NDArray[Any]], stops: NDArray[np.int64]) -> None:
         total = int(stops[-1])
         until_end = min(total, self._n_frames - self._head)
+        self._announce(self._ring.values(), slice(self._head, self._head + until_end), slice(total - until_end))
         for name in FRAME_FIELDS:
             self._ring[name][self._head : self._head + until_end] = fields[name][:until_end]
             self._ring[name][: total - until_end] = fields[name][until_end:]
@@ -366,7 +367,8 @@ class EpisodeReplay(Closable, Checkpointed):
             "terminated": Column.of(self._terminated[slots]),
         }
         for name, array in self._ring.items():
-            columns[f"frames/{name}"] = Column.of(array[tail : tail + until_end], array[: self._used - until_end])
+            pieces = array[tail : tail + until_end], array[: self._used - until_end]
+            columns[f"frames/{name}"] = Column.of(*pieces, announced=True)
         return columns
 
     def _check_stock(self, stock: Stock) -> None:
@@ -390,6 +392,7 @@ class EpisodeReplay(Closable, Checkpointed):
         used = int(n_frames.sum())
         if used > self._n_frames:
             self._grow(used)
+        self._announce(self._ring.values(), slice(used))
         for name, array in self._ring.items():
             stock.read_into(f"frames/{name}", array[:used])
         serials = inserted - held + np.arange(held)

@@ -11,7 +11,6 @@ from typing import Any, TextIO
 import numpy as np
 
 from components.replay.background import Background, first_of
-from components.replay.checkpoint import write_checkpoint
 from components.replay.desk import Desk
 from components.replay.exchange import Exchange
 from components.replay.invalid import InvalidExperience
@@ -181,10 +180,16 @@ class Host:
         """
         self._check_kept_here("save")
         async with self._saving:
-            state = KeptMemories(self.exchange).state()
-            self._writing = asyncio.get_running_loop().create_task(asyncio.to_thread(write_checkpoint, path, state))
-            await asyncio.shield(self._writing)  # two that write at a time would write into each other's file
+            await self._written()  # two that write at a time would write into each other's file
+            writing = asyncio.to_thread(KeptMemories(self.exchange).snapshot().write, path)
+            self._writing = asyncio.get_running_loop().create_task(writing)
+            await asyncio.shield(self._writing)
             self._n_saves += 1
+
+    async def _written(self) -> None:
+        """Wait for what is being written, whoever waited for it before."""
+        if self._writing is not None:
+            await asyncio.wait([self._writing])  # unlike `gather`, it does not break it off if it is broken off itself
 
     async def load(self, path: Path) -> None:
         """Take over what was saved.
@@ -210,8 +215,7 @@ class Host:
                 self._log.warning("what is kept could not be saved", path=str(path), reason=str(error))
 
     async def _save_last(self) -> None:
-        if self._writing is not None:
-            await asyncio.gather(self._writing, return_exceptions=True)
+        await self._written()
         if self._save_path is not None:
             try:
                 await self.save(self._save_path)

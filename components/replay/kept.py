@@ -17,6 +17,7 @@ from components.replay.checkpoint import (
 )
 from components.replay.exchange import Exchange
 from components.replay.members import Kept
+from components.replay.snapshot import Snapshot
 
 
 class KeptMemories(Checkpointed):
@@ -45,6 +46,10 @@ class KeptMemories(Checkpointed):
         if exchange.limiter is not None:
             columns |= prefixed("limiter", exchange.limiter.columns())
         return columns
+
+    def snapshot(self) -> Snapshot:
+        """Return all that a checkpoint keeps, to be written by another thread while the exchange goes on."""
+        return Snapshot(self.columns(), [it.memory for it in self._exchange.kept().values()])
 
     def restore_from(self, stock: Stock) -> None:
         exchange = self._exchange

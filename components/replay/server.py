@@ -183,8 +183,9 @@ class ReplayServer:
     def save(self, path: str | Path | None = None) -> None:
         """Write the memories that are kept here, as they are at one moment, to a file, while all goes on.
 
-        They are copied first, which holds clients up for as long as that takes and needs as much memory again; a thread
-        writes the copy. Whatever happens, the file is either the one that was there before or all of the new one.
+        A thread writes them while clients go on. These are held up while priorities and the like are copied; of all
+        else only what is overwritten before it has been written is copied, a MiB at a time. Whatever happens, the file
+        is either the one that was there before or all of the new one.
 
         Args:
             path: where; by default `save_path`.

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from components.replay.checkpoint import Checkpointed, Column, Stock
+from components.replay.checkpoint import Checkpointed, Column, Stock, prefixed
 from components.replay.closed import Closable
 from components.replay.invalid import InvalidExperience, describe
 from components.replay.storage import Slabs, allocate
@@ -185,6 +185,7 @@ class Transitions(Closable, Checkpointed):
 
     def _write_one(self, values: Mapping[str, Any]) -> None:
         slot = self.inserted % self.capacity
+        self._announce(self._ring.values(), slice(slot, slot + 1))
         for name, array in self._ring.items():
             array[slot] = values[name]
         self.inserted += 1
@@ -193,6 +194,7 @@ class Transitions(Closable, Checkpointed):
         surplus = max(n - self.capacity, 0)  # these would be dropped at once
         start = (self.inserted + surplus) % self.capacity
         until_end = min(n - surplus, self.capacity - start)
+        self._announce(self._ring.values(), slice(start, start + until_end), slice(n - surplus - until_end))
         for name, array in self._ring.items():
             source = rows[name]
             array[start : start + until_end] = source[surplus : surplus + until_end]
@@ -375,7 +377,8 @@ class Transitions(Closable, Checkpointed):
             "capacity": Column.of(np.array(self.capacity, np.int64)),
             "inserted": Column.of(np.array(self.inserted, np.int64)),
         }
-        return columns | {f"rows/{name}": Column.of(array[: len(self)]) for name, array in self._ring.items()}
+        rows = {name: Column.of(array[: len(self)], announced=True) for name, array in self._ring.items()}
+        return columns | prefixed("rows", rows)
 
     def _check_stock(self, stock: Stock) -> None:
         stock.expect_value("capacity", self.capacity)
@@ -386,6 +389,7 @@ class Transitions(Closable, Checkpointed):
     def _take_stock(self, stock: Stock) -> None:
         self.inserted = 0  # should reading fail from here on, nothing is held
         inserted = stock.read_count("inserted")
+        self._announce(self._ring.values(), slice(min(inserted, self.capacity)))
         for name, array in self._ring.items():
             stock.read_into(f"rows/{name}", array[: min(inserted, self.capacity)])
         self.inserted = inserted

@@ -1,5 +1,6 @@
 """Memories that a server keeps: they outlive their clients, and what was saved outlives the server."""
 
+import asyncio
 import multiprocessing
 import os
 import re
@@ -26,7 +27,11 @@ from components.replay import (
     SampleToInsertRatio,
     UnknownClient,
     checkpoint,
+    snapshot,
 )
+from components.replay.exchange import Exchange
+from components.replay.host import Host
+from components.replay.publications import Publications
 
 SPEC = EnvSpec("tiny", n_agents=2, n_actions=3, obs_size=4, state_size=5, episode_limit=6)
 FIELDS = {"item": Field(np.int64), "reward": Field(np.float32, finite=True), "done": Field(np.bool_)}
@@ -166,7 +171,8 @@ def test_what_was_saved_goes_on_in_another_server_as_if_nothing_had_been(layout,
     assert sorted(os.listdir(tmp_path)) == ["a", "b"]
 
 
-def test_while_it_is_saved_all_goes_on_and_every_file_is_of_one_moment(tmp_path):
+def test_while_it_is_saved_all_goes_on_and_every_file_is_of_one_moment(tmp_path, monkeypatch):
+    monkeypatch.setattr(snapshot, "PIECE", 256)
     held, limiter = set(), SampleToInsertRatio.from_min_size(1)
     with serve(rows_layout(1000), limiter=limiter) as server, client(server) as one, client(server, "two") as two:
         stop = threading.Event()
@@ -200,6 +206,106 @@ def test_while_it_is_saved_all_goes_on_and_every_file_is_of_one_moment(tmp_path)
             assert int(saved["limiter/sampled"]) == 8 * (i + 1)
             held.add(tuple(inserted))
     assert len(held) > 1, "clients went on between two savings"
+
+
+@contextmanager
+def standing_still(monkeypatch, name):
+    """Yield what a thread sets when it comes to writing an array, and what it then waits for."""
+    there, go_on = threading.Event(), threading.Event()
+
+    def write(archive, column_name, column, before=checkpoint._write_column):
+        if column_name == name:
+            there.set()
+            assert go_on.wait(LONG)
+        before(archive, column_name, column)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoint, "_write_column", write)
+        yield there, go_on
+    go_on.set()
+
+
+@pytest.mark.parametrize("layout", [rows_layout(64), episode_layout(16)], ids=["rows", "episodes"])
+def test_clients_are_served_while_it_is_written_and_the_file_is_of_the_moment_before(
+    layout, make_episodes, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(snapshot, "PIECE", 64)
+    kind, field = ("rows", "reward") if isinstance(layout, Layout) else ("frames", "state")
+
+    def entries(first):
+        return rows(range(first, first + 64)) if kind == "rows" else make_episodes([6] * 16, first=first)
+
+    with serve(layout) as server, client(server) as one:
+        one.add_entries(entries(0))
+        one.flush(timeout=LONG)
+        server.save(tmp_path / "before")
+        with standing_still(monkeypatch, f"memories/0/{kind}/{field}") as (there, go_on):
+            saving = threading.Thread(target=server.save, args=(tmp_path / "meanwhile",))
+            saving.start()
+            assert there.wait(LONG)
+            one.add_entries(entries(100))  # in place of all that there was
+            one.flush(timeout=LONG)
+            drawn = server.sample(8, timeout=LONG)
+            server.update(drawn, np.full(8, 3.0))
+            assert drawn.batch["reward"].min() >= 100
+            assert server.statistics().saved_times == 1
+            go_on.set()
+            saving.join(LONG)
+        assert (tmp_path / "meanwhile").read_bytes() == (tmp_path / "before").read_bytes()
+        with pytest.raises(FileNotFoundError):
+            server.save(tmp_path / "none" / "kept")
+        (memory,) = (it.memory for it in server.exchange.kept().values())
+        assert memory.overwrites is None, "whether it could be written or not, nobody is told any more"
+
+
+def test_what_is_being_written_when_the_server_is_closed_is_written_first(tmp_path, monkeypatch):
+    path = tmp_path / "kept"
+    with standing_still(monkeypatch, "memories/0/rows/item") as (there, go_on):
+        server = serve(save_path=path)
+        add(server, "one", rows([1, 2]))
+        threads = [
+            threading.Thread(target=server.save, args=(tmp_path / "other",)),
+            threading.Thread(target=server.close),
+        ]
+        threads[0].start()
+        assert there.wait(LONG)
+        threads[1].start()
+        until(lambda: server._background.closing.is_set())
+        assert not path.exists()
+        go_on.set()
+        for thread in threads:
+            thread.join(LONG)
+    for whole in (path, tmp_path / "other"):
+        with np.load(whole) as saved:
+            assert saved["memories/0/rows/item"].tolist() == [1, 2]
+
+
+def test_what_is_being_written_and_nobody_waits_for_any_more_is_of_its_moment_too(tmp_path, monkeypatch):
+    async def main(there, go_on):
+        exchange = Exchange(
+            rows_layout(8), limiter=None, rng=np.random.default_rng(0), beta=0.4, max_items=8, max_uses=1, ahead=0,
+            max_waiting=1,
+        )  # fmt: skip
+        exchange.enter("one")
+        host = Host(exchange.layout, exchange, Publications(1, "block"))
+        for first in (0, 100):
+            await exchange.insert("one", rows(range(first, first + 8)), np.zeros(0))
+            saving = asyncio.create_task(host.save(tmp_path / f"of {first}"))
+            if not first:
+                assert await asyncio.to_thread(there.wait, LONG)
+                saving.cancel()
+                await asyncio.wait([saving])
+                saving = asyncio.create_task(host.save(tmp_path / "after"))  # has to wait for what is being written
+                after = saving
+                await asyncio.sleep(0)
+        go_on.set()
+        await asyncio.gather(after, saving)
+
+    with standing_still(monkeypatch, "memories/0/rows/item") as events:
+        asyncio.run(main(*events))
+    for name, first in (("of 0", 0), ("after", 100), ("of 100", 100)):
+        with np.load(tmp_path / name) as saved:
+            assert saved["memories/0/rows/item"].tolist() == list(range(first, first + 8))
 
 
 def test_it_is_saved_every_so_often_and_when_it_is_closed(tmp_path):
