@@ -7,6 +7,9 @@ its own holds 2^17 of them, or inserts. Batches of 256 are drawn by priority, an
 what is on the wire and nothing else: a process that sends as many bytes as such a batch has for each byte that it is
 sent, over TCP, and takes as many bytes of priorities. Insertion is measured until the last row is there.
 
+Beside the rate stands the processor time that one takes in both processes together, and in each: it is what can be
+compared where others use the machine.
+
 Reverb needs TensorFlow, whose NumPy is another than this package's, so a Python of its own measures it in the same
 rounds: `--reverb /path/to/python`, which runs `benchmarks/reverb_side.py`. Rounds alternate; figures are medians over
 rounds, ratios medians of ratios within a round.
@@ -15,17 +18,18 @@ rounds, ratios medians of ratios within a round.
 import argparse
 import json
 import multiprocessing
+import os
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +37,8 @@ from numpy.typing import NDArray
 from components.replay import Field, Layout, ReplayClient, ReplayServer
 
 ROWS, BATCH, HELD, CHUNK = 4096, 256, 2**17, 64
+AT_A_TIME = (1, 64, 1024)
+"""Rows that are handed over together when it is measured how fast they are inserted, in chunks of CHUNK."""
 FIELDS = {
     "obs": Field(np.float32, (84,)),
     "next_obs": Field(np.float32, (84,)),
@@ -55,25 +61,50 @@ def make_rows(n: int, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
     }
 
 
-def per_second(job: Callable[[], int], seconds: float, finish: Callable[[], object] = lambda: None) -> float:
-    """Return how many of what `job` counts are done in a second."""
+class Measured(NamedTuple):
+    """What one round showed."""
+
+    rate: float
+    """Units a second."""
+    processor: dict[str, float]
+    """By process, the seconds of processor time that a unit took."""
+
+
+def processor_s(pid: int) -> float:
+    """Return how long a process has run on any processor so far."""
+    return time.clock_gettime((~pid << 3) | 2)  # the clock of another process; what `clock_getcpuclockid` returns
+
+
+def measure(run: Callable[[float], tuple[int, float]], seconds: float, pids: Mapping[str, int]) -> Measured:
+    """Measure `run`, which returns how many of its units were done, and in how many seconds."""
+    before = {name: processor_s(pid) for name, pid in pids.items()}
+    n, took = run(seconds)
+    return Measured(n / took, {name: (processor_s(pid) - before[name]) / n for name, pid in pids.items()})
+
+
+def repeat(job: Callable[[], int], seconds: float, finish: Callable[[], object] = lambda: None) -> tuple[int, float]:
+    """Return how many of what `job` counts were done, and in how many seconds."""
     n, start = 0, time.perf_counter()
     while time.perf_counter() - start < seconds:
         n += job()
     finish()
-    return n / (time.perf_counter() - start)
+    return n, time.perf_counter() - start
 
 
 def be_client(address: str, fill: int, orders: Connection) -> None:
     """Hold `fill` rows, and insert for as long as is ordered."""
     rows = make_rows(ROWS, np.random.default_rng(1))
     one = {name: array[0] for name, array in rows.items()}
-    chunk = {name: array[:CHUNK] for name, array in rows.items()}
     with ReplayClient(address, "worker", secret=SECRET, high_water=4 * ROWS) as client:
 
-        def by_the_chunk() -> int:
-            client.add_entries(chunk)
-            return CHUNK
+        def together(n: int) -> Callable[[], int]:
+            some = {name: array[:n] for name, array in rows.items()}
+
+            def add() -> int:
+                client.add_entries(some)
+                return n
+
+            return add
 
         def one_by_one() -> int:
             for _ in range(CHUNK):
@@ -85,9 +116,9 @@ def be_client(address: str, fill: int, orders: Connection) -> None:
         client.flush()
         orders.send(None)
         while order := orders.recv():
-            how, seconds = order
-            job = by_the_chunk if how == "64" else one_by_one
-            orders.send(per_second(job, seconds, client.flush))
+            at_a_time, seconds = order
+            job = one_by_one if at_a_time == 1 else together(at_a_time)
+            orders.send(repeat(job, seconds, client.flush))
 
 
 class Ours:
@@ -101,20 +132,26 @@ class Ours:
         self.orders, theirs = spawn.Pipe()
         process = spawn.Process(target=be_client, args=(self.server.address, HELD, theirs), daemon=True)
         process.start()
+        assert process.pid is not None
+        self.pids = {"server": os.getpid(), "client": process.pid}
         stack.callback(process.join)
         stack.callback(self.orders.send, None)
         self.orders.recv()
 
-    def sample(self, seconds: float) -> float:
+    def sample(self, seconds: float) -> Measured:
         def job() -> int:
             self.server.update(self.server.sample(BATCH), self.priorities)
             return 1
 
-        return per_second(job, seconds)
+        return measure(partial(repeat, job), seconds, self.pids)
 
-    def insert(self, how: str, seconds: float) -> float:
-        self.orders.send((how, seconds))
-        return float(self.orders.recv())
+    def insert(self, at_a_time: int, seconds: float) -> Measured:
+        def run(seconds: float) -> tuple[int, float]:
+            self.orders.send((at_a_time, seconds))
+            n, took = self.orders.recv()
+            return n, took
+
+        return measure(run, seconds, self.pids)
 
 
 def send_bytes(n_bytes: int, port: int) -> None:
@@ -147,18 +184,20 @@ class Raw:
             args = (len(self.batch), listening.getsockname()[1])
             process = spawn.Process(target=send_bytes, args=args, daemon=True)
             process.start()
+            assert process.pid is not None
+            self.pids = {"here": os.getpid(), "there": process.pid}
             stack.callback(process.join)
             self.end = stack.enter_context(listening.accept()[0])
         self.end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    def sample(self, seconds: float) -> float:
+    def sample(self, seconds: float) -> Measured:
         def job() -> int:
             self.end.send(b"?")
             receive(self.end, memoryview(self.batch))
             self.end.sendall(self.back)
             return 1
 
-        return per_second(job, seconds)
+        return measure(partial(repeat, job), seconds, self.pids)
 
 
 class Reverb:
@@ -182,11 +221,11 @@ class Reverb:
             sys.exit(f"reverb_side.py: expected an answer to {order}, but it has ended")
         return json.loads(answer)
 
-    def sample(self, seconds: float) -> float:
-        return float(self._ask("sample", seconds))
+    def sample(self, seconds: float) -> Measured:
+        return Measured(float(self._ask("sample", seconds)), {})
 
-    def insert(self, seconds: float) -> float:
-        return float(self._ask("insert", seconds))
+    def insert(self, seconds: float) -> Measured:
+        return Measured(float(self._ask("insert", seconds)), {})
 
 
 def main() -> None:
@@ -198,28 +237,32 @@ def main() -> None:
     with ExitStack() as stack:
         kept = {ahead: Ours("clients", ahead, stack) for ahead in (0, 4)}
         central = Ours("server", 0, stack)
-        jobs: dict[tuple[str, str], Callable[[float], float]] = {
+        jobs: dict[tuple[str, str], Callable[[float], Measured]] = {
             ("batches of 256 and priorities", "raw socket"): Raw(stack).sample,
             ("batches of 256 and priorities", "kept by clients"): kept[0].sample,
             ("batches of 256 and priorities", "4 ahead"): kept[4].sample,
             ("batches of 256 and priorities", "kept by server"): central.sample,
         }
-        for how in ("1", "64"):
-            jobs[f"rows, inserted by {how}", "kept by clients"] = partial(kept[0].insert, how)
-            jobs[f"rows, inserted by {how}", "kept by server"] = partial(central.insert, how)
+        for n in AT_A_TIME:
+            jobs[f"rows, inserted by {n}", "kept by clients"] = partial(kept[0].insert, n)
+            jobs[f"rows, inserted by {n}", "kept by server"] = partial(central.insert, n)
         if args.reverb:
             reverb = Reverb(args.reverb, stack)
             jobs["batches of 256 and priorities", "Reverb"] = reverb.sample
             jobs["rows, inserted by 1", "Reverb"] = reverb.insert
-        figures: dict[tuple[str, str], list[float]] = {job: [] for job in jobs}
+        figures: dict[tuple[str, str], list[Measured]] = {job: [] for job in jobs}
         for _ in range(args.rounds):
             for key, run in jobs.items():
                 figures[key].append(run(args.seconds))
-        for (job, side), rates in figures.items():
-            line = f"{job:32}{side:18}{median(rates):12,.0f} a second"
+        for (job, side), rounds in figures.items():
+            line = f"{job:32}{side:18}{median(it.rate for it in rounds):12,.0f} a second"
+            processor = {name: 1e6 * median(it.processor[name] for it in rounds) for name in rounds[0].processor}
+            if processor:
+                each = ", ".join(f"{name} {us:,.1f}" for name, us in processor.items())
+                line += f"   {sum(processor.values()):9,.1f} µs of processor time each ({each})"
             for base in ("Reverb", "raw socket"):
                 if base != side and (job, base) in figures:
-                    times = median(a / b for a, b in zip(rates, figures[job, base], strict=True))
+                    times = median(a.rate / b.rate for a, b in zip(rounds, figures[job, base], strict=True))
                     line += f"   {times:7.3g}x {base}"
             print(line)
         statistics = kept[0].server.statistics()  # of what was inserted and drawn in these rounds

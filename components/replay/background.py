@@ -105,7 +105,7 @@ class Background:
 
     def check_open(self) -> None:
         """Raise `Closed` if it has ended."""
-        if self._asked_to_close or not self._thread.is_alive() or os.getpid() != self._pid:
+        if self._asked_to_close or os.getpid() != self._pid:
             raise self._closed() from self._why
 
     def close(self) -> None:
@@ -143,6 +143,7 @@ class Background:
             if not self._ready.done():
                 self._ready.set_exception(error)
         finally:
+            self._asked_to_close = True
             self._begun.set()
 
     async def _live(self) -> None:

@@ -163,7 +163,7 @@ class Desk(Actor[DeskMsg]):
 
     @on(InsertMsg)
     def insert(self, msg: InsertMsg) -> "asyncio.Future[RefusedMsg | None]":
-        return answered(self._exchange.insert, msg.client, msg.rows, msg.priorities, msg.writer, msg.number)
+        return answered(self._exchange.insert, msg.client, msg.rows, msg.priorities, msg.writer, msg.number, msg.sizes)
 
     @on(SampleMsg)
     def sample(self, msg: SampleMsg) -> "asyncio.Future[SampledMsg | RefusedMsg]":

@@ -4,7 +4,7 @@ All of it belongs to one event loop, and knows nothing of a network: a holder is
 """
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from components.replay.forms import Rows
+from components.replay.gate import Gate
 from components.replay.high_water import Full
-from components.replay.invalid import InvalidExperience, UnknownClient, check_priorities
+from components.replay.invalid import InvalidExperience, UnknownClient
 from components.replay.layout import AnyLayout, Memory
 from components.replay.limiter import SampleToInsertRatio
 from components.replay.members import Holder, Kept, LocalHolder, Member
@@ -56,12 +57,9 @@ class Exchange:
         max_left: int = 64,
         folder: str | Path | None = None,
     ) -> None:
-        if max_left < 0:
-            raise ValueError(f"max_left: expected at least 0, got {max_left}")
-        if max_waiting < 1:
-            raise ValueError(f"max_waiting: expected at least 1, got {max_waiting}")
-        if ahead < 0:
-            raise ValueError(f"ahead: expected at least 0, got {ahead}")
+        for name, number, least in (("max_left", max_left, 0), ("max_waiting", max_waiting, 1), ("ahead", ahead, 0)):
+            if number < least:
+                raise ValueError(f"{name}: expected at least {least}, got {number}")
         if limiter is not None:
             limiter.may_insert(layout.chunk)
         self.layout, self.limiter, self.rng, self.ahead, self.max_waiting = layout, limiter, rng, ahead, max_waiting
@@ -74,7 +72,8 @@ class Exchange:
         """Priorities that came too late: their client had left."""
         self.refused = 0
         """Requests that were refused since too many waited."""
-        self._form, self._weigh = layout.form(), layout.memory().priorities.weigh
+        self.gate = Gate(layout)
+        """Checks what comes."""
         self._gone_bytes = 0
         self._members: dict[str, Member] = {}
         self._left: dict[str, None] = {}  # in the order in which they did
@@ -199,7 +198,13 @@ class Exchange:
             self._move()
 
     async def insert(
-        self, client: str, rows: Rows, priorities: NDArray[np.float64], writer: int = 0, number: int = -1
+        self,
+        client: str,
+        rows: Rows,
+        priorities: NDArray[np.float64],
+        writer: int = 0,
+        number: int = -1,
+        sizes: Sequence[int] = (),
     ) -> None:
         """Insert entries into a memory that is kept here, once they may be.
 
@@ -208,8 +213,10 @@ class Exchange:
             rows: the entries.
             priorities: (N,), or none.
             writer: which object of the client's inserts,
-            number: and which of its chunks this is. One that has come before is not inserted again: whoever sent it
-                had lost the answer. With a number below 0 nothing is known of that.
+            number: and which of its chunks the first of these is. One that has come is not inserted again: whoever sent
+                it had lost the answer. With a number below 0 nothing is known of that.
+            sizes: entries of each chunk, if they are several: as if these came one after the other, but for the answer,
+                which waits for the last, and is of the first that is refused.
 
         Raises:
             UnknownClient: there is none of this name.
@@ -219,22 +226,36 @@ class Exchange:
         holder = self.holder(client)
         if not isinstance(holder, LocalHolder):
             raise InvalidExperience(f"client: expected one whose memory is kept by the server, got {client!r}")
-        n = self._form.check_many(rows)
-        given = priorities if len(priorities) else None
-        if given is not None:
-            self._weigh(given, n)
+        n = self.gate.check_chunks(rows, priorities, sizes)
         async with self._entering:
-            member = self._known(client)
-            if 0 <= number <= member.number and writer == member.writer:
+            if len(sizes) < 2 or (n and self.limiter is None and not self._known(client).has(writer, number)):
+                last = number + max(len(sizes), 1) - 1 if number >= 0 else number
+                await self._insert(client, rows, priorities, n, writer, last)  # nothing can come between them
                 return
-            await self._admit(client, n)
-            member, holder = self._known(client), self.holder(client)  # others, if all was taken back meanwhile
-            assert isinstance(holder, LocalHolder)
-            self.layout.insert(holder.memory, rows, given)
-            if number >= 0:
-                member.writer, member.number = writer, number
-            member.inserted_bytes += sum(array.nbytes for array in rows.values())
-            self.tell(client, self.layout.share(holder.memory, 0, self.rng))
+            refused: ValueError | None = None
+            for some, given in self.gate.split(rows, priorities, sizes):
+                try:
+                    await self._insert(client, some, given, self.gate.check(some, given), writer, number)
+                except ValueError as error:  # an InvalidExperience, or more than may ever be inserted
+                    refused = refused or error
+                number += number >= 0
+            if refused is not None:
+                raise refused
+
+    async def _insert(
+        self, client: str, rows: Rows, priorities: NDArray[np.float64], n: int, writer: int, number: int
+    ) -> None:
+        """Insert `n` entries that were checked, unless the chunk has come before."""
+        if self._known(client).has(writer, number):
+            return
+        await self._admit(client, n)
+        member, holder = self._known(client), self.holder(client)  # others, if all was taken back meanwhile
+        assert isinstance(holder, LocalHolder)
+        self.layout.insert(holder.memory, rows, priorities if len(priorities) else None)
+        if number >= 0:
+            member.writer, member.number = writer, number
+        member.inserted_bytes += sum(array.nbytes for array in rows.values())
+        self.tell(client, self.layout.share(holder.memory, 0, self.rng))
 
     def tell(self, client: str, share: Share, inserted_bytes: int | None = None) -> None:
         """Take what a client pushed, or how much it holds, and maybe how many bytes it has inserted.
@@ -340,20 +361,11 @@ class Exchange:
         Raises:
             InvalidExperience: as for `TwoPhaseReplay.route`; or sums would overflow. Nothing has changed then.
         """
-        self.check_priorities(priorities, len(sampled.clients))
+        self.gate.check_priorities(priorities, len(sampled.clients))
         routes = self.union.route(sampled, priorities)
         self.lost_updates += len(priorities) - sum(len(indices) for indices, _, _ in routes.values())
         for client, route in routes.items():
             self._start(self._route(client, self._members[client].holder, route))
-
-    def check_priorities(self, priorities: NDArray[np.floating[Any]], n: int) -> None:
-        """Check what is handed to `update` for a batch of `n`; any thread may.
-
-        Raises:
-            InvalidExperience: they are not n floats that are finite and at least 0; or sums would overflow.
-        """
-        check_priorities(priorities, n)
-        self._weigh(priorities, n)
 
     async def _route(self, client: str, holder: Holder, route: Route) -> None:
         try:

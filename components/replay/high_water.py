@@ -93,6 +93,11 @@ class HighWater(Generic[T]):
         """Take the oldest item and its weight, which stays until `free`; None if there is none."""
         return self._items.popleft() if self._items else None
 
+    @property
+    def oldest(self) -> T | None:
+        """The item that `take` would return."""
+        return self._items[0][0] if self._items else None
+
     def drop(self, weight: int = 1) -> None:
         """Give back the room of what is not added after all, and count it."""
         self.level -= weight

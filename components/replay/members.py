@@ -61,3 +61,7 @@ class Member:
     inserted_bytes: int = 0
     writer: int = 0
     number: int = -1
+
+    def has(self, writer: int, number: int) -> bool:
+        """Whether it has sent that chunk before."""
+        return 0 <= number <= self.number and writer == self.writer

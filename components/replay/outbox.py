@@ -9,18 +9,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from components.replay.forms import Rows
+from components.replay.forms import Part, Rows
 from components.replay.high_water import HighWater, Policy
 from components.replay.invalid import InvalidExperience
 from components.replay.layout import AnyLayout, Layout
+
+NONE = np.zeros(0)
+"""No priorities."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chunk:
     """Entries that are inserted together."""
 
-    rows: dict[str, NDArray[Any]]
-    """As memories insert them."""
+    part: Part
     priorities: NDArray[np.float64]  # (N,), or none
     n: int
     """How many entries these are, N."""
@@ -29,7 +31,42 @@ class Chunk:
     last: bool
     """Whether an episode ends with them."""
     number: int
-    """Grows from one chunk to the next."""
+    """One more than that of the chunk before."""
+
+    @property
+    def rows(self) -> Rows:
+        """The entries, as memories insert them."""
+        return self.part.rows
+
+    def goes_on(self, other: "Chunk") -> bool:
+        """Whether it may travel with `other`, in the same arrays: both have priorities, or neither."""
+        return self.part.goes_on(other.part) and bool(len(self.priorities)) == bool(len(other.priorities))
+
+
+class Bundle:
+    """Chunks that travel together, since each goes on where the one before ends; at least one.
+
+    Args:
+        chunks: these.
+    """
+
+    def __init__(self, chunks: list[Chunk]) -> None:
+        first = chunks[0]
+        alone = len(chunks) == 1
+        self.chunks = chunks
+        self.rows = first.rows if alone else first.part.up_to(chunks[-1].part).rows
+        """The entries of all, as memories insert them."""
+        self.priorities = first.priorities if alone else np.concatenate([it.priorities for it in chunks])
+        """(N,), or none."""
+        self.sizes = tuple([it.n for it in chunks])
+        """How many entries each chunk has."""
+        self.number = first.number
+        """Of the first chunk; the others follow."""
+
+    @property
+    def n(self) -> int:
+        """How many entries these are, N."""
+        return sum(self.sizes)
 
 
 class Outbox:
@@ -79,12 +116,14 @@ class Outbox:
         """Entries that were inserted."""
         self._queue: HighWater[Chunk] = HighWater("entries that wait to be pushed", mark, policy, oldest=self._oldest)
         self._most, self._weigh, self._check_open, self._wake = layout.chunk, weigh, check_open, wake
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._number = 0  # of the next chunk
         self._n = 0  # entries of the chunk that is not complete
         self._priorities: list[float] = []
         self._between = True  # whether the last entry that was cut off was an episode's end
         self._skipping = False  # whether the episode that goes on was dropped
+        self._asleep = True  # whether who takes has found nothing, and is to be woken
 
     @property
     def waiting(self) -> int:
@@ -108,24 +147,31 @@ class Outbox:
 
     def add(self, entry: Mapping[str, Any], last: bool, priority: float | None, timeout: float | None) -> None:
         """Add an entry; `last` has it sent at once, with those before it."""
-        with self._changed:
+        with self._lock:
             self._check_open()
-            values = self._form.check_one(entry)
+            form, queue = self._form, self._queue
+            form.put(entry)
             if priority is not None:
                 self._weigh(np.array([priority], np.float64), 1)
-            end = self._whole and self._form.is_end(values)
-            if not self._skipping:
-                self._make_room(1, timeout)
-                if self._skipping:  # since just now
-                    self._queue.free()
+            end = self._whole and form.is_end(entry)
+            if self._skipping or not queue.has_room():
+                if not self._skipping:
+                    self._make_room(1, timeout)
+                    if self._skipping:  # since just now
+                        queue.free()
+                if self._skipping:
+                    self.added += 1
+                    queue.dropped += 1
+                    self._skipping = not end
+                    return
+                form.put(entry)  # again: others may have added meanwhile, or what was collected was taken
+            else:
+                queue.level += 1
             self.added += 1
-            if self._skipping:
-                self._queue.dropped += 1
-                self._skipping = not end
-                return
             if self._n and bool(self._priorities) != (priority is not None):
                 self._cut()  # a chunk has priorities for all, or for none
-            self._form.put(values)
+                form.put(entry)
+            form.keep()
             self._n += 1
             if priority is not None:
                 self._priorities.append(priority)
@@ -134,7 +180,7 @@ class Outbox:
 
     def add_many(self, entries: Rows, priorities: NDArray[np.floating[Any]] | None, timeout: float | None) -> None:
         """Add entries that follow each other."""
-        with self._changed:
+        with self._lock:
             self._check_open()
             n = self._form.check_many(entries)
             if priorities is not None:
@@ -147,16 +193,16 @@ class Outbox:
             if self._n:
                 self._cut()
             start = 0
-            for rows, size, end in self._form.parts(entries, self._most, at_ends=self._whole):
+            for part, size, end in self._form.parts(entries, self._most, at_ends=self._whole):
                 if self._skipping:
                     self._queue.drop(size)
                     self._skipping = not end
                 else:
                     given = None if priorities is None else priorities[start : start + size].astype(np.float64)
-                    self._append(rows, np.zeros(0) if given is None else given, size, end)
+                    self._append(part, NONE if given is None else given, size, end)
                 start += size
             self.added += n
-            self._wake()
+            self._rouse()
 
     def _make_room(self, n: int, timeout: float | None) -> None:
         until = None if timeout is None else time.monotonic() + timeout
@@ -187,20 +233,26 @@ class Outbox:
         return first, len(chunks)
 
     def _cut(self, *, end: bool = False) -> None:
-        n, priorities = self._n, np.array(self._priorities)
+        n, priorities = self._n, np.array(self._priorities) if self._priorities else NONE
         self._n, self._priorities = 0, []
         self._append(self._form.take(), priorities, n, end)
-        self._wake()
+        self._rouse()
 
-    def _append(self, rows: dict[str, NDArray[Any]], priorities: NDArray[np.float64], n: int, end: bool) -> None:
-        self._queue.append(Chunk(rows, priorities, n, self._between, end, self._number), n)
+    def _rouse(self) -> None:
+        """Wake who takes, unless it is awake: that costs more than all else of an entry."""
+        if self._asleep:
+            self._asleep = False
+            self._wake()
+
+    def _append(self, part: Part, priorities: NDArray[np.float64], n: int, end: bool) -> None:
+        self._queue.append(Chunk(part, priorities, n, self._between, end, self._number), n)
         self._number += 1
         self._between = end
 
     def flush(self, timeout: float | None) -> None:
         """Send what waits to be complete, and wait until all that was added is inserted."""
         until = None if timeout is None else time.monotonic() + timeout
-        with self._changed:
+        with self._lock:
             if self._n:
                 self._cut()
             while self._queue.level:
@@ -214,23 +266,37 @@ class Outbox:
 
     def take(self) -> Chunk | None:
         """Return the oldest chunk, which then is to be put back, or done with."""
-        with self._changed:
-            taken = self._queue.take()
-            return None if taken is None else taken[0]
+        bundle = self.take_bundle(1)
+        return None if bundle is None else bundle.chunks[0]
+
+    def take_bundle(self, most: int) -> Bundle | None:
+        """Return up to so many chunks, the oldest, that can travel together; each is to be put back, or all done with.
+
+        If there is none, `wake` is called when there is one.
+        """
+        with self._lock:
+            chunks: list[Chunk] = []
+            while len(chunks) < most and (oldest := self._queue.oldest) is not None:
+                if chunks and not oldest.goes_on(chunks[-1]):
+                    break
+                self._queue.take()
+                chunks.append(oldest)
+            self._asleep = not chunks
+            return Bundle(chunks) if chunks else None
 
     def put_back(self, chunk: Chunk) -> None:
         """Take a chunk back, as the oldest: it is not known to be inserted. What is known of it stays with it."""
-        with self._changed:
+        with self._lock:
             self._queue.put_back(replace(chunk, first=False), chunk.n)
 
-    def finish(self, chunk: Chunk) -> None:
-        """Take note that a chunk was inserted."""
-        with self._changed:
+    def finish(self, chunk: Chunk | Bundle) -> None:
+        """Take note that a chunk, or several, was inserted."""
+        with self._lock:
             self.done += chunk.n
             self._queue.free(chunk.n)
             self._changed.notify_all()
 
     def wake(self) -> None:
         """Have all who wait look again whether anything will be taken."""
-        with self._changed:
+        with self._lock:
             self._changed.notify_all()

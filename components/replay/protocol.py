@@ -155,7 +155,9 @@ class InsertMsg(Request[RefusedMsg | None]):
     writer: int
     """Which object inserts,"""
     number: int
-    """and which of its chunks this is: one may be sent again when the answer was lost."""
+    """and which of its chunks the first of these is: one may be sent again when the answer was lost."""
+    sizes: tuple[int, ...] = ()
+    """Entries of each chunk, where several come together; each of them is admitted, and refused, by itself."""
 
 
 class AdmitMsg(Request[RefusedMsg | None]):

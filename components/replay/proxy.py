@@ -119,8 +119,8 @@ class ReplayProxy:
         when_slow: what happens to one more: it takes the place of the oldest (`drop_oldest`), or nobody here gets it
             (`refuse`), or the server is kept waiting (`block`), which has a mark of its own. All are counted.
         max_waiting: batches, priorities, publications and lines that clients may have under way to the server at a
-            time; one more is refused as `Full`, and counted. Of entries each client has at most 16 chunks under way,
-            and the others wait at its own mark.
+            time; one more is refused as `Full`, and counted. Of entries each client has at most two messages under way,
+            of 1 MiB each, and the others wait at its own mark.
 
     Raises:
         Disconnected: no server was found, or it does not know the secret.

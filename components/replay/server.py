@@ -149,7 +149,7 @@ class ReplayServer:
             Closed: the server is closed.
         """
         self._background.check_open()
-        self.exchange.check_priorities(priorities, len(sampled.clients))
+        self.exchange.gate.check_priorities(priorities, len(sampled.clients))
         self._background.post(self.exchange.update, sampled, priorities.copy())  # not waited for: nothing can go wrong
 
     def publish(self, topic: str, data: bytes, *, timeout: float | None = None) -> None:

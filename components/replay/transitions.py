@@ -22,6 +22,10 @@ DISCOUNT = np.zeros(0, np.float32)
 """What the field that n-step transitions have more is like."""
 
 
+Check = tuple[str, tuple[int, ...], np.dtype[Any], bool]
+"""What a field has to be like: its name, shape and dtype, and whether its numbers are to be finite."""
+
+
 class Field(NamedTuple):
     """What one field of a row holds."""
 
@@ -110,12 +114,13 @@ class Transitions(Closable, Checkpointed):
         self.inserted = 0
         """Rows inserted so far, those that are gone included."""
         self._ring: dict[str, NDArray[Any]] = {}
-        self._checks: list[tuple[str, tuple[int, ...], np.dtype[Any], bool]] = []
+        self.checks: list[Check] = []
+        """What each field of a row has to be like."""
         for name, (dtype, shape, finite) in self.fields.items():
             if np.dtype(dtype).hasobject:
                 raise ValueError(f"{name}: expected a dtype of plain memory, got {dtype}")
             self._ring[name] = allocate((capacity, *shape), dtype, folder)
-            self._checks.append((name, shape, np.dtype(dtype), finite and np.dtype(dtype).kind == "f"))
+            self.checks.append((name, shape, np.dtype(dtype), finite and np.dtype(dtype).kind == "f"))
         if n_step is not None:
             self._check_n_step(n_step)
         if window is not None:
@@ -214,7 +219,7 @@ class Transitions(Closable, Checkpointed):
         """
         self._check_names(rows)
         n = -1
-        for name, shape, dtype, finite in self._checks:
+        for name, shape, dtype, finite in self.checks:
             array = rows[name]
             if not isinstance(array, np.ndarray):
                 raise InvalidExperience(f"{name}: expected an array of {dtype}, got {type(array).__name__}")
@@ -236,17 +241,7 @@ class Transitions(Closable, Checkpointed):
             InvalidExperience: `insert_one` would refuse it.
         """
         self._check_names(row)
-        values = {}
-        for name, shape, dtype, finite in self._checks:
-            value = row[name]
-            if isinstance(value, (bool, int, float)) and not isinstance(value, np.generic) and not shape:
-                value = _from_python(name, value, dtype)
-            elif not isinstance(value, (np.ndarray, np.generic)) or value.shape != shape or value.dtype != dtype:
-                raise InvalidExperience(f"{name}: expected {dtype} of shape {shape}, got {describe(value)}")
-            if finite and not (np.isfinite(value).all() if shape else isfinite(value)):
-                raise InvalidExperience(f"{name}: expected finite numbers, got {value}")
-            values[name] = value
-        return values
+        return {check[0]: checked(row[check[0]], *check) for check in self.checks}
 
     # Sampling -------------------------------------------------------------------------------------------------------
 
@@ -404,6 +399,21 @@ class Transitions(Closable, Checkpointed):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {len(self)}/{self.capacity} rows of {', '.join(self.fields)}>"
+
+
+def checked(value: Any, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], finite: bool) -> Any:
+    """Return what one row holds in a field, a Python number as a scalar of its dtype.
+
+    Raises:
+        InvalidExperience: it is something else.
+    """
+    if isinstance(value, (bool, int, float)) and not isinstance(value, np.generic) and not shape:
+        value = _from_python(name, value, dtype)
+    elif not isinstance(value, (np.ndarray, np.generic)) or value.shape != shape or value.dtype != dtype:
+        raise InvalidExperience(f"{name}: expected {dtype} of shape {shape}, got {describe(value)}")
+    if finite and not (np.isfinite(value).all() if shape else isfinite(value)):
+        raise InvalidExperience(f"{name}: expected finite numbers, got {value}")
+    return value
 
 
 def _from_python(name: str, value: float, dtype: np.dtype[Any]) -> Any:

@@ -14,7 +14,7 @@ from components.replay.background import Background, first_of
 from components.replay.episode_layout import layout_from_plain
 from components.replay.invalid import InvalidExperience
 from components.replay.layout import AnyLayout, Memory
-from components.replay.outbox import Chunk, Outbox
+from components.replay.outbox import Bundle, Outbox
 from components.replay.protocol import (
     AGENT,
     DESK,
@@ -39,8 +39,11 @@ from orchestra import Actor, Escalate, Node, OrchestraError, Ref, Request, Super
 
 T = TypeVar("T")
 
-UNDER_WAY = 16
-"""Chunks that may be on their way to the server at a time, which then need not wait for each other's answers."""
+UNDER_WAY = 2
+"""Messages with chunks that may be on their way to the server at a time: one travels while it works on another. Chunks
+that are added meanwhile go together in the next."""
+TOGETHER = 1024
+"""Chunks of a message at most."""
 GOODBYE_S = 2.0
 """How long a client that closes waits until the server has heard."""
 
@@ -163,53 +166,57 @@ class Visitor:
         self._may_go.set_result(outbox)
 
     async def _push(self, desk: Ref[Any], *, paced: bool) -> None:
-        """Insert what was added, chunk by chunk and in order."""
+        """Insert what was added, in order."""
         outbox = await self._may_go
         # What is on its way can no longer make room, nor should it wait for the limiter where nobody else can see it.
-        most = 1 if paced or outbox.drops else UNDER_WAY
-        under_way: deque[tuple[Chunk, asyncio.Future[None]]] = deque()
+        here = None if paced else self.memory
+        alone = paced or (outbox.drops and here is None)
+        most, together = (1, 1) if alone else (UNDER_WAY, TOGETHER)
+        under_way: deque[tuple[Bundle, asyncio.Future[None]]] = deque()
         try:
             while True:
                 self.wakes.clear()
                 while under_way and under_way[0][1].done():
                     under_way[0][1].result()
                     outbox.finish(under_way.popleft()[0])
-                while len(under_way) < most and (chunk := outbox.take()) is not None:
-                    if self.memory is not None and not paced:
-                        self._insert_here(self.memory, chunk)
-                        outbox.finish(chunk)
+                while len(under_way) < most and (bundle := outbox.take_bundle(together)) is not None:
+                    if here is not None:
+                        self._insert_here(here, bundle)
+                        outbox.finish(bundle)
                         continue
-                    inserted = asyncio.get_running_loop().create_task(self._insert(desk, chunk))
+                    inserted = asyncio.get_running_loop().create_task(self._insert(desk, bundle))
                     inserted.add_done_callback(lambda _: self.wakes.set())
-                    under_way.append((chunk, inserted))
+                    under_way.append((bundle, inserted))
                 await self.wakes.wait()
         finally:
-            for chunk, inserting in reversed(under_way):
+            for bundle, inserting in reversed(under_way):
                 inserting.cancel()
-                outbox.put_back(chunk)  # for when there is a server again
+                for chunk in reversed(bundle.chunks):
+                    outbox.put_back(chunk)  # for when there is a server again
             await asyncio.gather(*(inserting for _, inserting in under_way), return_exceptions=True)
 
-    async def _insert(self, desk: Ref[Any], chunk: Chunk) -> None:
-        """Have the server insert a chunk, or let it be inserted here."""
+    async def _insert(self, desk: Ref[Any], bundle: Bundle) -> None:
+        """Have the server insert chunks, or let them be inserted here."""
         if self.memory is None:
             message = InsertMsg(
                 client=self.name,
-                rows={name: freeze(array) for name, array in chunk.rows.items()},
-                priorities=chunk.priorities,
+                rows={name: freeze(array) for name, array in bundle.rows.items()},
+                priorities=bundle.priorities,
                 writer=self._writer,
-                number=chunk.number,
+                number=bundle.number,
+                sizes=bundle.sizes,
             )
             answer = await desk.ask(message)
         else:
-            answer = await desk.ask(AdmitMsg(client=self.name, n=chunk.n))
+            answer = await desk.ask(AdmitMsg(client=self.name, n=bundle.n))
         if isinstance(answer, RefusedMsg):
             answer.throw()
         if self.memory is not None:
-            self._insert_here(self.memory, chunk)
+            self._insert_here(self.memory, bundle)
 
-    def _insert_here(self, memory: Memory, chunk: Chunk) -> None:
-        self._layout.insert(memory, chunk.rows, chunk.priorities if len(chunk.priorities) else None)
-        self._inserted_bytes += sum(array.nbytes for array in chunk.rows.values())
+    def _insert_here(self, memory: Memory, bundle: Bundle) -> None:
+        self._layout.insert(memory, bundle.rows, bundle.priorities if len(bundle.priorities) else None)
+        self._inserted_bytes += sum(array.nbytes for array in bundle.rows.values())
         self._news.set()
 
     async def _tell(self, desk: Ref[Any]) -> None:

@@ -342,3 +342,67 @@ def test_a_chunk_that_comes_again_since_its_answer_was_lost_is_inserted_once(run
         await turns()
 
     run(main())
+
+
+def test_chunks_that_come_together_are_as_if_they_had_come_one_after_the_other(run):
+    async def main():
+        exchange = make()
+        holder = join(exchange, "one")
+        await exchange.insert("one", rows(1, 2, 3), NONE, 5, 0, (2, 1))
+        await exchange.insert("one", rows(3, 4, 5, 6), np.ones(4), 5, 1, (1, 2, 1))  # the first has come before
+        await exchange.insert("one", rows(4, 5, 6), np.ones(3), 5, 2, (2, 1))  # and here all have
+        await exchange.insert("one", rows(7, 8), NONE, 5, 4, (1, 1))
+        await exchange.insert("one", rows(8), NONE, 5, 5)
+        await exchange.insert("one", rows(9), NONE, 5, 6)
+        assert holder.memory.state()["rows/item"].tolist() == list(range(1, 10))
+        assert exchange.inserted_bytes == 9 * 12
+        assert exchange.union.held == {"one": 9}
+
+    run(main())
+
+
+@pytest.mark.parametrize("limiter", [None, SampleToInsertRatio.from_min_size(1)], ids=["", "paced"])
+@pytest.mark.parametrize("wrong", ["reward", "priorities"])
+def test_of_chunks_that_come_together_one_that_is_malformed_is_refused_and_no_other(run, wrong, limiter):
+    async def main():
+        exchange = make(limiter)
+        holder = join(exchange, "one")
+        given, priorities = rows(1, 2, 3, 4, 5, 6), np.ones(6)
+        (given["reward"] if wrong == "reward" else priorities)[3] = np.nan
+        with pytest.raises(InvalidExperience, match=f"{wrong}: expected finite numbers"):
+            await exchange.insert("one", given, priorities, 5, 0, (2, 3, 1))
+        assert holder.memory.state()["rows/item"].tolist() == [1, 2, 6]
+        with pytest.raises(InvalidExperience, match="expected the fields"):
+            await exchange.insert("one", {"item": given["item"]}, NONE, 5, 3, (2, 4))
+        for sizes, text in [
+            ((2, 3), "rows"),
+            ((2, 3, 0, 1), "sizes: expected chunks of at least 1"),
+            ((7, -1), "sizes"),
+        ]:
+            with pytest.raises(InvalidExperience, match=text):
+                await exchange.insert("one", rows(1, 2, 3, 4, 5, 6), NONE, 5, 9, sizes)
+        with pytest.raises(InvalidExperience, match="item: expected 3 rows"):
+            await exchange.insert("one", rows(1, 2, 3) | {"item": np.array(5)}, NONE, 5, 9, (2, 1))
+        with pytest.raises(InvalidExperience, match="3 priorities or none"):
+            await exchange.insert("one", rows(1, 2, 3), np.ones(2), 5, 9, (2, 1))
+        assert (holder.memory.inserted, exchange.union.held) == (3, {"one": 3})
+
+    run(main())
+
+
+def test_the_limiter_lets_chunks_in_one_by_one_also_where_they_come_together(run):
+    async def main():
+        exchange = make(SampleToInsertRatio(1.0, 4, 4.0, insert_size=4))
+        holder = join(exchange, "one")
+        coming = asyncio.ensure_future(exchange.insert("one", rows(*range(12)), NONE, 5, 0, (4, 4, 4)))
+        following = asyncio.ensure_future(exchange.insert("one", rows(12), NONE, 5, 3))
+        await turns()
+        assert (holder.memory.inserted, coming.done()) == (8, False)  # diff is 8, the most
+        await exchange.sample(4)
+        await coming
+        assert not following.done()
+        await exchange.sample(1)
+        await following
+        assert holder.memory.state()["rows/item"].tolist() == list(range(13))
+
+    run(main())

@@ -14,6 +14,7 @@ from components.replay.layout import Layout
 from components.replay.outbox import Outbox
 from components.replay.transitions import Field, NStep
 from components.replay.windows import Rollout
+from orchestra.message import is_frozen
 
 
 def filled(policy, mark=3):
@@ -134,6 +135,57 @@ def test_many_entries_are_cut_into_chunks_behind_those_that_wait():
     desk.add(9)
     desk.outbox.add_many({"item": np.arange(6), "reward": np.zeros(6, np.float32)}, np.arange(6.0), None)
     assert [desk.take(), desk.take(), desk.take()] == [[9], [0, 1, 2, 3], [4, 5]]
+
+
+def bundles(desk, most=100):
+    """All that can be taken at a time: the entries, and how many of each chunk."""
+    return [(it.rows["item"].tolist(), it.sizes) for it in iter(lambda: desk.outbox.take_bundle(most), None)]
+
+
+def test_chunks_that_wait_are_taken_together_if_all_have_priorities_or_none():
+    desk = Desk(mark=64)
+    desk.add(*range(6))
+    desk.outbox.add_many({"item": np.arange(6, 12), "reward": np.zeros(6, np.float32)}, None, None)
+    desk.add(12, last=True)
+    desk.add(13, 14, 15, 16, 17, last=True, priority=2.0)
+    taken = [desk.outbox.take_bundle(3), desk.outbox.take_bundle(100), desk.outbox.take_bundle(100)]
+    assert [(it.rows["item"].tolist(), it.sizes, it.number, it.n) for it in taken] == [
+        (list(range(10)), (4, 2, 4), 0, 10),
+        ([10, 11, 12], (2, 1), 3, 3),
+        ([13, 14, 15, 16, 17], (1, 1, 1, 1, 1), 5, 5),
+    ]
+    assert [it.priorities.tolist() for it in taken] == [[], [], [2.0] * 5]
+    desk.outbox.finish(taken[0])
+    for chunk in reversed(taken[1].chunks):
+        desk.outbox.put_back(chunk)
+    assert bundles(desk) == [([10, 11, 12], (2, 1))]
+    assert (desk.outbox.done, desk.outbox.waiting) == (10, 8)
+
+
+def test_what_was_taken_is_not_written_again_however_much_is_added():
+    desk, taken, finished = Desk(mark=64), [], 0
+    for start in range(0, 20_000, 32):
+        desk.add(*range(start, start + 20))
+        many = np.arange(start + 20, start + 32)
+        desk.outbox.add_many({"item": many, "reward": many.astype(np.float32)}, None, None)
+        taken += iter(lambda: desk.outbox.take_bundle(100), None)
+        assert is_frozen(taken[-1].rows["item"])
+        for bundle in taken[finished:]:
+            desk.outbox.finish(bundle)
+        finished = len(taken)
+    assert np.concatenate([it.rows["item"] for it in taken]).tolist() == list(range(20_000))
+
+
+def test_who_takes_is_woken_once_until_it_has_looked():
+    desk = Desk(mark=64)
+    desk.add(*range(12))
+    assert desk.woken == 1
+    assert bundles(desk, most=2) == [(list(range(8)), (4, 4)), ([8, 9, 10, 11], (4,))]
+    desk.add(*range(8))
+    assert desk.woken == 2
+    assert desk.outbox.take_bundle(1) is not None
+    desk.add(*range(8))
+    assert desk.woken == 2, "who has found something looks again"
 
 
 def test_who_adds_waits_for_room_and_is_told_when_there_was_none():

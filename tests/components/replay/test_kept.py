@@ -308,6 +308,22 @@ def test_what_is_being_written_and_nobody_waits_for_any_more_is_of_its_moment_to
             assert saved["memories/0/rows/item"].tolist() == list(range(first, first + 8))
 
 
+def test_of_chunks_that_travel_together_those_that_were_saved_are_not_inserted_again(tmp_path):
+    address = f"unix://{tmp_path / 'server'}"
+    options = {"layout": rows_layout(256), "listen": address, "save_path": tmp_path / "kept"}
+    with serve(limiter=None, **options) as server:
+        one = ReplayClient(address, "one", secret=SECRET)
+        server.pace(SampleToInsertRatio(1.0, 8, 16.0, insert_size=8))
+        one.add_entries(rows(range(100)))  # one message of thirteen chunks, of which three may be inserted
+        until(lambda: server.exchange.holder("one").memory.inserted == 24)
+        assert one.statistics().inserted == 0
+    with serve(**options) as server:
+        one.flush(timeout=LONG)
+        assert server.exchange.holder("one").memory.state()["rows/item"].tolist() == list(range(100))
+        assert one.statistics().inserted == 100
+        one.close()
+
+
 def test_it_is_saved_every_so_often_and_when_it_is_closed(tmp_path):
     path = tmp_path / "kept"
     with serve(save_path=path, save_every=0.01) as server:

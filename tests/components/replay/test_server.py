@@ -466,10 +466,14 @@ def test_chunks_that_were_on_their_way_to_a_server_that_goes_are_inserted_by_the
     with ExitStack() as stack:
         first = stack.enter_context(ReplayServer(given, listen=address, secret=secret))
         one = stack.enter_context(ReplayClient(first.address, "one", secret=secret))
+        add(one, range(24))
         first.pace(SampleToInsertRatio(1.0, 8, 16.0, insert_size=8))
-        one.add_entries(rows(range(320)))
-        until(lambda: one.statistics().inserted == 24)  # diff may be 24
+        for start in range(24, 320, 74):
+            one.add_entries(rows(range(start, start + 74)))
+            until(lambda: first.exchange._entering.locked())
+        # The first message waits in the middle, since diff may be 24, and what follows it behind it.
         until(lambda: first.exchange._entering._waiters and len(first.exchange._entering._waiters) == UNDER_WAY - 1)
+        assert (one.statistics().inserted, first.exchange.holder("one").memory.inserted) == (24, 48)
         first.close()
         second = stack.enter_context(ReplayServer(given, listen=first.address, secret=secret))
         one.flush(timeout=LONG)
