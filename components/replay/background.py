@@ -45,7 +45,7 @@ class Background:
         self._why: BaseException | None = None
         self._asked_to_close = False
         self._begun = threading.Event()
-        self._calls: set[asyncio.Task[Any]] = set()
+        self._calls: dict[asyncio.Task[Any], concurrent.futures.Future[Any]] = {}
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> Any:
@@ -75,12 +75,8 @@ class Background:
         self.check_open()
         if threading.get_ident() == self._thread.ident:
             raise RuntimeError(f"{self.name}: expected to be called from another thread than its own")
-        called = self._as_a_call(work, *args)
-        try:
-            future = asyncio.run_coroutine_threadsafe(called, self.loop)
-        except RuntimeError:  # the loop has just been closed
-            called.close()
-            raise self._closed() from self._why
+        future: concurrent.futures.Future[T] = concurrent.futures.Future()
+        self.post(self._begin, future, work, args)
         try:
             while True:
                 try:
@@ -93,7 +89,9 @@ class Background:
         except concurrent.futures.CancelledError:
             raise self._closed() from self._why
         except BaseException:
-            future.cancel()  # Ctrl-C, while it was waited for
+            if not future.done():  # Ctrl-C, while it was waited for
+                with suppress(Closed):
+                    self.post(self._give_up, future)
             raise
 
     def post(self, function: Callable[..., object], *args: Any) -> None:
@@ -125,14 +123,29 @@ class Background:
             return Closed(f"{self.name} has failed: {self._why}")
         return Closed(f"{self.name}: expected one that is open, it was closed")
 
-    async def _as_a_call(self, work: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
-        task = asyncio.current_task()
-        assert task is not None
-        self._calls.add(task)
-        try:
-            return await work(*args)
-        finally:
-            self._calls.discard(task)
+    def _begin(
+        self,
+        future: concurrent.futures.Future[T],
+        work: Callable[..., Coroutine[Any, Any, T]],
+        args: tuple[Any, ...],
+    ) -> None:
+        task = self.loop.create_task(work(*args))
+        self._calls[task] = future
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        future = self._calls.pop(task)
+        if task.cancelled():
+            future.cancel()
+        elif (error := task.exception()) is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(task.result())
+
+    def _give_up(self, future: concurrent.futures.Future[Any]) -> None:
+        for task, waited_for in self._calls.items():
+            if waited_for is future:
+                task.cancel()
 
     def _run(self) -> None:
         try:

@@ -25,9 +25,9 @@ from components.replay.protocol import (
     UpdateMsg,
 )
 from components.replay.subscription import Subscription
-from components.replay.two_phase import SampledUnion, numbered
+from components.replay.two_phase import SampledUnion
 from components.replay.visitor import Visitor
-from orchestra import Request, freeze
+from orchestra import Request
 from orchestra.envelope import check_name
 
 T = TypeVar("T")
@@ -216,12 +216,11 @@ class ReplayClient:
             Disconnected: the server is gone.
             Exception: as for `ReplayServer.update`.
         """
-        check_priorities(priorities, len(sampled.clients))
-        clients, whose = numbered(sampled.clients)
+        check_priorities(priorities, len(sampled.whose))
         self._told(
             UpdateMsg(
-                clients=clients,
-                whose=freeze(whose),
+                clients=sampled.names,
+                whose=sampled.whose,
                 indices=sampled.indices,
                 generations=sampled.generations,
                 priorities=priorities.astype(np.float64),

@@ -52,16 +52,22 @@ class RemoteHolder:
         self._agent, self._took = agent, took
         self._newest = (0, 0.0, 0, 0)  # number, total, held and inserted of the newest share
 
-    async def share(self, n: int) -> Share:
-        msg = await self._agent.ask(DrawMsg(n=n))
+    async def share(self, n: int, route: Route | None = None) -> tuple[Share, str]:
+        if route is None:
+            msg = await self._agent.ask(DrawMsg(n=n))
+        else:
+            indices, generations, priorities = route
+            msg = await self._agent.ask(
+                RouteMsg(n=n, indices=indices, generations=generations, priorities=priorities.astype(np.float64))
+            )
         share = msg.share
         self._took(share.n_bytes)
         if not self.is_news(msg):
             # The items are as good, but how much is held has been told anew.
             _, total, held, inserted = self._newest
             total = max(total, share.weights.max(initial=0.0))
-            share = replace(share, total=total, held=max(held, 1), inserted=inserted)
-        return share
+            share = replace(share, total=total, held=max(held, int(len(share.indices) > 0)), inserted=inserted)
+        return share, msg.refused
 
     def is_news(self, msg: ShareMsg) -> bool:
         """Whether nothing newer has come from this client before: answers overtake what waits in a mailbox."""
@@ -69,15 +75,6 @@ class RemoteHolder:
             return False
         self._newest = (msg.number, msg.total, msg.held, msg.inserted)
         return True
-
-    async def update(self, route: Route) -> Share | None:
-        indices, generations, priorities = route
-        answer = await self._agent.ask(
-            RouteMsg(indices=indices, generations=generations, priorities=priorities.astype(np.float64))
-        )
-        if isinstance(answer, RefusedMsg):
-            answer.throw()
-        return answer.share if self.is_news(answer) else None
 
 
 class Desk(Actor[DeskMsg]):
@@ -180,9 +177,9 @@ class Desk(Actor[DeskMsg]):
                 len(whose) and not 0 <= whose.min() <= whose.max() < len(msg.clients)
             ):
                 raise InvalidExperience(f"whose: expected indices of {len(msg.clients)} clients, got {whose}")
-            clients = tuple(msg.clients[i] for i in whose.tolist())
-            weights = np.ones(len(clients), np.float32)
-            self._exchange.update(SampledUnion({}, weights, clients, msg.indices, msg.generations), msg.priorities)
+            weights = np.ones(len(whose), np.float32)
+            sampled = SampledUnion({}, weights, msg.clients, whose, msg.indices, msg.generations)
+            self._exchange.update(sampled, msg.priorities)
 
         return answered(update)
 

@@ -18,7 +18,7 @@ from components.replay.high_water import Full
 from components.replay.invalid import InvalidExperience, UnknownClient
 from components.replay.layout import AnyLayout, Memory
 from components.replay.limiter import SampleToInsertRatio
-from components.replay.members import Holder, Kept, LocalHolder, Member
+from components.replay.members import Holder, Kept, LocalHolder, Member, new_memory
 from components.replay.two_phase import NotPushed, Route, SampledUnion, Share, TwoPhaseReplay
 from orchestra import OrchestraError, log
 
@@ -66,20 +66,17 @@ class Exchange:
         self._new_union = partial(
             TwoPhaseReplay, layout.share_fields, beta=beta, max_items=max_items, max_uses=max_uses
         )
-        self.union = self._new_union()
-        self.max_left, self._folder = max_left, folder
+        self.union, self.max_left, self._folder = self._new_union(), max_left, folder
         self.lost_updates = 0
         """Priorities that came too late: their client had left."""
         self.refused = 0
         """Requests that were refused since too many waited."""
         self.gate = Gate(layout)
         """Checks what comes."""
-        self._gone_bytes = 0
+        self._gone_bytes = self._waiting = 0
         self._members: dict[str, Member] = {}
         self._left: dict[str, None] = {}  # in the order in which they did
-        self._entering = asyncio.Lock()
-        self._leaving = asyncio.Lock()
-        self._waiting = 0
+        self._entering, self._leaving = asyncio.Lock(), asyncio.Lock()
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._log = log.get(actor="replay")
@@ -94,7 +91,7 @@ class Exchange:
         """Clients that have left and whose memory is kept here, the one first that left first."""
         return tuple(self._left)
 
-    def join(self, client: str, holder: Holder) -> None:
+    def join(self, client: str, holder: Holder | LocalHolder) -> None:
         """Admit a client.
 
         Raises:
@@ -109,10 +106,7 @@ class Exchange:
         Raises:
             Full: there is no room for it on the disk.
         """
-        try:
-            return self.layout.memory(self._folder)
-        except OSError as error:
-            raise Full(f"folder: expected room for the memory of one more client, got {error}") from error
+        return new_memory(self.layout, self._folder)
 
     def enter(self, client: str) -> None:
         """Admit a client whose memory is kept here: the one that it left here, or an empty one.
@@ -155,7 +149,7 @@ class Exchange:
             self.limiter.delete(gone.admitted)
         self._move()
 
-    def holder(self, client: str) -> Holder:
+    def holder(self, client: str) -> Holder | LocalHolder:
         """Return who has a client's memory.
 
         Raises:
@@ -192,7 +186,7 @@ class Exchange:
     async def _admit(self, client: str, n: int) -> None:
         if self.limiter is not None:
             while not self.limiter.may_insert(n):
-                await self._change()
+                await self._changed.wait()
             self._known(client).admitted += n
             self.limiter.insert(n)
             self._move()
@@ -255,9 +249,9 @@ class Exchange:
         if number >= 0:
             member.writer, member.number = writer, number
         member.inserted_bytes += sum(array.nbytes for array in rows.values())
-        self.tell(client, self.layout.share(holder.memory, 0, self.rng))
+        self.tell(client, holder.share(0), trusted=True)
 
-    def tell(self, client: str, share: Share, inserted_bytes: int | None = None) -> None:
+    def tell(self, client: str, share: Share, inserted_bytes: int | None = None, *, trusted: bool = False) -> None:
         """Take what a client pushed, or how much it holds, and maybe how many bytes it has inserted.
 
         Raises:
@@ -266,7 +260,7 @@ class Exchange:
         member = self._known(client)
         if inserted_bytes is not None and inserted_bytes < 0:
             raise InvalidExperience(f"inserted_bytes: expected at least 0, got {inserted_bytes}")
-        self.union.add(client, share)
+        self.union.add(client, share, trusted=trusted)
         if inserted_bytes is not None:
             member.inserted_bytes = inserted_bytes
         if self.limiter is not None and share.held > member.admitted:
@@ -304,10 +298,8 @@ class Exchange:
             self._waiting -= 1
 
     async def _draw(self, batch_size: int) -> SampledUnion:
-        while self.limiter is not None and not self.limiter.may_sample(batch_size):
-            await self._change()
-        while self._ask(batch_size):
-            await self._change()
+        while (self.limiter is not None and not self.limiter.may_sample(batch_size)) or self._ask(batch_size):
+            await self._changed.wait()
         sampled = self.union.draw(batch_size, self.rng)
         if self.limiter is not None:
             self.limiter.sample(batch_size)
@@ -322,29 +314,36 @@ class Exchange:
             missing = self.union.missing(batch_size, self.rng)
         except NotPushed:
             return True
+        here = False
         for client, n in missing.items():
             member = self._members[client]
-            if not member.asked:
+            if isinstance(member.holder, LocalHolder):
+                here = True
+                self.tell(client, member.holder.share(n), trusted=True)
+            elif not member.asked:
                 member.asked = True
-                self._start(self._fetch(client, member, n))
-        return bool(missing)
+                self._start(self._fetch(client, member, member.holder, n))
+        return self._ask(batch_size) if here else bool(missing)
 
-    async def _fetch(self, client: str, member: Member, n: int) -> None:
+    async def _fetch(self, client: str, member: Member, holder: Holder, n: int) -> None:
+        """Have a client take over the priorities that are on their way to it, and then push `n` items."""
+        route = member.take_route()
         try:
-            share = await member.holder.share(n)
+            share, refused = await holder.share(n, route)
             if self._members.get(client) is member:
-                if share.total > 0 and not len(share.indices):
+                if n and share.total > 0 and not len(share.indices):
                     raise InvalidExperience(f"batch: expected {n} items of {client!r}, got none")
                 self.tell(client, share)
         except (InvalidExperience, OrchestraError) as error:
-            if self._members.get(client) is member:
-                self._log.warning(
-                    "a client is dismissed: what it was asked for did not come", client=client, reason=str(error)
-                )
+            refused = str(error)
+            if n and self._members.get(client) is member:
+                self._log.warning("a client is dismissed, which did not push", client=client, reason=refused)
                 self.forget(client)
         finally:
-            member.asked = False
-            self._move()
+            if n:
+                member.asked = False
+                self._move()
+        self._lose(client, route, refused)
 
     def _lack(self, batch_size: int) -> str:
         if self.limiter is not None and not self.limiter.may_sample(batch_size):
@@ -361,34 +360,40 @@ class Exchange:
         Raises:
             InvalidExperience: as for `TwoPhaseReplay.route`; or sums would overflow. Nothing has changed then.
         """
-        self.gate.check_priorities(priorities, len(sampled.clients))
+        self.gate.check_priorities(priorities, len(sampled.whose))
+        self.route(sampled, priorities)
+
+    def route(self, sampled: SampledUnion, priorities: NDArray[np.floating[Any]]) -> None:
+        """Do as `update` does, with priorities that were checked."""
         routes = self.union.route(sampled, priorities)
         self.lost_updates += len(priorities) - sum(len(indices) for indices, _, _ in routes.values())
         for client, route in routes.items():
-            self._start(self._route(client, self._members[client].holder, route))
+            member = self._members[client]
+            if isinstance(member.holder, LocalHolder):
+                self._lose(client, route, member.holder.update(route))
+                self.tell(client, member.holder.share(0), trusted=True)
+            else:
+                member.routes.append(route)
+                self._start(self._deliver(client, member, member.holder))
 
-    async def _route(self, client: str, holder: Holder, route: Route) -> None:
-        try:
-            share = await holder.update(route)
-            member = self._members.get(client)
-            if share is not None and member is not None and member.holder is holder:
-                self.tell(client, share)
-        except (OrchestraError, InvalidExperience) as error:
+    async def _deliver(self, client: str, member: Member, holder: Holder) -> None:
+        """Send priorities, unless whoever gave them asks for the next batch at once: they go with that."""
+        for _ in range(2):
+            await asyncio.sleep(0)
+        if member.routes:
+            await self._fetch(client, member, holder, 0)
+
+    def _lose(self, client: str, route: Route | None, refused: str) -> None:
+        if route is not None and refused:
             self.lost_updates += len(route[0])
-            self._log.info("priorities were lost", client=client, reason=str(error))
+            self._log.info("priorities were lost", client=client, reason=refused)
 
     # What is kept here ----------------------------------------------------------------------------------------------
 
     def kept(self) -> dict[str, Kept]:
         """Return the memories that are kept here by client; first those whose clients have left, in that order."""
         names = [*self._left, *(name for name in self._members if name not in self._left)]
-        found = {}
-        for name in names:
-            member = self._members[name]
-            if isinstance(member.holder, LocalHolder):
-                memory = member.holder.memory
-                found[name] = Kept(memory, member.admitted, member.inserted_bytes, member.writer, member.number)
-        return found
+        return {name: it for name in names if (it := self._members[name].kept) is not None}
 
     def take_back(self, kept: Mapping[str, Kept], *, counted: bool) -> None:
         """Keep these memories instead of those that there are.
@@ -426,9 +431,6 @@ class Exchange:
                 limiter.take_over(self.limiter)
         self.limiter = limiter
         self._move()
-
-    async def _change(self) -> None:
-        await self._changed.wait()
 
     def _move(self) -> None:
         """Have all that wait look again."""

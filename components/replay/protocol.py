@@ -12,7 +12,7 @@ from pydantic import AfterValidator
 from components.replay.closed import Closed
 from components.replay.high_water import Full
 from components.replay.invalid import InvalidExperience, NameTaken, UnknownClient
-from components.replay.two_phase import SampledUnion, Share, numbered
+from components.replay.two_phase import SampledUnion, Share
 from orchestra import Axes, Message, Ref, Request, freeze
 
 PROTOCOL = 2
@@ -74,9 +74,11 @@ class ShareMsg(Message):
     inserted: int
     number: int
     """Which of the client's shares it is: an answer may overtake what was told before it."""
+    refused: str = ""
+    """Why priorities that came with what was asked for were refused, if they were."""
 
     @classmethod
-    def of(cls, share: Share, number: int) -> "ShareMsg":
+    def of(cls, share: Share, number: int, refused: str = "") -> "ShareMsg":
         """Return the message that says it; its arrays are given away."""
         return cls(
             batch={name: freeze(array) for name, array in share.batch.items()},
@@ -87,6 +89,7 @@ class ShareMsg(Message):
             held=share.held,
             inserted=share.inserted,
             number=number,
+            refused=refused,
         )
 
     @property
@@ -104,14 +107,15 @@ class WelcomeMsg(Message):
 
 
 class DrawMsg(Request[ShareMsg]):
-    """Draw so many items, and send them."""
+    """Draw so many items, maybe none, and send them."""
 
     n: int
 
 
-class RouteMsg(Request[ShareMsg | RefusedMsg]):
-    """Update the priorities of items that were sent; answered by a share of none, which says how much is held then."""
+class RouteMsg(Request[ShareMsg]):
+    """Update the priorities of items that were sent, and then draw so many; all that is answered follows on that."""
 
+    n: int
     indices: Indices
     generations: Indices
     priorities: Annotated[NDArray[np.float64], Axes("float64", "items")]
@@ -190,12 +194,11 @@ class SampledMsg(Message):
     @classmethod
     def of(cls, sampled: SampledUnion) -> "SampledMsg":
         """Return the message that says it; its arrays are given away."""
-        clients, whose = numbered(sampled.clients)
         return cls(
             batch={name: freeze(array) for name, array in sampled.batch.items()},
             weights=freeze(sampled.weights),
-            clients=clients,
-            whose=freeze(whose),
+            clients=sampled.names,
+            whose=freeze(sampled.whose),
             indices=freeze(sampled.indices),
             generations=freeze(sampled.generations),
         )
@@ -203,8 +206,7 @@ class SampledMsg(Message):
     @property
     def sampled(self) -> SampledUnion:
         """What it says."""
-        clients = tuple(self.clients[i] for i in self.whose.tolist())
-        return SampledUnion(self.batch, self.weights, clients, self.indices, self.generations)
+        return SampledUnion(self.batch, self.weights, self.clients, self.whose, self.indices, self.generations)
 
 
 class SampleMsg(Request[SampledMsg | RefusedMsg]):

@@ -262,7 +262,7 @@ class FrontAgent(Actor[ClientMsg]):
         return passed_on(self._client.ask, msg)
 
     @on(RouteMsg)
-    def route(self, msg: RouteMsg) -> "asyncio.Future[ShareMsg | RefusedMsg]":
+    def route(self, msg: RouteMsg) -> "asyncio.Future[ShareMsg]":
         return passed_on(self._client.ask, msg)
 
     @on(PublicationMsg)

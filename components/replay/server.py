@@ -149,8 +149,8 @@ class ReplayServer:
             Closed: the server is closed.
         """
         self._background.check_open()
-        self.exchange.gate.check_priorities(priorities, len(sampled.clients))
-        self._background.post(self.exchange.update, sampled, priorities.copy())  # not waited for: nothing can go wrong
+        self.exchange.gate.check_priorities(priorities, len(sampled.whose))
+        self._background.post(self.exchange.route, sampled, priorities.copy())  # not waited for: nothing can go wrong
 
     def publish(self, topic: str, data: bytes, *, timeout: float | None = None) -> None:
         """Send bytes to all who have subscribed to a topic, and to those who will until something newer is published.

@@ -31,7 +31,6 @@ from components.replay.protocol import (
     RouteMsg,
     ShareMsg,
     SubscribeMsg,
-    refusal,
 )
 from components.replay.search import Disconnected, Search, door_beside, root_lost
 from components.replay.subscription import Subscription
@@ -299,21 +298,24 @@ class Visitor:
 
     # What the server asks -------------------------------------------------------------------------------------------
 
-    def draw(self, n: int) -> ShareMsg:
+    def draw(self, n: int, refused: str = "") -> ShareMsg:
         """Return items drawn from the memory that is kept here."""
-        share = self._draw(self._kept(), n)
+        share = self._draw(self._kept(), n, refused)
         self.pushed += len(share.indices)
         return share
 
-    def _draw(self, memory: Memory, n: int) -> ShareMsg:
+    def _draw(self, memory: Memory, n: int, refused: str = "") -> ShareMsg:
         self._shares += 1
-        return ShareMsg.of(self._layout.share(memory, n, self._rng), self._shares)
+        return ShareMsg.of(self._layout.share(memory, n, self._rng), self._shares, refused)
 
     def route(self, msg: RouteMsg) -> ShareMsg:
-        """Take over priorities of items in the memory that is kept here, and return how much is held then."""
-        memory = self._kept()
-        memory.update(msg.indices, msg.generations, msg.priorities)
-        return self._draw(memory, 0)
+        """Take over priorities of items in the memory that is kept here, and return items that are drawn then."""
+        refused = ""
+        try:
+            self._kept().update(msg.indices, msg.generations, msg.priorities)
+        except InvalidExperience as error:
+            refused = str(error)
+        return self.draw(msg.n, refused)
 
     async def hear(self, msg: PublicationMsg) -> None:
         """Take what was published."""
@@ -335,11 +337,8 @@ class Agent(Actor[ClientMsg]):
         return self._visitor.draw(msg.n)
 
     @on(RouteMsg)
-    def route(self, msg: RouteMsg) -> ShareMsg | RefusedMsg:
-        try:
-            return self._visitor.route(msg)
-        except InvalidExperience as error:
-            return refusal(error)
+    def route(self, msg: RouteMsg) -> ShareMsg:
+        return self._visitor.route(msg)
 
     @on(PublicationMsg)
     def hear(self, msg: PublicationMsg) -> "asyncio.Future[None]":

@@ -53,16 +53,15 @@ class Far:
             self.memory.insert(rows(*items))
         exchange.tell(name, self.memory.share(0, self.rng))
 
-    async def share(self, n):
-        self.asked.append(n)
-        await self.may.wait()
+    async def share(self, n, route=None):
+        if route is not None:
+            self.memory.update(*route)
+        if n:
+            self.asked.append(n)
+            await self.may.wait()
         if self.error is not None:
             raise self.error
-        return self.memory.share(n, self.rng)
-
-    async def update(self, route):
-        self.memory.update(*route)
-        return self.memory.share(0, self.rng)
+        return self.memory.share(n, self.rng), ""
 
 
 def test_what_was_inserted_is_drawn(run):
@@ -226,6 +225,51 @@ def test_a_client_that_cannot_be_reached_is_dismissed(run):
         assert not batch.done()
         batch.cancel()
         await turns()
+
+    run(main())
+
+
+def test_priorities_travel_with_what_is_asked_of_the_client_next(run):
+    async def main():
+        exchange = make()
+        far = Far(exchange, "far", 1, 2, 3)
+        heard = []
+
+        async def share(n, route=None, before=far.share):
+            heard.append((n, None if route is None else route[2].tolist()))
+            return await before(n, route)
+
+        far.share = share
+        far.may.set()
+        sampled = await exchange.sample(3)
+        exchange.update(sampled, np.array([1.0, 2.0, 3.0]))
+        exchange.update(sampled, np.array([4.0, 5.0, 6.0]))
+        following = asyncio.ensure_future(exchange.sample(2))
+        await following
+        await turns()
+        exchange.update(sampled, np.zeros(3))  # and by themselves if nothing is asked
+        await turns()
+        assert heard == [(3, None), (2, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), (0, [0.0, 0.0, 0.0])]
+        once, last = np.unique(sampled.indices[::-1], return_index=True)
+        far.memory.update(sampled.indices, sampled.generations, np.array([4.0, 5.0, 6.0]))
+        assert far.memory.priorities[once].tolist() == np.array([6.0, 5.0, 4.0])[last].tolist()
+
+    run(main())
+
+
+def test_a_client_that_refuses_priorities_is_not_dismissed_for_that(run):
+    async def main():
+        exchange = make()
+        far = Far(exchange, "far", 1, 2, 3)
+
+        async def share(n, route=None):
+            return far.memory.share(n, far.rng), "" if route is None else "indices: expected others"
+
+        far.share = share
+        sampled = await exchange.sample(3)
+        exchange.update(sampled, np.ones(3))
+        assert len((await exchange.sample(2)).indices) == 2
+        assert (exchange.lost_updates, "far" in exchange) == (3, True)
 
     run(main())
 
