@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from components.replay.forms import Rows
-from components.replay.invalid import InvalidExperience, check_priorities
+from components.replay.invalid import InvalidExperience
 from components.replay.layout import AnyLayout
 
 
@@ -58,7 +58,6 @@ class Gate:
         Raises:
             InvalidExperience: they are not n floats that are finite and at least 0; or sums would overflow.
         """
-        check_priorities(priorities, n)
         self._weigh(priorities, n)
 
     def split(

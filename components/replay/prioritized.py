@@ -152,6 +152,8 @@ class PrioritizedTransitions(Prioritized, Transitions):
 
     def _read(self, slots: NDArray[np.int64]) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:
         generations = self._generations_of(slots)
+        if self.n_step is None and self.window is None:
+            return {name: array.take(slots, axis=0) for name, array in self._ring.items()}, generations
         return {name: array.copy() for name, array in self._gather(slots, generations).items()}, generations
 
     def update(
