@@ -32,7 +32,10 @@ class Study:
 
 
 STUDIES = {
-    "3m": Study("QMIX on 3m", ("qmix_3m.py --steps 400000",)),
+    "3m": Study(
+        "QMIX, VDN, IQL and COMA on 3m",
+        tuple(f"qmix_3m.py --algorithm {name} --steps 400000" for name in ("qmix", "vdn", "iql", "coma")),
+    ),
     "8m": Study("QMIX on 8m", ("qmix_8m.py --steps 1000000",)),
     "2s3z": Study(
         "QMIX, VDN and IQL on 2s3z",
