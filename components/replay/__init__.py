@@ -11,7 +11,6 @@ from components.replay.checkpoint import CheckpointError, open_checkpoint, write
 from components.replay.closed import Closed
 from components.replay.episodes import EpisodeReplay, Sampled, SampledRollouts
 from components.replay.fresh import FreshEpisodes
-from components.replay.high_water import Full, Policy
 from components.replay.invalid import InvalidExperience, NameTaken, UnknownClient
 from components.replay.limiter import SampleToInsertRatio
 from components.replay.priorities import Priorities
@@ -26,6 +25,7 @@ from components.replay.selectors import (
     Selector,
     UniformSelector,
 )
+from components.replay.service.high_water import Full, Policy
 from components.replay.shared import Place, SharedArena
 from components.replay.table import EpisodeTable, TransitionTable
 from components.replay.transitions import Field, NStep, SampledTransitions, Transitions
@@ -33,27 +33,27 @@ from components.replay.two_phase import NotPushed, SampledUnion, Share, TwoPhase
 from components.replay.windows import FrameStack, Rollout
 
 if TYPE_CHECKING:
-    from components.replay.client import ClientStatistics, ReplayClient
-    from components.replay.episode_layout import EpisodeLayout
-    from components.replay.host import ServerStatistics
-    from components.replay.layout import AnyLayout, Layout
-    from components.replay.proxy import ProxyStatistics, ReplayProxy
-    from components.replay.search import Disconnected
-    from components.replay.server import ReplayServer
-    from components.replay.subscription import Subscription
+    from components.replay.service.client import ClientStatistics, ReplayClient
+    from components.replay.service.episode_layout import EpisodeLayout
+    from components.replay.service.host import ServerStatistics
+    from components.replay.service.layout import AnyLayout, Layout
+    from components.replay.service.proxy import ProxyStatistics, ReplayProxy
+    from components.replay.service.search import Disconnected
+    from components.replay.service.server import ReplayServer
+    from components.replay.service.subscription import Subscription
 
 _HOMES = {
-    "ClientStatistics": "components.replay.client",
-    "ReplayClient": "components.replay.client",
-    "ProxyStatistics": "components.replay.proxy",
-    "ReplayProxy": "components.replay.proxy",
-    "AnyLayout": "components.replay.layout",
-    "EpisodeLayout": "components.replay.episode_layout",
-    "Layout": "components.replay.layout",
-    "ReplayServer": "components.replay.server",
-    "ServerStatistics": "components.replay.host",
-    "Subscription": "components.replay.subscription",
-    "Disconnected": "components.replay.search",
+    "ClientStatistics": "components.replay.service.client",
+    "ReplayClient": "components.replay.service.client",
+    "ProxyStatistics": "components.replay.service.proxy",
+    "ReplayProxy": "components.replay.service.proxy",
+    "AnyLayout": "components.replay.service.layout",
+    "EpisodeLayout": "components.replay.service.episode_layout",
+    "Layout": "components.replay.service.layout",
+    "ReplayServer": "components.replay.service.server",
+    "ServerStatistics": "components.replay.service.host",
+    "Subscription": "components.replay.service.subscription",
+    "Disconnected": "components.replay.service.search",
 }
 
 __all__ = [

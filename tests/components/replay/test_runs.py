@@ -17,9 +17,9 @@ from components.replay import (
     Share,
     TwoPhaseReplay,
 )
-from components.replay.episode_layout import layout_from_plain
-from components.replay.protocol import SampledMsg, ShareMsg
 from components.replay.runs import Run
+from components.replay.service.episode_layout import layout_from_plain
+from components.replay.service.protocol import SampledMsg, ShareMsg
 from orchestra.codec import Encoder, fields_of, payload_size
 
 SPEC = EnvSpec("tiny", n_agents=2, n_actions=3, obs_size=4, state_size=5, episode_limit=6)

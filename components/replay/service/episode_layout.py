@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from components.replay.episodes import FRAME_FIELDS, check_rollout
-from components.replay.forms import EpisodeForm, Form, Rows
-from components.replay.layout import NOT_PLAIN, AnyLayout, Layout, not_plain
 from components.replay.prioritized import PrioritizedEpisodeReplay
 from components.replay.runs import Fields
+from components.replay.service.forms import EpisodeForm, Form, Rows
+from components.replay.service.layout import NOT_PLAIN, AnyLayout, Layout, not_plain
 from components.replay.two_phase import Share
 
 if TYPE_CHECKING:  # it brings a compiler along

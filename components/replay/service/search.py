@@ -4,8 +4,8 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
-from components.replay.background import Background, first_of
 from components.replay.invalid import UnknownClient
+from components.replay.service.background import Background, first_of
 from orchestra import Node, Unreachable
 from orchestra.errors import HandshakeError
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from components.replay.closed import Closed
-from components.replay.high_water import Full
 from components.replay.invalid import InvalidExperience
-from components.replay.publications import Publications
-from components.replay.subscription import Subscription
+from components.replay.service.high_water import Full
+from components.replay.service.publications import Publications
+from components.replay.service.subscription import Subscription
 from orchestra import Unreachable
 
 

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from components.replay.forms import Rows
-from components.replay.gate import Gate
-from components.replay.high_water import Full
 from components.replay.invalid import InvalidExperience, UnknownClient
-from components.replay.layout import AnyLayout, Memory
 from components.replay.limiter import SampleToInsertRatio
-from components.replay.members import Holder, Kept, LocalHolder, Member, new_memory
+from components.replay.service.forms import Rows
+from components.replay.service.gate import Gate
+from components.replay.service.high_water import Full
+from components.replay.service.layout import AnyLayout, Memory
+from components.replay.service.members import Holder, Kept, LocalHolder, Member, new_memory
 from components.replay.two_phase import NotPushed, Route, SampledUnion, Share, TwoPhaseReplay
 from orchestra import OrchestraError, log
 

@@ -10,14 +10,14 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from components.replay.background import Background, first_of
-from components.replay.desk import Desk
-from components.replay.exchange import Exchange
 from components.replay.invalid import InvalidExperience
-from components.replay.kept import KeptMemories
-from components.replay.layout import AnyLayout
-from components.replay.protocol import DESK
-from components.replay.publications import Data, Publications
+from components.replay.service.background import Background, first_of
+from components.replay.service.desk import Desk
+from components.replay.service.exchange import Exchange
+from components.replay.service.kept import KeptMemories
+from components.replay.service.layout import AnyLayout
+from components.replay.service.protocol import DESK
+from components.replay.service.publications import Data, Publications
 from components.replay.two_phase import UnionStatistics
 from orchestra import Node, freeze, log
 

@@ -29,9 +29,9 @@ from components.replay import (
     checkpoint,
     snapshot,
 )
-from components.replay.exchange import Exchange
-from components.replay.host import Host
-from components.replay.publications import Publications
+from components.replay.service.exchange import Exchange
+from components.replay.service.host import Host
+from components.replay.service.publications import Publications
 
 SPEC = EnvSpec("tiny", n_agents=2, n_actions=3, obs_size=4, state_size=5, episode_limit=6)
 FIELDS = {"item": Field(np.int64), "reward": Field(np.float32, finite=True), "done": Field(np.bool_)}

@@ -11,12 +11,12 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from components.replay.background import Background
-from components.replay.high_water import Policy
 from components.replay.invalid import InvalidExperience, check_priorities
-from components.replay.layout import AnyLayout
-from components.replay.outbox import Outbox
-from components.replay.protocol import (
+from components.replay.service.background import Background
+from components.replay.service.high_water import Policy
+from components.replay.service.layout import AnyLayout
+from components.replay.service.outbox import Outbox
+from components.replay.service.protocol import (
     LineMsg,
     PublishMsg,
     RefusedMsg,
@@ -24,9 +24,9 @@ from components.replay.protocol import (
     UnsubscribeMsg,
     UpdateMsg,
 )
-from components.replay.subscription import Subscription
+from components.replay.service.subscription import Subscription
+from components.replay.service.visitor import Visitor
 from components.replay.two_phase import SampledUnion
-from components.replay.visitor import Visitor
 from orchestra import Request
 from orchestra.envelope import check_name
 

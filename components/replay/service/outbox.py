@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from components.replay.forms import Part, Rows
-from components.replay.high_water import HighWater, Policy
 from components.replay.invalid import InvalidExperience
-from components.replay.layout import AnyLayout, Layout
+from components.replay.service.forms import Part, Rows
+from components.replay.service.high_water import HighWater, Policy
+from components.replay.service.layout import AnyLayout, Layout
 
 NONE = np.zeros(0)
 """No priorities."""

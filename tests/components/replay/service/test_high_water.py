@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from components.replay.closed import Closed
-from components.replay.high_water import Full, HighWater
 from components.replay.invalid import InvalidExperience
-from components.replay.layout import Layout
-from components.replay.outbox import Outbox
+from components.replay.service.high_water import Full, HighWater
+from components.replay.service.layout import Layout
+from components.replay.service.outbox import Outbox
 from components.replay.transitions import Field, NStep
 from components.replay.windows import Rollout
 from orchestra.message import is_frozen

@@ -14,14 +14,14 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from components.replay.background import Background
-from components.replay.exchange import Exchange
-from components.replay.high_water import Policy
-from components.replay.host import Host, ServerStatistics, check_saving
 from components.replay.invalid import UnknownClient
-from components.replay.layout import AnyLayout
 from components.replay.limiter import SampleToInsertRatio
-from components.replay.publications import Publications
+from components.replay.service.background import Background
+from components.replay.service.exchange import Exchange
+from components.replay.service.high_water import Policy
+from components.replay.service.host import Host, ServerStatistics, check_saving
+from components.replay.service.layout import AnyLayout
+from components.replay.service.publications import Publications
 from components.replay.two_phase import SampledUnion
 
 T = TypeVar("T")

@@ -23,7 +23,7 @@ from components.replay import (
     SampleToInsertRatio,
     TwoPhaseReplay,
 )
-from components.replay.episode_layout import layout_from_plain
+from components.replay.service.episode_layout import layout_from_plain
 
 KEPT_BY = pytest.mark.parametrize("kept_by", ["clients", "server"])
 LONG = 30.0

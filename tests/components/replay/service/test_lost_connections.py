@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from components.replay import Field, Layout
-from components.replay.exchange import Exchange
-from components.replay.host import Host
-from components.replay.outbox import Outbox
-from components.replay.publications import Publications
-from components.replay.visitor import Visitor
+from components.replay.service.exchange import Exchange
+from components.replay.service.host import Host
+from components.replay.service.outbox import Outbox
+from components.replay.service.publications import Publications
+from components.replay.service.visitor import Visitor
 from orchestra.simulation import Simulation
 
 LAYOUT = Layout({"item": Field(np.int64)}, 4096, chunk=4, kept_by="server")

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from components.replay.high_water import Full, HighWater, Policy
 from components.replay.invalid import InvalidExperience
+from components.replay.service.high_water import Full, HighWater, Policy
 from orchestra import OrchestraError, log
 
 Data = NDArray[np.uint8]

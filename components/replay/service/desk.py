@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from components.replay.closed import Closed
-from components.replay.high_water import Full
 from components.replay.invalid import InvalidExperience, NameTaken
-from components.replay.protocol import (
+from components.replay.service.high_water import Full
+from components.replay.service.protocol import (
     AdmitMsg,
     AliveMsg,
     DeskMsg,
@@ -33,13 +33,13 @@ from components.replay.protocol import (
     WelcomeMsg,
     refusal,
 )
-from components.replay.publications import Data
+from components.replay.service.publications import Data
 from components.replay.two_phase import Route, SampledUnion, Share
 from orchestra import Actor, Escalate, Node, OrchestraError, Ref, Supervision, TerminatedMsg, UsageError, on
 from orchestra.envelope import check_name
 
 if TYPE_CHECKING:
-    from components.replay.host import Host
+    from components.replay.service.host import Host
 
 ALIVE_S = 2.0
 """How long a client may take to say that it is alive, when another of its name wants to join."""

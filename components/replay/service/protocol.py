@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator
 
 from components.replay.closed import Closed
-from components.replay.high_water import Full
 from components.replay.invalid import InvalidExperience, NameTaken, UnknownClient
+from components.replay.service.high_water import Full
 from components.replay.two_phase import SampledUnion, Share
 from orchestra import Axes, Message, Ref, Request, freeze
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, ClassVar, Self, TypeVar
 
-from components.replay.background import Background, first_of
-from components.replay.high_water import Full, Policy
-from components.replay.protocol import (
+from components.replay.service.background import Background, first_of
+from components.replay.service.high_water import Full, Policy
+from components.replay.service.protocol import (
     AGENT,
     DESK,
     AdmitMsg,
@@ -38,8 +38,8 @@ from components.replay.protocol import (
     WelcomeMsg,
     refusal,
 )
-from components.replay.publications import Data, Publications
-from components.replay.search import Search, door_beside, root_lost
+from components.replay.service.publications import Data, Publications
+from components.replay.service.search import Search, door_beside, root_lost
 from orchestra import Actor, Escalate, Node, Ref, Request, Supervision, TerminatedMsg, Unreachable, on
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from components.replay import Disconnected, Field, Layout, ReplayClient, ReplayS
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 LAYOUT = Layout({"item": Field(np.int64)}, 64, chunk=4, alpha=1.0, epsilon=0.0)
 SECRET = b"the secret".ljust(32)
 LONG = 60.0

@@ -24,9 +24,9 @@ from components.replay import (
     Rollout,
     SampleToInsertRatio,
 )
-from components.replay.desk import RemoteHolder
-from components.replay.protocol import ShareMsg
-from components.replay.visitor import UNDER_WAY
+from components.replay.service.desk import RemoteHolder
+from components.replay.service.protocol import ShareMsg
+from components.replay.service.visitor import UNDER_WAY
 from orchestra import UsageError
 
 FIELDS = {"item": Field(np.int64), "reward": Field(np.float32, finite=True), "done": Field(np.bool_)}

@@ -10,12 +10,12 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from components.replay.background import Background, first_of
-from components.replay.episode_layout import layout_from_plain
 from components.replay.invalid import InvalidExperience
-from components.replay.layout import AnyLayout, Memory
-from components.replay.outbox import Bundle, Outbox
-from components.replay.protocol import (
+from components.replay.service.background import Background, first_of
+from components.replay.service.episode_layout import layout_from_plain
+from components.replay.service.layout import AnyLayout, Memory
+from components.replay.service.outbox import Bundle, Outbox
+from components.replay.service.protocol import (
     AGENT,
     DESK,
     AdmitMsg,
@@ -32,8 +32,8 @@ from components.replay.protocol import (
     ShareMsg,
     SubscribeMsg,
 )
-from components.replay.search import Disconnected, Search, door_beside, root_lost
-from components.replay.subscription import Subscription
+from components.replay.service.search import Disconnected, Search, door_beside, root_lost
+from components.replay.service.subscription import Subscription
 from orchestra import Actor, Escalate, Node, OrchestraError, Ref, Request, Supervision, Unreachable, freeze, on
 
 T = TypeVar("T")

@@ -18,7 +18,7 @@ from components.replay import (
     ReplayServer,
     SampleToInsertRatio,
 )
-from components.replay.protocol import (
+from components.replay.service.protocol import (
     AdmitMsg,
     HoldingMsg,
     InsertMsg,

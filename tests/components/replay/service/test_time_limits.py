@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from components.replay import Disconnected, Field, Layout
-from components.replay.exchange import Exchange
-from components.replay.host import Host
-from components.replay.outbox import Outbox
-from components.replay.protocol import SampleMsg
-from components.replay.publications import Publications
-from components.replay.visitor import Visitor
+from components.replay.service.exchange import Exchange
+from components.replay.service.host import Host
+from components.replay.service.outbox import Outbox
+from components.replay.service.protocol import SampleMsg
+from components.replay.service.publications import Publications
+from components.replay.service.visitor import Visitor
 from orchestra.simulation import Simulation
 
 LAYOUT = Layout({"item": Field(np.int64)}, 64, chunk=4, alpha=1.0, epsilon=0.0)

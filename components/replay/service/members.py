@@ -6,9 +6,9 @@ from typing import Protocol
 
 import numpy as np
 
-from components.replay.high_water import Full
 from components.replay.invalid import InvalidExperience
-from components.replay.layout import AnyLayout, Memory
+from components.replay.service.high_water import Full
+from components.replay.service.layout import AnyLayout, Memory
 from components.replay.two_phase import Route, Share
 
 

@@ -15,8 +15,8 @@ from components.replay.checkpoint import (
     generator_column,
     prefixed,
 )
-from components.replay.exchange import Exchange
-from components.replay.members import Kept
+from components.replay.service.exchange import Exchange
+from components.replay.service.members import Kept
 from components.replay.snapshot import Snapshot
 
 

@@ -5,12 +5,12 @@ import asyncio
 import numpy as np
 import pytest
 
-from components.replay.exchange import Exchange
-from components.replay.high_water import Full
 from components.replay.invalid import InvalidExperience, NameTaken, UnknownClient
-from components.replay.layout import Layout
 from components.replay.limiter import SampleToInsertRatio
-from components.replay.members import LocalHolder
+from components.replay.service.exchange import Exchange
+from components.replay.service.high_water import Full
+from components.replay.service.layout import Layout
+from components.replay.service.members import LocalHolder
 from components.replay.transitions import Field
 from orchestra import Unreachable
 

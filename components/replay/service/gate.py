@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from components.replay.forms import Rows
 from components.replay.invalid import InvalidExperience
-from components.replay.layout import AnyLayout
+from components.replay.service.forms import Rows
+from components.replay.service.layout import AnyLayout
 
 
 class Gate:

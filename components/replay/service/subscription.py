@@ -5,8 +5,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from components.replay.high_water import Full, HighWater, Policy
-from components.replay.publications import Data
+from components.replay.service.high_water import Full, HighWater, Policy
+from components.replay.service.publications import Data
 
 
 class Subscription:

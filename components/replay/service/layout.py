@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
-from components.replay.forms import Form, RowForm, Rows
 from components.replay.invalid import InvalidExperience
 from components.replay.prioritized import PrioritizedEpisodeReplay, PrioritizedTransitions, Variant
-from components.replay.protocol import PROTOCOL
 from components.replay.runs import Fields
+from components.replay.service.forms import Form, RowForm, Rows
+from components.replay.service.protocol import PROTOCOL
 from components.replay.transitions import Field, NStep
 from components.replay.two_phase import Share
 from components.replay.windows import FrameStack, Rollout, Window
