@@ -272,10 +272,11 @@ class ReplayClient:
         self._told(LineMsg(client=self.name, text=text))
 
     def save(self, path: str | Path) -> None:
-        """Write the memory that is kept here to a file, as its own `save` does.
+        """Write the memory that is kept here to a file, as it is now, while other threads and the server go on with it.
 
         Raises:
             InvalidExperience: the server keeps it.
+            OSError: it cannot be written; what was there before stays.
             Closed: the client is closed, or has given its server up.
         """
         self.flush()

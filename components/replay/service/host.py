@@ -18,6 +18,7 @@ from components.replay.service.kept import KeptMemories
 from components.replay.service.layout import AnyLayout
 from components.replay.service.protocol import DESK
 from components.replay.service.publications import Data, Publications
+from components.replay.service.snapshots import Snapshots
 from components.replay.two_phase import UnionStatistics
 from orchestra import Node, freeze, log
 
@@ -90,8 +91,7 @@ class Host:
         """Why what is kept here could not be saved when it ended."""
         self._lines, self._save_path, self._save_every = lines, save_path, save_every
         self._n_lines = self._n_saves = self._n_failed = 0
-        self._saving = asyncio.Lock()
-        self._writing: asyncio.Task[None] | None = None
+        self._snapshots = Snapshots()
         self._log = log.get(actor="replay")
 
     def spawn(self, node: Node) -> None:
@@ -179,17 +179,8 @@ class Host:
             OSError: it cannot be written; what was there before stays.
         """
         self._check_kept_here("save")
-        async with self._saving:
-            await self._written()  # two that write at a time would write into each other's file
-            writing = asyncio.to_thread(KeptMemories(self.exchange).snapshot().write, path)
-            self._writing = asyncio.get_running_loop().create_task(writing)
-            await asyncio.shield(self._writing)
-            self._n_saves += 1
-
-    async def _written(self) -> None:
-        """Wait for what is being written, whoever waited for it before."""
-        if self._writing is not None:
-            await asyncio.wait([self._writing])  # unlike `gather`, it does not break it off if it is broken off itself
+        await self._snapshots.write(KeptMemories(self.exchange).snapshot, path)
+        self._n_saves += 1
 
     async def load(self, path: Path) -> None:
         """Take over what was saved.
@@ -215,7 +206,7 @@ class Host:
                 self._log.warning("what is kept could not be saved", path=str(path), reason=str(error))
 
     async def _save_last(self) -> None:
-        await self._written()
+        await self._snapshots.written()
         if self._save_path is not None:
             try:
                 await self.save(self._save_path)

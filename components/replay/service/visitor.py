@@ -5,6 +5,7 @@ import secrets
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -33,7 +34,9 @@ from components.replay.service.protocol import (
     SubscribeMsg,
 )
 from components.replay.service.search import Disconnected, Search, door_beside, root_lost
+from components.replay.service.snapshots import Snapshots
 from components.replay.service.subscription import Subscription
+from components.replay.snapshot import Snapshot
 from orchestra import Actor, Escalate, Node, OrchestraError, Ref, Request, Supervision, Unreachable, freeze, on
 
 T = TypeVar("T")
@@ -88,7 +91,9 @@ class Visitor:
         """Items that were drawn and pushed."""
         self._shares = 0
         self._inserted_bytes = 0
+        self._inserted_before = 0  # entries that went into the memory and that an older file, loaded, does not count
         self._writer = secrets.randbits(62)
+        self._snapshots = Snapshots()
         self._layout: AnyLayout
 
     async def live(self, background: Background) -> None:
@@ -273,10 +278,16 @@ class Visitor:
             raise
 
     async def save(self, path: str | Path) -> None:
-        self._kept().save(path)
+        memory = self._kept()
+        await self._snapshots.write(lambda: Snapshot(memory.columns(), [memory]), path)
 
     async def load(self, path: str | Path) -> None:
-        self._kept().load(path)
+        memory = self._kept()
+        told = memory.inserted + self._inserted_before
+        try:
+            memory.load(path)
+        finally:
+            self._inserted_before = max(told - memory.inserted, 0)
         self._news.set()
 
     def _kept(self) -> Memory:
@@ -306,7 +317,9 @@ class Visitor:
 
     def _draw(self, memory: Memory, n: int, refused: str = "") -> ShareMsg:
         self._shares += 1
-        return ShareMsg.of(self._layout.share(memory, n, self._rng), self._shares, refused)
+        share = self._layout.share(memory, n, self._rng)
+        share = replace(share, inserted=share.inserted + self._inserted_before)
+        return ShareMsg.of(share, self._shares, refused)
 
     def route(self, msg: RouteMsg) -> ShareMsg:
         """Take over priorities of items in the memory that is kept here, and return items that are drawn then."""

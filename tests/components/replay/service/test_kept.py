@@ -258,6 +258,25 @@ def test_clients_are_served_while_it_is_written_and_the_file_is_of_the_moment_be
         assert memory.overwrites is None, "whether it could be written or not, nobody is told any more"
 
 
+def test_a_client_goes_on_while_the_memory_that_it_keeps_is_written(tmp_path, monkeypatch):
+    layout = Layout({"item": Field(np.int64)}, 64)
+    with serve(layout) as server, client(server) as one, standing_still(monkeypatch, "rows/item") as (there, go_on):
+        one.add_entries({"item": np.arange(64)})
+        saving = threading.Thread(target=one.save, args=(tmp_path / "kept",))
+        saving.start()
+        assert there.wait(LONG)
+        one.add_entries({"item": np.arange(100, 164)})  # in place of all that there was
+        one.flush(timeout=LONG)
+        assert server.sample(8, timeout=LONG).batch["item"].min() >= 100
+        go_on.set()
+        saving.join(LONG)
+        one.load(tmp_path / "kept")
+        one.flush(timeout=LONG)
+        assert server.sample(8, timeout=LONG).batch["item"].max() < 64
+    with np.load(tmp_path / "kept") as saved:
+        assert saved["rows/item"].tolist() == list(range(64))
+
+
 def test_what_is_being_written_when_the_server_is_closed_is_written_first(tmp_path, monkeypatch):
     path = tmp_path / "kept"
     with standing_still(monkeypatch, "memories/0/rows/item") as (there, go_on):
