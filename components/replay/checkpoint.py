@@ -4,6 +4,7 @@ A file is what NumPy calls npz, uncompressed: any of its arrays can be looked at
 each, holds no pickles, and appears under its name only when it is whole and on the disk.
 """
 
+import errno
 import json
 import os
 import struct
@@ -299,9 +300,17 @@ def open_checkpoint(path: str | Path) -> Iterator[Stock]:
             if damaged := archive.testzip():
                 raise BadZipFile(f"{damaged} does not match its checksum")
             arrays = {member.filename.removesuffix(".npy"): _find(archive, member) for member in archive.filelist}
-        except (BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError, TypeError, struct.error) as error:
+        except (*_SPOILT, OSError) as error:
+            if (
+                isinstance(error, OSError) and error.errno != errno.EINVAL
+            ):  # that is a place before the file's beginning
+                raise
             raise CheckpointError(f"{path}: expected a whole checkpoint, got a damaged one: {error}") from error
         yield Stock(arrays)
+
+
+_SPOILT = (BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError, TypeError, OverflowError, struct.error)
+"""What reading an archive raises that is damaged in one place or another."""
 
 
 def _find(archive: ZipFile, member: ZipInfo) -> Stored:

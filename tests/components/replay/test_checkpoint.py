@@ -192,6 +192,22 @@ def test_a_damaged_file_is_refused_and_nothing_changes(case, saved, tmp_path_fac
         assert_same(other, kept)  # the byte was one that nobody reads, such as a date
 
 
+def test_whichever_bit_of_an_archive_s_directory_is_wrong_nothing_but_a_refusal_comes_of_it(tmp_path):
+    kept, path = SampleToInsertRatio(2.0, 2, 10.0), tmp_path / "a"
+    kept.save(path)
+    whole, refused = path.read_bytes(), 0
+    for at in range(whole.index(b"PK\x01\x02"), len(whole)):
+        for bit in range(8):
+            spoilt = bytearray(whole)
+            spoilt[at] ^= 1 << bit
+            path.write_bytes(spoilt)
+            try:
+                kept.load(path)
+            except CheckpointError:
+                refused += 1
+    assert refused > 1000
+
+
 def test_damage_deep_inside_a_large_array_is_found_before_anything_changes(tmp_path):
     fields, path = {"x": Field(np.float64, (100,))}, tmp_path / "a.npz"
     kept, other = Transitions(fields, 500), Transitions(fields, 500)
