@@ -130,12 +130,15 @@ class Launched:
         except queue.Empty:
             pytest.fail(f"silent for {PATIENCE_S} s; stderr: {self.err}")
 
-    def greetings(self, count: int) -> dict[str, tuple[psutil.Process, str]]:
-        """Wait for `count` workers, and return the process of each and the secret in its environment."""
+    def greetings(self, count: int) -> dict[str, tuple[int, str]]:
+        """Wait for `count` workers, and return the process of each and the secret in its environment.
+
+        After the last greeting that the boss waits for they end, so that there may be no such process any more.
+        """
         found = {}
         for _ in range(count):
             node, pid, secret = self.says().split()
-            found[node] = (psutil.Process(int(pid)), secret)
+            found[node] = (int(pid), secret)
         return found
 
     def ends(self) -> int:
@@ -207,7 +210,7 @@ def listen(request: pytest.FixtureRequest) -> Iterator[str]:
 def test_a_run_in_processes_ends_in_order_and_tells_its_secret_to_nobody(launch: Launch, listen: str) -> None:
     run = launch("--listen", listen, "--greetings", "3")
     assert run.says() == "up"
-    workers = run.greetings(2)
+    workers = {node: (psutil.Process(pid), hidden) for node, (pid, hidden) in run.greetings(2).items()}
     (secret,) = {process.environ()["ORCHESTRA_SECRET"] for process, _ in workers.values()}
     assert len(bytes.fromhex(secret)) == 32
     assert {hidden for _, hidden in workers.values()} == {"None"}  # taken out of what a child would inherit
@@ -235,10 +238,10 @@ def test_what_a_worker_prints_is_passed_on(launch: Launch) -> None:
 def test_a_worker_that_was_killed_is_reported_and_started_again(launch: Launch) -> None:
     run = launch("--greetings", "3")
     assert run.says() == "up"
-    first = run.greetings(2)["w1"][0]
+    first = psutil.Process(run.greetings(2)["w1"][0])
     first.kill()
     second = run.greetings(1)["w1"][0]
-    assert second.pid != first.pid
+    assert second != first.pid
     assert run.ends() == 0
     (line,) = [line for line in run.err.splitlines() if "process died" in line]
     assert "process died and is started again" in line
@@ -281,7 +284,7 @@ def test_a_main_actor_that_fails_for_good_fails_the_run_in_one_line(launch: Laun
 def test_when_the_root_is_killed_all_others_end_by_themselves(launch: Launch, listen: str) -> None:
     run = launch("--listen", listen)
     assert run.says() == "up"
-    workers = [process for process, _ in run.greetings(2).values()]
+    workers = [psutil.Process(pid) for pid, _ in run.greetings(2).values()]
     run.root.kill()
     _, alive = psutil.wait_procs(workers, 10.0)
     assert not alive
