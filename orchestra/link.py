@@ -123,7 +123,9 @@ class Link:
         self._closing = False
         limits = node.limits
         self.sharing = Sharing(self, node)
-        self.outbound = Outbound(self, node.loop, limits.header, limits.payload)
+        # What is told by itself leaves by itself where runs are to be alike: else whatever leaves at once, an ask of
+        # how a node is doing say, would take along what was told just before, which would arrive a turn earlier.
+        self.outbound = Outbound(self, node.loop, limits.header, limits.payload, together=not node.inline)
         self._room = Room(self._give_credit)
         self.inbound = Inbound(self, node, self._room)
         self.busy_poll = BusyPoll(node.loop)

@@ -73,7 +73,9 @@ class Route:
 class Outbound:
     """The sending half of a link: credit, routes, and what was told in this turn of the loop."""
 
-    def __init__(self, link: "Link", loop: asyncio.AbstractEventLoop, header: int, payload: int) -> None:
+    def __init__(
+        self, link: "Link", loop: asyncio.AbstractEventLoop, header: int, payload: int, *, together: bool = True
+    ) -> None:
         self.count = self.nbytes = 0
         """Messages and answers sent, and their bytes."""
         self.tags = sorted(REGISTRY)
@@ -85,6 +87,8 @@ class Outbound:
         self._loop = loop
         self._header, self._payload = header, payload
         self._runs_bytes = min(RUNS_BYTES, header // 4)
+        self._leaves_at = self._runs_bytes if together else 0
+        """Bytes told in a turn that do not wait for its end."""
         self._encoder = codec.Encoder()
         self._windows: dict[str, Window] = {}
         self._stalled: dict[str, Window] = {}
@@ -154,7 +158,7 @@ class Outbound:
                 if route is self._route:  # `_tell`, where there is least to do
                     self._run.append(row)
                     self._run_size += nbytes + ROW
-                    if self._run_size < self._runs_bytes:
+                    if self._run_size < self._leaves_at:
                         return None
                     self.seal(at_once=True)
                 else:
@@ -282,7 +286,7 @@ class Outbound:
             self._run_size += ROW if route.number else route.size
         self._run.append(row)
         self._run_size += len(row) + ROW
-        if self._run_size >= self._runs_bytes:
+        if self._run_size >= self._leaves_at:
             self.seal(at_once=True)
 
     def _end_run(self) -> None:
