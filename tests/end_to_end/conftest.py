@@ -177,7 +177,7 @@ def networked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launched]:
     launcher = Launcher(tmp_path_factory.mktemp("networked"))
     try:
         launched = launcher(
-            *("--workers", "2", "--steps", "3000", "--prioritized", "--seed", "3", "--checkpoint-interval", "400")
+            *("--workers", "2", "--steps", "5000", "--prioritized", "--seed", "3", "--checkpoint-interval", "400")
         )
         code = launched.ends()
         assert code == 0, launched.story("failed")

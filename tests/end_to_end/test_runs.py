@@ -44,7 +44,7 @@ def test_its_summary_agrees_with_its_figures(networked: Any) -> None:
     summary = networked.json("summary.json")
     records = read_metrics(networked.run / "metrics.jsonl")
     assert (summary["state"], summary["reached_goal"], summary["workers"]) == ("done", True, 2)
-    assert summary["env_steps"] >= summary["goal_steps"] == 3000
+    assert summary["env_steps"] >= summary["goal_steps"] == 5000
     assert (summary["updates"] > 0, summary["restarts"]) == (True, 0)
     for name in ("env_steps", "episodes", "updates", "train_return", "test_win_rate", "loss"):
         assert records[-1][name] == summary[name]
@@ -54,14 +54,15 @@ def test_its_summary_agrees_with_its_figures(networked: Any) -> None:
 
 def test_it_saves_at_its_interval_and_at_its_end(networked: Any) -> None:
     steps = sorted(int(path.stem.removeprefix("steps-")) for path in (networked.run / "checkpoints").iterdir())
-    assert len(steps) >= 3  # of eight: where steps come quickly, more than one interval may pass in one moment
+    # Of twelve: where steps come quickly, more than one interval may pass in one moment, and a learner may start late.
+    assert len(steps) >= 3
     assert steps[-1] == networked.json("summary.json")["env_steps"]
 
 
 def test_it_says_how_it_went_and_has_nothing_to_complain_about(networked: Any) -> None:
     assert networked.err == ""
     lines = networked.out.splitlines()
-    assert re.match(r"\d\d:\d\d  starting  0/3,000 steps", lines[0])
+    assert re.match(r"\d\d:\d\d  starting  0/5,000 steps", lines[0])
     assert "qmix 3m: done after" in networked.out
     assert str(networked.run / "curve.png") in networked.out.replace("runs/", f"{networked.folder}/runs/")
     alarms = [line for node in ("learner", "host-0", "worker-0-0") for line in networked.log(node)]
@@ -137,7 +138,7 @@ def test_two_single_process_runs_of_one_seed_are_equal_bit_for_bit(launch: Any) 
 
 def test_how_often_nodes_are_looked_at_does_not_change_what_is_learned(launch: Any) -> None:
     (seldom,) = trained(launch, SEVERAL)
-    for tick_s in (0.002, 0.007, 0.019):
+    for tick_s in (0.002, 0.013):
         (often,) = trained(launch, SEVERAL, tick_s=tick_s)
         assert seldom == often
 
