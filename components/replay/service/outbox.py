@@ -264,11 +264,6 @@ class Outbox:
 
     # By the loop that takes -----------------------------------------------------------------------------------------
 
-    def take(self) -> Chunk | None:
-        """Return the oldest chunk, which then is to be put back, or done with."""
-        bundle = self.take_bundle(1)
-        return None if bundle is None else bundle.chunks[0]
-
     def take_bundle(self, most: int) -> Bundle | None:
         """Return up to so many chunks, the oldest, that can travel together; each is to be put back, or all done with.
 
