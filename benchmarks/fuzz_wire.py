@@ -33,13 +33,14 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from orchestra import Actor, Axes, Message, Node, Request, codec, log, on
+from orchestra import Actor, Axes, Message, Node, Request, log, on
+from orchestra.actors import codec
+from orchestra.actors.codec import Buffer
+from orchestra.actors.message import REGISTRY
 from orchestra.arena import NAME_BYTES, PAGE, Arena
-from orchestra.codec import Buffer
 from orchestra.errors import WireError
 from orchestra.handshake import Handshake, Hello
 from orchestra.link import Link
-from orchestra.message import REGISTRY
 from orchestra.run import run_loop
 from orchestra.sharing import PLACE
 from orchestra.transport.endpoint import Endpoint

@@ -43,8 +43,8 @@ import numpy as np
 from actors import Sink, Source, TellMsg
 
 from orchestra import Node, freeze
+from orchestra.actors.codec import Encoder
 from orchestra.clock import RealClock
-from orchestra.codec import Encoder
 from orchestra.run import run_loop
 from orchestra.trace.encoding import RecordEncoder
 from orchestra.trace.layout import Entry

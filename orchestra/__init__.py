@@ -1,6 +1,25 @@
 """Actors that send each other typed messages, on one machine or many."""
 
-from orchestra.actor import Actor, State, on
+from orchestra.actors.actor import Actor, State, on
+from orchestra.actors.message import Axes, Lane, Message, Request, freeze
+from orchestra.actors.offload import cancelled
+from orchestra.actors.ref import Ref
+from orchestra.actors.supervision import (
+    AllForOne,
+    Escalate,
+    OneForOne,
+    Restart,
+    RestForOne,
+    Stop,
+    Strategy,
+    Supervision,
+)
+from orchestra.actors.system_messages import (
+    InterruptMsg,
+    NodeStatistics,
+    StatisticsMsg,
+    TerminatedMsg,
+)
 from orchestra.clock import Clock, RealClock
 from orchestra.errors import (
     ActorFailed,
@@ -18,14 +37,9 @@ from orchestra.errors import (
     UsageError,
     WireError,
 )
-from orchestra.message import Axes, Lane, Message, Request, freeze
 from orchestra.node import Node
-from orchestra.offload import cancelled
-from orchestra.ref import Ref
 from orchestra.replay.replay import Replay
 from orchestra.run_directory import RunDirectory
-from orchestra.supervision import AllForOne, Escalate, OneForOne, Restart, RestForOne, Stop, Strategy, Supervision
-from orchestra.system import InterruptMsg, NodeStatistics, StatisticsMsg, TerminatedMsg
 from orchestra.topology import Topology
 
 __all__ = [

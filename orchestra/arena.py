@@ -17,9 +17,9 @@ import sys
 
 import numpy as np
 
-from orchestra.codec import Buffer
+from orchestra.actors.codec import Buffer
+from orchestra.actors.message import AnyArray
 from orchestra.errors import OrchestraError, UsageError
-from orchestra.message import AnyArray
 
 CAPACITY = 128 << 20
 """Bytes of the arena of one direction of a link, unless a node is told otherwise: twice what may be on its way to one

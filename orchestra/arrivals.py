@@ -2,14 +2,14 @@
 
 from typing import TYPE_CHECKING
 
-from orchestra.envelope import Envelope
+from orchestra.actors.envelope import Envelope
+from orchestra.actors.mailbox import Mailbox
+from orchestra.actors.message import Lane, Message
+from orchestra.actors.system_messages import TerminatedMsg, WatchMsg
 from orchestra.errors import NotUnderstood, Unreachable
-from orchestra.mailbox import Mailbox
-from orchestra.message import Lane, Message
-from orchestra.system import TerminatedMsg, WatchMsg
 
 if TYPE_CHECKING:
-    from orchestra.cell import Cell
+    from orchestra.actors.cell import Cell
     from orchestra.node import Node
 
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from orchestra.codec import Buffer
+from orchestra.actors.codec import Buffer
 from orchestra.errors import FrameError
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from types import FrameType
 from typing import Any
 
 from orchestra import log
-from orchestra.cell import Cell
+from orchestra.actors.cell import Cell
+from orchestra.actors.waits import Wait
 from orchestra.node import Node
-from orchestra.waits import Wait
 
 _HERE = str(Path(__file__).parent) + os.sep
 

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
+from orchestra.actors.envelope import GUEST
+from orchestra.actors.system_messages import SYSTEM, NodeStatistics, StatisticsMsg
 from orchestra.door import Door
-from orchestra.envelope import GUEST
 from orchestra.errors import OrchestraError, Unreachable
 from orchestra.node import Node
-from orchestra.system import SYSTEM, NodeStatistics, StatisticsMsg
 
 ANSWER_S = 2.0
 """A node that does not answer within this is shown as one that does not."""

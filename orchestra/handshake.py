@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgpack
 
-from orchestra import codec
+from orchestra.actors import codec
+from orchestra.actors.message import REGISTRY, Message
 from orchestra.errors import DecodeError, HandshakeError, OrchestraError, Unreachable, WireError
-from orchestra.message import REGISTRY, Message
 from orchestra.transport.base import Connection
 from orchestra.transport.frames import Frame, Kind, frame_bytes
 

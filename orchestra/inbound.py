@@ -4,12 +4,12 @@ from collections.abc import Callable
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
-from orchestra import codec
+from orchestra.actors import codec
+from orchestra.actors.envelope import Envelope
+from orchestra.actors.mailbox import Told
+from orchestra.actors.message import REGISTRY, AnyArray, Lane, Message
 from orchestra.credit import Room
-from orchestra.envelope import Envelope
 from orchestra.errors import DecodeError, FrameError
-from orchestra.mailbox import Told
-from orchestra.message import REGISTRY, AnyArray, Lane, Message
 from orchestra.outbound import ANSWERS, ROUTES, Extras
 from orchestra.transport.frames import PREFIX, Frame, Kind
 

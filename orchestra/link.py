@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 
 from orchestra import errors
+from orchestra.actors.codec import Buffer
+from orchestra.actors.message import REGISTRY, Message
+from orchestra.actors.system_messages import LinkStatistics
 from orchestra.busy_poll import BusyPoll
-from orchestra.codec import Buffer
 from orchestra.credit import Room
 from orchestra.errors import FrameError, HandshakeError, Unreachable, WireError
 from orchestra.handshake import REFUSAL, Hello
 from orchestra.inbound import Inbound
-from orchestra.message import REGISTRY, Message
 from orchestra.outbound import Outbound
 from orchestra.session import Session
 from orchestra.sharing import Sharing
-from orchestra.system import LinkStatistics
 from orchestra.transport.base import Connection
 from orchestra.transport.frames import PREFIX, Frame, Kind, frame_bytes
 

@@ -14,26 +14,17 @@ from typing import Any, ParamSpec, TypeVar
 import psutil
 
 from orchestra import arena, log, spawning
-from orchestra.actor import Actor, actor_class
-from orchestra.arrivals import Arrivals
-from orchestra.asking import Asks
-from orchestra.cell import Cell
-from orchestra.children import STOP_S, Children
-from orchestra.clock import Clock, RealClock
-from orchestra.dead_letters import DeadLetters
-from orchestra.directory import Directory
-from orchestra.envelope import Envelope, check_name, is_guest, node_of
-from orchestra.errors import ActorFailed, Unreachable, UsageError
-from orchestra.flows import OTHERS, Flows, others_like
-from orchestra.handshake import LONGEST_NODE
-from orchestra.life import STOPPED
-from orchestra.message import Message
-from orchestra.node_actors import DirectoryActor, SystemActor
-from orchestra.offload import in_thread
-from orchestra.outside import Outside
-from orchestra.peers import DIRECTORY, Peers
-from orchestra.ref import Ref
-from orchestra.system import (
+from orchestra.actors.actor import Actor, actor_class
+from orchestra.actors.asks import Asks
+from orchestra.actors.cell import Cell
+from orchestra.actors.envelope import Envelope, check_name, is_guest, node_of
+from orchestra.actors.flows import OTHERS, Flows, others_like
+from orchestra.actors.message import Message
+from orchestra.actors.offload import in_thread
+from orchestra.actors.ref import Ref
+from orchestra.actors.restarts import STOPPED
+from orchestra.actors.supervisor import STOP_S, Children
+from orchestra.actors.system_messages import (
     SYSTEM,
     ChildFailedMsg,
     Flow,
@@ -44,6 +35,15 @@ from orchestra.system import (
     TerminatedMsg,
     WatchMsg,
 )
+from orchestra.arrivals import Arrivals
+from orchestra.clock import Clock, RealClock
+from orchestra.dead_letters import DeadLetters
+from orchestra.directory import Directory
+from orchestra.errors import ActorFailed, Unreachable, UsageError
+from orchestra.handshake import LONGEST_NODE
+from orchestra.node_actors import DirectoryActor, SystemActor
+from orchestra.outside import Outside
+from orchestra.peers import DIRECTORY, Peers
 from orchestra.trace.recorder import Recorder
 from orchestra.transport.frames import Limits
 

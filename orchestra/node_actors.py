@@ -3,9 +3,9 @@
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from orchestra.actor import Actor, on
-from orchestra.cell import Cell
-from orchestra.system import (
+from orchestra.actors.actor import Actor, on
+from orchestra.actors.cell import Cell
+from orchestra.actors.system_messages import (
     LookupMsg,
     NodeStatistics,
     ProbeMsg,

@@ -11,11 +11,11 @@ import enum
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
-from orchestra import codec
-from orchestra.codec import Buffer
+from orchestra.actors import codec
+from orchestra.actors.codec import Buffer
+from orchestra.actors.message import REGISTRY, Lane, Message
 from orchestra.credit import Window
 from orchestra.errors import FrameError, MailboxFull, Unreachable
-from orchestra.message import REGISTRY, Lane, Message
 from orchestra.transport.frames import Kind, frame_prefix
 
 if TYPE_CHECKING:

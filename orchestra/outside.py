@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from orchestra.message import Message, Request
+from orchestra.actors.message import Message, Request
 
 if TYPE_CHECKING:
     from orchestra.node import Node

@@ -6,8 +6,13 @@ from typing import Any, Literal
 
 from rich.text import Text
 
+from orchestra.actors.system_messages import (
+    CellStatistics,
+    LinkStatistics,
+    NodeStatistics,
+    ProcessStatistics,
+)
 from orchestra.guest import Look
-from orchestra.system import CellStatistics, LinkStatistics, NodeStatistics, ProcessStatistics
 
 Order = Literal["tree", "depth", "busy", "rate"]
 

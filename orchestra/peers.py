@@ -5,15 +5,15 @@ import itertools
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from orchestra.actors.envelope import is_guest, node_of
+from orchestra.actors.message import Message
+from orchestra.actors.system_messages import LinkStatistics, LookupMsg
 from orchestra.dial import Dial
-from orchestra.envelope import is_guest, node_of
 from orchestra.errors import HandshakeError, NobodyListens, OrchestraError, Unreachable
 from orchestra.handshake import Handshake, Hello
 from orchestra.link import Link
-from orchestra.message import Message
 from orchestra.outbound import Outbound
 from orchestra.refusals import Refusals
-from orchestra.system import LinkStatistics, LookupMsg
 from orchestra.transport.base import Connection, Listener
 from orchestra.transport.registry import transport_for
 from orchestra.watches import Watches

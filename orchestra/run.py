@@ -16,14 +16,20 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from orchestra import door, dump, log
-from orchestra.cell import Cell
+from orchestra.actors.cell import Cell
+from orchestra.actors.restarts import STOPPED
+from orchestra.actors.system_messages import (
+    SYSTEM,
+    InterruptMsg,
+    NodeStatistics,
+    StopNodeMsg,
+    WindUpMsg,
+)
 from orchestra.clock import RealClock
 from orchestra.errors import OrchestraError, UsageError
 from orchestra.launch.local import Launch, LocalLauncher
-from orchestra.life import STOPPED
 from orchestra.node import Node
 from orchestra.run_directory import RunDirectory, without_secrets, write_json
-from orchestra.system import SYSTEM, InterruptMsg, NodeStatistics, StopNodeMsg, WindUpMsg
 from orchestra.topology import Topology
 from orchestra.trace.recorder import Recorder
 from orchestra.trace.records import Experiment

@@ -8,7 +8,7 @@ and in order, over however many connections.
 
 from collections import deque
 
-from orchestra.codec import Buffer
+from orchestra.actors.codec import Buffer
 from orchestra.errors import FrameError
 
 KEEP = 32_768

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgpack
 
+from orchestra.actors.codec import Buffer
+from orchestra.actors.message import AnyArray
 from orchestra.arena import NAME_BYTES, PAGE, Arena, ArenaView, NotShared
-from orchestra.codec import Buffer
 from orchestra.errors import FrameError
-from orchestra.message import AnyArray
 from orchestra.transport.frames import PREFIX, Frame, Kind, frame_bytes
 
 if TYPE_CHECKING:

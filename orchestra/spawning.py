@@ -15,13 +15,13 @@ from typing import Any, Protocol, get_origin
 import numpy as np
 from pydantic import ConfigDict, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
 
-from orchestra.actor import ACTORS, Actor
-from orchestra.codec import Encoder
-from orchestra.envelope import node_of
+from orchestra.actors.actor import ACTORS, Actor
+from orchestra.actors.codec import Encoder
+from orchestra.actors.envelope import node_of
+from orchestra.actors.message import Message, Request
+from orchestra.actors.ref import Ref
+from orchestra.actors.system_messages import SYSTEM, SpawnedMsg, SpawnMsg
 from orchestra.errors import SpawnRefused
-from orchestra.message import Message, Request
-from orchestra.ref import Ref
-from orchestra.system import SYSTEM, SpawnedMsg, SpawnMsg
 
 _PLAIN = (type(None), bool, int, float, str, bytes, np.ndarray, Ref)
 """What arrives as it was sent, whatever the constructor says."""

@@ -20,13 +20,13 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
-from orchestra.actor import Actor, on
-from orchestra.codec import Buffer
+from orchestra.actors.actor import Actor, on
+from orchestra.actors.codec import Buffer
+from orchestra.actors.message import Message
+from orchestra.actors.ref import Ref
+from orchestra.actors.supervision import Stop, Supervision
 from orchestra.errors import FrameError, Unreachable, UsageError
-from orchestra.message import Message
 from orchestra.node import Node
-from orchestra.ref import Ref
-from orchestra.supervision import Stop, Supervision
 from orchestra.transport.base import Connection
 from orchestra.transport.frames import Frame, Kind, Limits, frame_bytes, frame_prefix
 from orchestra.transport.registry import transport_for

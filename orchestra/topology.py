@@ -5,11 +5,11 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
-from orchestra.actor import Actor, actor_class
-from orchestra.envelope import GUEST, check_name, is_guest
+from orchestra.actors.actor import Actor, actor_class
+from orchestra.actors.envelope import GUEST, check_name, is_guest
+from orchestra.actors.message import Message
+from orchestra.actors.ref import Ref
 from orchestra.errors import UsageError
-from orchestra.message import Message
-from orchestra.ref import Ref
 
 P = ParamSpec("P")
 M = TypeVar("M", bound=Message)

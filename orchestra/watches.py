@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from orchestra.envelope import node_of
+from orchestra.actors.envelope import node_of
+from orchestra.actors.ref import Ref
+from orchestra.actors.system_messages import WatchMsg
 from orchestra.errors import OrchestraError
-from orchestra.ref import Ref
-from orchestra.system import WatchMsg
 
 if TYPE_CHECKING:
     from orchestra.node import Node

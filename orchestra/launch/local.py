@@ -10,12 +10,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestra import log, supervision
+from orchestra import log
+from orchestra.actors import supervision
+from orchestra.actors.supervision import Restart
+from orchestra.actors.system_messages import ProcessStatistics
 from orchestra.clock import Clock
 from orchestra.errors import UsageError
 from orchestra.node import Node
-from orchestra.supervision import Restart
-from orchestra.system import ProcessStatistics
 from orchestra.trace.settings import NO_TRACE, TraceSettings
 from orchestra.transport.registry import transport_for
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from orchestra.actor import Actor, making
+from orchestra.actors.actor import Actor, making
 from orchestra.errors import CannotReplay
 from orchestra.replay.rebuilding import Rebuilt
 from orchestra.replay.stage import Stage

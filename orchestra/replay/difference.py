@@ -9,9 +9,9 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from orchestra.codec import REF, Encoder, values_of
-from orchestra.message import AnyArray, Message
-from orchestra.ref import Ref
+from orchestra.actors.codec import REF, Encoder, values_of
+from orchestra.actors.message import AnyArray, Message
+from orchestra.actors.ref import Ref
 from orchestra.trace.layout import digest_of
 from orchestra.trace.records import Digest
 

@@ -3,7 +3,7 @@
 import difflib
 from typing import Any
 
-from orchestra.actor import Actor
+from orchestra.actors.actor import Actor
 from orchestra.errors import CannotReplay
 from orchestra.trace.run_trace import RunTrace
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from orchestra.message import Message
+from orchestra.actors.message import Message
 from orchestra.replay.stage import Stage
 from orchestra.trace.records import Delivery
 

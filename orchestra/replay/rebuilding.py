@@ -11,15 +11,16 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from orchestra import codec, spawning
-from orchestra.actor import Actor
-from orchestra.envelope import node_of
+from orchestra import spawning
+from orchestra.actors import codec
+from orchestra.actors.actor import Actor
+from orchestra.actors.envelope import node_of
+from orchestra.actors.message import REGISTRY, Message
+from orchestra.actors.system_messages import SpawnMsg
 from orchestra.errors import CannotReplay, ExperimentChanged, UsageError, ValuesMissing
 from orchestra.experiment import build, load_experiment
 from orchestra.flags import Flags
-from orchestra.message import REGISTRY, Message
 from orchestra.replay.stage import Recipe
-from orchestra.system import SpawnMsg
 from orchestra.topology import Topology
 from orchestra.trace.naming import MessageType
 from orchestra.trace.records import Birth, Delivery, Header, Life

@@ -17,9 +17,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Self, TypedDict, TypeVar, Unpack, overload
 
-from orchestra.actor import Actor, making
+from orchestra.actors.actor import Actor, making
+from orchestra.actors.message import AnyArray, Message
+from orchestra.actors.system_messages import StopMsg
 from orchestra.errors import CannotReplay, ReplayDiverged
-from orchestra.message import AnyArray, Message
 from orchestra.replay.activation import was_cut_off
 from orchestra.replay.beginning import first_of, reborn, scratch_for
 from orchestra.replay.causes import causes_of
@@ -30,7 +31,6 @@ from orchestra.replay.handling import handle
 from orchestra.replay.performance import Performance
 from orchestra.replay.rebuilding import Rebuilt, Sources, flags_of, message_of, rebuilt
 from orchestra.replay.stage import Recipe, Stage
-from orchestra.system import StopMsg
 from orchestra.trace.records import Activation, Delivery, Digest, Failure, Handled, Life, Snapshot
 from orchestra.trace.run_trace import RunTrace
 from orchestra.trace.sources import failure_of

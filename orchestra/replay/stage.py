@@ -15,11 +15,12 @@ import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, WrappedLogger
 
 from orchestra import errors, spawning
-from orchestra.actor import Actor
+from orchestra.actors.actor import Actor
+from orchestra.actors.message import Message, Request
+from orchestra.actors.ref import Ref, speaking
+from orchestra.actors.seeding import generator_for
 from orchestra.clock import Clock, Handle
 from orchestra.errors import AskFailed
-from orchestra.message import Message, Request
-from orchestra.ref import Ref, speaking
 from orchestra.replay.activation import beginning_of, was_cut_off
 from orchestra.replay.difference import Difference, Lookup, fields_as_travelled, first_difference, renamed, travelled
 from orchestra.replay.loop import QuietLoop
@@ -27,7 +28,6 @@ from orchestra.replay.performance import Performance, Said
 from orchestra.replay.place import place
 from orchestra.replay.script import Input, Key, Script, error_of, key_of, told_of
 from orchestra.replay.scripted_clock import ScriptedClock, ScriptedTimer
-from orchestra.seeding import generator_for
 from orchestra.trace.effects import (
     Answered,
     AnswerGiven,

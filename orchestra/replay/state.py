@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from orchestra.message import Message
-from orchestra.ref import Ref
+from orchestra.actors.message import Message
+from orchestra.actors.ref import Ref
 from orchestra.replay.difference import Difference, first_difference, shown
 
 LARGE = 1 << 20

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from orchestra.actor import Actor
+from orchestra.actors.actor import Actor
 from orchestra.errors import CannotReplay, UsageError
 from orchestra.replay.difference import Difference, Lookup, first_difference, shown
 from orchestra.replay.performance import Performance, Said, recorded_said

@@ -11,7 +11,7 @@ import math
 import zlib
 from collections.abc import Callable
 
-from orchestra.codec import Buffer
+from orchestra.actors.codec import Buffer
 from orchestra.errors import NobodyListens, Unreachable, UsageError
 from orchestra.simulation.dice import Dice
 from orchestra.simulation.loop import SimulatedLoop, Strand

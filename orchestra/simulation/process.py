@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from orchestra.actors.message import Message, Request
+from orchestra.actors.ref import Ref
 from orchestra.clock import Handle
 from orchestra.errors import OrchestraError, UsageError
-from orchestra.message import Message, Request
 from orchestra.node import Node
-from orchestra.ref import Ref
 from orchestra.simulation.loop import SimulatedLoop, SimulatedThreads, Strand
 
 if TYPE_CHECKING:

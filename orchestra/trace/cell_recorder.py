@@ -11,12 +11,12 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from orchestra import codec
-from orchestra.actor import Actor
+from orchestra.actors import codec
+from orchestra.actors.actor import Actor
+from orchestra.actors.envelope import Envelope
+from orchestra.actors.mailbox import Told
+from orchestra.actors.message import FLAT, Message, Request, size_of
 from orchestra.clock import Clock, Handle
-from orchestra.envelope import Envelope
-from orchestra.mailbox import Told
-from orchestra.message import FLAT, Message, Request, size_of
 from orchestra.trace import effects
 from orchestra.trace.encoding import Draft
 from orchestra.trace.keeping import holds_messages, kept, kept_message
@@ -27,7 +27,7 @@ from orchestra.trace.snapshots import Snapshots
 from orchestra.trace.sources import failure_of, source_hash
 
 if TYPE_CHECKING:
-    from orchestra.cell import Cell
+    from orchestra.actors.cell import Cell
 
 T = TypeVar("T")
 

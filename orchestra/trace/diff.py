@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from orchestra.ref import Ref
+from orchestra.actors.ref import Ref
 from orchestra.trace.layout import digest_of
 from orchestra.trace.records import Delivery, Digest, Kind, Life
 from orchestra.trace.run_trace import RunTrace

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Mapping
 from operator import itemgetter
 from typing import Any
 
-from orchestra.codec import Encoder, values_of
-from orchestra.message import Message, Request
+from orchestra.actors.codec import Encoder, values_of
+from orchestra.actors.message import Message, Request
 from orchestra.trace.effects import AnswerGiven, Asked, Sent, TimerSet
 from orchestra.trace.filters import Filters
 from orchestra.trace.layout import Entry

@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from orchestra import codec
-from orchestra.message import Message, frozen_copy, is_frozen, isolated, size_of
-from orchestra.ref import Ref
+from orchestra.actors import codec
+from orchestra.actors.message import Message, frozen_copy, is_frozen, isolated, size_of
+from orchestra.actors.ref import Ref
 
 ATOMS = (type(None), bool, int, float, str, bytes, Ref)
 """What cannot change, and travels as it is."""

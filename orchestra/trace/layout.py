@@ -16,10 +16,10 @@ import msgpack
 import numpy as np
 import xxhash
 
-from orchestra.codec import ARRAY, DTYPES, REF
+from orchestra.actors.codec import ARRAY, DTYPES, REF
+from orchestra.actors.message import AnyArray
+from orchestra.actors.ref import Ref
 from orchestra.errors import TraceError
-from orchestra.message import AnyArray
-from orchestra.ref import Ref
 from orchestra.trace.effects import EFFECTS, AnswerGiven, AnswerRefused, Asked, Effect, Sent, TimerSet, Withdrawn
 from orchestra.trace.naming import MessageId, MessageType
 from orchestra.trace.records import (

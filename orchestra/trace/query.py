@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestra.message import AnyArray
-from orchestra.ref import Ref
+from orchestra.actors.message import AnyArray
+from orchestra.actors.ref import Ref
 from orchestra.trace.index import TraceIndex
 from orchestra.trace.naming import MessageId
 from orchestra.trace.records import Delivery, Digest, Handled, Header, Kind

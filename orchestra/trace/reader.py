@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, Self
 import msgpack
 import numpy as np
 
+from orchestra.actors.message import AnyArray
 from orchestra.errors import NotATrace, TraceError, TraceVersion
-from orchestra.message import AnyArray
 from orchestra.trace.layout import (
     ARRAYS,
     DIGEST_BYTES,

@@ -10,8 +10,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestra.actors.message import AnyArray
 from orchestra.errors import NotATrace, TraceError, ValuesMissing
-from orchestra.message import AnyArray
 from orchestra.trace.index import TraceIndex
 from orchestra.trace.reader import TraceFile
 from orchestra.trace.records import (

@@ -4,14 +4,15 @@ import json
 import math
 from typing import TYPE_CHECKING
 
-from orchestra import codec, log
-from orchestra.actor import Actor
+from orchestra import log
+from orchestra.actors import codec
+from orchestra.actors.actor import Actor
 from orchestra.trace.keeping import kept, nbytes_of
 from orchestra.trace.recorder import Recorder
 from orchestra.trace.records import Kind
 
 if TYPE_CHECKING:
-    from orchestra.cell import Cell
+    from orchestra.actors.cell import Cell
 
 COST = 0.01
 """The share of an actor's time that its snapshots may take."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from orchestra.ref import Ref
+from orchestra.actors.ref import Ref
 from orchestra.trace.effects import Effect
 from orchestra.trace.naming import MessageId, MessageType
 from orchestra.trace.records import Digest

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import xxhash
 
-from orchestra.message import AnyArray
+from orchestra.actors.message import AnyArray
 
 TILE = 8 << 10
 """Bytes of a tile; the last one of a row has fewer. Of smaller ones more come again, but each takes a microsecond."""

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 import msgpack
 
 from orchestra import log
+from orchestra.actors.message import AnyArray
 from orchestra.clock import Clock
-from orchestra.message import AnyArray
 from orchestra.trace.encoding import Draft, RecordEncoder, parts
 from orchestra.trace.layout import (
     DIGEST_BYTES,

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from orchestra.codec import Buffer
+from orchestra.actors.codec import Buffer
 from orchestra.transport.frames import Frame, Limits
 
 

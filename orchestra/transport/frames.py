@@ -23,9 +23,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from orchestra.codec import SMALL, Buffer
+from orchestra.actors.codec import SMALL, Buffer
+from orchestra.actors.message import AnyArray
 from orchestra.errors import FrameError
-from orchestra.message import AnyArray
 
 MAGIC = b"OR"
 VERSION = 3

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from orchestra.codec import Buffer
+from orchestra.actors.codec import Buffer
 from orchestra.errors import NobodyListens, UsageError
 from orchestra.transport.base import Accept, Listener
 from orchestra.transport.endpoint import Endpoint

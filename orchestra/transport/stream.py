@@ -8,7 +8,7 @@ import ssl
 import stat
 from typing import Any, cast
 
-from orchestra.codec import Buffer
+from orchestra.actors.codec import Buffer
 from orchestra.errors import HandshakeError, NobodyListens, Unreachable, UsageError
 from orchestra.transport.base import Accept, Listener
 from orchestra.transport.endpoint import Endpoint

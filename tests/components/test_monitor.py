@@ -12,7 +12,7 @@ from components.metrics_writer import read_metrics
 from components.monitor import CURVE_S, RECORD_S, TICK_S, Monitor
 from messages import CheckpointMsg, EvaluatedMsg, ProgressMsg
 from orchestra import RunDirectory
-from orchestra.system import ProcessStatistics
+from orchestra.actors.system_messages import ProcessStatistics
 
 
 class Clock:

@@ -28,8 +28,8 @@ from messages import (
     TrainedMsg,
 )
 from orchestra import InterruptMsg, UsageError
-from orchestra.cell import ActorFailed
-from orchestra.life import STOPPED
+from orchestra.actors.cell import ActorFailed
+from orchestra.actors.restarts import STOPPED
 
 DOWN = (LoadParamsMsg, PaceMsg, EvaluateMsg, SaveMsg)
 SAVED = {CheckpointMsg: "a file"}

@@ -30,7 +30,7 @@ from messages import (
     SampleBatchMsg,
 )
 from orchestra import Actor, Lane, Node, Ref, freeze, on
-from orchestra.life import STOPPED
+from orchestra.actors.restarts import STOPPED
 from orchestra.simulation import Process, Scenario, Simulation, SimulationStuck, each_seed, failing_seed, run_seed
 
 SPEC = EnvSpec("tally", n_agents=1, n_actions=2, obs_size=3, state_size=1, episode_limit=4)

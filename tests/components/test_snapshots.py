@@ -30,8 +30,9 @@ from messages import (
     SaveMsg,
     TrainedMsg,
 )
-from orchestra import Actor, codec
-from orchestra.actor import making
+from orchestra import Actor
+from orchestra.actors import codec
+from orchestra.actors.actor import making
 from orchestra.replay.state import state_differences
 from orchestra.trace.keeping import kept
 

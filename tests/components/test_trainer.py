@@ -11,7 +11,7 @@ from components.envs.base import EnvSpec
 from components.trainer import Trainer
 from messages import BatchTrainingDataMsg, CheckpointMsg, JoinMsg, LoadParamsMsg, TrainedMsg, UpdatePriorityMsg
 from orchestra import AskFailed
-from orchestra.cell import ActorFailed
+from orchestra.actors.cell import ActorFailed
 
 SPEC = EnvSpec("corridor", n_agents=2, n_actions=3, obs_size=4, state_size=3, episode_limit=6)
 UP = (JoinMsg, LoadParamsMsg, TrainedMsg)

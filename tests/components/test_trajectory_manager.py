@@ -7,8 +7,8 @@ from components.envs.base import EnvSpec
 from components.replay import EpisodeReplay, PrioritizedEpisodeReplay
 from components.trajectory_manager import TrajectoryManager
 from messages import BatchTrainingDataMsg, SampleBatchMsg, UpdatePriorityMsg
-from orchestra.cell import ActorFailed
-from orchestra.message import is_frozen
+from orchestra.actors.cell import ActorFailed
+from orchestra.actors.message import is_frozen
 
 SPEC = EnvSpec("corridor", n_agents=2, n_actions=3, obs_size=4, state_size=3, episode_limit=6)
 

@@ -18,7 +18,7 @@ from messages import (
     SavedMsg,
     SaveMsg,
 )
-from orchestra.cell import ActorFailed
+from orchestra.actors.cell import ActorFailed
 
 UP = (JoinMsg, InsertTransitionMsg, MembersMsg, EvaluatedMsg)
 DOWN = (LoadParamsMsg, PaceMsg, EvaluateMsg)

@@ -25,9 +25,10 @@ from messages import (
     TrainedMsg,
     UpdatePriorityMsg,
 )
-from orchestra import Lane, Message, Ref, Request, codec
-from orchestra.envelope import Envelope
-from orchestra.mailbox import Mailbox
+from orchestra import Lane, Message, Ref, Request
+from orchestra.actors import codec
+from orchestra.actors.envelope import Envelope
+from orchestra.actors.mailbox import Mailbox
 
 HERE: Ref[Any] = Ref("learner/trainer")
 

@@ -10,8 +10,8 @@ import msgpack
 import pytest
 
 from orchestra import Actor, AskFailed, Message, Node, Ref, Request, Restart, Supervision, on
-from orchestra.message import REGISTRY
-from orchestra.serving import BURST
+from orchestra.actors.message import REGISTRY
+from orchestra.actors.serving import BURST
 from orchestra.testing import Probe, settle
 
 Run = Callable[..., Any]

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from orchestra import Message, Node, UsageError
-from orchestra.deliveries import Deliveries
+from orchestra.actors.deliveries import Deliveries
+from orchestra.actors.flows import LONGEST, Flows, others_like
 from orchestra.errors import DecodeError
-from orchestra.flows import LONGEST, Flows, others_like
 from orchestra.handshake import LONGEST_ID, LONGEST_NODE, Hello
 from orchestra.log import get
 from orchestra.refusals import INTERVAL_S, SAID, Refusals
@@ -56,7 +56,7 @@ def test_guests_are_no_part_of_the_run_among_the_others_neither() -> None:
 
 
 def test_an_actor_tells_so_many_senders_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestra.deliveries.FLOWS", 10)
+    monkeypatch.setattr("orchestra.actors.deliveries.FLOWS", 10)
     delivered = Deliveries()
     for n in range(1000):
         delivered.turn(NoteMsg, f"liar/{n}")
@@ -70,7 +70,7 @@ def test_an_actor_tells_so_many_senders_apart(monkeypatch: pytest.MonkeyPatch) -
 def test_a_member_that_makes_up_senders_fills_no_table(
     run: Run, address_of: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestra.deliveries.FLOWS", 20)
+    monkeypatch.setattr("orchestra.actors.deliveries.FLOWS", 20)
 
     async def main() -> None:
         async with (

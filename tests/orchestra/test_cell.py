@@ -22,7 +22,7 @@ from orchestra import (
     TerminatedMsg,
     on,
 )
-from orchestra.system import StopMsg
+from orchestra.actors.system_messages import StopMsg
 from orchestra.testing import ManualClock, Probe, settle
 
 Run = Callable[..., Any]

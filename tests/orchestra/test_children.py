@@ -218,7 +218,7 @@ def test_a_sibling_ends_after_the_message_in_hand(run: Run) -> None:
 def test_a_sibling_that_does_not_end_in_time_is_broken_off_and_starts_anew(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestra.children.STOP_S", 0.01)
+    monkeypatch.setattr("orchestra.actors.supervisor.STOP_S", 0.01)
 
     async def main() -> None:
         gates = {"hold": asyncio.Event(), "held": asyncio.Event()}

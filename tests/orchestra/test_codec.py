@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
 
-from orchestra import codec
+from orchestra.actors import codec
+from orchestra.actors.message import Axes, Message, freeze
+from orchestra.actors.ref import Ref
 from orchestra.errors import DecodeError, WireError
-from orchestra.message import Axes, Message, freeze
-from orchestra.ref import Ref
 
 
 class Colour(enum.Enum):

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestra.codec import Encoder, decode
+from orchestra.actors.codec import Encoder, decode
+from orchestra.actors.message import frozen_copy
 from orchestra.errors import FrameError
-from orchestra.message import frozen_copy
 from orchestra.transport.frames import (
     CHUNK,
     PREFIX,

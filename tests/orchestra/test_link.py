@@ -31,13 +31,13 @@ from orchestra import (
     Request,
     TerminatedMsg,
     Unreachable,
-    codec,
     handshake,
     peers,
 )
+from orchestra.actors import codec
+from orchestra.actors.system_messages import StopMsg
 from orchestra.errors import FrameError
 from orchestra.run import run_loop
-from orchestra.system import StopMsg
 from orchestra.testing import Probe
 from orchestra.transport import tls
 from orchestra.transport.base import Connection

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from orchestra import ActorStopped, Lane, MailboxFull, Message
-from orchestra.envelope import Envelope
-from orchestra.mailbox import Mailbox
+from orchestra.actors.envelope import Envelope
+from orchestra.actors.mailbox import Mailbox
 
 
 class NumberMsg(Message):

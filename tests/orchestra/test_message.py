@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from orchestra import Axes, HandlerError, Lane, Message, Ref, Request, freeze
-from orchestra.codec import copied
-from orchestra.message import REGISTRY, is_frozen, isolated, size_of
+from orchestra.actors.codec import copied
+from orchestra.actors.message import REGISTRY, is_frozen, isolated, size_of
 
 
 class WalkMsg(Message):

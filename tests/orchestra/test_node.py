@@ -31,7 +31,7 @@ from orchestra import (
     UsageError,
     on,
 )
-from orchestra.cell import ActorFailed
+from orchestra.actors.cell import ActorFailed
 from orchestra.testing import ManualClock, settle
 
 Run = Callable[..., Any]

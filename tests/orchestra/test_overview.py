@@ -5,9 +5,15 @@ from typing import Any
 
 import pytest
 
+from orchestra.actors.system_messages import (
+    CellStatistics,
+    LinkStatistics,
+    MailboxStatistics,
+    NodeStatistics,
+    ProcessStatistics,
+)
 from orchestra.guest import Look
 from orchestra.overview import as_json, lines, rows
-from orchestra.system import CellStatistics, LinkStatistics, MailboxStatistics, NodeStatistics, ProcessStatistics
 
 
 def cell(address: str, handled: int = 0, busy_s: float = 0.0, depth: int = 0, **changed: Any) -> CellStatistics:

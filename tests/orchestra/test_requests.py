@@ -23,7 +23,7 @@ from orchestra import (
     cancelled,
     on,
 )
-from orchestra.system import ProbeMsg
+from orchestra.actors.system_messages import ProbeMsg
 from orchestra.testing import settle
 
 Run = Callable[..., Any]

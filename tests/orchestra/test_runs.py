@@ -12,8 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 from orchestra import Axes, Message, Node, Request
+from orchestra.actors.message import REGISTRY
 from orchestra.errors import DecodeError, FrameError, WireError
-from orchestra.message import REGISTRY
 from orchestra.outbound import ROUTES, Outbound
 from orchestra.session import Session
 from orchestra.testing import Probe

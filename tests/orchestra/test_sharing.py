@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 from structlog.testing import capture_logs
 
 from orchestra import Actor, Axes, Message, Node, Ref, Request, on, sharing
+from orchestra.actors.message import is_frozen
+from orchestra.actors.system_messages import LinkStatistics, StopNodeMsg
 from orchestra.arena import PAGE, Arena, NotShared
 from orchestra.errors import FrameError
 from orchestra.link import Link
-from orchestra.message import is_frozen
 from orchestra.run import run_loop
 from orchestra.sharing import LEAST, PLACE
-from orchestra.system import LinkStatistics, StopNodeMsg
 from orchestra.testing import Probe
 from orchestra.transport import tls
 from orchestra.transport.frames import Frame, Kind, frame_prefix

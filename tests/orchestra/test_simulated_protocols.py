@@ -21,7 +21,7 @@ from orchestra import (
     Unreachable,
     on,
 )
-from orchestra.codec import Buffer
+from orchestra.actors.codec import Buffer
 from orchestra.link import Link
 from orchestra.session import Session
 from orchestra.simulation import Process, Simulation, each_seed, failing_seed

@@ -33,7 +33,7 @@ from orchestra import (
     UsageError,
     on,
 )
-from orchestra.actor import ACTORS
+from orchestra.actors.actor import ACTORS
 from orchestra.errors import SpawnRefused
 from orchestra.testing import Probe
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestra.supervision import (
+from orchestra.actors.supervision import (
     AllForOne,
     Escalate,
     OneForOne,

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from structlog.testing import capture_logs
 
 from orchestra import Actor, Axes, Message, Node, Ref, Request, TerminatedMsg, Unreachable, UsageError, freeze, on
+from orchestra.actors.message import REGISTRY, Lane
 from orchestra.errors import HandshakeError
-from orchestra.message import REGISTRY, Lane
 from orchestra.testing import Probe, settle
 from orchestra.transport.base import Connection
 from orchestra.transport.frames import Frame, Kind, Limits, frame_bytes, frame_prefix
@@ -378,7 +378,7 @@ def test_a_stuck_actor_delays_nobody_nor_the_heartbeat_and_memory_stays_bounded(
 
 
 def _statistics() -> Request[Any]:
-    from orchestra.system import StatisticsMsg
+    from orchestra.actors.system_messages import StatisticsMsg
 
     return StatisticsMsg()
 

@@ -28,7 +28,7 @@ from components.replay.service.subscription import Subscription
 from components.replay.service.visitor import Visitor
 from components.replay.two_phase import SampledUnion
 from orchestra import Request
-from orchestra.envelope import check_name
+from orchestra.actors.envelope import check_name
 
 T = TypeVar("T")
 

@@ -36,7 +36,7 @@ from components.replay.service.protocol import (
 from components.replay.service.publications import Data
 from components.replay.two_phase import Route, SampledUnion, Share
 from orchestra import Actor, Escalate, Node, OrchestraError, Ref, Supervision, TerminatedMsg, UsageError, on
-from orchestra.envelope import check_name
+from orchestra.actors.envelope import check_name
 
 if TYPE_CHECKING:
     from components.replay.service.host import Host

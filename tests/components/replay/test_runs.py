@@ -20,7 +20,7 @@ from components.replay import (
 from components.replay.runs import Run
 from components.replay.service.episode_layout import layout_from_plain
 from components.replay.service.protocol import SampledMsg, ShareMsg
-from orchestra.codec import Encoder, fields_of, payload_size
+from orchestra.actors.codec import Encoder, fields_of, payload_size
 
 SPEC = EnvSpec("tiny", n_agents=2, n_actions=3, obs_size=4, state_size=5, episode_limit=6)
 FRAME = 4 * (2 * 4 + 5) + 2 * 3

@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from orchestra import Actor, Axes, Message, Node, Ref, on
-from orchestra.codec import Encoder
+from orchestra.actors.codec import Encoder
 from orchestra.testing import ManualClock, settle
 from orchestra.trace.encoding import Draft, RecordEncoder
 from orchestra.trace.layout import Entry

@@ -14,7 +14,7 @@ from components.replay.service.layout import Layout
 from components.replay.service.outbox import Outbox
 from components.replay.transitions import Field, NStep
 from components.replay.windows import Rollout
-from orchestra.message import is_frozen
+from orchestra.actors.message import is_frozen
 
 
 def filled(policy, mark=3):

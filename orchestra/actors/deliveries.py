@@ -2,8 +2,8 @@
 
 from collections import Counter, deque
 
-from orchestra.flows import Flows, others_like
-from orchestra.message import Message
+from orchestra.actors.flows import Flows, others_like
+from orchestra.actors.message import Message
 
 FLOWS = 1000
 """Pairs of sender and type that are told apart for one actor."""

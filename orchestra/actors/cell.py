@@ -8,22 +8,20 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import numpy as np
 
 from orchestra import log, spawning
-from orchestra.actor import Actor, making
-from orchestra.children import Children
-from orchestra.clock import Clock, Handle
-from orchestra.contract import contract_of
-from orchestra.deliveries import Deliveries
-from orchestra.entrance import Entrance
-from orchestra.envelope import Envelope
-from orchestra.errors import ActorFailed, ActorStopped, NotUnderstood
-from orchestra.life import Halted, Life
-from orchestra.mailbox import Mailbox
-from orchestra.message import Lane, Message, Request
-from orchestra.ref import Ref, speaking
-from orchestra.requests import Requests
-from orchestra.seeding import generator_for
-from orchestra.serving import Serving
-from orchestra.system import (
+from orchestra.actors.actor import Actor, making
+from orchestra.actors.contract import contract_of
+from orchestra.actors.deliveries import Deliveries
+from orchestra.actors.entrance import Entrance
+from orchestra.actors.envelope import Envelope
+from orchestra.actors.mailbox import Mailbox
+from orchestra.actors.message import Lane, Message, Request
+from orchestra.actors.ref import Ref, speaking
+from orchestra.actors.requests import Requests
+from orchestra.actors.restarts import Halted, Life
+from orchestra.actors.seeding import generator_for
+from orchestra.actors.serving import Serving
+from orchestra.actors.supervisor import Children
+from orchestra.actors.system_messages import (
     CellStatistics,
     ChildFailedMsg,
     HaltMsg,
@@ -32,8 +30,10 @@ from orchestra.system import (
     WatchMsg,
     WithdrawnMsg,
 )
+from orchestra.actors.waits import Wait
+from orchestra.clock import Clock, Handle
+from orchestra.errors import ActorFailed, ActorStopped, NotUnderstood
 from orchestra.trace.cell_recorder import CellRecorder
-from orchestra.waits import Wait
 
 if TYPE_CHECKING:
     from orchestra.node import Node

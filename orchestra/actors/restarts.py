@@ -3,14 +3,14 @@
 import asyncio
 from typing import TYPE_CHECKING
 
-from orchestra import supervision
-from orchestra.children import Children
-from orchestra.envelope import Envelope
+from orchestra.actors import supervision
+from orchestra.actors.envelope import Envelope
+from orchestra.actors.supervisor import Children
+from orchestra.actors.system_messages import HaltMsg
 from orchestra.errors import ActorFailed, ActorStopped, Unreachable
-from orchestra.system import HaltMsg
 
 if TYPE_CHECKING:
-    from orchestra.cell import Cell
+    from orchestra.actors.cell import Cell
 
 STOPPED = "stopped"
 """The reason of a graceful stop."""

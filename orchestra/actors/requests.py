@@ -6,12 +6,12 @@ from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from orchestra.envelope import Envelope, node_of
+from orchestra.actors.envelope import Envelope, node_of
+from orchestra.actors.system_messages import WithdrawnMsg
 from orchestra.errors import ActorStopped, AskFailed
-from orchestra.system import WithdrawnMsg
 
 if TYPE_CHECKING:
-    from orchestra.cell import Cell
+    from orchestra.actors.cell import Cell
 
 _waiting: ContextVar[tuple[str, ...]] = ContextVar("waiting", default=())
 """The actors that wait for what this task does, outermost first. A task that a handler starts inherits it."""

@@ -3,14 +3,14 @@
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from orchestra import supervision
-from orchestra.envelope import node_of
+from orchestra.actors import supervision
+from orchestra.actors.envelope import node_of
+from orchestra.actors.supervision import OneForOne
+from orchestra.actors.system_messages import SYSTEM, ChildFailedMsg, StopActorMsg, TerminatedMsg
 from orchestra.errors import ActorFailed, OrchestraError
-from orchestra.supervision import OneForOne
-from orchestra.system import SYSTEM, ChildFailedMsg, StopActorMsg, TerminatedMsg
 
 if TYPE_CHECKING:
-    from orchestra.cell import Cell
+    from orchestra.actors.cell import Cell
 
 STOP_S = 10.0
 """How long an actor may take to stop, or to end for a restart, before its handler is broken off."""

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from orchestra import codec
+from orchestra.actors import codec
+from orchestra.actors.envelope import Envelope, node_of
+from orchestra.actors.message import Message, Request, isolated
+from orchestra.actors.ref import Ref
+from orchestra.actors.system_messages import SYSTEM, ProbeMsg
 from orchestra.clock import Handle
-from orchestra.envelope import Envelope, node_of
 from orchestra.errors import ActorStopped, AskCycle, AskFailed, Unreachable
-from orchestra.message import Message, Request, isolated
-from orchestra.ref import Ref
-from orchestra.system import SYSTEM, ProbeMsg
 
 if TYPE_CHECKING:
     from orchestra.node import Node

@@ -5,12 +5,12 @@ from collections.abc import Callable
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
-from orchestra.actor import Actor
-from orchestra.envelope import Envelope
-from orchestra.message import Lane, Message
+from orchestra.actors.actor import Actor
+from orchestra.actors.envelope import Envelope
+from orchestra.actors.message import Lane, Message
 
 if TYPE_CHECKING:
-    from orchestra.cell import Cell
+    from orchestra.actors.cell import Cell
 
 BURST = 64
 """Messages handled before other actors of the node get their turn."""

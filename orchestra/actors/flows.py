@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Generic, TypeVar
 
-from orchestra.envelope import GUEST, is_guest
+from orchestra.actors.envelope import GUEST, is_guest
 
 F = TypeVar("F", bound=tuple[object, ...])
 

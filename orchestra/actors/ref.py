@@ -7,8 +7,8 @@ from typing import Any, Generic, Protocol, TypeVar
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import PydanticCustomError, core_schema
 
+from orchestra.actors.message import Message, Request
 from orchestra.errors import Unreachable
-from orchestra.message import Message, Request
 
 M_contra = TypeVar("M_contra", bound=Message, contravariant=True)
 R = TypeVar("R")

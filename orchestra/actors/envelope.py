@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from orchestra.actors.message import Message
 from orchestra.errors import UsageError
-from orchestra.message import Message
 
 
 class Origin(Protocol):

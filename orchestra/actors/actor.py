@@ -11,12 +11,12 @@ from typing import Any, ClassVar, Generic, ParamSpec, Protocol, Self, TypeVar, U
 import numpy as np
 from structlog.typing import FilteringBoundLogger
 
+from orchestra.actors.mailbox import CAPACITY
+from orchestra.actors.message import Lane, Message
+from orchestra.actors.ref import Ref
+from orchestra.actors.supervision import OneForOne, Restart, Strategy, Supervision
 from orchestra.clock import Clock, Handle
 from orchestra.errors import HandlerError
-from orchestra.mailbox import CAPACITY
-from orchestra.message import Lane, Message
-from orchestra.ref import Ref
-from orchestra.supervision import OneForOne, Restart, Strategy, Supervision
 
 M = TypeVar("M", bound=Message)
 X = TypeVar("X", bound=Message)

@@ -18,9 +18,9 @@ import msgpack
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
+from orchestra.actors.message import AnyArray, Message, frozen_copy, is_frozen
+from orchestra.actors.ref import Ref
 from orchestra.errors import DecodeError
-from orchestra.message import AnyArray, Message, frozen_copy, is_frozen
-from orchestra.ref import Ref
 
 M = TypeVar("M", bound=Message)
 

@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from orchestra.actor import Actor
-from orchestra.message import Lane, Message
-from orchestra.system import ChildFailedMsg, StopMsg, TerminatedMsg, WatchMsg
+from orchestra.actors.actor import Actor
+from orchestra.actors.message import Lane, Message
+from orchestra.actors.system_messages import ChildFailedMsg, StopMsg, TerminatedMsg, WatchMsg
 
 _ANY: tuple[type[Message], ...] = (StopMsg, WatchMsg, TerminatedMsg, ChildFailedMsg)
 """What every actor can be told."""

@@ -3,12 +3,12 @@
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
-from orchestra import codec
-from orchestra.contract import Contract
-from orchestra.envelope import Envelope
+from orchestra.actors import codec
+from orchestra.actors.contract import Contract
+from orchestra.actors.envelope import Envelope
+from orchestra.actors.mailbox import Mailbox
+from orchestra.actors.message import FLAT, Lane, Message, isolated, size_of
 from orchestra.errors import ActorStopped, MailboxFull, NotUnderstood
-from orchestra.mailbox import Mailbox
-from orchestra.message import FLAT, Lane, Message, isolated, size_of
 
 if TYPE_CHECKING:
     from orchestra.node import Node

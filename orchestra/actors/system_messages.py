@@ -4,8 +4,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from orchestra.message import Lane, Message, Request
-from orchestra.ref import Ref
+from orchestra.actors.message import Lane, Message, Request
+from orchestra.actors.ref import Ref
 
 SYSTEM = "system"
 """The name of the actor that every node has, and that speaks for the node itself."""

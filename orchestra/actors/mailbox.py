@@ -3,10 +3,10 @@
 import asyncio
 from collections import deque
 
-from orchestra.envelope import Envelope, Origin
+from orchestra.actors.envelope import Envelope, Origin
+from orchestra.actors.message import Lane, Message
+from orchestra.actors.system_messages import MailboxStatistics
 from orchestra.errors import ActorStopped, MailboxFull
-from orchestra.message import Lane, Message
-from orchestra.system import MailboxStatistics
 
 Told = tuple[str, Message, int] | tuple[str, Message, int, int, float]
 """A message while it waits, with its sender and its bytes; where it is recorded also its number, and since when it

@@ -1,0 +1,1 @@
+"""The actor model: messages, mailboxes, cells and supervision. Knows neither sockets nor traces."""
