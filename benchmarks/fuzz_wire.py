@@ -37,14 +37,14 @@ from orchestra import Actor, Axes, Message, Node, Request, log, on
 from orchestra.actors import codec
 from orchestra.actors.codec import Buffer
 from orchestra.actors.message import REGISTRY
-from orchestra.arena import NAME_BYTES, PAGE, Arena
 from orchestra.errors import WireError
-from orchestra.handshake import Handshake, Hello
-from orchestra.link import Link
 from orchestra.run import run_loop
-from orchestra.sharing import PLACE
-from orchestra.transport.endpoint import Endpoint
-from orchestra.transport.frames import CHUNK, Frame, Kind, Recycled, frame_bytes, frame_prefix
+from orchestra.wire.arena import NAME_BYTES, PAGE, Arena
+from orchestra.wire.frames import CHUNK, Frame, Kind, Recycled, frame_bytes, frame_prefix
+from orchestra.wire.handshake import Handshake, Hello
+from orchestra.wire.link import Link
+from orchestra.wire.shared_memory import PLACE
+from orchestra.wire.transports.endpoint import Endpoint
 
 GROWTH = (48 << 20) + Recycled.MOST_BYTES
 """Bytes by which the process may grow after the first tenth: what the allocator keeps, and what is kept for payloads to

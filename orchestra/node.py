@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import psutil
 
-from orchestra import arena, log, spawning
+from orchestra import log, spawning
 from orchestra.actors.actor import Actor, actor_class
 from orchestra.actors.asks import Asks
 from orchestra.actors.cell import Cell
@@ -40,12 +40,13 @@ from orchestra.clock import Clock, RealClock
 from orchestra.dead_letters import DeadLetters
 from orchestra.directory import Directory
 from orchestra.errors import ActorFailed, Unreachable, UsageError
-from orchestra.handshake import LONGEST_NODE
 from orchestra.node_actors import DirectoryActor, SystemActor
 from orchestra.outside import Outside
 from orchestra.peers import DIRECTORY, Peers
 from orchestra.trace.recorder import Recorder
-from orchestra.transport.frames import Limits
+from orchestra.wire import arena
+from orchestra.wire.frames import Limits
+from orchestra.wire.handshake import LONGEST_NODE
 
 P = ParamSpec("P")
 M = TypeVar("M", bound=Message)
@@ -75,7 +76,7 @@ class Node:
             pauses. A simulation hands in its own.
         executor: runs what actors offload; by default up to 64 threads. It is shut down when the node stops.
         recorder: records what the actors are told and do; closed when the node has stopped.
-        shared_memory: bytes of the arena by which large arrays go to each peer on this host (`orchestra.sharing`), a
+        shared_memory: bytes of the arena by which large arrays go to each peer on this host (`orchestra.wire.shared_memory`), a
             multiple of 4096; 0 for none. By default what `ORCHESTRA_SHARED_MEMORY` says in MiB, else 128 MiB.
     """
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 from orchestra.actors.envelope import is_guest, node_of
 from orchestra.actors.message import Message
 from orchestra.actors.system_messages import LinkStatistics, LookupMsg
-from orchestra.dial import Dial
 from orchestra.errors import HandshakeError, NobodyListens, OrchestraError, Unreachable
-from orchestra.handshake import Handshake, Hello
-from orchestra.link import Link
-from orchestra.outbound import Outbound
 from orchestra.refusals import Refusals
-from orchestra.transport.base import Connection, Listener
-from orchestra.transport.registry import transport_for
 from orchestra.watches import Watches
+from orchestra.wire.dial import Dial
+from orchestra.wire.handshake import Handshake, Hello
+from orchestra.wire.link import Link
+from orchestra.wire.sender import Outbound
+from orchestra.wire.transports.base import Connection, Listener
+from orchestra.wire.transports.registry import transport_for
 
 if TYPE_CHECKING:
     from orchestra.node import Node

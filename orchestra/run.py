@@ -33,8 +33,8 @@ from orchestra.run_directory import RunDirectory, without_secrets, write_json
 from orchestra.topology import Topology
 from orchestra.trace.recorder import Recorder
 from orchestra.trace.records import Experiment
-from orchestra.transport import tls
-from orchestra.transport.registry import transport_for
+from orchestra.wire.transports import tls
+from orchestra.wire.transports.registry import transport_for
 
 T = TypeVar("T")
 

@@ -27,9 +27,9 @@ from orchestra.actors.ref import Ref
 from orchestra.actors.supervision import Stop, Supervision
 from orchestra.errors import FrameError, Unreachable, UsageError
 from orchestra.node import Node
-from orchestra.transport.base import Connection
-from orchestra.transport.frames import Frame, Kind, Limits, frame_bytes, frame_prefix
-from orchestra.transport.registry import transport_for
+from orchestra.wire.frames import Frame, Kind, Limits, frame_bytes, frame_prefix
+from orchestra.wire.transports.base import Connection
+from orchestra.wire.transports.registry import transport_for
 
 M = TypeVar("M", bound=Message)
 

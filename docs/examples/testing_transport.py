@@ -3,8 +3,8 @@
 import asyncio
 
 from orchestra.testing import check_transport
-from orchestra.transport.memory import MemoryConnection, MemoryTransport
-from orchestra.transport.registry import SCHEMES
+from orchestra.wire.transports.memory import MemoryConnection, MemoryTransport
+from orchestra.wire.transports.registry import SCHEMES
 
 
 class CountingTransport(MemoryTransport):

@@ -15,7 +15,7 @@ from orchestra.flags import FlagParser
 from orchestra.guest import Guest, Look, joined
 from orchestra.run import run_loop
 from orchestra.run_directory import RunDirectory
-from orchestra.transport.tls import TLS_DIR_VARIABLE
+from orchestra.wire.transports.tls import TLS_DIR_VARIABLE
 
 PIPED_COLUMNS = 160
 """How wide the lines may be where no terminal limits them."""

@@ -10,7 +10,6 @@ from typing import Any, Self
 from rich.filesize import decimal
 
 from orchestra import log
-from orchestra.arena import CAPACITY, MIB_VARIABLE, MOST_MIB, capacity_wanted
 from orchestra.clock import RealClock
 from orchestra.commands.endings import ABORTED, FAILED, failures_in_one_line
 from orchestra.errors import UsageError
@@ -20,9 +19,10 @@ from orchestra.launch.local import Launch
 from orchestra.run import Outcome, run_in_one_process, run_in_processes, run_loop, seldom_collected
 from orchestra.run_directory import RunDirectory
 from orchestra.trace.settings import TraceSettings
-from orchestra.transport.memory import MemoryTransport
-from orchestra.transport.registry import transport_for
-from orchestra.transport.tls import TLS_DIR_VARIABLE
+from orchestra.wire.arena import CAPACITY, MIB_VARIABLE, MOST_MIB, capacity_wanted
+from orchestra.wire.transports.memory import MemoryTransport
+from orchestra.wire.transports.registry import transport_for
+from orchestra.wire.transports.tls import TLS_DIR_VARIABLE
 
 _HELP = """Run an experiment: a Python file with a function `experiment` that returns a topology.
 

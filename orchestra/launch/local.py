@@ -18,7 +18,7 @@ from orchestra.clock import Clock
 from orchestra.errors import UsageError
 from orchestra.node import Node
 from orchestra.trace.settings import NO_TRACE, TraceSettings
-from orchestra.transport.registry import transport_for
+from orchestra.wire.transports.registry import transport_for
 
 SECRET_VARIABLE = "ORCHESTRA_SECRET"  # noqa: S105 (the variable's name, not a secret)
 """Where a launched process finds the run's secret, as hexadecimal digits. Never on a command line."""

@@ -15,9 +15,9 @@ from orchestra.actors.codec import Buffer
 from orchestra.errors import NobodyListens, Unreachable, UsageError
 from orchestra.simulation.dice import Dice
 from orchestra.simulation.loop import SimulatedLoop, Strand
-from orchestra.transport.base import Accept, Listener
-from orchestra.transport.endpoint import Endpoint
-from orchestra.transport.registry import SCHEMES
+from orchestra.wire.transports.base import Accept, Listener
+from orchestra.wire.transports.endpoint import Endpoint
+from orchestra.wire.transports.registry import SCHEMES
 
 PREFIX = "sim://"
 LATENCY_S = (50e-6, 20e-3)

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestra import arena
 from orchestra.actors.message import is_frozen
-from orchestra.arena import PAGE, Arena, ArenaView, Blocks, NotShared, capacity_wanted, checked
 from orchestra.errors import UsageError
+from orchestra.wire import arena
+from orchestra.wire.arena import PAGE, Arena, ArenaView, Blocks, NotShared, capacity_wanted, checked
 
 NAME = bytes(range(16))
 CAPACITY = 64 * PAGE

@@ -14,11 +14,11 @@ from orchestra import Message, Node, UsageError
 from orchestra.actors.deliveries import Deliveries
 from orchestra.actors.flows import LONGEST, Flows, others_like
 from orchestra.errors import DecodeError
-from orchestra.handshake import LONGEST_ID, LONGEST_NODE, Hello
 from orchestra.log import get
 from orchestra.refusals import INTERVAL_S, SAID, Refusals
 from orchestra.testing import Probe, settle
-from orchestra.transport.registry import transport_for
+from orchestra.wire.handshake import LONGEST_ID, LONGEST_NODE, Hello
+from orchestra.wire.transports.registry import transport_for
 
 Run = Callable[..., Any]
 

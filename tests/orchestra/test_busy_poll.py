@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 
 from orchestra import Actor, Node, Request, on
-from orchestra.busy_poll import LIMIT_S, BusyPoll
+from orchestra.wire.busy_poll import LIMIT_S, BusyPoll
 
 Run = Callable[..., Any]
 
@@ -22,7 +22,7 @@ class Turns:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
         self.due: list[Callable[[], None]] = []
-        monkeypatch.setattr("orchestra.busy_poll.perf_counter", lambda: self.now)
+        monkeypatch.setattr("orchestra.wire.busy_poll.perf_counter", lambda: self.now)
 
     def call_soon(self, call: Callable[[], None]) -> None:
         self.due.append(call)

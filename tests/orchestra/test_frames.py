@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from orchestra.actors.codec import Encoder, decode
 from orchestra.actors.message import frozen_copy
 from orchestra.errors import FrameError
-from orchestra.transport.frames import (
+from orchestra.wire.frames import (
     CHUNK,
     PREFIX,
     Frame,
@@ -185,7 +185,7 @@ def test_nothing_is_allocated_for_what_a_peer_only_claims_beyond_the_limits(monk
     def allocate(*_: object) -> None:
         raise AssertionError("allocated before the limit was checked")
 
-    monkeypatch.setattr("orchestra.transport.frames.np.empty", allocate)
+    monkeypatch.setattr("orchestra.wire.frames.np.empty", allocate)
 
     assert "1,099,511,627,776 bytes" in refusal(struct.pack("<2sBBIQ", b"OR", 3, 3, 0, 1 << 40))
     assert "bytes; at most 256 are allowed" in refusal(frame_prefix(Kind.MESSAGE, 257, 0), Limits(256, 0))

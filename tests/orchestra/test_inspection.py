@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from orchestra.cli import main
-from orchestra.transport.tls import TLS_DIR_VARIABLE
+from orchestra.wire.transports.tls import TLS_DIR_VARIABLE
 
 PATIENCE_S = 30.0
 EXPERIMENT = '''

@@ -31,7 +31,6 @@ from orchestra import (
     Request,
     TerminatedMsg,
     Unreachable,
-    handshake,
     peers,
 )
 from orchestra.actors import codec
@@ -39,10 +38,11 @@ from orchestra.actors.system_messages import StopMsg
 from orchestra.errors import FrameError
 from orchestra.run import run_loop
 from orchestra.testing import Probe
-from orchestra.transport import tls
-from orchestra.transport.base import Connection
-from orchestra.transport.frames import Frame, Kind, Limits, frame_bytes
-from orchestra.transport.registry import transport_for
+from orchestra.wire import handshake
+from orchestra.wire.frames import Frame, Kind, Limits, frame_bytes
+from orchestra.wire.transports import tls
+from orchestra.wire.transports.base import Connection
+from orchestra.wire.transports.registry import transport_for
 
 Run = Callable[..., Any]
 AddressOf = Callable[[str], str]
@@ -111,7 +111,7 @@ def test_refs_in_messages_and_answers_live_on_the_other_side(run: Run, address_o
 def test_replaced_messages_give_their_credit_back(
     run: Run, address_of: AddressOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestra.credit.WINDOW", 4)
+    monkeypatch.setattr("orchestra.wire.flow_control.WINDOW", 4)
 
     async def main() -> None:
         async with pair(address_of) as (root, leaf):
@@ -130,7 +130,7 @@ def test_replaced_messages_give_their_credit_back(
 
 @pytest.fixture
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestra.credit.WINDOW", 4)
+    monkeypatch.setattr("orchestra.wire.flow_control.WINDOW", 4)
 
 
 @pytest.mark.usefixtures("narrow")
@@ -396,7 +396,7 @@ def test_nothing_is_decoded_before_the_proof(meet: Root, monkeypatch: pytest.Mon
 
 
 def test_a_peer_that_does_not_prove_itself_in_time_is_let_go(meet: Root, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestra.handshake.PROOF_SECONDS", 0.02)
+    monkeypatch.setattr("orchestra.wire.handshake.PROOF_SECONDS", 0.02)
 
     async def conversation(root: Node, peer: Impostor) -> None:
         await peer.closed()

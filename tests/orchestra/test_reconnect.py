@@ -308,8 +308,8 @@ def test_a_peer_that_does_not_come_back_in_time_is_dead_though_somebody_listens(
 def test_while_there_is_no_connection_senders_wait_when_too_much_is_kept(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestra.session.KEEP", 10)
-    monkeypatch.setattr("orchestra.session.ACKNOWLEDGE", 1)
+    monkeypatch.setattr("orchestra.wire.session.KEEP", 10)
+    monkeypatch.setattr("orchestra.wire.session.ACKNOWLEDGE", 1)
 
     async def main() -> None:
         async with through() as it:
@@ -386,7 +386,7 @@ def test_two_hundred_connections_hold(run: Run, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("orchestra.peers.HEARTBEAT_S", 0.1)
     # All of them share one loop, here: no peer is late because of anything that it did.
     monkeypatch.setattr("orchestra.peers.MAX_UNPROVEN", 200)
-    monkeypatch.setattr("orchestra.handshake.PROOF_SECONDS", 60.0)
+    monkeypatch.setattr("orchestra.wire.handshake.PROOF_SECONDS", 60.0)
     monkeypatch.setattr("orchestra.peers.SILENT_BEATS", 600)
     told: list[int] = []
 

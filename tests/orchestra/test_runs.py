@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from orchestra import Axes, Message, Node, Request
 from orchestra.actors.message import REGISTRY
 from orchestra.errors import DecodeError, FrameError, WireError
-from orchestra.outbound import ROUTES, Outbound
-from orchestra.session import Session
 from orchestra.testing import Probe
-from orchestra.transport.frames import Kind, Limits
+from orchestra.wire.frames import Kind, Limits
+from orchestra.wire.sender import ROUTES, Outbound
+from orchestra.wire.session import Session
 
 Run = Callable[..., Any]
 AddressOf = Callable[[str], str]
@@ -166,7 +166,7 @@ def test_asks_in_company_travel_together_and_so_do_their_answers(
 def test_a_sender_waits_for_credit_and_everything_arrives_in_order(
     run: Run, address_of: AddressOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestra.credit.WINDOW", 7)
+    monkeypatch.setattr("orchestra.wire.flow_control.WINDOW", 7)
 
     async def main() -> None:
         async with pair(address_of) as (root, leaf):
@@ -183,7 +183,7 @@ def test_a_sender_waits_for_credit_and_everything_arrives_in_order(
 
 
 def test_all_credit_of_long_runs_comes_back(run: Run, address_of: AddressOf, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestra.inbound.CREDITED", 16)
+    monkeypatch.setattr("orchestra.wire.receiver.CREDITED", 16)
 
     async def main() -> None:
         async with pair(address_of) as (root, leaf):
@@ -203,8 +203,8 @@ def test_all_credit_of_long_runs_comes_back(run: Run, address_of: AddressOf, mon
 def test_more_routes_than_there_are_numbers_lead_where_they_should(
     run: Run, address_of: AddressOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestra.outbound.ROUTES", 3)
-    monkeypatch.setattr("orchestra.inbound.ROUTES", 3)
+    monkeypatch.setattr("orchestra.wire.sender.ROUTES", 3)
+    monkeypatch.setattr("orchestra.wire.receiver.ROUTES", 3)
     rng = random.Random(1)
 
     async def main() -> None:

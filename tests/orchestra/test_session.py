@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestra import session
 from orchestra.errors import FrameError
-from orchestra.session import Session
+from orchestra.wire import session
+from orchestra.wire.session import Session
 
 
 class Side:

@@ -22,17 +22,18 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from structlog.testing import capture_logs
 
-from orchestra import Actor, Axes, Message, Node, Ref, Request, on, sharing
+from orchestra import Actor, Axes, Message, Node, Ref, Request, on
 from orchestra.actors.message import is_frozen
 from orchestra.actors.system_messages import LinkStatistics, StopNodeMsg
-from orchestra.arena import PAGE, Arena, NotShared
 from orchestra.errors import FrameError
-from orchestra.link import Link
 from orchestra.run import run_loop
-from orchestra.sharing import LEAST, PLACE
 from orchestra.testing import Probe
-from orchestra.transport import tls
-from orchestra.transport.frames import Frame, Kind, frame_prefix
+from orchestra.wire import shared_memory
+from orchestra.wire.arena import PAGE, Arena, NotShared
+from orchestra.wire.frames import Frame, Kind, frame_prefix
+from orchestra.wire.link import Link
+from orchestra.wire.shared_memory import LEAST, PLACE
+from orchestra.wire.transports import tls
 
 Run = Callable[..., Any]
 AddressOf = Callable[[str], str]
@@ -282,7 +283,7 @@ def test_who_tells_much_lets_others_have_their_turn(run: Run, address_of: Addres
 
             counting = asyncio.create_task(count())
             for n in range(16):
-                await there.tell(filled(n, sharing.TURN // 2))
+                await there.tell(filled(n, shared_memory.TURN // 2))
             assert turns >= 8
             counting.cancel()
 
@@ -370,7 +371,7 @@ def test_what_a_peer_says_for_its_reason_is_cut_off(
     def refuses(*_: object) -> None:
         raise NotShared("no " * 100_000)
 
-    monkeypatch.setattr(sharing, "ArenaView", refuses)
+    monkeypatch.setattr(shared_memory, "ArenaView", refuses)
 
     async def main() -> None:
         async with pair(address_of("tcp")) as (root, leaf):
@@ -379,7 +380,7 @@ def test_what_a_peer_says_for_its_reason_is_cut_off(
             for n in range(3):
                 await there.tell(filled(n, LEAST))
             assert await there.ask(CountMsg()) == 3
-            assert memory(leaf).memory == ("no " * 100)[: sharing.REFUSAL]
+            assert memory(leaf).memory == ("no " * 100)[: shared_memory.REFUSAL]
 
     run(main())
 

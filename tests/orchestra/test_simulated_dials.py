@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from orchestra import Actor, Message, Node, Ref, Unreachable, on
-from orchestra.dial import Dial
 from orchestra.simulation import Simulation, each_seed, failing_seed
+from orchestra.wire.dial import Dial
 
 NAMES = ("a", "b", "c", "d")
 

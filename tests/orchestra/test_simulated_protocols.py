@@ -22,11 +22,11 @@ from orchestra import (
     on,
 )
 from orchestra.actors.codec import Buffer
-from orchestra.link import Link
-from orchestra.session import Session
 from orchestra.simulation import Process, Simulation, each_seed, failing_seed
 from orchestra.testing import Probe
 from orchestra.watches import Watches
+from orchestra.wire.link import Link
+from orchestra.wire.session import Session
 
 
 class CountedMsg(Message):
@@ -458,7 +458,7 @@ def _depth(process: Process, address: str) -> int:
 def test_one_that_is_stuck_holds_up_nobody_else_and_what_waits_for_it_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("orchestra.credit.WINDOW", CREDIT)
+    monkeypatch.setattr("orchestra.wire.flow_control.WINDOW", CREDIT)
     each_seed(one_that_is_stuck, 100)
     each_seed(what_a_stuck_one_has_asked_for, 50)
 
@@ -488,7 +488,7 @@ def test_a_session_that_resends_wrongly_is_found(broken: Any, monkeypatch: pytes
 
 
 def test_a_link_that_forgets_a_credit_now_and_then_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestra.credit.WINDOW", CREDIT)
+    monkeypatch.setattr("orchestra.wire.flow_control.WINDOW", CREDIT)
     consumed = Link.consumed
 
     def forgetful(self: Link, recipient: str, nbytes: int) -> None:

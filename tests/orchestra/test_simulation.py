@@ -21,7 +21,7 @@ from orchestra.simulation import (
 )
 from orchestra.simulation.network import SimulatedConnection
 from orchestra.testing import Probe, check_transport
-from orchestra.transport.registry import transport_for
+from orchestra.wire.transports.registry import transport_for
 
 
 class NoteMsg(Message):

@@ -12,9 +12,9 @@ from orchestra import Message, Node, Request, UsageError
 from orchestra.cli import main as command
 from orchestra.errors import HandshakeError, Unreachable
 from orchestra.testing import Probe, check_transport
-from orchestra.transport import tls
-from orchestra.transport.registry import transport_for
-from orchestra.transport.stream import StreamConnection
+from orchestra.wire.transports import tls
+from orchestra.wire.transports.registry import transport_for
+from orchestra.wire.transports.stream import StreamConnection
 
 Run = Callable[..., Any]
 ADDRESS = "tls://127.0.0.1:0"
@@ -126,8 +126,8 @@ def test_only_so_many_handshakes_are_under_way_and_members_come_in_when_there_is
     run: Run, monkeypatch: pytest.MonkeyPatch, said: bytes
 ) -> None:
     limit = 8
-    monkeypatch.setattr("orchestra.transport.tls.MAX_HANDSHAKES", limit)
-    monkeypatch.setattr("orchestra.transport.tls.HANDSHAKE_S", 600.0)  # nobody is let go because of the time
+    monkeypatch.setattr("orchestra.wire.transports.tls.MAX_HANDSHAKES", limit)
+    monkeypatch.setattr("orchestra.wire.transports.tls.HANDSHAKE_S", 600.0)  # nobody is let go because of the time
 
     async def main() -> None:
         async with Node("root", listen=ADDRESS).running() as root:

@@ -12,10 +12,10 @@ import pytest
 
 from orchestra import Unreachable, UsageError
 from orchestra.testing import check_transport
-from orchestra.transport.base import Transport
-from orchestra.transport.memory import MemoryTransport
-from orchestra.transport.registry import transport_for
-from orchestra.transport.stream import TcpTransport, UnixTransport
+from orchestra.wire.transports.base import Transport
+from orchestra.wire.transports.memory import MemoryTransport
+from orchestra.wire.transports.registry import transport_for
+from orchestra.wire.transports.stream import TcpTransport, UnixTransport
 
 Run = Callable[..., Any]
 

@@ -25,9 +25,9 @@ from orchestra import Actor, Axes, Message, Node, Ref, Request, TerminatedMsg, U
 from orchestra.actors.message import REGISTRY, Lane
 from orchestra.errors import HandshakeError
 from orchestra.testing import Probe, settle
-from orchestra.transport.base import Connection
-from orchestra.transport.frames import Frame, Kind, Limits, frame_bytes, frame_prefix
-from orchestra.transport.registry import transport_for
+from orchestra.wire.frames import Frame, Kind, Limits, frame_bytes, frame_prefix
+from orchestra.wire.transports.base import Connection
+from orchestra.wire.transports.registry import transport_for
 
 Run = Callable[..., Any]
 Logs = list[dict[str, Any]]
@@ -258,7 +258,7 @@ def test_thousands_of_messages_of_all_sizes_keep_their_order(run: Run, addresses
 def test_who_does_not_read_holds_up_nobody_else_and_gets_no_more_than_the_window(
     run: Run, addresses: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestra.credit.WINDOW", 8)
+    monkeypatch.setattr("orchestra.wire.flow_control.WINDOW", 8)
 
     async def main() -> None:
         async with two_nodes(addresses) as (here, there):
@@ -291,7 +291,7 @@ def test_who_does_not_read_holds_up_nobody_else_and_gets_no_more_than_the_window
 
 
 def test_the_window_counts_bytes_too(run: Run, addresses: Callable[[], str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestra.credit.WINDOW_BYTES", 2500)
+    monkeypatch.setattr("orchestra.wire.flow_control.WINDOW_BYTES", 2500)
 
     async def main() -> None:
         async with two_nodes(addresses) as (here, there):
@@ -319,7 +319,7 @@ def test_the_window_counts_bytes_too(run: Run, addresses: Callable[[], str], mon
 def test_who_sends_more_than_it_has_credit_for_is_cut_off(
     run: Run, addresses: Callable[[], str], monkeypatch: pytest.MonkeyPatch, logs: Logs
 ) -> None:
-    monkeypatch.setattr("orchestra.credit.WINDOW", 4)
+    monkeypatch.setattr("orchestra.wire.flow_control.WINDOW", 4)
 
     async def main() -> None:
         async with one_node(addresses) as here:
@@ -341,8 +341,8 @@ def test_who_sends_more_than_it_has_credit_for_is_cut_off(
 def test_a_stuck_actor_delays_nobody_nor_the_heartbeat_and_memory_stays_bounded(
     run: Run, addresses: Callable[[], str], monkeypatch: pytest.MonkeyPatch, logs: Logs
 ) -> None:
-    monkeypatch.setattr("orchestra.credit.WINDOW_BYTES", 1 << 20)
-    monkeypatch.setattr("orchestra.session.KEEP_BYTES", 4 << 20)
+    monkeypatch.setattr("orchestra.wire.flow_control.WINDOW_BYTES", 1 << 20)
+    monkeypatch.setattr("orchestra.wire.session.KEEP_BYTES", 4 << 20)
     monkeypatch.setattr("orchestra.peers.HEARTBEAT_S", 0.005)
     picture = PictureMsg(pixels=freeze(np.zeros(64 << 10, np.uint8)))
 
@@ -386,7 +386,7 @@ def _statistics() -> Request[Any]:
 def test_system_messages_to_nobody_give_no_credit_that_was_never_taken(
     run: Run, addresses: Callable[[], str], monkeypatch: pytest.MonkeyPatch, logs: Logs
 ) -> None:
-    monkeypatch.setattr("orchestra.credit.WINDOW", 4)
+    monkeypatch.setattr("orchestra.wire.flow_control.WINDOW", 4)
 
     async def main() -> None:
         async with two_nodes(addresses) as (here, there):
@@ -680,7 +680,7 @@ def test_a_silent_peer_is_cut_off(
     async def main() -> None:
         async with one_node(addresses) as here:
             with monkeypatch.context() as patch:
-                patch.setattr("orchestra.handshake.PROOF_SECONDS", 0.05)
+                patch.setattr("orchestra.wire.handshake.PROOF_SECONDS", 0.05)
                 silent = [await Stranger.dial(here.listening) for _ in range(3)]
                 half = await Stranger.dial(here.listening)
                 half.send(Kind.HANDSHAKE, half.nonce)
@@ -698,7 +698,7 @@ def test_a_silent_peer_is_cut_off(
 def test_a_node_that_stood_still_itself_does_not_hold_that_against_who_joins(
     run: Run, addresses: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestra.handshake.PROOF_SECONDS", 0.5)
+    monkeypatch.setattr("orchestra.wire.handshake.PROOF_SECONDS", 0.5)
 
     async def main() -> None:
         async with one_node(addresses) as here:

@@ -23,13 +23,13 @@ import msgpack
 
 from orchestra.actors.codec import Buffer
 from orchestra.actors.message import AnyArray
-from orchestra.arena import NAME_BYTES, PAGE, Arena, ArenaView, NotShared
 from orchestra.errors import FrameError
-from orchestra.transport.frames import PREFIX, Frame, Kind, frame_bytes
+from orchestra.wire.arena import NAME_BYTES, PAGE, Arena, ArenaView, NotShared
+from orchestra.wire.frames import PREFIX, Frame, Kind, frame_bytes
 
 if TYPE_CHECKING:
-    from orchestra.link import Link
     from orchestra.node import Node
+    from orchestra.wire.link import Link
 
 LEAST = 64 << 10
 """Bytes of a frame whose payload is worth a block: below, what is said about the block takes longer than to send it."""

@@ -10,9 +10,9 @@ from typing import Any, cast
 
 from orchestra.actors.codec import Buffer
 from orchestra.errors import HandshakeError, NobodyListens, Unreachable, UsageError
-from orchestra.transport.base import Accept, Listener
-from orchestra.transport.endpoint import Endpoint
-from orchestra.transport.frames import Outbox
+from orchestra.wire.frames import Outbox
+from orchestra.wire.transports.base import Accept, Listener
+from orchestra.wire.transports.endpoint import Endpoint
 
 LOCAL_SEND_BYTES = 512 << 10
 """What the system may hold of what is sent to a peer on this very host. Left to itself it takes several MiB, which then

@@ -23,12 +23,12 @@ import msgpack
 from orchestra.actors import codec
 from orchestra.actors.message import REGISTRY, Message
 from orchestra.errors import DecodeError, HandshakeError, OrchestraError, Unreachable, WireError
-from orchestra.transport.base import Connection
-from orchestra.transport.frames import Frame, Kind, frame_bytes
+from orchestra.wire.frames import Frame, Kind, frame_bytes
+from orchestra.wire.transports.base import Connection
 
 if TYPE_CHECKING:
-    from orchestra.link import Link
     from orchestra.node import Node
+    from orchestra.wire.link import Link
 
 NONCE = 32
 PROOF_SECONDS = 5.0

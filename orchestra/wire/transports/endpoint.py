@@ -3,8 +3,8 @@
 from collections import deque
 
 from orchestra.errors import WireError
-from orchestra.transport.base import Receiver
-from orchestra.transport.frames import UNPROVEN, Frame, FrameReader, Limits
+from orchestra.wire.frames import UNPROVEN, Frame, FrameReader, Limits
+from orchestra.wire.transports.base import Receiver
 
 
 class Endpoint:

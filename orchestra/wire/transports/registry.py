@@ -1,10 +1,10 @@
 """Which transport an address means, by its scheme."""
 
 from orchestra.errors import UsageError
-from orchestra.transport.base import Transport
-from orchestra.transport.memory import MemoryTransport
-from orchestra.transport.stream import TcpTransport, UnixTransport
-from orchestra.transport.tls import TlsTransport
+from orchestra.wire.transports.base import Transport
+from orchestra.wire.transports.memory import MemoryTransport
+from orchestra.wire.transports.stream import TcpTransport, UnixTransport
+from orchestra.wire.transports.tls import TlsTransport
 
 SCHEMES: dict[str, type[Transport]] = {
     "memory": MemoryTransport,

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 from orchestra.actors import codec
 from orchestra.actors.codec import Buffer
 from orchestra.actors.message import REGISTRY, Lane, Message
-from orchestra.credit import Window
 from orchestra.errors import FrameError, MailboxFull, Unreachable
-from orchestra.transport.frames import Kind, frame_prefix
+from orchestra.wire.flow_control import Window
+from orchestra.wire.frames import Kind, frame_prefix
 
 if TYPE_CHECKING:
-    from orchestra.link import Link
+    from orchestra.wire.link import Link
 
 ROUTES = 4096
 """Routes that have a number at a time; the oldest gives its number to the next one."""

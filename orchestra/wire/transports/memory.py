@@ -4,8 +4,8 @@ import asyncio
 
 from orchestra.actors.codec import Buffer
 from orchestra.errors import NobodyListens, UsageError
-from orchestra.transport.base import Accept, Listener
-from orchestra.transport.endpoint import Endpoint
+from orchestra.wire.transports.base import Accept, Listener
+from orchestra.wire.transports.endpoint import Endpoint
 
 _listening: dict[str, "_MemoryListener"] = {}
 

@@ -1,7 +1,7 @@
 """A link: the conversation of two nodes, in one session, over one connection after the other.
 
-`orchestra.handshake` makes the connections, `orchestra.session` remembers what the peer may lack, `orchestra.outbound`
-makes frames of messages and `orchestra.inbound` messages of frames.
+`orchestra.wire.handshake` makes the connections, `orchestra.wire.session` remembers what the peer may lack, `orchestra.wire.sender`
+makes frames of messages and `orchestra.wire.receiver` messages of frames.
 """
 
 import asyncio
@@ -14,16 +14,16 @@ from orchestra import errors
 from orchestra.actors.codec import Buffer
 from orchestra.actors.message import REGISTRY, Message
 from orchestra.actors.system_messages import LinkStatistics
-from orchestra.busy_poll import BusyPoll
-from orchestra.credit import Room
 from orchestra.errors import FrameError, HandshakeError, Unreachable, WireError
-from orchestra.handshake import REFUSAL, Hello
-from orchestra.inbound import Inbound
-from orchestra.outbound import Outbound
-from orchestra.session import Session
-from orchestra.sharing import Sharing
-from orchestra.transport.base import Connection
-from orchestra.transport.frames import PREFIX, Frame, Kind, frame_bytes
+from orchestra.wire.busy_poll import BusyPoll
+from orchestra.wire.flow_control import Room
+from orchestra.wire.frames import PREFIX, Frame, Kind, frame_bytes
+from orchestra.wire.handshake import REFUSAL, Hello
+from orchestra.wire.receiver import Inbound
+from orchestra.wire.sender import Outbound
+from orchestra.wire.session import Session
+from orchestra.wire.shared_memory import Sharing
+from orchestra.wire.transports.base import Connection
 
 if TYPE_CHECKING:
     from orchestra.node import Node

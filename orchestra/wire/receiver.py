@@ -8,14 +8,14 @@ from orchestra.actors import codec
 from orchestra.actors.envelope import Envelope
 from orchestra.actors.mailbox import Told
 from orchestra.actors.message import REGISTRY, AnyArray, Lane, Message
-from orchestra.credit import Room
 from orchestra.errors import DecodeError, FrameError
-from orchestra.outbound import ANSWERS, ROUTES, Extras
-from orchestra.transport.frames import PREFIX, Frame, Kind
+from orchestra.wire.flow_control import Room
+from orchestra.wire.frames import PREFIX, Frame, Kind
+from orchestra.wire.sender import ANSWERS, ROUTES, Extras
 
 if TYPE_CHECKING:
-    from orchestra.link import Link
     from orchestra.node import Node
+    from orchestra.wire.link import Link
 
 CREDITED = 256
 """Messages of a run after which the credit for them goes back, at the latest."""

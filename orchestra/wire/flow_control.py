@@ -14,7 +14,7 @@ from orchestra.actors.codec import Buffer
 from orchestra.errors import FrameError
 
 if TYPE_CHECKING:
-    from orchestra.outbound import Route
+    from orchestra.wire.sender import Route
 
 WINDOW = 4096
 WINDOW_BYTES = 64 << 20

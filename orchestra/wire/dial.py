@@ -3,7 +3,7 @@
 import asyncio
 
 from orchestra.errors import Unreachable
-from orchestra.handshake import Handshake
+from orchestra.wire.handshake import Handshake
 
 
 class Dial:

@@ -16,8 +16,8 @@ from typing import Any
 
 from orchestra import log
 from orchestra.errors import UsageError
-from orchestra.transport.base import Accept
-from orchestra.transport.stream import StreamConnection, TcpTransport
+from orchestra.wire.transports.base import Accept
+from orchestra.wire.transports.stream import StreamConnection, TcpTransport
 
 TLS_DIR_VARIABLE = "ORCHESTRA_TLS_DIR"
 """Names the folder with `ca.pem`, `cert.pem` and `key.pem`; what a run launches inherits it."""

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from orchestra.actors.codec import Buffer
-from orchestra.transport.frames import Frame, Limits
+from orchestra.wire.frames import Frame, Limits
 
 
 class Receiver(Protocol):

@@ -1,0 +1,1 @@
+"""Connections between nodes: frames, sessions, flow control, links and transports."""
