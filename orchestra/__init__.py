@@ -37,7 +37,7 @@ from orchestra.errors import (
     UsageError,
     WireError,
 )
-from orchestra.node import Node
+from orchestra.nodes.node import Node
 from orchestra.replay.replay import Replay
 from orchestra.run_directory import RunDirectory
 from orchestra.topology import Topology

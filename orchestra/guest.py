@@ -11,7 +11,7 @@ from orchestra.actors.envelope import GUEST
 from orchestra.actors.system_messages import SYSTEM, NodeStatistics, StatisticsMsg
 from orchestra.door import Door
 from orchestra.errors import OrchestraError, Unreachable
-from orchestra.node import Node
+from orchestra.nodes.node import Node
 
 ANSWER_S = 2.0
 """A node that does not answer within this is shown as one that does not."""

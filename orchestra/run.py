@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, TypeVar
 
-from orchestra import door, dump, log
+from orchestra import door, log
 from orchestra.actors.cell import Cell
 from orchestra.actors.restarts import STOPPED
 from orchestra.actors.system_messages import (
@@ -28,7 +28,8 @@ from orchestra.actors.system_messages import (
 from orchestra.clock import RealClock
 from orchestra.errors import OrchestraError, UsageError
 from orchestra.launch.local import Launch, LocalLauncher
-from orchestra.node import Node
+from orchestra.nodes import stacks
+from orchestra.nodes.node import Node
 from orchestra.run_directory import RunDirectory, without_secrets, write_json
 from orchestra.topology import Topology
 from orchestra.trace.recorder import Recorder
@@ -112,7 +113,7 @@ async def run_in_one_process(topology: Topology, run: RunDirectory, launch: Laun
     root_address = f"{scope}-{topology.root.name}"
     async with AsyncExitStack() as stack:
         nodes: list[Node] = []
-        stack.enter_context(dump.on_request(nodes, then=lambda: None))
+        stack.enter_context(stacks.on_request(nodes, then=lambda: None))
         stack.enter_context(_recorded_on_request(nodes))
         main: Cell | None = None
         for planned in topology.nodes.values():
@@ -161,7 +162,7 @@ async def run_in_processes(topology: Topology, run: RunDirectory, launch: Launch
         keeping = asyncio.create_task(launcher.run())
         try:
             with (
-                dump.on_request([node], then=lambda: launcher.signal(signal.SIGUSR1)),
+                stacks.on_request([node], then=lambda: launcher.signal(signal.SIGUSR1)),
                 _recorded_on_request([node], then=lambda: launcher.signal(signal.SIGUSR2)),
                 door.opened(run, door.Door(node.listening, node.secret, os.getpid(), tls.folder_of(node.listening))),
             ):
@@ -192,7 +193,7 @@ async def run_node(topology: Topology, node: Node, join: str) -> str:
     root_lives = False
     try:
         # Heard from before there is a socket file that a sudden end would leave behind.
-        with _on_signals(terminate, signal.SIGTERM), dump.on_request([node]), _recorded_on_request([node]):
+        with _on_signals(terminate, signal.SIGTERM), stacks.on_request([node]), _recorded_on_request([node]):
             async with node.running():
                 _spawn_all(topology, node)
                 done, _ = await asyncio.wait({terminated, node.stop_requested}, return_when=asyncio.FIRST_COMPLETED)

@@ -26,7 +26,7 @@ from orchestra.actors.message import Message
 from orchestra.actors.ref import Ref
 from orchestra.actors.supervision import Stop, Supervision
 from orchestra.errors import FrameError, Unreachable, UsageError
-from orchestra.node import Node
+from orchestra.nodes.node import Node
 from orchestra.wire.frames import Frame, Kind, Limits, frame_bytes, frame_prefix
 from orchestra.wire.transports.base import Connection
 from orchestra.wire.transports.registry import transport_for

@@ -16,7 +16,7 @@ from orchestra.clock import Handle
 from orchestra.errors import ActorStopped, AskCycle, AskFailed, Unreachable
 
 if TYPE_CHECKING:
-    from orchestra.node import Node
+    from orchestra.nodes.node import Node
 
 PATIENCE_S = 1.0
 """How often the asks that wait are looked through. One that has waited since the last time sends a probe."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 
-from orchestra import log, spawning
+from orchestra import log
 from orchestra.actors.actor import Actor, making
 from orchestra.actors.contract import contract_of
 from orchestra.actors.deliveries import Deliveries
@@ -33,10 +33,11 @@ from orchestra.actors.system_messages import (
 from orchestra.actors.waits import Wait
 from orchestra.clock import Clock, Handle
 from orchestra.errors import ActorFailed, ActorStopped, NotUnderstood
+from orchestra.nodes import spawning
 from orchestra.trace.cell_recorder import CellRecorder
 
 if TYPE_CHECKING:
-    from orchestra.node import Node
+    from orchestra.nodes.node import Node
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from orchestra.actors.message import FLAT, Lane, Message, isolated, size_of
 from orchestra.errors import ActorStopped, MailboxFull, NotUnderstood
 
 if TYPE_CHECKING:
-    from orchestra.node import Node
+    from orchestra.nodes.node import Node
 
 
 class Entrance:

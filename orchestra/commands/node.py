@@ -9,7 +9,7 @@ from orchestra.errors import UsageError
 from orchestra.experiment import build, load_experiment
 from orchestra.flags import FlagParser, Flags
 from orchestra.launch.local import SECRET_VARIABLE, Launch
-from orchestra.node import Node
+from orchestra.nodes.node import Node
 from orchestra.run import recorder_of, run_loop, run_node, seldom_collected
 from orchestra.run_directory import RunDirectory
 from orchestra.trace.settings import TraceSettings

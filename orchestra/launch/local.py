@@ -16,7 +16,7 @@ from orchestra.actors.supervision import Restart
 from orchestra.actors.system_messages import ProcessStatistics
 from orchestra.clock import Clock
 from orchestra.errors import UsageError
-from orchestra.node import Node
+from orchestra.nodes.node import Node
 from orchestra.trace.settings import NO_TRACE, TraceSettings
 from orchestra.wire.transports.registry import transport_for
 

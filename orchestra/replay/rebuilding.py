@@ -11,7 +11,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from orchestra import spawning
 from orchestra.actors import codec
 from orchestra.actors.actor import Actor
 from orchestra.actors.envelope import node_of
@@ -20,6 +19,7 @@ from orchestra.actors.system_messages import SpawnMsg
 from orchestra.errors import CannotReplay, ExperimentChanged, UsageError, ValuesMissing
 from orchestra.experiment import build, load_experiment
 from orchestra.flags import Flags
+from orchestra.nodes import spawning
 from orchestra.replay.stage import Recipe
 from orchestra.topology import Topology
 from orchestra.trace.naming import MessageType

@@ -14,13 +14,14 @@ from typing import Any, NoReturn, TypeVar
 import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, WrappedLogger
 
-from orchestra import errors, spawning
+from orchestra import errors
 from orchestra.actors.actor import Actor
 from orchestra.actors.message import Message, Request
 from orchestra.actors.ref import Ref, speaking
 from orchestra.actors.seeding import generator_for
 from orchestra.clock import Clock, Handle
 from orchestra.errors import AskFailed
+from orchestra.nodes import spawning
 from orchestra.replay.activation import beginning_of, was_cut_off
 from orchestra.replay.difference import Difference, Lookup, fields_as_travelled, first_difference, renamed, travelled
 from orchestra.replay.loop import QuietLoop

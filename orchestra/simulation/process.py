@@ -10,7 +10,7 @@ from orchestra.actors.message import Message, Request
 from orchestra.actors.ref import Ref
 from orchestra.clock import Handle
 from orchestra.errors import OrchestraError, UsageError
-from orchestra.node import Node
+from orchestra.nodes.node import Node
 from orchestra.simulation.loop import SimulatedLoop, SimulatedThreads, Strand
 
 if TYPE_CHECKING:

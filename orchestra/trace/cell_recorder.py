@@ -78,7 +78,11 @@ class CellRecorder:
     @classmethod
     def of(cls, cell: "Cell", recorder: Recorder | None) -> Self | None:
         """Return what records `cell`, or None if it is left out, as the runtime's own actors are."""
-        if recorder is None or cell.kind.__module__ == "orchestra.node_actors" or not recorder.records(cell.address):
+        if (
+            recorder is None
+            or cell.kind.__module__ == "orchestra.nodes.node_actors"
+            or not recorder.records(cell.address)
+        ):
             return None
         return cls(recorder, cell)
 

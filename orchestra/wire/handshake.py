@@ -27,7 +27,7 @@ from orchestra.wire.frames import Frame, Kind, frame_bytes
 from orchestra.wire.transports.base import Connection
 
 if TYPE_CHECKING:
-    from orchestra.node import Node
+    from orchestra.nodes.node import Node
     from orchestra.wire.link import Link
 
 NONCE = 32

@@ -26,8 +26,8 @@ from orchestra.wire.shared_memory import Sharing
 from orchestra.wire.transports.base import Connection
 
 if TYPE_CHECKING:
-    from orchestra.node import Node
-    from orchestra.peers import Peers
+    from orchestra.nodes.node import Node
+    from orchestra.nodes.peers import Peers
 
 COUNT = struct.Struct("<Q")
 """What an acknowledgement holds: how many frames of the session came."""

@@ -14,7 +14,7 @@ from orchestra.wire.frames import PREFIX, Frame, Kind
 from orchestra.wire.sender import ANSWERS, ROUTES, Extras
 
 if TYPE_CHECKING:
-    from orchestra.node import Node
+    from orchestra.nodes.node import Node
     from orchestra.wire.link import Link
 
 CREDITED = 256

@@ -28,7 +28,7 @@ from orchestra.wire.arena import NAME_BYTES, PAGE, Arena, ArenaView, NotShared
 from orchestra.wire.frames import PREFIX, Frame, Kind, frame_bytes
 
 if TYPE_CHECKING:
-    from orchestra.node import Node
+    from orchestra.nodes.node import Node
     from orchestra.wire.link import Link
 
 LEAST = 64 << 10

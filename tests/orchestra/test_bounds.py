@@ -15,7 +15,7 @@ from orchestra.actors.deliveries import Deliveries
 from orchestra.actors.flows import LONGEST, Flows, others_like
 from orchestra.errors import DecodeError
 from orchestra.log import get
-from orchestra.refusals import INTERVAL_S, SAID, Refusals
+from orchestra.nodes.refusals import INTERVAL_S, SAID, Refusals
 from orchestra.testing import Probe, settle
 from orchestra.wire.handshake import LONGEST_ID, LONGEST_NODE, Hello
 from orchestra.wire.transports.registry import transport_for
@@ -95,7 +95,7 @@ def test_a_member_that_makes_up_senders_fills_no_table(
 def test_of_actors_that_are_gone_so_many_flows_are_told_apart(
     run: Run, address_of: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestra.node.PAST_FLOWS", 10)
+    monkeypatch.setattr("orchestra.nodes.node.PAST_FLOWS", 10)
 
     async def main() -> None:
         async with Node("root", listen=address_of("memory")).running() as root:
@@ -118,7 +118,7 @@ def test_of_actors_that_are_gone_so_many_flows_are_told_apart(
 def test_ended_sessions_are_forgotten_the_oldest_first_and_live_ones_go_on(
     run: Run, address_of: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestra.peers.ENDED", 3)
+    monkeypatch.setattr("orchestra.nodes.peers.ENDED", 3)
 
     async def main() -> None:
         async with (
@@ -214,8 +214,8 @@ def test_a_door_that_is_knocked_at_all_the_time_fills_no_log(run: Run, address_o
 
 
 def test_the_heart_sums_up_what_nobody_asks_for(run: Run, address_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestra.peers.HEARTBEAT_S", 0.01)
-    monkeypatch.setattr("orchestra.refusals.INTERVAL_S", 0.02)
+    monkeypatch.setattr("orchestra.nodes.peers.HEARTBEAT_S", 0.01)
+    monkeypatch.setattr("orchestra.nodes.refusals.INTERVAL_S", 0.02)
 
     async def main() -> None:
         async with Node("root", listen=address_of("memory")).running() as root:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from orchestra import Unreachable
-from orchestra.directory import Directory
+from orchestra.nodes.directory import Directory
 
 
 def test_a_registered_node_is_found_at_once(run: Callable[..., Any]) -> None:

@@ -31,11 +31,11 @@ from orchestra import (
     Request,
     TerminatedMsg,
     Unreachable,
-    peers,
 )
 from orchestra.actors import codec
 from orchestra.actors.system_messages import StopMsg
 from orchestra.errors import FrameError
+from orchestra.nodes import peers
 from orchestra.run import run_loop
 from orchestra.testing import Probe
 from orchestra.wire import handshake
@@ -225,9 +225,9 @@ def test_an_answer_of_another_type_than_asked_for_fails_the_ask(run: Run, addres
 def test_a_peer_that_is_silent_for_too_long_is_taken_for_dead(
     run: Run, address_of: AddressOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestra.peers.HEARTBEAT_S", 0.005)
-    monkeypatch.setattr("orchestra.peers.SILENT_BEATS", 2)
-    monkeypatch.setattr("orchestra.peers.ABSENT_BEATS", 2)
+    monkeypatch.setattr("orchestra.nodes.peers.HEARTBEAT_S", 0.005)
+    monkeypatch.setattr("orchestra.nodes.peers.SILENT_BEATS", 2)
+    monkeypatch.setattr("orchestra.nodes.peers.ABSENT_BEATS", 2)
 
     async def main() -> None:
         async with Node("root", listen=address_of("tcp"), secret=SECRET).running() as root:
@@ -244,9 +244,9 @@ def test_a_peer_that_is_silent_for_too_long_is_taken_for_dead(
 def test_a_peer_that_answers_pings_is_not_however_long_the_node_itself_was_busy(
     run: Run, address_of: AddressOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestra.peers.HEARTBEAT_S", 0.005)
-    monkeypatch.setattr("orchestra.peers.SILENT_BEATS", 2)
-    monkeypatch.setattr("orchestra.peers.ABSENT_BEATS", 2)
+    monkeypatch.setattr("orchestra.nodes.peers.HEARTBEAT_S", 0.005)
+    monkeypatch.setattr("orchestra.nodes.peers.SILENT_BEATS", 2)
+    monkeypatch.setattr("orchestra.nodes.peers.ABSENT_BEATS", 2)
 
     async def main() -> None:
         async with Node("root", listen=address_of("tcp"), secret=SECRET).running() as root:
@@ -414,7 +414,7 @@ def test_a_try_that_takes_as_long_as_one_may_is_over_before_its_peer_is_taken_fo
 
 
 def test_only_so_many_unproven_peers_are_let_in(meet: Root, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestra.peers.MAX_UNPROVEN", 3)
+    monkeypatch.setattr("orchestra.nodes.peers.MAX_UNPROVEN", 3)
 
     async def conversation(root: Node, peer: Impostor) -> None:
         await peer.join()  # proven: it does not count

@@ -22,9 +22,9 @@ from orchestra import (
     on,
 )
 from orchestra.actors.codec import Buffer
+from orchestra.nodes.watches import Watches
 from orchestra.simulation import Process, Simulation, each_seed, failing_seed
 from orchestra.testing import Probe
-from orchestra.watches import Watches
 from orchestra.wire.link import Link
 from orchestra.wire.session import Session
 

@@ -343,7 +343,7 @@ def test_a_stuck_actor_delays_nobody_nor_the_heartbeat_and_memory_stays_bounded(
 ) -> None:
     monkeypatch.setattr("orchestra.wire.flow_control.WINDOW_BYTES", 1 << 20)
     monkeypatch.setattr("orchestra.wire.session.KEEP_BYTES", 4 << 20)
-    monkeypatch.setattr("orchestra.peers.HEARTBEAT_S", 0.005)
+    monkeypatch.setattr("orchestra.nodes.peers.HEARTBEAT_S", 0.005)
     picture = PictureMsg(pixels=freeze(np.zeros(64 << 10, np.uint8)))
 
     async def main() -> None:

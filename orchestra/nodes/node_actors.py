@@ -18,7 +18,7 @@ from orchestra.actors.system_messages import (
 )
 
 if TYPE_CHECKING:
-    from orchestra.node import Node
+    from orchestra.nodes.node import Node
 
 
 class DirectoryActor(Actor[LookupMsg]):

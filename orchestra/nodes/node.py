@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import psutil
 
-from orchestra import log, spawning
+from orchestra import log
 from orchestra.actors.actor import Actor, actor_class
 from orchestra.actors.asks import Asks
 from orchestra.actors.cell import Cell
@@ -35,14 +35,15 @@ from orchestra.actors.system_messages import (
     TerminatedMsg,
     WatchMsg,
 )
-from orchestra.arrivals import Arrivals
 from orchestra.clock import Clock, RealClock
-from orchestra.dead_letters import DeadLetters
-from orchestra.directory import Directory
 from orchestra.errors import ActorFailed, Unreachable, UsageError
-from orchestra.node_actors import DirectoryActor, SystemActor
-from orchestra.outside import Outside
-from orchestra.peers import DIRECTORY, Peers
+from orchestra.nodes import spawning
+from orchestra.nodes.dead_letters import DeadLetters
+from orchestra.nodes.delivery import Arrivals
+from orchestra.nodes.directory import Directory
+from orchestra.nodes.node_actors import DirectoryActor, SystemActor
+from orchestra.nodes.outside import Outside
+from orchestra.nodes.peers import DIRECTORY, Peers
 from orchestra.trace.recorder import Recorder
 from orchestra.wire import arena
 from orchestra.wire.frames import Limits

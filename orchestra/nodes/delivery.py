@@ -10,7 +10,7 @@ from orchestra.errors import NotUnderstood, Unreachable
 
 if TYPE_CHECKING:
     from orchestra.actors.cell import Cell
-    from orchestra.node import Node
+    from orchestra.nodes.node import Node
 
 
 class Arrivals:

@@ -8,8 +8,8 @@ from orchestra.actors.system_messages import WatchMsg
 from orchestra.errors import OrchestraError
 
 if TYPE_CHECKING:
-    from orchestra.node import Node
-    from orchestra.peers import Peers
+    from orchestra.nodes.node import Node
+    from orchestra.nodes.peers import Peers
 
 
 class Watches:

@@ -15,9 +15,9 @@ from typing import Any
 from orchestra import log
 from orchestra.actors.cell import Cell
 from orchestra.actors.waits import Wait
-from orchestra.node import Node
+from orchestra.nodes.node import Node
 
-_HERE = str(Path(__file__).parent) + os.sep
+_HERE = str(Path(__file__).resolve().parents[1]) + os.sep
 
 
 @contextlib.contextmanager

@@ -9,8 +9,8 @@ from orchestra.actors.envelope import is_guest, node_of
 from orchestra.actors.message import Message
 from orchestra.actors.system_messages import LinkStatistics, LookupMsg
 from orchestra.errors import HandshakeError, NobodyListens, OrchestraError, Unreachable
-from orchestra.refusals import Refusals
-from orchestra.watches import Watches
+from orchestra.nodes.refusals import Refusals
+from orchestra.nodes.watches import Watches
 from orchestra.wire.dial import Dial
 from orchestra.wire.handshake import Handshake, Hello
 from orchestra.wire.link import Link
@@ -19,7 +19,7 @@ from orchestra.wire.transports.base import Connection, Listener
 from orchestra.wire.transports.registry import transport_for
 
 if TYPE_CHECKING:
-    from orchestra.node import Node
+    from orchestra.nodes.node import Node
 
 DIRECTORY = "directory"
 """The name of the actor that says where nodes listen. It does nothing else, so that nothing else decides its order."""

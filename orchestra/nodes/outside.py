@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from orchestra.actors.message import Message, Request
 
 if TYPE_CHECKING:
-    from orchestra.node import Node
+    from orchestra.nodes.node import Node
 
 
 class Outside:
