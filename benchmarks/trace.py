@@ -46,13 +46,13 @@ from orchestra import Node, freeze
 from orchestra.actors.codec import Encoder
 from orchestra.clock import RealClock
 from orchestra.run import run_loop
-from orchestra.trace.encoding import RecordEncoder
-from orchestra.trace.layout import Entry
-from orchestra.trace.naming import MessageType
-from orchestra.trace.records import Gap, Header, Kind, Mode
-from orchestra.trace.run_trace import RunTrace
-from orchestra.trace.settings import TraceSettings
-from orchestra.trace.writer import TraceWriter
+from orchestra.trace.format.encoding import RecordEncoder
+from orchestra.trace.format.layout import Entry
+from orchestra.trace.format.naming import MessageType
+from orchestra.trace.format.records import Gap, Header, Kind, Mode
+from orchestra.trace.format.writer import TraceWriter
+from orchestra.trace.reading.run_trace import RunTrace
+from orchestra.trace.recording.settings import TraceSettings
 
 EXPERIMENT = Path(__file__).resolve().parent.parent / "experiments" / "qmix_8m.py"
 MODES = ("flight", "digest", "full")
@@ -63,8 +63,8 @@ DISK_WRITE = 4 << 20
 QUESTION = """
 import sys, time
 from pathlib import Path
-from orchestra.trace.records import Kind
-from orchestra.trace.run_trace import RunTrace
+from orchestra.trace.format.records import Kind
+from orchestra.trace.reading.run_trace import RunTrace
 since, cpu = time.perf_counter(), time.process_time()
 with RunTrace(Path(sys.argv[1])) as trace:
     actor, n = sys.argv[2], int(sys.argv[3])

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from messages import BatchTrainingDataMsg, InsertTransitionMsg, UpdatePriorityMsg
-from orchestra.trace.query import Query, Seen
-from orchestra.trace.run_trace import RunTrace
-from orchestra.trace.story import consequences_of, nothing_found, refused_word
-from orchestra.trace.where import Where
+from orchestra.trace.analysis.story import consequences_of, nothing_found, refused_word
+from orchestra.trace.reading.query import Query, Seen
+from orchestra.trace.reading.run_trace import RunTrace
+from orchestra.trace.reading.where import Where
 
 _INSERT = InsertTransitionMsg.__name__
 

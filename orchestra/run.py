@@ -32,8 +32,8 @@ from orchestra.nodes import stacks
 from orchestra.nodes.node import Node
 from orchestra.run_directory import RunDirectory, without_secrets, write_json
 from orchestra.topology import Topology
-from orchestra.trace.recorder import Recorder
-from orchestra.trace.records import Experiment
+from orchestra.trace.format.records import Experiment
+from orchestra.trace.recording.recorder import Recorder
 from orchestra.wire.transports import tls
 from orchestra.wire.transports.registry import transport_for
 

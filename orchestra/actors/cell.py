@@ -34,7 +34,7 @@ from orchestra.actors.waits import Wait
 from orchestra.clock import Clock, Handle
 from orchestra.errors import ActorFailed, ActorStopped, NotUnderstood
 from orchestra.nodes import spawning
-from orchestra.trace.cell_recorder import CellRecorder
+from orchestra.trace.recording.cell_recorder import CellRecorder
 
 if TYPE_CHECKING:
     from orchestra.nodes.node import Node

@@ -12,7 +12,7 @@ from orchestra.launch.local import SECRET_VARIABLE, Launch
 from orchestra.nodes.node import Node
 from orchestra.run import recorder_of, run_loop, run_node, seldom_collected
 from orchestra.run_directory import RunDirectory
-from orchestra.trace.settings import TraceSettings
+from orchestra.trace.recording.settings import TraceSettings
 
 
 def command(arguments: list[str]) -> int:

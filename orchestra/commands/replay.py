@@ -20,9 +20,9 @@ from orchestra.replay.performance import Performance
 from orchestra.replay.regression import make_test
 from orchestra.replay.replay import Replay
 from orchestra.replay.what_if import edited_class, what_if
-from orchestra.trace.query import values_of
-from orchestra.trace.records import Delivery
-from orchestra.trace.where import Where
+from orchestra.trace.format.records import Delivery
+from orchestra.trace.reading.query import values_of
+from orchestra.trace.reading.where import Where
 
 _HELP = """Run one actor of a recorded run again: the real class, fed what it was fed. What it says is compared with the
 record, byte for byte; the first difference is told with what led to it, and the exit code is 1.

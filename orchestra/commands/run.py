@@ -18,7 +18,7 @@ from orchestra.flags import FlagParser, Flags
 from orchestra.launch.local import Launch
 from orchestra.run import Outcome, run_in_one_process, run_in_processes, run_loop, seldom_collected
 from orchestra.run_directory import RunDirectory
-from orchestra.trace.settings import TraceSettings
+from orchestra.trace.recording.settings import TraceSettings
 from orchestra.wire.arena import CAPACITY, MIB_VARIABLE, MOST_MIB, capacity_wanted
 from orchestra.wire.transports.memory import MemoryTransport
 from orchestra.wire.transports.registry import transport_for

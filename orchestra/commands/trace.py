@@ -11,12 +11,12 @@ from rich.text import Text
 from orchestra.commands import trace_export, trace_story
 from orchestra.commands.trace_flags import add_filters, add_json, console_of, parser_of, query_of, table
 from orchestra.errors import TraceError, UsageError
-from orchestra.trace.following import follow
-from orchestra.trace.query import Query, Seen, find_serial
-from orchestra.trace.records import Activation, Life
-from orchestra.trace.run_trace import RunTrace
-from orchestra.trace.stats import PERCENTILES, Tally, lags, tallies
-from orchestra.trace.text import as_json, effect_text, fields_text, seconds_text, value_text
+from orchestra.trace.analysis.stats import PERCENTILES, Tally, lags, tallies
+from orchestra.trace.analysis.text import as_json, effect_text, fields_text, seconds_text, value_text
+from orchestra.trace.format.records import Activation, Life
+from orchestra.trace.reading.following import follow
+from orchestra.trace.reading.query import Query, Seen, find_serial
+from orchestra.trace.reading.run_trace import RunTrace
 
 LIMIT = 100
 

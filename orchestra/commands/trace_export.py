@@ -10,10 +10,10 @@ from rich.filesize import decimal
 
 from orchestra.commands.trace_flags import add_filters, add_json, parser_of, query_of
 from orchestra.errors import UsageError
-from orchestra.trace.diff import Comparison, Ignored, compare
-from orchestra.trace.export import jsonl, mcap, mermaid, perfetto
-from orchestra.trace.run_trace import RunTrace
-from orchestra.trace.text import as_json
+from orchestra.trace.analysis.compare import Comparison, Ignored, compare
+from orchestra.trace.analysis.export import jsonl, mcap, mermaid, perfetto
+from orchestra.trace.analysis.text import as_json
+from orchestra.trace.reading.run_trace import RunTrace
 
 DIFFERENT = 1
 _FORMATS: dict[str, tuple[Callable[..., int], str, bool]] = {

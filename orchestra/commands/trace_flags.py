@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.table import Table
 
 from orchestra.flags import FlagParser
-from orchestra.trace.query import Query
-from orchestra.trace.where import Where
+from orchestra.trace.reading.query import Query
+from orchestra.trace.reading.where import Where
 
 PIPED_COLUMNS = 160
 """How wide tables may be where no terminal limits them."""

@@ -17,7 +17,7 @@ from orchestra.actors.system_messages import ProcessStatistics
 from orchestra.clock import Clock
 from orchestra.errors import UsageError
 from orchestra.nodes.node import Node
-from orchestra.trace.settings import NO_TRACE, TraceSettings
+from orchestra.trace.recording.settings import NO_TRACE, TraceSettings
 from orchestra.wire.transports.registry import transport_for
 
 SECRET_VARIABLE = "ORCHESTRA_SECRET"  # noqa: S105 (the variable's name, not a secret)

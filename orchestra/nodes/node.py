@@ -44,7 +44,7 @@ from orchestra.nodes.directory import Directory
 from orchestra.nodes.node_actors import DirectoryActor, SystemActor
 from orchestra.nodes.outside import Outside
 from orchestra.nodes.peers import DIRECTORY, Peers
-from orchestra.trace.recorder import Recorder
+from orchestra.trace.recording.recorder import Recorder
 from orchestra.wire import arena
 from orchestra.wire.frames import Limits
 from orchestra.wire.handshake import LONGEST_NODE

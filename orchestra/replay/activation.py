@@ -1,6 +1,6 @@
 """When a recorded activation began, and whether it came to an end of its own."""
 
-from orchestra.trace.records import Activation
+from orchestra.trace.format.records import Activation
 
 _CUT_OFF = frozenset({"Aborted", "_Halted"})
 """The types of failure of an activation that was broken off from outside."""

@@ -10,8 +10,8 @@ from orchestra.actors.actor import Actor, making
 from orchestra.errors import CannotReplay
 from orchestra.replay.rebuilding import Rebuilt
 from orchestra.replay.stage import Stage
-from orchestra.trace.records import Activation, Life, Snapshot
-from orchestra.trace.run_trace import RunTrace
+from orchestra.trace.format.records import Activation, Life, Snapshot
+from orchestra.trace.reading.run_trace import RunTrace
 
 
 def first_of(trace: RunTrace, life: Life, kind: type[Actor[Any]]) -> tuple[Snapshot | None, Iterator[Activation]]:

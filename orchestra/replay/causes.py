@@ -1,9 +1,9 @@
 """What led to a delivery: who sent it while doing what, and why that was being done."""
 
 from orchestra.replay.divergence import named
-from orchestra.trace.naming import MessageId
-from orchestra.trace.records import Activation, Delivery
-from orchestra.trace.run_trace import RunTrace
+from orchestra.trace.format.naming import MessageId
+from orchestra.trace.format.records import Activation, Delivery
+from orchestra.trace.reading.run_trace import RunTrace
 
 MOST = 6
 """Links of the chain that are told."""

@@ -22,7 +22,7 @@ from orchestra.replay.divergence import Divergence
 from orchestra.replay.performance import Performance
 from orchestra.replay.replay import Replay
 from orchestra.replay.state import state_differences
-from orchestra.trace.records import Activation
+from orchestra.trace.format.records import Activation
 
 WHOLE_EVERY = 256
 """Deliveries after which large arrays of the state are compared as well; at the end they are in any case."""

@@ -12,8 +12,8 @@ import numpy as np
 from orchestra.actors.codec import REF, Encoder, values_of
 from orchestra.actors.message import AnyArray, Message
 from orchestra.actors.ref import Ref
-from orchestra.trace.layout import digest_of
-from orchestra.trace.records import Digest
+from orchestra.trace.format.layout import digest_of
+from orchestra.trace.format.records import Digest
 
 _SHOWN = 120
 

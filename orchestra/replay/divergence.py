@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestra.replay.difference import Difference
-from orchestra.trace.naming import MessageId
-from orchestra.trace.records import Delivery, Failure
+from orchestra.trace.format.naming import MessageId
+from orchestra.trace.format.records import Delivery, Failure
 
 
 @dataclass(frozen=True, slots=True)

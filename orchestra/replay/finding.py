@@ -5,7 +5,7 @@ from typing import Any
 
 from orchestra.actors.actor import Actor
 from orchestra.errors import CannotReplay
-from orchestra.trace.run_trace import RunTrace
+from orchestra.trace.reading.run_trace import RunTrace
 
 
 def address_of(trace: RunTrace, actor: str | type[Actor[Any]]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestra.actors.message import Message
 from orchestra.replay.stage import Stage
-from orchestra.trace.records import Delivery
+from orchestra.trace.format.records import Delivery
 
 
 async def handle(

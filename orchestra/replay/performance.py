@@ -5,8 +5,8 @@ from typing import Any
 
 from orchestra.replay.difference import Difference
 from orchestra.replay.script import deed
-from orchestra.trace.effects import AnswerGiven, AnswerRefused, Asked, Sent, Spawned, TimerSet
-from orchestra.trace.records import Activation
+from orchestra.trace.format.effects import AnswerGiven, AnswerRefused, Asked, Sent, Spawned, TimerSet
+from orchestra.trace.format.records import Activation
 
 
 @dataclass(frozen=True, slots=True)

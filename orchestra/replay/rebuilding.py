@@ -22,10 +22,10 @@ from orchestra.flags import Flags
 from orchestra.nodes import spawning
 from orchestra.replay.stage import Recipe
 from orchestra.topology import Topology
-from orchestra.trace.naming import MessageType
-from orchestra.trace.records import Birth, Delivery, Header, Life
-from orchestra.trace.run_trace import RunTrace
-from orchestra.trace.sources import source_hash
+from orchestra.trace.format.naming import MessageType
+from orchestra.trace.format.records import Birth, Delivery, Header, Life
+from orchestra.trace.reading.run_trace import RunTrace
+from orchestra.trace.recording.sources import source_hash
 
 
 @dataclass(frozen=True, slots=True)

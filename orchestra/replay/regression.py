@@ -8,10 +8,10 @@ from typing import Any
 
 from orchestra.errors import UsageError
 from orchestra.replay.replay import Replay
-from orchestra.trace.layout import ARRAYS, PREFIX, Decoder, blob_prefix, preamble
-from orchestra.trace.reader import Place, TraceFile
-from orchestra.trace.records import Kind, Life
-from orchestra.trace.run_trace import RunTrace
+from orchestra.trace.format.layout import ARRAYS, PREFIX, Decoder, blob_prefix, preamble
+from orchestra.trace.format.records import Kind, Life
+from orchestra.trace.reading.reader import Place, TraceFile
+from orchestra.trace.reading.run_trace import RunTrace
 
 _OF_LIVES = (Kind.BIRTH, Kind.SNAPSHOT, Kind.DELIVERY, Kind.ANSWER, Kind.HANDLED, Kind.LATE, Kind.END)
 

@@ -31,9 +31,17 @@ from orchestra.replay.handling import handle
 from orchestra.replay.performance import Performance
 from orchestra.replay.rebuilding import Rebuilt, Sources, flags_of, message_of, rebuilt
 from orchestra.replay.stage import Recipe, Stage
-from orchestra.trace.records import Activation, Delivery, Digest, Failure, Handled, Life, Snapshot
-from orchestra.trace.run_trace import RunTrace
-from orchestra.trace.sources import failure_of
+from orchestra.trace.format.records import (
+    Activation,
+    Delivery,
+    Digest,
+    Failure,
+    Handled,
+    Life,
+    Snapshot,
+)
+from orchestra.trace.reading.run_trace import RunTrace
+from orchestra.trace.recording.sources import failure_of
 
 A = TypeVar("A", bound=Actor[Any])
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from orchestra import errors
 from orchestra.replay.difference import Difference, shown
-from orchestra.trace.effects import (
+from orchestra.trace.format.effects import (
     Answered,
     AnswerGiven,
     AnswerRefused,
@@ -33,7 +33,7 @@ from orchestra.trace.effects import (
     Watched,
     Withdrawn,
 )
-from orchestra.trace.records import Activation
+from orchestra.trace.format.records import Activation
 
 E = TypeVar("E", bound=Effect)
 Input = Told | SendFailed | Answered | AskFailed | Offloaded | Withdrawn

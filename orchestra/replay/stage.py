@@ -29,7 +29,7 @@ from orchestra.replay.performance import Performance, Said
 from orchestra.replay.place import place
 from orchestra.replay.script import Input, Key, Script, error_of, key_of, told_of
 from orchestra.replay.scripted_clock import ScriptedClock, ScriptedTimer
-from orchestra.trace.effects import (
+from orchestra.trace.format.effects import (
     Answered,
     AnswerGiven,
     AnswerRefused,
@@ -46,8 +46,8 @@ from orchestra.trace.effects import (
     Watched,
     Withdrawn,
 )
-from orchestra.trace.effects import AskFailed as AskHasFailed
-from orchestra.trace.records import Activation, Answer, Birth, Delivery, Header
+from orchestra.trace.format.effects import AskFailed as AskHasFailed
+from orchestra.trace.format.records import Activation, Answer, Birth, Delivery, Header
 
 T = TypeVar("T")
 Recipe = Callable[[], Actor[Any]]

@@ -34,7 +34,7 @@ from orchestra import Actor
 from orchestra.actors import codec
 from orchestra.actors.actor import making
 from orchestra.replay.state import state_differences
-from orchestra.trace.keeping import kept
+from orchestra.trace.recording.keeping import kept
 
 DOWN = (LoadParamsMsg, PaceMsg, EvaluateMsg, SaveMsg)
 

@@ -26,9 +26,9 @@ from messages import (
 from orchestra import Actor, Node, Ref, UsageError, freeze, on
 from orchestra.errors import TraceError
 from orchestra.testing import ManualClock, settle
-from orchestra.trace.query import Seen
-from orchestra.trace.run_trace import RunTrace
-from orchestra.trace.settings import TraceSettings
+from orchestra.trace.reading.query import Seen
+from orchestra.trace.reading.run_trace import RunTrace
+from orchestra.trace.recording.settings import TraceSettings
 
 SPEC = EnvSpec("corridor", n_agents=2, n_actions=3, obs_size=4, state_size=3, episode_limit=6)
 

@@ -6,8 +6,8 @@ import pytest
 
 from orchestra import Replay
 from orchestra.cli import main
-from orchestra.trace.records import Kind
-from orchestra.trace.run_trace import RunTrace
+from orchestra.trace.format.records import Kind
+from orchestra.trace.reading.run_trace import RunTrace
 
 pytestmark = pytest.mark.slow
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from orchestra import Replay
-from orchestra.trace.records import Delivery
-from orchestra.trace.run_trace import RunTrace
+from orchestra.trace.format.records import Delivery
+from orchestra.trace.reading.run_trace import RunTrace
 
 pytestmark = pytest.mark.slow
 

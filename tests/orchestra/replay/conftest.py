@@ -10,7 +10,7 @@ import pytest
 from orchestra import Node
 from orchestra.clock import Clock
 from orchestra.testing import ManualClock
-from orchestra.trace.settings import TraceSettings
+from orchestra.trace.recording.settings import TraceSettings
 
 Scene = Callable[[Node], Awaitable[Any]]
 Recorded = Callable[..., Path]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from orchestra.cli import main
-from orchestra.trace.layout import MAGIC, PREAMBLE
+from orchestra.trace.format.layout import MAGIC, PREAMBLE
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3])}
 EXPERIMENT = '''

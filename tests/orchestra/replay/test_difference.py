@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from orchestra import Axes, Message, Ref
 from orchestra.replay.difference import Difference, fields_as_travelled, first_difference, travelled
-from orchestra.trace.layout import digest_of
-from orchestra.trace.records import Digest
+from orchestra.trace.format.layout import digest_of
+from orchestra.trace.format.records import Digest
 
 
 class ReadingMsg(Message):

@@ -13,7 +13,7 @@ from orchestra import Actor, Axes, Message, Node, Ref, Request, Restart, Supervi
 from orchestra.errors import AskFailed, CannotReplay, MailboxFull, OrchestraError, ReplayDiverged
 from orchestra.replay.replay import Replay
 from orchestra.testing import ManualClock, settle
-from orchestra.trace.settings import TraceSettings
+from orchestra.trace.recording.settings import TraceSettings
 
 Recorded = Callable[..., Path]
 

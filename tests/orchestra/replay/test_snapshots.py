@@ -13,7 +13,7 @@ from orchestra import Actor, Axes, Message, Node, Ref, Request, Restart, State, 
 from orchestra.errors import CannotReplay
 from orchestra.replay.replay import Replay
 from orchestra.testing import settle
-from orchestra.trace.run_trace import RunTrace
+from orchestra.trace.reading.run_trace import RunTrace
 
 Recorded = Callable[..., Path]
 RING = 1 << 16

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from orchestra import Actor, Axes, Message, Node, Ref, on
 from orchestra.actors.codec import Encoder
 from orchestra.testing import ManualClock, settle
-from orchestra.trace.encoding import Draft, RecordEncoder
-from orchestra.trace.layout import Entry
-from orchestra.trace.naming import MessageType
-from orchestra.trace.records import Experiment, Header, Kind
-from orchestra.trace.settings import TraceSettings
-from orchestra.trace.writer import TraceWriter, open_new
+from orchestra.trace.format.encoding import Draft, RecordEncoder
+from orchestra.trace.format.layout import Entry
+from orchestra.trace.format.naming import MessageType
+from orchestra.trace.format.records import Experiment, Header, Kind
+from orchestra.trace.format.writer import TraceWriter, open_new
+from orchestra.trace.recording.settings import TraceSettings
 
 TYPES = {
     1: MessageType("toys.CountMsg", b"12345678", ("count", "note"), request=False),

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from orchestra.trace.backlog import Backlog
-from orchestra.trace.reader import TraceFile
-from orchestra.trace.records import Close, Delivery, Gap
-from orchestra.trace.writer import TraceWriter, open_new
+from orchestra.trace.format.records import Close, Delivery, Gap
+from orchestra.trace.format.writer import TraceWriter, open_new
+from orchestra.trace.reading.reader import TraceFile
+from orchestra.trace.recording.backlog import Backlog
 
 MakeWriter = Callable[..., TraceWriter]
 PATIENCE_S = 20.0

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from orchestra.cli import main
-from orchestra.trace.diff import fields_differences
-from orchestra.trace.records import Digest
-from orchestra.trace.writer import TraceWriter
+from orchestra.trace.analysis.compare import fields_differences
+from orchestra.trace.format.records import Digest
+from orchestra.trace.format.writer import TraceWriter
 
 MakeRun = Callable[..., Path]
 

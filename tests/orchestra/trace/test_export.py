@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from orchestra.cli import main
-from orchestra.trace.query import Query
-from orchestra.trace.run_trace import RunTrace
-from orchestra.trace.timeline import Timeline
+from orchestra.trace.analysis.timeline import Timeline
+from orchestra.trace.reading.query import Query
+from orchestra.trace.reading.run_trace import RunTrace
 
 
 def exported(played: Path, form: str, *words: str) -> Path:

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from orchestra.errors import NotATrace, TraceVersion, ValuesMissing
-from orchestra.trace.effects import Sent, Told
-from orchestra.trace.layout import MAGIC, PREAMBLE
-from orchestra.trace.naming import MessageId
-from orchestra.trace.reader import TraceFile
-from orchestra.trace.records import Birth, Close, Delivery, Digest, Gap, Handled, Kind, Record
-from orchestra.trace.run_trace import RunTrace
-from orchestra.trace.writer import TraceWriter
+from orchestra.trace.format.effects import Sent, Told
+from orchestra.trace.format.layout import MAGIC, PREAMBLE
+from orchestra.trace.format.naming import MessageId
+from orchestra.trace.format.records import Birth, Close, Delivery, Digest, Gap, Handled, Kind, Record
+from orchestra.trace.format.writer import TraceWriter
+from orchestra.trace.reading.reader import TraceFile
+from orchestra.trace.reading.run_trace import RunTrace
 
 MakeWriter = Callable[..., TraceWriter]
 

@@ -9,12 +9,12 @@ import pytest
 
 from orchestra import Actor, Message, Node, Stop, on
 from orchestra.testing import ManualClock, settle
-from orchestra.trace.flight import MOST_RECORDS, FlightRing
-from orchestra.trace.reader import TraceFile
-from orchestra.trace.records import Birth, Delivery, Gap, Record
-from orchestra.trace.run_trace import RunTrace
-from orchestra.trace.settings import TraceSettings
-from orchestra.trace.writer import TraceWriter
+from orchestra.trace.format.records import Birth, Delivery, Gap, Record
+from orchestra.trace.format.writer import TraceWriter
+from orchestra.trace.reading.reader import TraceFile
+from orchestra.trace.reading.run_trace import RunTrace
+from orchestra.trace.recording.flight import MOST_RECORDS, FlightRing
+from orchestra.trace.recording.settings import TraceSettings
 
 Run = Callable[..., Any]
 

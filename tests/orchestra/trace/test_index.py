@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from orchestra.trace.index import TraceIndex
-from orchestra.trace.reader import TraceFile
-from orchestra.trace.records import Delivery, Kind
-from orchestra.trace.run_trace import RunTrace
-from orchestra.trace.tables import beside
-from orchestra.trace.writer import TraceWriter
+from orchestra.trace.format.records import Delivery, Kind
+from orchestra.trace.format.tables import beside
+from orchestra.trace.format.writer import TraceWriter
+from orchestra.trace.reading.index import TraceIndex
+from orchestra.trace.reading.reader import TraceFile
+from orchestra.trace.reading.run_trace import RunTrace
 
 MakeWriter = Callable[..., TraceWriter]
 
@@ -50,7 +50,7 @@ def test_a_file_that_was_closed_has_its_index_and_the_same_as_a_scan_makes(
 
 
 def test_a_file_ends_after_so_many_records(writer: MakeWriter, toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestra.trace.writer.SEGMENT_RECORDS", 10)
+    monkeypatch.setattr("orchestra.trace.format.writer.SEGMENT_RECORDS", 10)
     made = writer()
     for n in range(1, 36):
         made.write([toy.delivery(n)])

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from orchestra.cli import main
-from orchestra.trace.following import follow
-from orchestra.trace.query import Query
-from orchestra.trace.writer import TraceWriter
+from orchestra.trace.format.writer import TraceWriter
+from orchestra.trace.reading.following import follow
+from orchestra.trace.reading.query import Query
 
 Ask = Callable[..., str]
 

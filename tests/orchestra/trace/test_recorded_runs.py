@@ -13,10 +13,10 @@ import pytest
 
 from orchestra.cli import main
 from orchestra.flags import FlagParser
-from orchestra.trace.effects import Sent
-from orchestra.trace.records import Delivery
-from orchestra.trace.run_trace import RunTrace
-from orchestra.trace.settings import TraceSettings
+from orchestra.trace.format.effects import Sent
+from orchestra.trace.format.records import Delivery
+from orchestra.trace.reading.run_trace import RunTrace
+from orchestra.trace.recording.settings import TraceSettings
 
 PATIENCE_S = 60.0
 EXPERIMENT = '''

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from orchestra import Actor, Axes, Message, Node, Ref, Request, Restart, Stop, Supervision, freeze, on
 from orchestra.errors import AskFailed, MailboxFull
 from orchestra.testing import ManualClock, settle
-from orchestra.trace.effects import (
+from orchestra.trace.format.effects import (
     Answered,
     AnswerGiven,
     AnswerRefused,
@@ -30,10 +30,10 @@ from orchestra.trace.effects import (
     Told,
     Watched,
 )
-from orchestra.trace.effects import AskFailed as AskFailure
-from orchestra.trace.records import Activation, Delivery, Digest
-from orchestra.trace.run_trace import RunTrace
-from orchestra.trace.settings import TraceSettings
+from orchestra.trace.format.effects import AskFailed as AskFailure
+from orchestra.trace.format.records import Activation, Delivery, Digest
+from orchestra.trace.reading.run_trace import RunTrace
+from orchestra.trace.recording.settings import TraceSettings
 
 Traced = Callable[..., AbstractAsyncContextManager[Node]]
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from orchestra.cli import main
-from orchestra.trace import story as stories
-from orchestra.trace.query import Query, Seen
-from orchestra.trace.run_trace import RunTrace
-from orchestra.trace.story import around, cause_of, consequences_of, story
-from orchestra.trace.where import Where
+from orchestra.trace.analysis import story as stories
+from orchestra.trace.analysis.story import around, cause_of, consequences_of, story
+from orchestra.trace.reading.query import Query, Seen
+from orchestra.trace.reading.run_trace import RunTrace
+from orchestra.trace.reading.where import Where
 
 
 def throws(seen: Iterable[Seen]) -> list[int]:

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestra.replay.regression import trimmed
-from orchestra.trace import output
-from orchestra.trace.layout import PREAMBLE, PREFIX
-from orchestra.trace.reader import TraceFile
-from orchestra.trace.records import Close, Delivery, Gap, Kind
-from orchestra.trace.run_trace import RunTrace
-from orchestra.trace.tiles import TILE, Tiles
-from orchestra.trace.writer import TraceWriter
+from orchestra.trace.format import output
+from orchestra.trace.format.dedup import TILE, Tiles
+from orchestra.trace.format.layout import PREAMBLE, PREFIX
+from orchestra.trace.format.records import Close, Delivery, Gap, Kind
+from orchestra.trace.format.writer import TraceWriter
+from orchestra.trace.reading.reader import TraceFile
+from orchestra.trace.reading.run_trace import RunTrace
 
 MakeWriter = Callable[..., TraceWriter]
 

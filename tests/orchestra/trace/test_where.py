@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestra.errors import UsageError, ValuesMissing
-from orchestra.trace.records import Digest
-from orchestra.trace.where import Where
+from orchestra.trace.format.records import Digest
+from orchestra.trace.reading.where import Where
 
 VALUES: dict[str, Any] = {
     "version": 121,

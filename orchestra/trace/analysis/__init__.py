@@ -1,0 +1,1 @@
+"""Analysis of a recorded run: stories, statistics, comparison, export."""

@@ -1,0 +1,1 @@
+"""The trace file: records, their encoding and the writer."""

@@ -1,0 +1,238 @@
+"""The tables of an index, and the file that they are kept in: filled as a trace is written, or as it is read."""
+
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestra.trace.format.effects import Asked, Sent, TimerSet
+from orchestra.trace.format.layout import PREAMBLE
+from orchestra.trace.format.naming import MessageType
+from orchestra.trace.format.records import Damage, Kind
+
+MAGIC = b"ORINDEX3"
+CHUNK = 1 << 16
+ENTRY = np.dtype(
+    [
+        ("offset", "<u8"),
+        ("clock", "<u8"),
+        ("number", "<u8"),
+        ("time", "<f8"),
+        ("seconds", "<f8"),
+        ("nbytes", "<u8"),
+        ("n", "<u4"),
+        ("actor", "<u4"),
+        ("sender", "<u4"),
+        ("type", "<u4"),
+        ("incarnation", "<u4"),
+        ("kind", "u1"),
+        ("flag", "u1"),
+        ("pad", "<u2"),
+    ]
+)
+"""A record of an actor. `seconds`: a delivery's wait, or how long handling took. `number`: the message's, or for an
+answer the request's. `nbytes`: the message's. `flag`: a timer, or a failure."""
+SEND = np.dtype(
+    [("number", "<u8"), ("row", "<u8"), ("actor", "<u4"), ("recipient", "<u4"), ("type", "<u4"), ("n", "<u4")]
+)
+"""A message that an actor sent, and the row of the entry that says so."""
+BLOB = np.dtype([("high", "<u8"), ("low", "<u8"), ("offset", "<u8")])
+"""An array, by the halves of its digest, and where the record begins that has it."""
+_TABLES = {"entries": ENTRY, "sends": SEND, "blobs": BLOB}
+_SENDING = (Sent.code, Asked.code, TimerSet.code)
+_COLUMNS: dict[str, np.dtype[Any]] = {"actor": np.dtype("<u4"), "kind": np.dtype("u1")}
+"""Fields of the entries that are kept once more, each by itself, since every question looks through them."""
+MARK = (PREAMBLE.size, 56)
+"""The bytes of a trace file by which its index knows it."""
+
+
+class IndexTables:
+    """What an index knows of one file, up to the byte `scanned`."""
+
+    def __init__(self) -> None:
+        self.addresses: list[str] = []
+        """Actors, senders and recipients; the tables name them by their place in this list."""
+        self.gaps: list[int] = []
+        """Where records say that others were not written."""
+        self.numbers: dict[str, int] = {}
+        """The places of the addresses."""
+        self.scanned = 0
+        self.types: Mapping[int, MessageType] = {}
+        self.damages: Sequence[Damage] = ()
+        self.closed = False
+        """Whether the file ends with a CLOSE."""
+        self._count = 0
+        self._columns: dict[str, NDArray[Any]] = {}
+        self._rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in _TABLES}
+        self._tables: dict[str, list[NDArray[Any]]] = {name: [np.empty(0, dtype)] for name, dtype in _TABLES.items()}
+
+    @property
+    def count(self) -> int:
+        """How many entries there are."""
+        return self._count
+
+    def add(self, offset: int, kind: Kind, length: int, row: Sequence[Any]) -> None:
+        """Take in a record of an actor, by its place and its header; the values in it do not count."""
+        self._rows["entries"].append(self._entry(offset, kind, length, row))
+        self._count += 1
+        if len(self._rows["entries"]) >= CHUNK:
+            self._pack()
+
+    def add_blob(self, offset: int, digest: bytes) -> None:
+        """Take in a BLOB or MOSAIC, by its place."""
+        self._rows["blobs"].append((*halves(digest), offset))
+
+    def table(self, name: str) -> NDArray[Any]:
+        """Return a table whole: `entries`, `sends`, or `blobs`, which are sorted."""
+        self._pack()
+        found = self._tables[name]
+        if len(found) > 1:
+            joined = np.concatenate(found)
+            if name == "blobs":
+                joined = joined[np.argsort(joined["high"], kind="stable")]
+            found[:] = [joined]
+        return found[0]
+
+    def column(self, name: str) -> NDArray[Any]:
+        """Return the field `actor` or `kind` of all entries, contiguous."""
+        found = self._columns.get(name)
+        if found is None or len(found) < self._count:
+            found = self._columns[name] = np.ascontiguousarray(self.table("entries")[name])
+        return found
+
+    def save(self, trace: Path, mark: bytes) -> None:
+        """Keep all that beside a trace file of which `mark` are the bytes; where that cannot be, it is not kept."""
+        found = [damage for damage in self.damages if damage.offset < self.scanned]
+        tables = [self.table(name) for name in _TABLES]
+        told: dict[str, Any] = {
+            "scanned": self.scanned,
+            "mark": mark.hex(),
+            "closed": self.closed,
+            "addresses": self.addresses,
+            "gaps": self.gaps,
+            "damages": [[damage.offset, damage.length, damage.what] for damage in found],
+            "types": {
+                number: [kind.tag, kind.fingerprint.hex(), kind.fields, kind.request]
+                for number, kind in self.types.items()
+            },
+            "rows": dict(zip(_TABLES, map(len, tables), strict=True)),
+        }
+        text = json.dumps(told).encode()
+        begins = MAGIC + len(text).to_bytes(8, "little") + zlib.crc32(text).to_bytes(4, "little") + text
+        path = beside(trace)
+        temporary = path.with_suffix(".tmp")
+        try:
+            with temporary.open("wb") as file:
+                file.write(begins + bytes(-len(begins) % 16))
+                for table in (*tables, *map(self.column, _COLUMNS)):
+                    file.write(np.ascontiguousarray(table).data)
+            temporary.replace(path)
+        except OSError:
+            temporary.unlink(missing_ok=True)  # a folder that cannot be written to: it is built each time
+
+    @classmethod
+    def load(cls, trace: Path, mark: bytes, nbytes: int) -> Self | None:
+        """Return what is kept beside a trace file; None where nothing is that fits.
+
+        Args:
+            trace: the file.
+            mark: its bytes at `MARK`.
+            nbytes: its size.
+        """
+        path = beside(trace)
+        try:
+            content = path.read_bytes() if path.stat().st_size < (1 << 20) else None
+            # A plain array: an element of a memmap takes a microsecond more.
+            memory: Any = np.frombuffer(content or np.memmap(path, np.uint8, mode="r"), np.uint8)
+        except (OSError, ValueError):
+            return None  # there is none yet
+        try:
+            if memory[:8].tobytes() != MAGIC:
+                return None
+            length = int(memory[8:16].view("<u8")[0])
+            told = json.loads(memory[20 : 20 + length].tobytes())
+            if zlib.crc32(memory[20 : 20 + length].tobytes()) != int(memory[16:20].view("<u4")[0]):
+                return None
+            position = -(-(20 + length) // 16) * 16
+            made = cls()
+            for name, dtype in _TABLES.items():
+                size = told["rows"][name] * dtype.itemsize
+                made._tables[name] = [memory[position : position + size].view(dtype)]
+                position += size
+            for name, plain in _COLUMNS.items():
+                size = told["rows"]["entries"] * plain.itemsize
+                made._columns[name] = memory[position : position + size].view(plain)
+                position += size
+            if position != len(memory):
+                return None
+            made.types = {
+                int(number): MessageType(tag, bytes.fromhex(fingerprint), tuple(fields), request)
+                for number, (tag, fingerprint, fields, request) in told["types"].items()
+            }
+        except (ValueError, IndexError, KeyError, TypeError):
+            return None  # not ours, or half written: it is built anew
+        if told["scanned"] > nbytes or told["mark"] != mark.hex():
+            return None  # of another file
+        made.addresses, made.gaps, made.scanned = told["addresses"], told["gaps"], told["scanned"]
+        made.numbers = {address: number for number, address in enumerate(made.addresses)}
+        made.damages, made.closed = [Damage(*damage) for damage in told["damages"]], told["closed"]
+        made._count = told["rows"]["entries"]
+        return made
+
+    # Inside
+
+    def _pack(self) -> None:
+        for name, rows in self._rows.items():
+            if rows:
+                self._tables[name].append(np.array(rows, _TABLES[name]))
+                rows.clear()
+
+    def _number(self, address: str) -> int:
+        number = self.numbers.get(address)
+        if number is None:
+            number = self.numbers[address] = len(self.addresses)
+            self.addresses.append(address)
+        return number
+
+    def _entry(self, offset: int, kind: Kind, length: int, header: Sequence[Any]) -> tuple[Any, ...]:
+        actor, incarnation = self._number(header[0]), header[1]
+        if kind is Kind.DELIVERY:
+            _, _, n, clock, time, waited, sender, number, type_number, _, nbytes, timer, _ = header
+            told = (clock, number, time, waited, nbytes, n, actor, self._number(sender), type_number)
+            return (offset, *told, incarnation, kind, timer, 0)
+        if kind in (Kind.BIRTH, Kind.END):
+            clock, time = header[2], header[3]
+            return (offset, clock, 0, time, 0.0, 0, 0, actor, actor, 0, incarnation, kind, 0, 0)
+        if kind is Kind.ANSWER:
+            _, _, n, clock, time, number, type_number, _ = header
+            told = (clock, number, time, 0.0, length, n, actor, actor, type_number)
+            return (offset, *told, incarnation, kind, 0, 0)
+        if kind is Kind.SNAPSHOT:
+            _, _, n, clock, time, _, _ = header
+            return (offset, clock, 0, time, 0.0, length, n, actor, actor, 0, incarnation, kind, 0, 0)
+        seconds, failed = 0.0, 0
+        if kind is Kind.HANDLED:
+            _, _, n, _, clock, time, seconds, effects, failure = header
+            failed = failure is not None
+        else:
+            _, _, n, clock, time, effects = header
+        for code, _, *rest in effects:
+            if code in _SENDING:
+                number = rest[0]
+                recipient = actor if code == TimerSet.code else self._number(rest[1])
+                self._rows["sends"].append((number, self._count, actor, recipient, rest[2], n))
+        return (offset, clock, 0, time, seconds, length, n, actor, actor, 0, incarnation, kind, failed, 0)
+
+
+def beside(trace: Path) -> Path:
+    """Return where the index of a trace file is."""
+    return trace.with_name(trace.name + ".index")
+
+
+def halves(digest: bytes) -> tuple[int, int]:
+    """Return a digest as two numbers."""
+    return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")

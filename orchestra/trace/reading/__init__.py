@@ -1,0 +1,1 @@
+"""Reading: trace files, their index, and queries over a run."""

@@ -1,0 +1,1 @@
+"""Recording: what a cell's recorder writes into a trace file."""
