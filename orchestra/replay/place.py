@@ -4,7 +4,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from orchestra.replay.loop import QuietLoop
+from orchestra.replay.event_loop import QuietLoop
 
 _OTHERS_CODE = (str(Path(__file__).resolve().parents[1]), str(Path(asyncio.__file__).parent))
 """Where code is that is no actor's."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from orchestra.replay.loop import QuietLoop
+from orchestra.replay.event_loop import QuietLoop
 
 
 def finish(loop: QuietLoop, main: Any) -> Any:
