@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 
 from orchestra import Actor, Message, Node, Ref, Request, on
-from orchestra.run import run_loop, seldom_collected
+from orchestra.runs.runner import run_loop, seldom_collected
 from orchestra.testing import settle
 
 

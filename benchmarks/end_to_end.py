@@ -34,10 +34,10 @@ from components.envs import Skirmish
 from components.policies import Qmix
 from components.replay import EpisodeReplay
 from orchestra import RealClock, RunDirectory, log
-from orchestra.experiment import build, load_experiment
-from orchestra.flags import Flags
-from orchestra.launch.local import Launch
-from orchestra.run import run_in_one_process, run_loop
+from orchestra.runs.experiment import build, load_experiment
+from orchestra.runs.flags import Flags
+from orchestra.runs.processes import Launch
+from orchestra.runs.runner import run_in_one_process, run_loop
 
 HERE = Path(__file__).resolve().parent
 EXPERIMENT = HERE.parent / "experiments" / "qmix_8m.py"

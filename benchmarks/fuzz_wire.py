@@ -38,7 +38,7 @@ from orchestra.actors import codec
 from orchestra.actors.codec import Buffer
 from orchestra.actors.message import REGISTRY
 from orchestra.errors import WireError
-from orchestra.run import run_loop
+from orchestra.runs.runner import run_loop
 from orchestra.wire.arena import NAME_BYTES, PAGE, Arena
 from orchestra.wire.frames import CHUNK, Frame, Kind, Recycled, frame_bytes, frame_prefix
 from orchestra.wire.handshake import Handshake, Hello

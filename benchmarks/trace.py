@@ -45,7 +45,7 @@ from actors import Sink, Source, TellMsg
 from orchestra import Node, freeze
 from orchestra.actors.codec import Encoder
 from orchestra.clock import RealClock
-from orchestra.run import run_loop
+from orchestra.runs.runner import run_loop
 from orchestra.trace.format.encoding import RecordEncoder
 from orchestra.trace.format.layout import Entry
 from orchestra.trace.format.naming import MessageType

@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestra import Actor, Axes, Message, Node, Ref, Request, freeze, on
-from orchestra.run import run_loop, seldom_collected
+from orchestra.runs.runner import run_loop, seldom_collected
 
 SECRET = "ORCHESTRA_WIRE_SECRET"
 FRAME = 160

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from components.comparison import LAST_TESTS, find_runs, grouped, read_trial, table
 from orchestra import UsageError
-from orchestra.flags import FlagParser
+from orchestra.runs.flags import FlagParser
 
 
 def command(arguments: list[str]) -> int:

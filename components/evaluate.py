@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from components.recipes import recipes_of
 from orchestra import RunDirectory, UsageError
-from orchestra.flags import FlagParser
+from orchestra.runs.flags import FlagParser
 
 if TYPE_CHECKING:
     from components.rollout import EnvFactory, PolicyFactory

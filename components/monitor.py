@@ -14,7 +14,7 @@ from components.metrics_writer import MetricsWriter
 from components.progress import Progress
 from messages import CheckpointMsg, EvaluatedMsg, ProgressMsg
 from orchestra import Actor, Message, NodeStatistics, OrchestraError, Ref, RunDirectory, StatisticsMsg, UsageError, on
-from orchestra.run_directory import write_json
+from orchestra.runs.run_directory import write_json
 
 TICK_S = 0.5
 RECORD_S = 5.0

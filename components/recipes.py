@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestra import RunDirectory, Topology, UsageError
-from orchestra.experiment import build, load_experiment
-from orchestra.flags import Flags
+from orchestra.runs.experiment import build, load_experiment
+from orchestra.runs.flags import Flags
 
 if TYPE_CHECKING:
     from components.rollout import EnvFactory, PolicyFactory

@@ -39,8 +39,8 @@ from orchestra.errors import (
 )
 from orchestra.nodes.node import Node
 from orchestra.replay.replay import Replay
-from orchestra.run_directory import RunDirectory
-from orchestra.topology import Topology
+from orchestra.runs.run_directory import RunDirectory
+from orchestra.runs.topology import Topology
 
 __all__ = [
     "Actor",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from orchestra.actors.envelope import GUEST
 from orchestra.actors.system_messages import SYSTEM, NodeStatistics, StatisticsMsg
-from orchestra.door import Door
+from orchestra.runs.join_file import Door
 from orchestra.errors import OrchestraError, Unreachable
 from orchestra.nodes.node import Node
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from orchestra.run import run_loop
+from orchestra.runs.runner import run_loop
 
 # On one's own machine each run tries something new; CI tries the same each time, so that it fails for what changed.
 settings.register_profile("ci", derandomize=True)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestra.experiment import load_experiment
-from orchestra.flags import Flags
+from orchestra.runs.experiment import load_experiment
+from orchestra.runs.flags import Flags
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "algorithms.md").read_text()

@@ -9,8 +9,8 @@ import pytest
 from components.envs import SCENARIOS
 from orchestra import Topology
 from orchestra.cli import main
-from orchestra.experiment import build, load_experiment
-from orchestra.flags import Flags
+from orchestra.runs.experiment import build, load_experiment
+from orchestra.runs.flags import Flags
 
 ROOT = Path(__file__).resolve().parent.parent
 EXPERIMENTS = sorted((ROOT / "experiments").glob("*.py"))

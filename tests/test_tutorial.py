@@ -14,8 +14,8 @@ from components.envs.base import EnvSpec
 from components.replay import EpisodeReplay
 from messages import BatchTrainingDataMsg, InsertTransitionMsg, SampleBatchMsg
 from orchestra import Node, UsageError
-from orchestra.experiment import build, extends, load_experiment
-from orchestra.flags import Flags
+from orchestra.runs.experiment import build, extends, load_experiment
+from orchestra.runs.flags import Flags
 from orchestra.testing import Probe, settle
 
 ROOT = Path(__file__).resolve().parent.parent

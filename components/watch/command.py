@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestra import RunDirectory, UsageError
-from orchestra.flags import FlagParser
+from orchestra.runs.flags import FlagParser
 
 if TYPE_CHECKING:
     from components.envs.skirmish import Skirmish

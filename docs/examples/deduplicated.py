@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from components import TrajectoryManager
 from components.replay import PrioritizedEpisodeReplay
 from orchestra import Topology
-from orchestra.experiment import extends, load_experiment
+from orchestra.runs.experiment import extends, load_experiment
 
 STANDARD = Path(__file__).resolve().parents[2] / "experiments" / "qmix_8m.py"
 

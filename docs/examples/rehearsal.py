@@ -12,7 +12,7 @@ from components.replay import EpisodeReplay
 from components.replay.episodes import Sampled
 from messages import InsertTransitionMsg, SampleBatchMsg
 from orchestra import Topology, on
-from orchestra.experiment import extends, load_experiment
+from orchestra.runs.experiment import extends, load_experiment
 
 STANDARD = Path(__file__).resolve().parents[2] / "experiments" / "qmix_8m.py"
 

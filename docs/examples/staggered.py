@@ -11,7 +11,7 @@ from pydantic import Field
 from components import Worker
 from messages import LoadParamsMsg
 from orchestra import Topology, on
-from orchestra.experiment import extends, load_experiment
+from orchestra.runs.experiment import extends, load_experiment
 
 STANDARD = Path(__file__).resolve().parents[2] / "experiments" / "qmix_8m.py"
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from orchestra import log
 from orchestra.errors import ActorFailed, OrchestraError, UsageError
-from orchestra.launch.local import AllNodesLost
-from orchestra.run_directory import RunDirectory
+from orchestra.runs.processes import AllNodesLost
+from orchestra.runs.run_directory import RunDirectory
 
 FAILED = 1
 MISUSED = 2

@@ -8,13 +8,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from orchestra import door, overview
+from orchestra.runs import join_file
+from orchestra import overview
 from orchestra.commands.endings import FAILED, looking_into
 from orchestra.errors import UsageError
-from orchestra.flags import FlagParser
+from orchestra.runs.flags import FlagParser
 from orchestra.guest import Guest, Look, joined
-from orchestra.run import run_loop
-from orchestra.run_directory import RunDirectory
+from orchestra.runs.runner import run_loop
+from orchestra.runs.run_directory import RunDirectory
 from orchestra.wire.transports.tls import TLS_DIR_VARIABLE
 
 PIPED_COLUMNS = 160
@@ -76,7 +77,7 @@ def which_run(given: Path | None, runs_dir: Path) -> RunDirectory:
     return RunDirectory.newest(runs_dir) if given is None else RunDirectory.open(given)
 
 
-def entrance_of(run: RunDirectory) -> door.Door:
+def entrance_of(run: RunDirectory) -> join_file.Door:
     """Return the door of a run that goes on.
 
     Over TLS this process shows the certificate of the run itself, which belongs to the same owner, unless the
@@ -85,13 +86,13 @@ def entrance_of(run: RunDirectory) -> door.Door:
     Raises:
         UsageError: see `door.find`.
     """
-    entrance = door.find(run)
+    entrance = join_file.find(run)
     if entrance.tls_dir:
         os.environ.setdefault(TLS_DIR_VARIABLE, entrance.tls_dir)
     return entrance
 
 
-async def _two_looks(entrance: door.Door, seconds: float) -> list[overview.NodeRow]:
+async def _two_looks(entrance: join_file.Door, seconds: float) -> list[overview.NodeRow]:
     async with joined(entrance) as guest:
         before = await guest.look()
         await asyncio.wait({guest.left}, timeout=seconds)

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from orchestra.commands.endings import FAILED
 from orchestra.errors import CannotReplay, ReplayDiverged, UsageError
-from orchestra.flags import FlagParser
+from orchestra.runs.flags import FlagParser
 from orchestra.replay.determinism import first_mismatch
 from orchestra.replay.difference import shown
 from orchestra.replay.performance import Performance

@@ -13,11 +13,17 @@ from orchestra import log
 from orchestra.clock import RealClock
 from orchestra.commands.endings import ABORTED, FAILED, failures_in_one_line
 from orchestra.errors import UsageError
-from orchestra.experiment import build, load_experiment, variant
-from orchestra.flags import FlagParser, Flags
-from orchestra.launch.local import Launch
-from orchestra.run import Outcome, run_in_one_process, run_in_processes, run_loop, seldom_collected
-from orchestra.run_directory import RunDirectory
+from orchestra.runs.experiment import build, load_experiment, variant
+from orchestra.runs.flags import FlagParser, Flags
+from orchestra.runs.processes import Launch
+from orchestra.runs.runner import (
+    Outcome,
+    run_in_one_process,
+    run_in_processes,
+    run_loop,
+    seldom_collected,
+)
+from orchestra.runs.run_directory import RunDirectory
 from orchestra.trace.recording.settings import TraceSettings
 from orchestra.wire.arena import CAPACITY, MIB_VARIABLE, MOST_MIB, capacity_wanted
 from orchestra.wire.transports.memory import MemoryTransport

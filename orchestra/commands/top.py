@@ -13,14 +13,15 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from orchestra import door, overview
+from orchestra.runs import join_file
+from orchestra import overview
 from orchestra.commands.endings import FAILED, looking_into
 from orchestra.commands.ps import add_run, entrance_of, which_run
 from orchestra.errors import UsageError
-from orchestra.flags import FlagParser
+from orchestra.runs.flags import FlagParser
 from orchestra.guest import Look, joined
 from orchestra.overview import Order
-from orchestra.run import run_loop
+from orchestra.runs.runner import run_loop
 
 _ORDERS: dict[str, Order] = {"t": "tree", "d": "depth", "b": "busy", "r": "rate"}
 _KEYS = "q quit   sort: t tree  d queue  b busy  r rate   a all actors"
@@ -61,7 +62,7 @@ class _Screen:
         self._console = Console(highlight=False)
         self._quit = asyncio.Event()
 
-    async def watch(self, entrance: door.Door, seconds: float) -> str:
+    async def watch(self, entrance: join_file.Door, seconds: float) -> str:
         """Show the run until it is over or `q` is pressed; return what to say then."""
         before: Look | None = None
         async with joined(entrance) as guest:

@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from orchestra.flags import FlagParser
+from orchestra.runs.flags import FlagParser
 from orchestra.trace.reading.query import Query
 from orchestra.trace.reading.where import Where
 

@@ -13,10 +13,10 @@ from components import Orchestrator, saved_state
 from orchestra import InterruptMsg, RunDirectory, UsageError
 from orchestra.cli import main
 from orchestra.clock import RealClock
-from orchestra.experiment import build, load_experiment
-from orchestra.flags import Flags
-from orchestra.launch.local import Launch
-from orchestra.run import run_in_one_process, run_loop
+from orchestra.runs.experiment import build, load_experiment
+from orchestra.runs.flags import Flags
+from orchestra.runs.processes import Launch
+from orchestra.runs.runner import run_in_one_process, run_loop
 
 EXPERIMENT = Path(__file__).resolve().parents[2] / "experiments" / "qmix_8m.py"
 SMALL: dict[str, Any] = {

@@ -20,7 +20,7 @@ from components import Orchestrator, Trainer, Worker, WorkerProxy
 from components.worker import StepMsg
 from messages import BatchTrainingDataMsg, InsertTransitionMsg, TrainedMsg
 from orchestra import Escalate, Topology, on
-from orchestra.experiment import extends, load_experiment
+from orchestra.runs.experiment import extends, load_experiment
 
 
 class FailingTrainer(Trainer):

@@ -219,8 +219,8 @@ from functools import partial
 from pathlib import Path
 
 from components import Orchestrator
-from orchestra.experiment import load_experiment
-from orchestra.topology import PlannedActor
+from orchestra.runs.experiment import load_experiment
+from orchestra.runs.topology import PlannedActor
 
 original = load_experiment(Path({experiment!r}))
 
@@ -263,8 +263,8 @@ from pathlib import Path
 
 from components import Trainer
 from components.policies import Qmix
-from orchestra.experiment import load_experiment
-from orchestra.topology import PlannedActor
+from orchestra.runs.experiment import load_experiment
+from orchestra.runs.topology import PlannedActor
 
 original = load_experiment(Path({experiment!r}))
 

@@ -5,7 +5,7 @@ import weakref
 
 import pytest
 
-from orchestra.run import YOUNG, seldom_collected
+from orchestra.runs.runner import YOUNG, seldom_collected
 
 
 class Knot:

@@ -12,7 +12,7 @@ import pytest
 
 from orchestra import Node, RunDirectory, Unreachable, UsageError
 from orchestra.clock import RealClock
-from orchestra.door import Door, find, opened
+from orchestra.runs.join_file import Door, find, opened
 from orchestra.guest import joined
 from orchestra.testing import Probe
 

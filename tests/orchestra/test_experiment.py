@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from orchestra.errors import UsageError
-from orchestra.experiment import build, load_experiment, variant
-from orchestra.flags import Flags
+from orchestra.runs.experiment import build, load_experiment, variant
+from orchestra.runs.flags import Flags
 
-HEAD = "from orchestra.topology import Topology\n"
+HEAD = "from orchestra.runs.topology import Topology\n"
 
 
 @pytest.fixture(autouse=True)
@@ -167,7 +167,7 @@ def experiment(*, name: str = 'x', size: Annotated[int, Field(ge=1)] = 3) -> Top
 """
 OTHER = """
 from pathlib import Path
-from orchestra.experiment import load_experiment, variant
+from orchestra.runs.experiment import load_experiment, variant
 experiment = variant(load_experiment(Path(__file__).with_name("base.py")), size=5)
 """
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 from orchestra.errors import UsageError
-from orchestra.flags import FlagParser, Flags
+from orchestra.runs.flags import FlagParser, Flags
 
 
 def experiment(

@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
-from orchestra.run import _on_signals
+from orchestra.runs.runner import _on_signals
 
 PATIENCE_S = 30.0
 EXPERIMENT = '''

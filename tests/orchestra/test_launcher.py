@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestra import Node, Restart
-from orchestra.launch.local import AllNodesLost, Launch, LocalLauncher
+from orchestra.runs.processes import AllNodesLost, Launch, LocalLauncher
 
 Run = Callable[..., Any]
 

@@ -36,7 +36,7 @@ from orchestra.actors import codec
 from orchestra.actors.system_messages import StopMsg
 from orchestra.errors import FrameError
 from orchestra.nodes import peers
-from orchestra.run import run_loop
+from orchestra.runs.runner import run_loop
 from orchestra.testing import Probe
 from orchestra.wire import handshake
 from orchestra.wire.frames import Frame, Kind, Limits, frame_bytes

@@ -16,7 +16,7 @@ import pytest
 
 from orchestra.clock import Handle
 from orchestra.errors import UsageError
-from orchestra.run_directory import RunDirectory, git_state, write_json
+from orchestra.runs.run_directory import RunDirectory, git_state, write_json
 
 
 @dataclass
@@ -138,7 +138,7 @@ def test_writing_the_config_does_not_import_torch(tmp_path: Path, experiment: Pa
 import sys
 from pathlib import Path
 from orchestra.clock import RealClock
-from orchestra.run_directory import RunDirectory
+from orchestra.runs.run_directory import RunDirectory
 run = RunDirectory.create(Path({str(tmp_path)!r}), "x", 1, clock=RealClock())
 run.write_config(experiment=Path({str(experiment)!r}), flags={{}}, seed=1, argv=[], clock=RealClock())
 assert "torch" not in sys.modules

@@ -26,7 +26,7 @@ from orchestra import Actor, Axes, Message, Node, Ref, Request, on
 from orchestra.actors.message import is_frozen
 from orchestra.actors.system_messages import LinkStatistics, StopNodeMsg
 from orchestra.errors import FrameError
-from orchestra.run import run_loop
+from orchestra.runs.runner import run_loop
 from orchestra.testing import Probe
 from orchestra.wire import shared_memory
 from orchestra.wire.arena import PAGE, Arena, NotShared
@@ -545,7 +545,7 @@ def test_whatever_a_peer_says_of_memory_it_is_let_go_at_worst(
 CHILD = """
     import importlib, sys
     from orchestra import Node
-    from orchestra.run import run_loop
+    from orchestra.runs.runner import run_loop
 
     said = importlib.import_module({module!r})
 

@@ -10,7 +10,7 @@ import pytest
 from orchestra import Actor, Message, Node, Ref, Request, Restart, Supervision, UsageError, on
 from orchestra.actors.system_messages import CellStatistics, StatisticsMsg
 from orchestra.testing import ManualClock, Probe, settle
-from orchestra.topology import Topology
+from orchestra.runs.topology import Topology
 
 SECRET = b"s" * 32
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from components.replay.closed import Closed
 from orchestra import log
-from orchestra.run import run_loop
+from orchestra.runs.runner import run_loop
 
 T = TypeVar("T")
 

@@ -14,8 +14,8 @@ from components.envs.smac import GameFailed, Smac
 from components.rollout import Rollout, play
 from components.worker import Worker
 from orchestra import UsageError
-from orchestra.experiment import build, load_experiment
-from orchestra.flags import Flags
+from orchestra.runs.experiment import build, load_experiment
+from orchestra.runs.flags import Flags
 
 STAND_IN = Path(__file__).with_name("stand_in.py")
 PATIENCE_S = 30.0

@@ -11,8 +11,8 @@ from components.policies import Coma, Qmix
 from components.policies.devices import opened, require
 from orchestra import UsageError
 from orchestra.cli import main
-from orchestra.experiment import build, load_experiment
-from orchestra.flags import Flags
+from orchestra.runs.experiment import build, load_experiment
+from orchestra.runs.flags import Flags
 
 EXPERIMENT = Path(__file__).resolve().parents[3] / "experiments" / "qmix_8m.py"
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")

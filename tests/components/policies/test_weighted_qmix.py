@@ -10,8 +10,8 @@ import torch
 from components.envs.base import EnvSpec
 from components.policies import EpisodeBatch, Qmix
 from orchestra.cli import main
-from orchestra.experiment import build, load_experiment
-from orchestra.flags import Flags
+from orchestra.runs.experiment import build, load_experiment
+from orchestra.runs.flags import Flags
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "docs" / "examples" / "weighted_qmix.py"
 WeightedQmix = vars(sys.modules[load_experiment(EXAMPLE).__module__])["WeightedQmix"]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from orchestra.cli import main
-from orchestra.flags import FlagParser
+from orchestra.runs.flags import FlagParser
 from orchestra.trace.format.effects import Sent
 from orchestra.trace.format.records import Delivery
 from orchestra.trace.reading.run_trace import RunTrace

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from orchestra.errors import UsageError
-from orchestra.run_directory import RunDirectory
+from orchestra.runs.run_directory import RunDirectory
 
 
 @dataclass(frozen=True, slots=True)

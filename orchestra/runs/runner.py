@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, TypeVar
 
-from orchestra import door, log
+from orchestra.runs import join_file
+from orchestra import log
 from orchestra.actors.cell import Cell
 from orchestra.actors.restarts import STOPPED
 from orchestra.actors.system_messages import (
@@ -27,11 +28,11 @@ from orchestra.actors.system_messages import (
 )
 from orchestra.clock import RealClock
 from orchestra.errors import OrchestraError, UsageError
-from orchestra.launch.local import Launch, LocalLauncher
+from orchestra.runs.processes import Launch, LocalLauncher
 from orchestra.nodes import stacks
 from orchestra.nodes.node import Node
-from orchestra.run_directory import RunDirectory, without_secrets, write_json
-from orchestra.topology import Topology
+from orchestra.runs.run_directory import RunDirectory, without_secrets, write_json
+from orchestra.runs.topology import Topology
 from orchestra.trace.format.records import Experiment
 from orchestra.trace.recording.recorder import Recorder
 from orchestra.wire.transports import tls
@@ -136,7 +137,7 @@ async def run_in_one_process(topology: Topology, run: RunDirectory, launch: Laun
             if main is None:
                 main = node.cell(main_actor)  # now: it may have ended before the last node is open
         assert main is not None
-        with door.opened(run, None):
+        with join_file.opened(run, None):
             outcome = await _until_stopped(nodes[0], main)
         _write_flows(run, [node.statistics() for node in nodes])
         for node in nodes:
@@ -164,7 +165,7 @@ async def run_in_processes(topology: Topology, run: RunDirectory, launch: Launch
             with (
                 stacks.on_request([node], then=lambda: launcher.signal(signal.SIGUSR1)),
                 _recorded_on_request([node], then=lambda: launcher.signal(signal.SIGUSR2)),
-                door.opened(run, door.Door(node.listening, node.secret, os.getpid(), tls.folder_of(node.listening))),
+                join_file.opened(run, join_file.Door(node.listening, node.secret, os.getpid(), tls.folder_of(node.listening))),
             ):
                 outcome = await _until_stopped(node, node.cell(main_actor))
             node.stopping = True

@@ -17,8 +17,8 @@ from types import ModuleType
 from typing import Any
 
 from orchestra.errors import UsageError
-from orchestra.flags import Flags
-from orchestra.topology import Topology
+from orchestra.runs.flags import Flags
+from orchestra.runs.topology import Topology
 
 NAME = "experiment"
 
