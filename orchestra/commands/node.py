@@ -6,12 +6,12 @@ from pathlib import Path
 from orchestra import log
 from orchestra.commands.endings import FAILED, failures_in_one_line
 from orchestra.errors import UsageError
+from orchestra.nodes.node import Node
 from orchestra.runs.experiment import build, load_experiment
 from orchestra.runs.flags import FlagParser, Flags
 from orchestra.runs.processes import SECRET_VARIABLE, Launch
-from orchestra.nodes.node import Node
-from orchestra.runs.runner import recorder_of, run_loop, run_node, seldom_collected
 from orchestra.runs.run_directory import RunDirectory
+from orchestra.runs.runner import recorder_of, run_loop, run_node, seldom_collected
 from orchestra.trace.recording.settings import TraceSettings
 
 

@@ -8,14 +8,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from orchestra.runs import join_file
-from orchestra import overview
 from orchestra.commands.endings import FAILED, looking_into
 from orchestra.errors import UsageError
+from orchestra.monitoring import view
+from orchestra.monitoring.observer import Guest, Look, joined
+from orchestra.runs import join_file
 from orchestra.runs.flags import FlagParser
-from orchestra.guest import Guest, Look, joined
-from orchestra.runs.runner import run_loop
 from orchestra.runs.run_directory import RunDirectory
+from orchestra.runs.runner import run_loop
 from orchestra.wire.transports.tls import TLS_DIR_VARIABLE
 
 PIPED_COLUMNS = 160
@@ -43,12 +43,12 @@ def command(arguments: list[str]) -> int:
     with looking_into(run):
         shown = run_loop(_two_looks(entrance, options.seconds))
         if options.json:
-            print(json.dumps(overview.as_json(str(run.path), shown), indent=2))
+            print(json.dumps(view.as_json(str(run.path), shown), indent=2))
             return 0
         console = Console(highlight=False, soft_wrap=True)
         width = console.width if console.is_terminal else PIPED_COLUMNS
         console.print(Text(str(run.path), style="dim"))
-        for line in overview.lines(shown, width, own=options.all):
+        for line in view.lines(shown, width, own=options.all):
             console.print(line)
         return 0
     return FAILED
@@ -92,11 +92,11 @@ def entrance_of(run: RunDirectory) -> join_file.Door:
     return entrance
 
 
-async def _two_looks(entrance: join_file.Door, seconds: float) -> list[overview.NodeRow]:
+async def _two_looks(entrance: join_file.Door, seconds: float) -> list[view.NodeRow]:
     async with joined(entrance) as guest:
         before = await guest.look()
         await asyncio.wait({guest.left}, timeout=seconds)
-        return overview.rows(before, await _last_look(guest, before))
+        return view.rows(before, await _last_look(guest, before))
 
 
 async def _last_look(guest: Guest, before: Look) -> Look:

@@ -13,13 +13,13 @@ from typing import Any, Self
 
 from orchestra.commands.endings import FAILED
 from orchestra.errors import CannotReplay, ReplayDiverged, UsageError
-from orchestra.runs.flags import FlagParser
 from orchestra.replay.determinism import first_mismatch
 from orchestra.replay.difference import shown
 from orchestra.replay.performance import Performance
 from orchestra.replay.regression import make_test
 from orchestra.replay.replay import Replay
 from orchestra.replay.what_if import edited_class, what_if
+from orchestra.runs.flags import FlagParser
 from orchestra.trace.format.records import Delivery
 from orchestra.trace.reading.query import values_of
 from orchestra.trace.reading.where import Where

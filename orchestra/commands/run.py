@@ -16,6 +16,7 @@ from orchestra.errors import UsageError
 from orchestra.runs.experiment import build, load_experiment, variant
 from orchestra.runs.flags import FlagParser, Flags
 from orchestra.runs.processes import Launch
+from orchestra.runs.run_directory import RunDirectory
 from orchestra.runs.runner import (
     Outcome,
     run_in_one_process,
@@ -23,7 +24,6 @@ from orchestra.runs.runner import (
     run_loop,
     seldom_collected,
 )
-from orchestra.runs.run_directory import RunDirectory
 from orchestra.trace.recording.settings import TraceSettings
 from orchestra.wire.arena import CAPACITY, MIB_VARIABLE, MOST_MIB, capacity_wanted
 from orchestra.wire.transports.memory import MemoryTransport

@@ -13,14 +13,14 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from orchestra.runs import join_file
-from orchestra import overview
 from orchestra.commands.endings import FAILED, looking_into
 from orchestra.commands.ps import add_run, entrance_of, which_run
 from orchestra.errors import UsageError
+from orchestra.monitoring import view
+from orchestra.monitoring.observer import Look, joined
+from orchestra.monitoring.view import Order
+from orchestra.runs import join_file
 from orchestra.runs.flags import FlagParser
-from orchestra.guest import Look, joined
-from orchestra.overview import Order
 from orchestra.runs.runner import run_loop
 
 _ORDERS: dict[str, Order] = {"t": "tree", "d": "depth", "b": "busy", "r": "rate"}
@@ -58,7 +58,7 @@ class _Screen:
         self._title = title
         self._order: Order = "tree"
         self._own = False
-        self._shown: list[overview.NodeRow] = []
+        self._shown: list[view.NodeRow] = []
         self._console = Console(highlight=False)
         self._quit = asyncio.Event()
 
@@ -72,7 +72,7 @@ class _Screen:
             with Live(console=self._console, screen=True, auto_refresh=False) as live, _keys(self._press(live)):
                 while not (self._quit.is_set() or guest.left.done()):
                     now = await guest.look()
-                    self._shown = overview.rows(before, now)
+                    self._shown = view.rows(before, now)
                     before = now
                     self._draw(live)
                     await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -93,7 +93,7 @@ class _Screen:
 
     def _draw(self, live: Live) -> None:
         width, height = self._console.size
-        body = overview.lines(self._shown, width, self._order, own=self._own)
+        body = view.lines(self._shown, width, self._order, own=self._own)
         room = height - 2
         if len(body) > room:
             body = [*body[: room - 1], Text(f"… {len(body) - room + 1} lines more in a taller window", style="dim")]

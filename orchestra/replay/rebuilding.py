@@ -17,10 +17,10 @@ from orchestra.actors.envelope import node_of
 from orchestra.actors.message import REGISTRY, Message
 from orchestra.actors.system_messages import SpawnMsg
 from orchestra.errors import CannotReplay, ExperimentChanged, UsageError, ValuesMissing
-from orchestra.runs.experiment import build, load_experiment
-from orchestra.runs.flags import Flags
 from orchestra.nodes import spawning
 from orchestra.replay.stage import Recipe
+from orchestra.runs.experiment import build, load_experiment
+from orchestra.runs.flags import Flags
 from orchestra.runs.topology import Topology
 from orchestra.trace.format.naming import MessageType
 from orchestra.trace.format.records import Birth, Delivery, Header, Life

@@ -12,8 +12,8 @@ import pytest
 
 from orchestra import Node, RunDirectory, Unreachable, UsageError
 from orchestra.clock import RealClock
+from orchestra.monitoring.observer import joined
 from orchestra.runs.join_file import Door, find, opened
-from orchestra.guest import joined
 from orchestra.testing import Probe
 
 SECRET = b"s" * 32

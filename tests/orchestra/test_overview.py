@@ -12,8 +12,8 @@ from orchestra.actors.system_messages import (
     NodeStatistics,
     ProcessStatistics,
 )
-from orchestra.guest import Look
-from orchestra.overview import as_json, lines, rows
+from orchestra.monitoring.observer import Look
+from orchestra.monitoring.view import as_json, lines, rows
 
 
 def cell(address: str, handled: int = 0, busy_s: float = 0.0, depth: int = 0, **changed: Any) -> CellStatistics:

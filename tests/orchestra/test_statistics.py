@@ -9,8 +9,8 @@ import pytest
 
 from orchestra import Actor, Message, Node, Ref, Request, Restart, Supervision, UsageError, on
 from orchestra.actors.system_messages import CellStatistics, StatisticsMsg
-from orchestra.testing import ManualClock, Probe, settle
 from orchestra.runs.topology import Topology
+from orchestra.testing import ManualClock, Probe, settle
 
 SECRET = b"s" * 32
 

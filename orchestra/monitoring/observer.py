@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from orchestra.actors.envelope import GUEST
 from orchestra.actors.system_messages import SYSTEM, NodeStatistics, StatisticsMsg
-from orchestra.runs.join_file import Door
 from orchestra.errors import OrchestraError, Unreachable
 from orchestra.nodes.node import Node
+from orchestra.runs.join_file import Door
 
 ANSWER_S = 2.0
 """A node that does not answer within this is shown as one that does not."""

@@ -12,7 +12,7 @@ from orchestra.actors.system_messages import (
     NodeStatistics,
     ProcessStatistics,
 )
-from orchestra.guest import Look
+from orchestra.monitoring.observer import Look
 
 Order = Literal["tree", "depth", "busy", "rate"]
 
