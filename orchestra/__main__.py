@@ -1,5 +1,5 @@
 """`python -m orchestra` is `orchestra`."""
 
-from orchestra.cli import program
+from orchestra.cli.main import program
 
 program()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestra.cli import program
+from orchestra.cli.main import program
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = (ROOT / "docs" / "debugging.md").read_text()
@@ -80,7 +80,7 @@ class Checkout:
         for name in ("docs", "experiments"):
             shutil.copytree(ROOT / name, folder / name)
         self._forking = multiprocessing.get_context("forkserver")
-        self._forking.set_forkserver_preload(["orchestra.cli", "components", "pytest", "torch"])
+        self._forking.set_forkserver_preload(["orchestra.cli.main", "components", "pytest", "torch"])
 
     def type(self, typed: Typed) -> str:
         words = [each for word in shlex.split(typed.command.replace("\\\n", " ")) for each in self._expanded(word)]
@@ -147,7 +147,7 @@ def test_what_the_tutorials_show_of_an_example_is_in_it() -> None:
 
 
 def test_every_flag_of_the_table_is_one() -> None:
-    from orchestra.commands.replay import parser
+    from orchestra.cli.replay import parser
 
     known = {option for action in parser()._actions for option in action.option_strings}
     flags = set(re.findall(r"`(--[a-z-]+)", SECTIONS[2]))

@@ -8,7 +8,7 @@ import pytest
 
 from components.envs import SCENARIOS
 from orchestra import Topology
-from orchestra.cli import main
+from orchestra.cli.main import main
 from orchestra.runs.experiment import build, load_experiment
 from orchestra.runs.flags import Flags
 

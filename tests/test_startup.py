@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-HELP = "from orchestra.cli import main; main(['--help'])"
+HELP = "from orchestra.cli.main import main; main(['--help'])"
 ACTING = """
 import numpy as np
 from components import Monitor, Orchestrator, Trainer, TrajectoryManager, Worker, WorkerProxy

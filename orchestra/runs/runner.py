@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, TypeVar
 
-from orchestra.runs import join_file
 from orchestra import log
 from orchestra.actors.cell import Cell
 from orchestra.actors.restarts import STOPPED
@@ -28,9 +27,10 @@ from orchestra.actors.system_messages import (
 )
 from orchestra.clock import RealClock
 from orchestra.errors import OrchestraError, UsageError
-from orchestra.runs.processes import Launch, LocalLauncher
 from orchestra.nodes import stacks
 from orchestra.nodes.node import Node
+from orchestra.runs import join_file
+from orchestra.runs.processes import Launch, LocalLauncher
 from orchestra.runs.run_directory import RunDirectory, without_secrets, write_json
 from orchestra.runs.topology import Topology
 from orchestra.trace.format.records import Experiment

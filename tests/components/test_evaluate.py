@@ -13,7 +13,7 @@ from components.envs import Skirmish
 from components.evaluate import command
 from components.policies import Qmix
 from orchestra import RunDirectory, UsageError
-from orchestra.cli import main
+from orchestra.cli.main import main
 
 EXPERIMENT = Path(__file__).resolve().parents[2] / "experiments" / "qmix_8m.py"
 

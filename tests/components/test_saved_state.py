@@ -11,7 +11,7 @@ import torch
 
 from components import Orchestrator, saved_state
 from orchestra import InterruptMsg, RunDirectory, UsageError
-from orchestra.cli import main
+from orchestra.cli.main import main
 from orchestra.clock import RealClock
 from orchestra.runs.experiment import build, load_experiment
 from orchestra.runs.flags import Flags

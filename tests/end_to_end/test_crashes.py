@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from orchestra import Replay
-from orchestra.cli import main
+from orchestra.cli.main import main
 from orchestra.trace.format.records import Kind
 from orchestra.trace.reading.run_trace import RunTrace
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from components.envs import SCENARIOS
-from orchestra.cli import main
+from orchestra.cli.main import main
 
 EXPERIMENT = Path(__file__).resolve().parents[2] / "experiments" / "qmix_8m.py"
 

@@ -84,7 +84,7 @@ MANY = """
 import sys
 
 import components.monitor
-from orchestra.cli import main
+from orchestra.cli.main import main
 
 name, tick, runs, *flags = sys.argv[1:]
 components.monitor.TICK_S = float(tick)

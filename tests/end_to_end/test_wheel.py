@@ -37,7 +37,7 @@ def test_a_wheel_holds_the_three_packages_whole_and_nothing_else(installed: Path
             assert {path.relative_to(installed) for path in (installed / package).rglob(kind)} == tracked
     assert not [path for path in installed.rglob("*") if path.suffix in (".pyc", ".nbi", ".nbc")]
     (scripts,) = installed.glob("*.dist-info/entry_points.txt")
-    assert "orchestra = orchestra.cli:program" in scripts.read_text()
+    assert "orchestra = orchestra.cli.main:program" in scripts.read_text()
 
 
 def test_what_was_installed_runs_elsewhere(installed: Path, launch: Any) -> None:

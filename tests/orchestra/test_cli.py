@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestra.cli import main
+from orchestra.cli.main import main
 from orchestra.wire.transports.registry import SCHEMES  # those of this process: a simulation adds one
 
 _ADDED = sorted(point.name for point in entry_points(group="orchestra.commands"))

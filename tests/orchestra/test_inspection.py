@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from orchestra.cli import main
+from orchestra.cli.main import main
 from orchestra.wire.transports.tls import TLS_DIR_VARIABLE
 
 PATIENCE_S = 30.0

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestra import Message, Node, Request, UsageError
-from orchestra.cli import main as command
+from orchestra.cli.main import main as command
 from orchestra.errors import HandshakeError, Unreachable
 from orchestra.testing import Probe, check_transport
 from orchestra.wire.transports import tls

@@ -10,7 +10,7 @@ import torch
 from components.policies import Coma, Qmix
 from components.policies.devices import opened, require
 from orchestra import UsageError
-from orchestra.cli import main
+from orchestra.cli.main import main
 from orchestra.runs.experiment import build, load_experiment
 from orchestra.runs.flags import Flags
 

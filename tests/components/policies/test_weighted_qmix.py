@@ -9,7 +9,7 @@ import torch
 
 from components.envs.base import EnvSpec
 from components.policies import EpisodeBatch, Qmix
-from orchestra.cli import main
+from orchestra.cli.main import main
 from orchestra.runs.experiment import build, load_experiment
 from orchestra.runs.flags import Flags
 

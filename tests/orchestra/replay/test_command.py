@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestra.cli import main
+from orchestra.cli.main import main
 from orchestra.trace.format.layout import MAGIC, PREAMBLE
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3])}

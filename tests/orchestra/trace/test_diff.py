@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from orchestra.cli import main
+from orchestra.cli.main import main
 from orchestra.trace.analysis.compare import fields_differences
 from orchestra.trace.format.records import Digest
 from orchestra.trace.format.writer import TraceWriter

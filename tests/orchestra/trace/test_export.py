@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestra.cli import main
+from orchestra.cli.main import main
 from orchestra.trace.analysis.timeline import Timeline
 from orchestra.trace.reading.query import Query
 from orchestra.trace.reading.run_trace import RunTrace

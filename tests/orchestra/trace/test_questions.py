@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from orchestra.cli import main
+from orchestra.cli.main import main
 from orchestra.trace.format.writer import TraceWriter
 from orchestra.trace.reading.following import follow
 from orchestra.trace.reading.query import Query

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestra.cli import main
+from orchestra.cli.main import main
 from orchestra.runs.flags import FlagParser
 from orchestra.trace.format.effects import Sent
 from orchestra.trace.format.records import Delivery

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestra.cli import main
+from orchestra.cli.main import main
 from orchestra.trace.analysis import story as stories
 from orchestra.trace.analysis.story import around, cause_of, consequences_of, story
 from orchestra.trace.reading.query import Query, Seen
@@ -68,7 +68,7 @@ def test_a_word_finds_the_thing(
         return Query(where=Where(f"name == {value!r}")).deliveries(trace)
 
     monkeypatch.setattr(stories, "words", lambda: {"ball": ball})
-    monkeypatch.setattr("orchestra.commands.trace_story.words", lambda: {"ball": ball})
+    monkeypatch.setattr("orchestra.cli.trace_story.words", lambda: {"ball": ball})
     assert main(["trace", "story", str(played), "--ball", "blue"]) == 0
     assert "3 stops on 3 nodes" in capsys.readouterr().out
 

@@ -10,8 +10,8 @@ from typing import Any, Self
 from rich.filesize import decimal
 
 from orchestra import log
+from orchestra.cli.endings import ABORTED, FAILED, failures_in_one_line
 from orchestra.clock import RealClock
-from orchestra.commands.endings import ABORTED, FAILED, failures_in_one_line
 from orchestra.errors import UsageError
 from orchestra.runs.experiment import build, load_experiment, variant
 from orchestra.runs.flags import FlagParser, Flags

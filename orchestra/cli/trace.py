@@ -8,8 +8,8 @@ from typing import Any
 from rich.filesize import decimal
 from rich.text import Text
 
-from orchestra.commands import trace_export, trace_story
-from orchestra.commands.trace_flags import add_filters, add_json, console_of, parser_of, query_of, table
+from orchestra.cli import trace_export, trace_story
+from orchestra.cli.trace_flags import add_filters, add_json, console_of, parser_of, query_of, table
 from orchestra.errors import TraceError, UsageError
 from orchestra.trace.analysis.stats import PERCENTILES, Tally, lags, tallies
 from orchestra.trace.analysis.text import as_json, effect_text, fields_text, seconds_text, value_text

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.filesize import decimal
 
-from orchestra.commands.trace_flags import add_filters, add_json, parser_of, query_of
+from orchestra.cli.trace_flags import add_filters, add_json, parser_of, query_of
 from orchestra.errors import UsageError
 from orchestra.trace.analysis.compare import Comparison, Ignored, compare
 from orchestra.trace.analysis.export import jsonl, mcap, mermaid, perfetto

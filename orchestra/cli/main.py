@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import EntryPoint, entry_points, version
 from typing import NoReturn
 
-from orchestra.commands import node, ps, replay, run, top, trace
-from orchestra.commands.endings import ABORTED, MISUSED
+from orchestra.cli import node, ps, replay, run, top, trace
+from orchestra.cli.endings import ABORTED, MISUSED
 from orchestra.errors import UsageError
 
 COMMANDS = "orchestra.commands"

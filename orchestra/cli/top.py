@@ -13,8 +13,8 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from orchestra.commands.endings import FAILED, looking_into
-from orchestra.commands.ps import add_run, entrance_of, which_run
+from orchestra.cli.endings import FAILED, looking_into
+from orchestra.cli.ps import add_run, entrance_of, which_run
 from orchestra.errors import UsageError
 from orchestra.monitoring import view
 from orchestra.monitoring.observer import Look, joined

@@ -4,7 +4,7 @@ import json
 
 from rich.text import Text
 
-from orchestra.commands.trace_flags import add_filters, add_json, console_of, parser_of, query_of
+from orchestra.cli.trace_flags import add_filters, add_json, console_of, parser_of, query_of
 from orchestra.errors import TraceError, UsageError
 from orchestra.trace.analysis.story import Stop, around, nothing_found, story, words
 from orchestra.trace.analysis.text import as_json, fields_text, seconds_text

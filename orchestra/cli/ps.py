@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from orchestra.commands.endings import FAILED, looking_into
+from orchestra.cli.endings import FAILED, looking_into
 from orchestra.errors import UsageError
 from orchestra.monitoring import view
 from orchestra.monitoring.observer import Guest, Look, joined
