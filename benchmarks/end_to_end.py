@@ -32,7 +32,7 @@ from typing import Any
 
 from components.envs import Skirmish
 from components.policies import Qmix
-from components.replay import EpisodeReplay
+from components.replay_buffers import EpisodeReplay
 from orchestra import RealClock, RunDirectory, log
 from orchestra.runs.experiment import build, load_experiment
 from orchestra.runs.flags import Flags

@@ -34,7 +34,7 @@ from torch.nn.functional import elu, one_hot
 from components.envs import Skirmish
 from components.envs.base import EnvSpec
 from components.policies import EpisodeBatch, Qmix
-from components.replay import EpisodeReplay
+from components.replay_buffers import EpisodeReplay
 from components.rollout import Rollout
 
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from components.envs.base import Env
 from components.envs.skirmish import Skirmish
 from components.policies import Iql, Qmix, Vdn
-from components.replay import EpisodeReplay, PrioritizedEpisodeReplay
+from components.replay_buffers import EpisodeReplay, PrioritizedEpisodeReplay
 from components.schedule import LinearSchedule
 
 

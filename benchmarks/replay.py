@@ -38,7 +38,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from components.envs.base import EnvSpec
-from components.replay import EpisodeReplay, Field, Place, PrioritizedTransitions, SharedArena, Transitions
+from components.replay_buffers import (
+    EpisodeReplay,
+    Field,
+    Place,
+    PrioritizedTransitions,
+    SharedArena,
+    Transitions,
+)
 
 ROWS, BATCH, EPISODES = 64, 256, 32
 FIELDS = {

@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from components.replay import Field, Layout, ReplayClient, ReplayServer
+from components.replay_buffers import Field, Layout, ReplayClient, ReplayServer
 
 ROWS, BATCH, HELD, CHUNK = 4096, 256, 2**17, 64
 AT_A_TIME = (1, 64, 1024)

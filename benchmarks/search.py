@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import mean
 from time import sleep
 
-from components.comparison import find_runs, read_trial
+from components.reporting.comparison import find_runs, read_trial
 
 EXPERIMENT = Path(__file__).resolve().parent.parent / "experiments" / "qmix_8m.py"
 

@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import TextIO
 
-from components import saved_state
-from components.display import Display
-from components.metrics_writer import MetricsWriter
-from components.progress import Progress
+from components.checkpoints import run_state
+from components.reporting.display import Display
+from components.reporting.metrics_writer import MetricsWriter
+from components.reporting.progress import Progress
 from messages import CheckpointMsg, EvaluatedMsg, ProgressMsg
 from orchestra import Actor, Message, NodeStatistics, OrchestraError, Ref, RunDirectory, StatisticsMsg, UsageError, on
 from orchestra.runs.run_directory import write_json
@@ -112,7 +112,7 @@ class Monitor(Actor[ProgressMsg | EvaluatedMsg | TickMsg | CheckpointMsg]):
     def save(self, msg: CheckpointMsg) -> str:
         if self.run_directory is None:
             raise UsageError("this run keeps no files")
-        folder = saved_state.unfinished(self.run_directory, msg.env_steps)
+        folder = run_state.unfinished(self.run_directory, msg.env_steps)
         test = None if self._test is None else self._test.model_dump()
         values = {
             "env_steps": 0 if self._latest is None else self._latest.env_steps,
@@ -122,12 +122,12 @@ class Monitor(Actor[ProgressMsg | EvaluatedMsg | TickMsg | CheckpointMsg]):
             "best": self._best,
             "solved": self._solved,
         }
-        saved_state.write(folder, self.me.address, values)
+        run_state.write(folder, self.me.address, values)
         return str(folder)
 
     def _resume(self, folder: Path) -> int:
         """Go on with what was counted; return after how many environment steps that was."""
-        saved = saved_state.read(folder, self.me.address)
+        saved = run_state.read(folder, self.me.address)
         if saved is None:
             raise UsageError(f"{str(folder)!r} holds nothing of {self.me.address}")
         values, _ = saved
@@ -221,6 +221,8 @@ class Monitor(Actor[ProgressMsg | EvaluatedMsg | TickMsg | CheckpointMsg]):
 
 
 def _draw(title: str, metrics: Path, picture: Path) -> None:
-    from components.curve import draw_curve  # matplotlib: every process imports this file, and one of them draws
+    from components.reporting.curve import (
+        draw_curve,  # matplotlib: every process imports this file, and one of them draws
+    )
 
     draw_curve(metrics, picture, title=title)

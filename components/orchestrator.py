@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any, ClassVar
 
-from components import saved_state
-from components.downwards import Below, pass_down
-from components.evaluations import Evaluations
-from components.replay.limiter import SampleToInsertRatio
-from components.tally import Phase, Tally
+from components.checkpoints import run_state
+from components.counters import Phase, Tally
+from components.downstream import Below, pass_down
+from components.evaluation_queue import Evaluations
+from components.replay_buffers.limiter import SampleToInsertRatio
 from messages import (
     BatchTrainingDataMsg,
     CheckpointMsg,
@@ -347,7 +347,7 @@ class Orchestrator(
         self._next_checkpoint += self._checkpoint_interval * (1 + late // self._checkpoint_interval)
         self._saving = self._tally.env_steps
         self._unsaved = set(self._below.refs)
-        saved_state.begin(self.run_directory, self._saving)
+        run_state.begin(self.run_directory, self._saving)
         await self._below.tell(SaveMsg(env_steps=self._saving, reply_to=Ref(self.me.address)))
         await self._save_on()
 
@@ -357,15 +357,15 @@ class Orchestrator(
         if self._saving is None or not ready or self._trainer is None or self.run_directory is None:
             return
         if self._saving != self._tally.env_steps:  # what was on its way when this began is a part of it
-            saved_state.rename(self.run_directory, self._saving, self._tally.env_steps)
+            run_state.rename(self.run_directory, self._saving, self._tally.env_steps)
             self._saving = self._tally.env_steps
         moment = CheckpointMsg(env_steps=self._saving)
         await self._report("saving")
         for ref in (self._trajectories, self._trainer, self._monitor):
             await ref.ask(moment)
-        saved_state.write(saved_state.unfinished(self.run_directory, self._saving), self.me.address, self._values())
+        run_state.write(run_state.unfinished(self.run_directory, self._saving), self.me.address, self._values())
         # What this process went on from is what a replay of it begins with.
-        saved_state.finish(self.run_directory, self._saving, keep=self.resumes)
+        run_state.finish(self.run_directory, self._saving, keep=self.resumes)
         self._saved, self._saving = self._saving, None
         if self._interrupted:
             self.stop()
@@ -385,7 +385,7 @@ class Orchestrator(
         }
 
     def _resume(self, folder: Path) -> None:
-        saved = saved_state.read(folder, self.me.address)
+        saved = run_state.read(folder, self.me.address)
         if saved is None:
             raise UsageError(f"{str(folder)!r} holds nothing of {self.me.address}")
         values, _ = saved

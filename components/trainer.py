@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import ClassVar
 
-from components import saved_state
-from components.checkpoint import as_arrays, as_tensors, load_checkpoint, save_checkpoint
+from components.checkpoints import run_state
+from components.checkpoints.policy_file import as_arrays, as_tensors, load_checkpoint, save_checkpoint
 from components.envs.base import EnvSpec
 from components.policies.base import EpisodeBatch
 from components.rollout import PolicyFactory
@@ -96,7 +96,7 @@ class Trainer(Actor[BatchTrainingDataMsg | CheckpointMsg]):
     async def checkpoint(self, msg: CheckpointMsg) -> str:
         if self.run_directory is None:
             raise UsageError("this run keeps no files, so there is no place for a checkpoint")
-        path = _checkpoint(self.run_directory, saved_state.moment(msg.env_steps))
+        path = _checkpoint(self.run_directory, run_state.moment(msg.env_steps))
         await self.offload(save_checkpoint, path, self._policy, self._version, msg.env_steps)
         return str(path)
 

@@ -6,9 +6,9 @@ from typing import ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from components import saved_state
-from components.replay.checkpoint import CheckpointError
-from components.replay.episodes import Sampled
+from components.checkpoints import run_state
+from components.checkpoints.array_file import CheckpointError
+from components.replay_buffers.episodes import Sampled
 from messages import BatchTrainingDataMsg, CheckpointMsg, InsertTransitionMsg, SampleBatchMsg, UpdatePriorityMsg
 from orchestra import Actor, Escalate, Supervision, UsageError, on
 
@@ -59,7 +59,7 @@ class TrajectoryManager(Actor[InsertTransitionMsg | SampleBatchMsg | UpdatePrior
     async def started(self) -> None:
         if self.resumes is None:
             return
-        saved = saved_state.read(self.resumes, self.me.address)
+        saved = run_state.read(self.resumes, self.me.address)
         if saved is None:
             raise UsageError(f"{str(self.resumes)!r} holds nothing of {self.me.address}")
         values, _ = saved
@@ -109,11 +109,11 @@ class TrajectoryManager(Actor[InsertTransitionMsg | SampleBatchMsg | UpdatePrior
     async def save(self, msg: CheckpointMsg) -> str:
         if self.run_directory is None:
             raise UsageError("this run keeps no files, so there is no place for what it has seen")
-        folder = saved_state.unfinished(self.run_directory, msg.env_steps)
+        folder = run_state.unfinished(self.run_directory, msg.env_steps)
         values = {"rng": self.rng.bit_generator.state, "epsilon": self._epsilon}
-        saved_state.write(folder, self.me.address, values)
+        run_state.write(folder, self.me.address, values)
         await self.offload(self._replay.save, self._experience(folder))
         return str(folder)
 
     def _experience(self, folder: Path) -> Path:
-        return saved_state.companion(folder, self.me.address, "replay")
+        return run_state.companion(folder, self.me.address, "replay")

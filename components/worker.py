@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from components import saved_state
+from components.checkpoints import run_state
 from components.rollout import EnvFactory, PolicyFactory, Rollout, play_once
 from components.schedule import LinearSchedule
 from components.threads import with_threads
@@ -156,8 +156,8 @@ class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | PaceMsg | EvaluateMs
             self.log.info("the environment takes no snapshots: a resumed run begins new episodes")
         elif self.run_directory is not None:
             values = {"rng": self.rng.bit_generator.state}
-            folder = saved_state.unfinished(self.run_directory, msg.env_steps)
-            await self.offload(saved_state.write, folder, self.me.address, values, state)
+            folder = run_state.unfinished(self.run_directory, msg.env_steps)
+            await self.offload(run_state.write, folder, self.me.address, values, state)
         await msg.reply_to.tell(SavedMsg(ref=self.me))
 
     @on(TerminatedMsg)
@@ -173,7 +173,7 @@ class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | PaceMsg | EvaluateMs
         await self._join()
 
     def _resume(self, folder: Path) -> None:
-        saved = saved_state.read(folder, self.me.address)
+        saved = run_state.read(folder, self.me.address)
         if saved is None:
             return
         values, state = saved

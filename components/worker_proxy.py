@@ -2,9 +2,9 @@
 
 from typing import Any, ClassVar
 
-from components import saved_state
-from components.downwards import pass_down
-from components.evaluations import Evaluations
+from components.checkpoints import run_state
+from components.downstream import pass_down
+from components.evaluation_queue import Evaluations
 from components.rollout import concatenated
 from messages import (
     EvaluatedMsg,
@@ -61,7 +61,7 @@ class WorkerProxy(
         self._unsaved: set[str] = set()
 
     async def started(self) -> None:
-        saved = None if self.resumes is None else saved_state.read(self.resumes, self.me.address)
+        saved = None if self.resumes is None else run_state.read(self.resumes, self.me.address)
         if saved is not None:
             self._evaluations.turn = saved[0]["turn"]
         await self._to.tell(JoinMsg(role="proxy", ref=self.me))
@@ -172,8 +172,8 @@ class WorkerProxy(
             return
         await self._send_on()  # what is told before the answer is part of what is saved
         if self.run_directory is not None:
-            folder = saved_state.unfinished(self.run_directory, self._saving.env_steps)
-            saved_state.write(folder, self.me.address, {"turn": self._evaluations.turn})
+            folder = run_state.unfinished(self.run_directory, self._saving.env_steps)
+            run_state.write(folder, self.me.address, {"turn": self._evaluations.turn})
         await self._saving.reply_to.tell(SavedMsg(ref=self.me))
         self._saving = None
 

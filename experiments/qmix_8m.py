@@ -10,7 +10,12 @@ from components.envs import SCENARIOS, Skirmish
 from components.envs.smac import Smac
 from components.policies import Coma, Iql, Qmix, RecurrentOptions, Vdn
 from components.policies.devices import require
-from components.replay import EpisodeReplay, FreshEpisodes, PrioritizedEpisodeReplay, SampleToInsertRatio
+from components.replay_buffers import (
+    EpisodeReplay,
+    FreshEpisodes,
+    PrioritizedEpisodeReplay,
+    SampleToInsertRatio,
+)
 from components.rollout import EnvFactory, PolicyFactory
 from orchestra import Topology, UsageError
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from components.envs import Skirmish
-from components.watch import PLAYERS, command, film
+from components.viewer import PLAYERS, command, film
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "simulator.md").read_text()

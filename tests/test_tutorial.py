@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from components.envs.base import EnvSpec
-from components.replay import EpisodeReplay
+from components.replay_buffers import EpisodeReplay
 from messages import BatchTrainingDataMsg, InsertTransitionMsg, SampleBatchMsg
 from orchestra import Node, UsageError
 from orchestra.runs.experiment import build, extends, load_experiment

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from components import TrajectoryManager
-from components.replay import PrioritizedEpisodeReplay
+from components.replay_buffers import PrioritizedEpisodeReplay
 from orchestra import Topology
 from orchestra.runs.experiment import extends, load_experiment
 

@@ -8,8 +8,8 @@ import numpy as np
 from pydantic import Field
 
 from components import TrajectoryManager
-from components.replay import EpisodeReplay
-from components.replay.episodes import Sampled
+from components.replay_buffers import EpisodeReplay
+from components.replay_buffers.episodes import Sampled
 from messages import InsertTransitionMsg, SampleBatchMsg
 from orchestra import Topology, on
 from orchestra.runs.experiment import extends, load_experiment

@@ -11,7 +11,13 @@ from numpy.typing import NDArray
 
 from components.envs import EnvSpec
 from components.policies.base import EpisodeBatch
-from components.replay import Closed, EpisodeLayout, ReplayClient, ReplayServer, SampleToInsertRatio
+from components.replay_buffers import (
+    Closed,
+    EpisodeLayout,
+    ReplayClient,
+    ReplayServer,
+    SampleToInsertRatio,
+)
 
 AGENTS, PLACES, MOVES, GAMMA = 2, 4, (-1, 0, 1), 0.9
 SPEC = EnvSpec("corridors", n_agents=AGENTS, n_actions=len(MOVES), obs_size=PLACES, state_size=AGENTS, episode_limit=12)

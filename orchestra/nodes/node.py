@@ -77,8 +77,8 @@ class Node:
             pauses. A simulation hands in its own.
         executor: runs what actors offload; by default up to 64 threads. It is shut down when the node stops.
         recorder: records what the actors are told and do; closed when the node has stopped.
-        shared_memory: bytes of the arena by which large arrays go to each peer on this host (`orchestra.wire.shared_memory`), a
-            multiple of 4096; 0 for none. By default what `ORCHESTRA_SHARED_MEMORY` says in MiB, else 128 MiB.
+        shared_memory: bytes of the arena by which large arrays go to each peer on this host, a multiple of 4096; 0 for
+            none. By default what `ORCHESTRA_SHARED_MEMORY` says in MiB, else 128 MiB.
     """
 
     def __init__(

@@ -165,7 +165,9 @@ async def run_in_processes(topology: Topology, run: RunDirectory, launch: Launch
             with (
                 stacks.on_request([node], then=lambda: launcher.signal(signal.SIGUSR1)),
                 _recorded_on_request([node], then=lambda: launcher.signal(signal.SIGUSR2)),
-                join_file.opened(run, join_file.Door(node.listening, node.secret, os.getpid(), tls.folder_of(node.listening))),
+                join_file.opened(
+                    run, join_file.Door(node.listening, node.secret, os.getpid(), tls.folder_of(node.listening))
+                ),
             ):
                 outcome = await _until_stopped(node, node.cell(main_actor))
             node.stopping = True

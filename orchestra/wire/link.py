@@ -1,7 +1,7 @@
 """A link: the conversation of two nodes, in one session, over one connection after the other.
 
-`orchestra.wire.handshake` makes the connections, `orchestra.wire.session` remembers what the peer may lack, `orchestra.wire.sender`
-makes frames of messages and `orchestra.wire.receiver` messages of frames.
+`handshake` makes the connections, `session` remembers what the peer may lack, `sender` makes frames of messages and
+`receiver` messages of frames.
 """
 
 import asyncio

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from components import saved_state
-from components.metrics_writer import read_metrics
+from components.checkpoints import run_state
 from components.monitor import CURVE_S, RECORD_S, TICK_S, Monitor
+from components.reporting.metrics_writer import read_metrics
 from messages import CheckpointMsg, EvaluatedMsg, ProgressMsg
 from orchestra import RunDirectory
 from orchestra.actors.system_messages import ProcessStatistics
@@ -124,7 +124,7 @@ def test_a_run_that_never_wins_is_not_solved_and_one_cut_short_did_not_reach_its
 
 def test_a_run_that_goes_on_counts_on(run, stage, kept) -> None:
     async def main() -> None:
-        saved_state.begin(kept.path, 500)
+        run_state.begin(kept.path, 500)
         async with stage(run_directory=kept.path) as scene:
             monitor = scene.node.spawn("monitor", Monitor, title="qmix", stream=io.StringIO())
             await scene.settle()
@@ -134,7 +134,7 @@ def test_a_run_that_goes_on_counts_on(run, stage, kept) -> None:
             await monitor.ask(CheckpointMsg(env_steps=500))
             await monitor.tell(progress(800))  # and what comes after that moment is lost
             await scene.settle()
-        state = saved_state.finish(kept.path, 500)
+        state = run_state.finish(kept.path, 500)
         async with stage(run_directory=kept.path, resumes=state) as scene:
             monitor = scene.node.spawn("monitor", Monitor, title="qmix", stream=io.StringIO())
             await scene.settle()

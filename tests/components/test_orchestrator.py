@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
-from components import saved_state
+from components.checkpoints import run_state
 from components.orchestrator import INTERRUPTED_S, LAST_TEST_S, RETURN_S, Orchestrator, TrainerLost
-from components.replay import SampleToInsertRatio
+from components.replay_buffers import SampleToInsertRatio
 from messages import (
     BatchTrainingDataMsg,
     CheckpointMsg,
@@ -447,7 +447,7 @@ def test_an_interrupted_run_is_saved_by_all_and_then_ends(run, stage, episodes, 
             for probe in (play.trajectories, play.trainer, play.monitor):
                 assert [message.env_steps for message in probe.of(CheckpointMsg)] == [7]  # with what came meanwhile
             state = tmp_path / "state" / "steps-0000000007"
-            values, _ = saved_state.read(state, play.ref.address) or ({}, {})
+            values, _ = run_state.read(state, play.ref.address) or ({}, {})
             assert (values["env_steps"], values["updates"]) == (7, 2)
 
     run(main())

@@ -18,7 +18,7 @@ import torch
 from components import LinearSchedule, Orchestrator, Trainer, TrajectoryManager, Worker, WorkerProxy
 from components.envs.base import Env, EnvSpec
 from components.policies.base import EpisodeBatch, Learned, Policy
-from components.replay import EpisodeReplay, PrioritizedEpisodeReplay, SampleToInsertRatio
+from components.replay_buffers import EpisodeReplay, PrioritizedEpisodeReplay, SampleToInsertRatio
 from messages import (
     BatchTrainingDataMsg,
     CheckpointMsg,
@@ -331,9 +331,9 @@ async def learner_dies(sim: Simulation) -> None:
 @pytest.fixture(autouse=True)
 def _no_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("components.trainer.save_checkpoint", lambda *_: None)
-    monkeypatch.setattr("components.replay.checkpoint.Checkpointed.save", lambda *_: None)
+    monkeypatch.setattr("components.checkpoints.array_file.Checkpointed.save", lambda *_: None)
     for name in ("begin", "rename", "write", "finish"):
-        monkeypatch.setattr(f"components.saved_state.{name}", lambda *_, **__: None)
+        monkeypatch.setattr(f"components.checkpoints.run_state.{name}", lambda *_, **__: None)
 
 
 # What holds -----------------------------------------------------------------------------------------------------------

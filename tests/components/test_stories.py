@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from components.envs.base import EnvSpec
-from components.replay import EpisodeReplay
+from components.replay_buffers import EpisodeReplay
 from components.stories import batch, params, transition
 from components.trajectory_manager import TrajectoryManager
 from components.worker_proxy import WorkerProxy

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from components.checkpoint import load_checkpoint
+from components.checkpoints.policy_file import load_checkpoint
 from components.envs.base import EnvSpec
 from components.trainer import Trainer
 from messages import BatchTrainingDataMsg, CheckpointMsg, JoinMsg, LoadParamsMsg, TrainedMsg, UpdatePriorityMsg

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from components.envs.base import EnvSpec
-from components.replay import EpisodeReplay, PrioritizedEpisodeReplay
+from components.replay_buffers import EpisodeReplay, PrioritizedEpisodeReplay
 from components.trajectory_manager import TrajectoryManager
 from messages import BatchTrainingDataMsg, SampleBatchMsg, UpdatePriorityMsg
 from orchestra.actors.cell import ActorFailed

@@ -9,7 +9,7 @@ import psutil
 import pytest
 import torch
 
-from components.metrics_writer import read_metrics
+from components.reporting.metrics_writer import read_metrics
 from orchestra import RunDirectory
 
 pytestmark = pytest.mark.slow

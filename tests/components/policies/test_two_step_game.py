@@ -5,7 +5,7 @@ import pytest
 
 from components.envs.base import Env, EnvSpec
 from components.policies import Qmix, Vdn
-from components.replay import EpisodeReplay
+from components.replay_buffers import EpisodeReplay
 
 PAYOFF = np.array([[[7, 7], [7, 7]], [[0, 1], [1, 8]]], np.float32)  # after the first agent's 0, after its 1
 

@@ -1,0 +1,99 @@
+"""What a checkpoint keeps, as it is at one moment, while those whose it is go on."""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from numpy.typing import NDArray
+
+from components.checkpoints.array_file import Checkpointed, Column, write_checkpoint
+
+PIECE = 1 << 20
+"""Bytes that are copied at a time, for which whoever overwrites them may have to wait."""
+
+
+@dataclass(slots=True, eq=False)
+class _Piece:
+    """Rows of a column that follow each other."""
+
+    rows: NDArray[Any] | None
+    """None once they have been read."""
+    own: bool = False
+    """Whether they are a copy."""
+
+
+class Snapshot:
+    """Columns as they are when it is made.
+
+    What is announced before it is overwritten is not copied at once, as all else is, but piece by piece: one thread may
+    write the snapshot while another goes on with the owners, and whichever comes to a piece first copies it.
+
+    Args:
+        columns: what is kept; of `owners`, and maybe more.
+        owners: those who announce what they overwrite. They have no other snapshot that is still being written.
+    """
+
+    def __init__(self, columns: Mapping[str, Column], owners: Sequence[Checkpointed]) -> None:
+        self._lock = Lock()
+        found: list[tuple[int, int, _Piece]] = []
+        self.columns = {name: self._cut(column, found) for name, column in columns.items()}
+        """What to write, once."""
+        found.sort(key=lambda it: it[:2])
+        self._begins, self._ends = [it[0] for it in found], [it[1] for it in found]  # addresses, none in two pieces
+        self._pieces = [it[2] for it in found]
+        self._owners, self._over = owners, False
+        for owner in owners:
+            owner.overwrites = self.keep
+
+    def _cut(self, column: Column, found: list[tuple[int, int, _Piece]]) -> Column:
+        if not column.announced:
+            return Column(column.dtype, column.shape, [piece.copy() for piece in column.pieces])
+        pieces = []
+        for array in column.pieces:
+            if not array.flags.c_contiguous:
+                raise ValueError(f"pieces: expected memory in one piece where it is announced, got {array.strides}")
+            step = max(PIECE // max(array[:1].nbytes, 1), 1)
+            for start in range(0, len(array), step):
+                rows = array[start : start + step]
+                pieces.append(_Piece(rows))
+                if rows.nbytes:
+                    found.append((rows.ctypes.data, rows.ctypes.data + rows.nbytes, pieces[-1]))
+        return Column(column.dtype, column.shape, self._read(pieces))
+
+    def _read(self, pieces: list[_Piece]) -> Iterator[NDArray[Any]]:
+        for piece in pieces:
+            with self._lock:
+                rows, piece.rows = piece.rows, None
+                assert rows is not None
+                if not piece.own:
+                    rows = rows.copy()
+            yield rows
+
+    def keep(self, array: NDArray[Any]) -> None:
+        """Copy the pieces that are yet to be read and share memory with `array`, which is contiguous."""
+        begin = array.ctypes.data
+        first, last = bisect_right(self._ends, begin), bisect_left(self._begins, begin + array.nbytes)
+        for piece in self._pieces[first:last]:
+            with self._lock:
+                if piece.rows is not None and not piece.own:
+                    piece.rows, piece.own = piece.rows.copy(), True
+
+    def write(self, path: str | Path) -> None:
+        """Write it to a file as `write_checkpoint` does; whether or not that works, it is over then.
+
+        Raises:
+            OSError: it cannot be written; what was there before stays.
+            RuntimeError: it was written before, and is over.
+        """
+        if self._over:
+            raise RuntimeError("expected a snapshot that is to be written, which can be done once, got one that was")
+        self._over = True
+        try:
+            write_checkpoint(path, self.columns)
+        finally:
+            for owner in self._owners:
+                if owner.overwrites == self.keep:
+                    owner.overwrites = None

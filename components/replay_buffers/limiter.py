@@ -1,0 +1,167 @@
+"""How far sampling may run ahead of inserting, and the other way round; the rate limiter of Reverb (Cassirer 2021)."""
+
+from math import inf
+from typing import Self
+
+import numpy as np
+
+from components.checkpoints.array_file import Checkpointed, Column, Stock
+
+COUNTERS = ("inserted", "sampled", "deleted")
+
+
+class SampleToInsertRatio(Checkpointed):
+    """Answers *may I?* so that each inserted item is sampled `samples_per_insert` times on average.
+
+    It holds counters and waits for nothing: whoever is told no asks again after the other side has moved.
+    With diff = inserted * samples_per_insert - sampled, sampling may lower it to `min_diff`, once `min_size` items are
+    there, and inserting may raise it to `max_diff`, or beyond while there are no more than `min_size`.
+
+    Args:
+        samples_per_insert: how often each item is to be sampled on average.
+        min_size: items to be there before the first is sampled.
+        error_buffer: how far diff may be from samples_per_insert * min_size, either way; or the pair
+            (min_diff, max_diff) itself.
+        insert_size: the most items that are inserted at a time.
+        sample_size: the most items that are sampled at a time.
+        capacity: items that the memory holds at most, if that is to be checked too.
+
+    Raises:
+        ValueError: the setting makes no sense, or could come to a standstill; the message has the arithmetic.
+    """
+
+    def __init__(
+        self,
+        samples_per_insert: float,
+        min_size: int,
+        error_buffer: float | tuple[float, float],
+        *,
+        insert_size: int = 1,
+        sample_size: int = 1,
+        capacity: int | None = None,
+    ) -> None:
+        if not 0 < samples_per_insert < inf:
+            raise ValueError(f"samples_per_insert must be above 0 and finite, got {samples_per_insert}")
+        for name, value in (("min_size", min_size), ("insert_size", insert_size), ("sample_size", sample_size)):
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        if capacity is not None and min_size > capacity:
+            raise ValueError(
+                f"min_size {min_size} is above the capacity {capacity}: so many items are never there to be sampled"
+            )
+        centre = samples_per_insert * min_size
+        if isinstance(error_buffer, tuple):
+            low, high = error_buffer
+        else:
+            low, high = centre - error_buffer, centre + error_buffer
+        needed = 2 * max(sample_size, samples_per_insert * insert_size)
+        if not high - low >= needed:
+            raise ValueError(
+                f"error_buffer {error_buffer} leaves a range of max_diff - min_diff = {high} - {low} = {high - low}. "
+                f"Inserting moves by {samples_per_insert} * {insert_size} and sampling by {sample_size}: below "
+                f"2 * max({sample_size}, {samples_per_insert} * {insert_size}) = {needed} each can wait for the other"
+            )
+        if low > centre:
+            raise ValueError(
+                f"min_diff {low} is above samples_per_insert * min_size = {samples_per_insert} * {min_size} = "
+                f"{centre}: with min_size items there, sampling would still have to wait"
+            )
+        first = samples_per_insert * (min_size + insert_size - 1)
+        if insert_size > 1 and first > high:
+            raise ValueError(
+                f"max_diff {high} is below samples_per_insert * (min_size + insert_size - 1) = {samples_per_insert} * "
+                f"({min_size} + {insert_size} - 1) = {first}: with {min_size - 1} items there, the next {insert_size} "
+                "would have to wait for samples, and these for min_size items"
+            )
+        self.samples_per_insert, self.min_size = samples_per_insert, min_size
+        self.min_diff, self.max_diff = low, high
+        self.inserted = self.sampled = self.deleted = 0
+
+    @classmethod
+    def from_min_size(cls, min_size: int) -> Self:
+        """Return one that lets everything pass once `min_size` items are there; Reverb's MinSize.
+
+        Raises:
+            ValueError: `min_size` is below 1.
+        """
+        return cls(1.0, min_size, inf)
+
+    @classmethod
+    def queue(cls, size: int) -> Self:
+        """Return one for a queue of up to `size` items, each sampled once and then deleted: both of its ends wait.
+
+        Raises:
+            ValueError: `size` is below 2: with 1 neither end could be ahead of the other.
+        """
+        return cls(1.0, 1, (0.0, float(size)))
+
+    @property
+    def diff(self) -> float:
+        """Samples that are owed to the items inserted so far."""
+        return self.inserted * self.samples_per_insert - self.sampled
+
+    def may_insert(self, n: int = 1) -> bool:
+        """Say whether `n` items may be inserted now.
+
+        Raises:
+            ValueError: so many never may; the message has the arithmetic.
+        """
+        least, step = min(self.min_diff, 0.0), n * self.samples_per_insert
+        if n > self.min_size and step > self.max_diff - least:
+            raise ValueError(
+                f"n: {n} items at a time would always have to wait: they are more than min_size {self.min_size}, and "
+                f"raise diff by {n} * {self.samples_per_insert} = {step}, which is at least {least} and may not pass "
+                f"max_diff {self.max_diff}"
+            )
+        small = self.inserted + n - self.deleted <= self.min_size
+        return small or self.diff + n * self.samples_per_insert <= self.max_diff
+
+    def may_sample(self, n: int = 1) -> bool:
+        """Say whether `n` items may be sampled now.
+
+        Raises:
+            ValueError: so many never may; the message has the arithmetic.
+        """
+        most = max(self.max_diff, self.samples_per_insert * self.min_size)
+        if n > most - self.min_diff:
+            raise ValueError(
+                f"n: {n} samples at a time would always have to wait: diff is at most {most}, and may not fall below "
+                f"min_diff {self.min_diff}, which is {most - self.min_diff} apart"
+            )
+        return self.inserted - self.deleted >= self.min_size and self.diff - n >= self.min_diff
+
+    def insert(self, n: int = 1) -> None:
+        """Count `n` inserted items, allowed or not: they are there."""
+        self.inserted += n
+
+    def sample(self, n: int = 1) -> None:
+        """Count `n` sampled items, allowed or not."""
+        self.sampled += n
+
+    def delete(self, n: int = 1) -> None:
+        """Count `n` items that are there no more; what a full buffer replaces need not be counted."""
+        self.deleted += n
+
+    def take_over(self, other: "SampleToInsertRatio") -> None:
+        """Go on counting where `other` stands: how settings are changed while both sides run.
+
+        Samples are counted as if all had been drawn at the new ratio, so a change neither owes nor forbids any.
+        """
+        self.inserted, self.deleted = other.inserted, other.deleted
+        self.sampled = round(other.sampled * self.samples_per_insert / other.samples_per_insert)
+
+    def _columns(self) -> dict[str, Column]:
+        return {name: Column.of(np.array(getattr(self, name), np.int64)) for name in COUNTERS}
+
+    def _check_stock(self, stock: Stock) -> None:
+        for name in COUNTERS:  # settings may differ: the counts mean the same
+            stock.read_count(name)
+
+    def _take_stock(self, stock: Stock) -> None:
+        self.inserted, self.sampled, self.deleted = (stock.read_count(name) for name in COUNTERS)
+
+    def __repr__(self) -> str:
+        return (
+            f"<SampleToInsertRatio {self.inserted} in, {self.sampled} out, "
+            f"{self.min_diff} ≤ {self.diff} ≤ {self.max_diff}>"
+        )

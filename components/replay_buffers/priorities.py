@@ -1,0 +1,259 @@
+"""Prioritised experience replay (Schaul et al. 2016): the priorities of items, whatever these are.
+
+Items are slots, 0 to `capacity` - 1. An item is drawn with probability P_i = w_i / Σ w, with w = (priority +
+epsilon)^alpha.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from components.checkpoints.array_file import Checkpointed, CheckpointError, Column, Stock, prefixed
+from components.replay_buffers.invalid import InvalidExperience, check_priorities
+from components.replay_buffers.sums import LARGEST_SUM, Pyramid, SumTree
+from components.replay_buffers.two_phase import Share
+
+
+class Priorities:
+    """What items are drawn by, and how much more a draw counts that was unlikely.
+
+    Args:
+        capacity: items there may be; none has weight at first.
+        alpha: 0 draws uniformly, 1 in proportion to priorities; 0.6 in the paper.
+        beta: strength of the correction by importance weights, in [0, 1]; 0.4 at first in the paper, and annealed to 1.
+            It may be set between two draws.
+        epsilon: keeps an item whose priority is 0 within reach; with 0 it is never drawn.
+        normalize: importance weights (n P_i)^-beta are divided by the largest of the batch, as in the paper, or by that
+            of the whole buffer, as its own authors' code does: the weight of an item then does not depend on its
+            company.
+        decay: what the weight w of an item is multiplied by when it has been drawn, once for every time in the batch.
+            With 0 an item that was drawn comes no more until it is given a priority.
+
+    Raises:
+        ValueError: an argument is out of its range.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        *,
+        alpha: float = 0.6,
+        beta: float = 0.4,
+        epsilon: float = 1e-6,
+        normalize: Literal["batch", "buffer"] = "batch",
+        decay: float = 1.0,
+    ) -> None:
+        for name, number, most in (("alpha", alpha, np.inf), ("beta", beta, 1.0), ("epsilon", epsilon, np.inf)):
+            if not (0.0 <= number <= most and np.isfinite(number)):
+                raise ValueError(f"{name}: expected a finite number in [0, {most}], got {number}")
+        if not 0.0 <= decay <= 1.0:
+            raise ValueError(f"decay: expected a number in [0, 1], got {decay}")
+        if normalize not in ("batch", "buffer"):
+            raise ValueError(f"normalize: expected batch or buffer, got {normalize!r}")
+        self.capacity = capacity
+        self.alpha, self.beta, self.epsilon, self.normalize, self.decay = alpha, beta, epsilon, normalize, decay
+        self.largest = 1.0
+        """The largest priority ever given, with which new items enter; 1 until one is larger."""
+        self._sums = SumTree(capacity)
+        self._least = Pyramid(capacity, np.minimum, np.inf) if normalize == "buffer" else None
+
+    @property
+    def total(self) -> float:
+        """The sum of all weights, Σ w."""
+        return self._sums.folded
+
+    def __getitem__(self, slots: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the weights w (n,) of `slots` (n,)."""
+        return self._sums[slots]
+
+    def weigh(self, priorities: NDArray[np.floating[Any]], n: int) -> NDArray[np.float64]:
+        """Return the weights (n,) of `priorities`.
+
+        Raises:
+            InvalidExperience: they are not n floats, or one is negative or not finite, or so large that sums would
+                overflow.
+        """
+        check_priorities(priorities, n)
+        with np.errstate(over="ignore"):
+            weights: NDArray[np.float64] = (priorities.astype(np.float64) + self.epsilon) ** self.alpha
+        if n and not weights.max() < LARGEST_SUM / self.capacity:
+            raise InvalidExperience(
+                f"priorities: expected a sum that is finite when they are raised to the power {self.alpha}, "
+                f"got {priorities}"
+            )
+        return weights
+
+    def saw(self, priorities: NDArray[np.floating[Any]]) -> None:
+        """Take note of the largest of `priorities` (n,), which have been given to items."""
+        if len(priorities):
+            self.largest = max(self.largest, float(priorities.max()))
+
+    def set(self, slots: NDArray[np.int64], weights: NDArray[np.float64]) -> None:
+        """Give `slots` (n,) their weights (n,); of one named twice the last stays."""
+        self._sums[slots] = weights
+        if self._least is not None:  # what is never drawn does not count among the least
+            self._least[slots] = np.where(weights > 0, weights, np.inf)
+
+    def enter(self, start: int, n: int) -> None:
+        """Give `n` slots from `start` on, and on from 0 after the last, the weight of the largest priority."""
+        self._fill(start, n, (self.largest + self.epsilon) ** self.alpha)
+
+    def clear(self, start: int, n: int) -> None:
+        """Take all weight from `n` slots from `start` on, and on from 0 after the last."""
+        self._fill(start, n, 0.0)
+
+    def _fill(self, start: int, n: int, weight: float) -> None:
+        for begin, stop in ((start, min(start + n, self.capacity)), (0, start + n - self.capacity)):
+            if begin < stop:
+                self._sums.fill(begin, stop, weight)
+                if self._least is not None:
+                    self._least.fill(begin, stop, weight if weight > 0 else np.inf)
+
+    def freshen(self) -> None:
+        """Bring weights up to date that depend on what happened to others; here none do."""
+
+    def draw(
+        self, batch_size: int, rng: np.random.Generator
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float64]]:
+        """Draw slots (B,) in proportion to their weights; return them, their importance weights (B,), and w (B,).
+
+        They are drawn in strata, one from each of `batch_size` equal shares of the sum, so one may come twice.
+
+        Raises:
+            ValueError: nothing has weight.
+        """
+        self.freshen()
+        shares = rng.random(batch_size)
+        shares += np.arange(batch_size)
+        shares /= batch_size
+        slots = self._sums.find(shares)
+        drawn = self._sums[slots]
+        # (n P)^-beta over its maximum: n and the sum cancel.
+        least = drawn.min() if self._least is None else self._least.folded
+        importance = ((least / drawn) ** self.beta).astype(np.float32)
+        if self.decay != 1.0:
+            once, times = np.unique(slots, return_counts=True)
+            self.set(once, self._sums[once] * self.decay**times)
+        return slots, importance, drawn
+
+    def columns(self, held: int) -> dict[str, Column]:
+        """Return what a checkpoint keeps, if slots 0 to `held` - 1 are those in use."""
+        settings = {name: Column.of(np.array(getattr(self, name), np.float64)) for name in ("alpha", "epsilon")}
+        books = {name: Column.of(np.array(getattr(self, name), np.float64)) for name in ("beta", "largest")}
+        return {**settings, **books, "weights": Column.of(self._sums[np.arange(held)])}
+
+    def check_stock(self, stock: Stock, held: int) -> None:
+        """Raise `CheckpointError` unless these could be what `columns` gave."""
+        stock.expect_value("alpha", float(self.alpha))  # what the weights were made with
+        stock.expect_value("epsilon", float(self.epsilon))
+        for name, most in (("beta", 1.0), ("largest", np.inf)):
+            number = float(stock.read(name, np.float64, ()))
+            if not (0.0 <= number <= most and np.isfinite(number)):
+                raise CheckpointError(f"{name}: expected a finite number in [0, {most}], got {number}")
+        self._check_weights(stock, held)
+
+    def _check_weights(self, stock: Stock, held: int) -> None:
+        weights = stock.read("weights", np.float64, (held,))
+        if held and not (weights.min() >= 0 and weights.max() < LARGEST_SUM / self.capacity):
+            raise CheckpointError(f"weights: expected numbers of at least 0 with a finite sum, got {weights}")
+
+    def take_stock(self, stock: Stock, held: int) -> None:
+        """Take over arrays that have been checked."""
+        self.beta, self.largest = (float(stock.read(name, np.float64, ())) for name in ("beta", "largest"))
+        self.clear(0, self.capacity)
+        self._take_weights(stock, held)
+
+    def _take_weights(self, stock: Stock, held: int) -> None:
+        self.set(np.arange(held), stock.read("weights", np.float64, (held,)))
+
+    def check_valid(self) -> list[str]:
+        """Return what is wrong with the books, one sentence each; nothing if all is well."""
+        wrong = self._sums.check_valid()
+        if self._least is not None:
+            wrong += self._least.check_valid()
+            weights = self._sums[np.arange(self.capacity)]
+            if (self._least[np.arange(self.capacity)] != np.where(weights > 0, weights, np.inf)).any():
+                wrong.append("the least weights are not those of the sums")
+        return wrong
+
+
+Read = Callable[[NDArray[np.int64]], tuple[dict[str, NDArray[Any]], NDArray[np.int64]]]
+"""Returns copies of what is in slots (n,), by field, and their generations (n,)."""
+
+
+class Prioritized(Checkpointed):
+    """What the replay buffers that draw by priority have in common, beside their `priorities`."""
+
+    capacity: int
+    inserted: int
+    priorities: Priorities
+    stale_updates: int
+    """Priorities that came after their item had been overwritten, and were ignored."""
+
+    @property
+    def beta(self) -> float:
+        """The strength of the correction by importance weights, in [0, 1]; it may be set between two samples."""
+        return self.priorities.beta
+
+    @beta.setter
+    def beta(self, beta: float) -> None:
+        if not 0.0 <= beta <= 1.0:
+            raise ValueError(f"beta: expected a number in [0, 1], got {beta}")
+        self.priorities.beta = beta
+
+    @property
+    def max_priority(self) -> float:
+        """The largest priority ever given, with which new items enter; 1 until one is larger."""
+        return self.priorities.largest
+
+    @property
+    def _held(self) -> int:
+        return min(self.inserted, self.capacity)
+
+    def share(self, size: int, rng: np.random.Generator) -> Share:
+        """Draw `size` items in proportion to their weights, to be pushed to a `TwoPhaseReplay`; its arrays are copies.
+
+        With no weight left, or a `size` of 0, the share is empty, and only says how much is held.
+
+        Raises:
+            ValueError: `size` is negative.
+        """
+        return self._share(size, rng, self._read)
+
+    def _share(self, size: int, rng: np.random.Generator, read: Read) -> Share:
+        if size < 0:
+            raise ValueError(f"size: expected at least 0, got {size}")
+        self.priorities.freshen()
+        total = self.priorities.total
+        if not (total > 0 and size):
+            none = np.zeros(0, np.int64)
+            return Share({}, none, none, np.zeros(0), total, self._held, self.inserted)
+        slots, _, weights = self.priorities.draw(size, rng)
+        # Strata come in order; whoever takes the first few only is to get as good a draw.
+        order = rng.permutation(size)
+        slots, weights = slots[order], weights[order]
+        batch, generations = read(slots)
+        return Share(batch, slots, generations, weights, total, self._held, self.inserted)
+
+    @abstractmethod
+    def _read(self, slots: NDArray[np.int64]) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:
+        """Return copies of what is in `slots` (n,), by field, and their generations (n,)."""
+
+    def _columns(self) -> dict[str, Column]:
+        books = self.priorities.columns(self._held) | {"stale_updates": Column.of(np.array(self.stale_updates))}
+        return super()._columns() | prefixed("priorities", books)
+
+    def _check_stock(self, stock: Stock) -> None:
+        super()._check_stock(stock)
+        books = stock.part("priorities")
+        books.read_count("stale_updates")
+        self.priorities.check_stock(books, min(stock.read_count("inserted"), self.capacity))
+
+    def _take_stock(self, stock: Stock) -> None:
+        super()._take_stock(stock)
+        books = stock.part("priorities")
+        self.stale_updates = books.read_count("stale_updates")
+        self.priorities.take_stock(books, self._held)

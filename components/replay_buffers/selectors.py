@@ -1,0 +1,260 @@
+"""Which items of a table are drawn, or make room: plain objects that are told of every change and then asked.
+
+Items are slots, 0 to `capacity` - 1, each with a priority: whatever number its owner wants them told apart by, be it an
+error or how often an item was sampled. The names and the order among equals are those of Reverb (Cassirer et al. 2021).
+"""
+
+from abc import ABC, abstractmethod
+from heapq import heapify, heappop, heappush
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from components.checkpoints.array_file import CheckpointError, Column, Stock
+from components.replay_buffers.sums import LARGEST_SUM, SumTree
+
+
+def _check_items(stock: Stock, there: NDArray[np.int64]) -> None:
+    items = stock.read("items", np.int64, (len(there),))
+    if not np.array_equal(np.sort(items), there):
+        raise CheckpointError(f"items: expected those that are there, {there}, got {items}")
+
+
+class Selector(Protocol):
+    """What a table needs of any of them. Its owner checks arguments: items are distinct, priorities finite and ≥ 0."""
+
+    limit: float
+    """What a priority has to stay below."""
+
+    def insert(self, items: NDArray[np.int64], priorities: NDArray[np.float64]) -> None:
+        """Take note of `items` (n,) that were not there, in the order they came, with their `priorities` (n,)."""
+
+    def update(self, items: NDArray[np.int64], priorities: NDArray[np.float64]) -> None:
+        """Take note of new `priorities` (n,) of `items` (n,) that are there."""
+
+    def delete(self, items: NDArray[np.int64]) -> None:
+        """Forget `items` (n,) that are there."""
+
+    def select(self, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Return `n` items, of at least as many that are there."""
+
+    def columns(self) -> dict[str, Column]:
+        """Return what a checkpoint keeps."""
+
+    def check_stock(self, stock: Stock, there: NDArray[np.int64]) -> None:
+        """Raise `CheckpointError` unless these could be what `columns` gave, of the items `there` (n,), sorted."""
+
+    def take_stock(self, stock: Stock, n: int) -> None:
+        """Take over arrays of `n` items that have been checked; what was there before is forgotten."""
+
+
+class UniformSelector:
+    """Draws one item as likely as another, and with repetition."""
+
+    limit = np.inf
+
+    def __init__(self, capacity: int) -> None:
+        self._items = np.zeros(capacity, np.int64)  # the first `_n` are there, in any order
+        self._places = np.zeros(capacity, np.int64)  # where among them an item is
+        self._n = 0
+
+    @property
+    def items(self) -> NDArray[np.int64]:
+        """Those that are there, in any order."""
+        return self._items[: self._n]
+
+    def insert(self, items: NDArray[np.int64], priorities: NDArray[np.float64]) -> None:
+        self._items[self._n : self._n + len(items)] = items
+        self._places[items] = np.arange(self._n, self._n + len(items))
+        self._n += len(items)
+
+    def update(self, items: NDArray[np.int64], priorities: NDArray[np.float64]) -> None:
+        pass  # all are alike to it
+
+    def delete(self, items: NDArray[np.int64]) -> None:
+        places, left = self._places[items], self._n - len(items)
+        stays = np.ones(len(items), np.bool_)  # of the last places, which are given up
+        stays[places[places >= left] - left] = False
+        moved, holes = self._items[left : self._n][stays], places[places < left]
+        self._items[holes], self._places[moved] = moved, holes
+        self._n = left
+
+    def select(self, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        return self._items[rng.integers(0, self._n, n)]
+
+    def columns(self) -> dict[str, Column]:
+        return {"items": Column.of(self.items)}
+
+    def check_stock(self, stock: Stock, there: NDArray[np.int64]) -> None:
+        _check_items(stock, there)
+
+    def take_stock(self, stock: Stock, n: int) -> None:
+        self._n = 0
+        items = stock.read("items", np.int64, (n,))
+        self.insert(items, np.ones(n))
+
+
+class PrioritizedSelector:
+    """Draws in proportion to priority^exponent, and with repetition; 0 is never drawn unless all are 0.
+
+    Args:
+        capacity: items there may be.
+        exponent: at least 0.
+
+    Raises:
+        ValueError: `exponent` is negative or not finite.
+    """
+
+    def __init__(self, capacity: int, exponent: float = 1.0) -> None:
+        if not (np.isfinite(exponent) and exponent >= 0):
+            raise ValueError(f"exponent: expected a finite number of at least 0, got {exponent}")
+        self.exponent = exponent
+        with np.errstate(over="ignore", divide="ignore"):  # then any finite priority will do
+            self.limit = float(np.float64(LARGEST_SUM / capacity) ** (1.0 / np.float64(exponent)))
+        self._sums = SumTree(capacity)
+        self._all = UniformSelector(capacity)
+
+    def insert(self, items: NDArray[np.int64], priorities: NDArray[np.float64]) -> None:
+        self._all.insert(items, priorities)
+        self.update(items, priorities)
+
+    def update(self, items: NDArray[np.int64], priorities: NDArray[np.float64]) -> None:
+        # 0^0 is 0 here: what has no priority is not to be drawn, whatever the exponent.
+        self._sums[items] = np.where(priorities > 0, priorities**self.exponent, 0.0)
+
+    def delete(self, items: NDArray[np.int64]) -> None:
+        self._all.delete(items)
+        self._sums[items] = 0.0
+
+    def select(self, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        if not self._sums.folded > 0:
+            return self._all.select(n, rng)
+        return self._sums.find(rng.random(n))
+
+    def columns(self) -> dict[str, Column]:
+        weights = self._sums[self._all.items]
+        return {
+            **self._all.columns(),
+            "weights": Column.of(weights),
+            "exponent": Column.of(np.array(float(self.exponent))),
+        }
+
+    def check_stock(self, stock: Stock, there: NDArray[np.int64]) -> None:
+        self._all.check_stock(stock, there)
+        stock.expect_value("exponent", float(self.exponent))  # what the weights were made with
+        weights = stock.read("weights", np.float64, (len(there),))
+        if not (np.isfinite(weights) & (weights >= 0)).all():
+            raise CheckpointError(f"weights: expected finite numbers of at least 0, got {weights}")
+
+    def take_stock(self, stock: Stock, n: int) -> None:
+        self._all.take_stock(stock, n)
+        self._sums.fill(0, self._sums.size, 0.0)
+        self._sums[stock.read("items", np.int64, (n,))] = stock.read("weights", np.float64, (n,))
+
+
+class _OrderedSelector(ABC):
+    """Returns the items that come first, distinct and in order: a heap in which what is outdated stays until met."""
+
+    limit = np.inf
+
+    def __init__(self, capacity: int) -> None:
+        self._heap: list[tuple[float, int, int]] = []  # key, tick, item
+        self._ticks = np.full(capacity, -1, np.int64)  # of an item's entry that counts; -1 if it is not there
+        self._n = self._tick = 0
+
+    @abstractmethod
+    def _key(self, priority: float, tick: int) -> float:
+        """Return what is smaller for what comes first."""
+
+    def _put(self, items: NDArray[np.int64], priorities: NDArray[np.float64]) -> None:
+        if len(self._heap) + len(items) > 2 * (self._n + len(items)) + 64:
+            self._heap = [entry for entry in self._heap if self._ticks[entry[2]] == entry[1]]
+            heapify(self._heap)
+        for item, priority in zip(items.tolist(), priorities.tolist(), strict=True):
+            self._ticks[item] = self._tick
+            heappush(self._heap, (self._key(priority, self._tick), self._tick, item))
+            self._tick += 1
+
+    def insert(self, items: NDArray[np.int64], priorities: NDArray[np.float64]) -> None:
+        self._put(items, priorities)
+        self._n += len(items)
+
+    def update(self, items: NDArray[np.int64], priorities: NDArray[np.float64]) -> None:
+        self._put(items, priorities)
+
+    def delete(self, items: NDArray[np.int64]) -> None:
+        self._ticks[items] = -1
+        self._n -= len(items)
+
+    def select(self, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        first: list[tuple[float, int, int]] = []
+        while len(first) < n:
+            entry = heappop(self._heap)
+            if self._ticks[entry[2]] == entry[1]:
+                first.append(entry)
+        for entry in first:
+            heappush(self._heap, entry)
+        return np.array([item for _, _, item in first], np.int64)
+
+    def columns(self) -> dict[str, Column]:
+        entries = sorted(entry for entry in self._heap if self._ticks[entry[2]] == entry[1])
+        keys, ticks, items = zip(*entries, strict=True) if entries else ((), (), ())
+        return {
+            "keys": Column.of(np.array(keys, np.float64)),
+            "ticks": Column.of(np.array(ticks, np.int64)),
+            "items": Column.of(np.array(items, np.int64)),
+            "tick": Column.of(np.array(self._tick)),
+        }
+
+    def check_stock(self, stock: Stock, there: NDArray[np.int64]) -> None:
+        _check_items(stock, there)
+        tick = stock.read_count("tick")
+        keys = stock.read("keys", np.float64, (len(there),))
+        ticks = stock.read("ticks", np.int64, (len(there),))
+        if np.isnan(keys).any():
+            raise CheckpointError(f"keys: expected numbers, got {keys}")
+        if len(np.unique(ticks)) != len(ticks) or ticks.min(initial=0) < 0 or ticks.max(initial=-1) >= tick:
+            raise CheckpointError(f"ticks: expected numbers of 0 to {tick - 1}, each once, got {ticks}")
+
+    def take_stock(self, stock: Stock, n: int) -> None:
+        keys, ticks = stock.read("keys", np.float64, (n,)), stock.read("ticks", np.int64, (n,))
+        items = stock.read("items", np.int64, (n,))
+        self._ticks[:] = -1
+        self._ticks[items] = ticks
+        self._heap = sorted(zip(keys.tolist(), ticks.tolist(), items.tolist(), strict=True))
+        self._n, self._tick = n, stock.read_count("tick")
+
+
+class FifoSelector(_OrderedSelector):
+    """Returns those that came first, whatever their priority."""
+
+    def _key(self, priority: float, tick: int) -> float:
+        return tick
+
+    def update(self, items: NDArray[np.int64], priorities: NDArray[np.float64]) -> None:
+        pass  # age does not change
+
+
+class LifoSelector(_OrderedSelector):
+    """Returns those that came last, whatever their priority."""
+
+    def _key(self, priority: float, tick: int) -> float:
+        return -tick
+
+    def update(self, items: NDArray[np.int64], priorities: NDArray[np.float64]) -> None:
+        pass  # age does not change
+
+
+class LowestSelector(_OrderedSelector):
+    """Returns those of the lowest priority, and among equals those inserted or updated least recently."""
+
+    def _key(self, priority: float, tick: int) -> float:
+        return priority
+
+
+class HighestSelector(_OrderedSelector):
+    """Returns those of the highest priority, and among equals those inserted or updated least recently."""
+
+    def _key(self, priority: float, tick: int) -> float:
+        return -priority

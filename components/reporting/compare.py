@@ -1,0 +1,69 @@
+"""`orchestra compare`: the learning curves of several runs in one picture, and a table of what they came to."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from components.reporting.comparison import LAST_TESTS, find_runs, grouped, read_trial, table
+from orchestra import UsageError
+from orchestra.runs.flags import FlagParser
+
+
+def command(arguments: list[str]) -> int:
+    """Draw the curves of several runs side by side, and print what they came to."""
+    parser = FlagParser(
+        prog="orchestra compare",
+        description="Draw win rate and return of greedy tests against environment steps and against minutes.\n"
+        "Runs that differ in their seed alone are one line, their median, with their quartiles as a band.",
+    )
+    parser.add_argument(
+        "runs", metavar="RUN", type=Path, nargs="+", help="a run's directory, or a directory of such directories"
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path("compare.png"),
+        metavar="FILE",
+        help="the picture, .png, .svg or .pdf; the table goes beside it as .md (default: compare.png)",
+    )
+    options = parser.parse_strictly(arguments)
+    if options.output.suffix not in (".png", ".svg", ".pdf"):
+        raise UsageError(f"--output: {str(options.output)!r} is not allowed: it must end in .png, .svg or .pdf")
+    if not options.output.absolute().parent.is_dir():
+        raise UsageError(f"--output: there is no directory {str(options.output.parent)!r}")
+    from components.reporting.figure import comparison_figure  # matplotlib, which `--help` does without
+
+    groups = grouped([read_trial(path) for path in find_runs(options.runs)])
+    rows = table(groups)
+    figure = comparison_figure(groups)
+    try:
+        figure.savefig(options.output)
+        notes = options.output.with_suffix(".md")
+        notes.write_text(as_markdown(rows))
+    except OSError as error:
+        raise UsageError(f"--output: {error.strerror}: {error.filename}") from error
+    print(as_text(rows))
+    print(f"\ncurves  {options.output}\ntable   {notes}")
+    return 0
+
+
+def as_text(rows: Sequence[dict[str, str]]) -> str:
+    """The table for a terminal: a block for each group, so that it fits whatever the width."""
+    blocks = []
+    for row in rows:
+        label, *rest = row.items()
+        width = max(len(name) for name in row)
+        blocks.append("\n".join([label[1], *(f"  {name:<{width}}  {value}" for name, value in rest)]))
+    return "\n\n".join(blocks)
+
+
+def as_markdown(rows: Sequence[dict[str, str]]) -> str:
+    """The table for a page, with a note of what its figures are."""
+    names = list(rows[0])
+    lines = [" | ".join(names), " | ".join("---" for _ in names), *(" | ".join(row.values()) for row in rows)]
+    note = (
+        f"Medians over the seeds, quartiles in brackets. A run stays at a win rate from where any {LAST_TESTS} "
+        f"greedy tests in succession have that mean. The win rate and the return at the end are means of the last "
+        f"{LAST_TESTS}."
+    )
+    return os.linesep.join([*(f"| {line} |" for line in lines), "", note, ""])

@@ -1,0 +1,189 @@
+"""Several runs side by side: those that differ in nothing but their seed are one group, of median and quartiles."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from components.reporting.metrics_writer import read_metrics
+from orchestra import RunDirectory, UsageError
+
+GOAL = 0.9
+"""The win rate of a greedy test at which a scenario counts as solved."""
+LAST_TESTS = 5
+"""Tests whose mean is a run's final figure; a single one swings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One run: its greedy tests, K of them, and how fast it went."""
+
+    path: Path
+    name: str
+    seed: int
+    flags: Mapping[str, Any]
+    env_steps: NDArray[np.float64]  # (K,)
+    minutes: NDArray[np.float64]  # (K,)
+    updates: NDArray[np.float64]  # (K,)
+    win_rate: NDArray[np.float64]  # (K,)
+    returns: NDArray[np.float64]  # (K,)
+    steps_per_s: float
+    updates_per_s: float
+
+    def solved_at(self, axis: NDArray[np.float64]) -> float | None:
+        """Where on `axis` (K,) the first test reached the goal; None if none did."""
+        reached = np.flatnonzero(self.win_rate >= GOAL)
+        return float(axis[reached[0]]) if len(reached) else None
+
+    def settled_at(self, axis: NDArray[np.float64]) -> float | None:
+        """Where on `axis` (K,) the run began to stay at the goal; None if it did not.
+
+        From that test to the end, any `LAST_TESTS` tests in succession have a mean of at least the goal: one lucky
+        test is not enough, and one unlucky test does not matter.
+        """
+        if len(self.win_rate) < LAST_TESTS:
+            return None
+        means = sliding_window_view(self.win_rate, LAST_TESTS).mean(axis=1)
+        below = np.flatnonzero(means < GOAL)
+        first = below[-1] + 1 if len(below) else 0
+        return float(axis[first]) if first < len(means) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Runs that differ in their seed alone."""
+
+    label: str
+    trials: tuple[Trial, ...]
+
+    def band(
+        self, axis: Callable[[Trial], NDArray[np.float64]], value: Callable[[Trial], NDArray[np.float64]]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return where on the axis (G,), and the quartiles there (3, G): lower, median, upper.
+
+        Between its tests a run is taken to move in a straight line. The band lies where all of the runs
+        have tests; it may be nowhere.
+        """
+        start = max(float(axis(trial)[0]) for trial in self.trials)
+        stop = min(float(axis(trial)[-1]) for trial in self.trials)
+        points = np.concatenate([axis(trial) for trial in self.trials])
+        grid = np.unique(points[(points >= start) & (points <= stop)])
+        lines = np.stack([np.interp(grid, axis(trial), value(trial)) for trial in self.trials])
+        return grid, np.percentile(lines, [25, 50, 75], axis=0)
+
+
+def find_runs(paths: Sequence[Path]) -> list[Path]:
+    """Return the run directories among `paths`, and those that lie in any of them.
+
+    Raises:
+        UsageError: one of them is no run and holds none.
+    """
+    found: list[Path] = []
+    for path in paths:
+        inside = [path] if (path / "config.json").exists() else sorted(c.parent for c in path.glob("**/config.json"))
+        if not inside:
+            raise UsageError(f"{str(path)!r} is no run, and there is none in it")
+        found += [run for run in inside if run not in found]
+    return found
+
+
+def read_trial(path: Path) -> Trial:
+    """Read the greedy tests of a run, finished or not.
+
+    Raises:
+        UsageError: it is no run, its metrics are damaged, or it has not been tested yet.
+    """
+    run = RunDirectory.open(path)
+    config = run.config()
+    try:
+        flags, seed = dict(config["flags"]), int(config["seed"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"{str(path)!r}: its config.json lacks {error}") from error
+    try:
+        records = read_metrics(run.metrics)
+    except FileNotFoundError as error:
+        raise UsageError(f"{str(path)!r} has no metrics") from error
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    # Every record repeats the last test.
+    tests = [after for before, after in pairwise([{}, *records]) if after.get("tests") != before.get("tests")]
+    tests = [record for record in tests if record.get("test_win_rate") is not None]
+    if not tests:
+        raise UsageError(f"{str(path)!r} has no greedy test yet")
+
+    def column(name: str) -> NDArray[np.float64]:
+        return np.array([record[name] for record in tests], np.float64)
+
+    last = records[-1]
+    # Of the whole run after its start, which depends on what the machine had cached.
+    first = next((record for record in records if record["env_steps"] > 0), last)
+    seconds = max(last["elapsed_s"] - first["elapsed_s"], 1e-9)
+    return Trial(
+        path=path,
+        name=path.resolve().parent.name,
+        seed=seed,
+        flags=flags,
+        env_steps=column("env_steps"),
+        minutes=column("elapsed_s") / 60,
+        updates=column("updates"),
+        win_rate=column("test_win_rate"),
+        returns=column("test_return"),
+        steps_per_s=(last["env_steps"] - first["env_steps"]) / seconds,
+        updates_per_s=(last["updates"] - first["updates"]) / seconds,
+    )
+
+
+def grouped(trials: Sequence[Trial]) -> list[Group]:
+    """Put runs that differ in their seed alone together; a group is called by its runs' name and what sets it apart."""
+    groups: dict[tuple[str, str], list[Trial]] = {}
+    for trial in trials:
+        groups.setdefault((trial.name, repr(sorted(trial.flags.items()))), []).append(trial)
+    return [Group(_label(members[0], trials), tuple(members)) for members in groups.values()]
+
+
+def _label(trial: Trial, trials: Sequence[Trial]) -> str:
+    """Its name, and the flags in which it differs from others of that name."""
+    others = [other.flags for other in trials if other.name == trial.name]
+    apart = [name for name, value in trial.flags.items() if any(other.get(name) != value for other in others)]
+    return " ".join([trial.name, *(f"{name}={trial.flags[name]}" for name in apart)])
+
+
+def table(groups: Sequence[Group]) -> list[dict[str, str]]:
+    """Return one row for each group, every cell as it is printed: medians over the seeds, with their quartiles."""
+    rows = []
+    for group in groups:
+        trials = group.trials
+        solved = [trial for trial in trials if trial.solved_at(trial.env_steps) is not None]
+        settled = [trial for trial in trials if trial.settled_at(trial.env_steps) is not None]
+        rows.append(
+            {
+                "runs": group.label,
+                "seeds": str(len(trials)),
+                f"reached {GOAL:.0%}": f"{len(solved)} of {len(trials)}",
+                "after steps": _median([t.solved_at(t.env_steps) for t in solved], "{:,.0f}"),
+                "updates": _median([t.solved_at(t.updates) for t in solved], "{:,.0f}"),
+                "minutes": _median([t.solved_at(t.minutes) for t in solved], "{:.1f}"),
+                f"stays at {GOAL:.0%}": f"{len(settled)} of {len(trials)}",
+                "from steps": _median([t.settled_at(t.env_steps) for t in settled], "{:,.0f}"),
+                "from minute": _median([t.settled_at(t.minutes) for t in settled], "{:.1f}"),
+                "win rate at the end": _median([t.win_rate[-LAST_TESTS:].mean() for t in trials], "{:.1%}"),
+                "return": _median([t.returns[-LAST_TESTS:].mean() for t in trials], "{:.2f}"),
+                "steps": _median([t.env_steps[-1] for t in trials], "{:,.0f}"),
+                "in minutes": _median([t.minutes[-1] for t in trials], "{:.1f}"),
+                "steps/s": _median([t.steps_per_s for t in trials], "{:,.0f}"),
+                "updates/s": _median([t.updates_per_s for t in trials], "{:.1f}"),
+            }
+        )
+    return rows
+
+
+def _median(values: Sequence[Any], form: str) -> str:
+    if not values:
+        return "never"
+    low, middle, high = (form.format(x) for x in np.percentile(np.array(values, np.float64), [25, 50, 75]))
+    return middle if low == high else f"{middle} ({low} to {high})"

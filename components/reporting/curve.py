@@ -1,0 +1,147 @@
+"""The learning curve of a run as a picture: win rate and return, in training and in greedy tests, over env steps."""
+
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
+from numpy.typing import NDArray
+
+from components.reporting.metrics_writer import read_metrics
+
+# Blue and vermilion of Okabe and Ito's palette: told apart by the colour-blind, and in grey.
+_TRAIN = "#56b4e9"
+_TEST = "#d55e00"
+_LINE = "#808080"
+_TEXT = 9
+_APART = 0.06  # labels of the upper axis, at least, as a part of its width
+_MARKS = 60  # more tests than this have no room for a mark each
+
+
+def draw_curve(metrics: Path, picture: Path, *, title: str | None = None) -> None:
+    """Draw the metrics file of a run, finished or not, into a PNG; an older picture is replaced in one step.
+
+    Left the win rate, right the return; below env steps, above the minutes that they took. The training curve is the
+    mean over recent episodes with exploration, each mark of the test curve one greedy test. A file without records
+    gives empty axes that say so.
+
+    Raises:
+        OSError: the file cannot be read, or the picture not written.
+        ValueError: the file is no metrics file.
+    """
+    _save(curve_figure(read_metrics(metrics), title=title), picture)
+
+
+def curve_figure(records: Sequence[Mapping[str, Any]], *, title: str | None = None) -> Figure:
+    """The same as a figure, which nobody but the caller holds: to be saved in another format or added to."""
+    figure = Figure(figsize=(9.2, 3.8), dpi=160, layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)  # not pyplot: its figures are global, and live until they are closed
+    rate, episode_return = figure.subplots(1, 2)
+    if title is not None:
+        figure.suptitle(title, fontsize=_TEXT + 1, x=0.01, y=0.965, ha="left", va="center")
+    lines = _panel(rate, records, "win_rate", "win rate")
+    _panel(episode_return, records, "return", "return of an episode")
+    rate.set_ylim(-0.03, 1.03)
+    rate.set_yticks(np.linspace(0, 1, 6))
+    rate.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    # One for both panels, and outside them: there it is never in the way of a curve.
+    figure.legend(handles=lines, loc="outside upper right", ncols=2, fontsize=_TEXT, frameon=False)
+    return figure
+
+
+def _panel(axes: Axes, records: Sequence[Mapping[str, Any]], figure: str, label: str) -> list[Line2D]:
+    train_steps, train = _series(records, f"train_{figure}")
+    test_steps, test = _series(_tests(records), f"test_{figure}")
+    lines = [
+        # A line of one point would not be seen.
+        *axes.plot(
+            train_steps, train, color=_TRAIN, linewidth=1.3, marker="." if len(train) == 1 else "", label="training"
+        ),
+        *axes.plot(
+            test_steps,
+            test,
+            color=_TEST,
+            linewidth=1.6,
+            marker="o",
+            markersize=3.5 if len(test) <= _MARKS else 0,
+            clip_on=False,  # a mark on the edge is a whole mark
+            in_layout=False,  # and takes no room; a line without points, unclipped, would take all of it
+            zorder=3,
+            label="greedy test",
+        ),
+    ]
+    axes.set_ylabel(label, fontsize=_TEXT)
+    axes.set_xlabel("environment steps", fontsize=_TEXT)
+    axes.set_axisbelow(True)
+    axes.grid(axis="y", color="#e6e6e6", linewidth=0.8)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(_LINE)
+    axes.tick_params(labelsize=_TEXT - 1, color=_LINE)
+    last = max((record["env_steps"] for record in records), default=0)
+    if last > 0:
+        axes.set_xlim(0, last)
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, steps=[1, 2, 2.5, 5, 10]))
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    else:
+        axes.set_xlim(0, 1)
+        axes.set_xticks([0])
+    if not train.size and not test.size:
+        axes.set_yticks([])
+        axes.text(0.5, 0.5, "no figures yet", transform=axes.transAxes, ha="center", va="center", color=_LINE)
+    _minutes_on_top(axes, records)
+    return lines
+
+
+def _series(records: Sequence[Mapping[str, Any]], name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The env steps and the values of those records that have one."""
+    pairs = [(record["env_steps"], record[name]) for record in records if record.get(name) is not None]
+    both = np.array(pairs, dtype=np.float64).reshape(-1, 2)
+    return both[:, 0], both[:, 1]
+
+
+def _tests(records: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Of the records, each of which repeats the last test, those with a new one."""
+    return [*records[:1], *(after for before, after in pairwise(records) if after.get("tests") != before.get("tests"))]
+
+
+def _minutes_on_top(axes: Axes, records: Sequence[Mapping[str, Any]]) -> None:
+    """An upper axis whose marks stand at the env steps made after 0, 5, 10, … minutes; evenly only at an even pace."""
+    top = axes.twiny()
+    top.set_xlim(axes.get_xlim())
+    top.set_xlabel("minutes", fontsize=_TEXT)
+    top.tick_params(labelsize=_TEXT - 1, color=_LINE)
+    top.spines[["left", "right", "bottom"]].set_visible(False)
+    top.spines["top"].set_color(_LINE)
+    steps = np.array([0, *(record["env_steps"] for record in records)], dtype=np.float64)
+    minutes = np.array([0, *(record["elapsed_s"] / 60 for record in records)], dtype=np.float64)
+    minutes = np.maximum.accumulate(minutes)  # a continued run may have begun to count again
+    at: list[float] = []
+    labels: list[str] = []
+    for tick in MaxNLocator(7, steps=[1, 2, 5, 10]).tick_values(0, max(minutes[-1], 1e-9)):
+        position = float(np.interp(tick, minutes, steps))
+        # Where the run stood still, several minutes share one place: the first of them is written.
+        if tick <= minutes[-1] and (not at or position - at[-1] >= _APART * axes.get_xlim()[1]):
+            at.append(position)
+            labels.append(f"{tick:g}")
+    top.set_xticks(at, labels)
+
+
+def _save(figure: Figure, picture: Path) -> None:
+    # Through a file beside it: whoever looks while the run goes on sees a whole picture.
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{picture.name}.", suffix=".tmp", dir=picture.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(file.fileno(), 0o644)  # mkstemp's files are for their owner alone
+            figure.savefig(file, format="png")
+        os.replace(temporary, picture)
+    except BaseException:
+        os.unlink(temporary)
+        raise

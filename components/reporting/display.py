@@ -1,0 +1,392 @@
+"""What a person sees of a run: a live screen on a terminal, a line now and then anywhere else, a summary at the end."""
+
+import contextlib
+import errno
+import math
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Self, TextIO, TypeVar
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from components.reporting.progress import Progress
+from components.reporting.terminal_echo import silenced
+from orchestra import log
+
+_log = log.get(actor="display")
+_T = TypeVar("_T")
+
+_NONE = "-"  # a figure that does not exist yet
+_TRAIN = "bright_blue"
+_TEST = "dark_orange"
+_BAR = "bright_blue"
+_NARROW = 72  # columns of terminal, below which the three blocks of figures would not stand side by side
+_CHART_ROWS = 15  # more rows than this make the chart no clearer
+_REMEMBERED = 2048  # points of a curve; a terminal shows a few hundred
+_LABEL = "{:>4} │"
+_BRAILLE = 0x2800
+_DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # by column, then row from the top
+_ENDING = 13  # columns of the words before the figures of the summary
+
+
+class Display:
+    """Shows `Progress` records on one stream.
+
+    A terminal gets a screen that is drawn anew at every `show`; what else is printed meanwhile scrolls by above it.
+    Any other stream, a file or a pipe, gets plain lines, at most one in `every_s` seconds. Time is the run's own, as
+    the records tell it. When nobody reads the stream any longer, the showing ends, not the run.
+
+    Use it as a context manager, so that the terminal is given back whatever happens. One task at a time may use it.
+    """
+
+    def __init__(self, stream: TextIO, *, title: str = "", every_s: float = 10.0) -> None:
+        """Show nothing yet.
+
+        Args:
+            stream: where to write; whether it is a terminal decides the form.
+            title: the run, as the first line names it: `qmix_8m, seed 1`.
+            every_s: the least time between plain lines, in seconds.
+        """
+        self._title = title
+        self._every_s = every_s
+        self._next_line_s = -math.inf
+        is_terminal = stream.isatty()  # asked here: rich would believe the environment that a file is one
+        self._console = _Console(file=stream, force_terminal=is_terminal, highlight=False)
+        self._has_screen = (
+            is_terminal and not self._console.is_dumb_terminal and self._console.encoding.startswith("utf")
+        )
+        self._stream = stream
+        self._live: Live | None = None
+        self._echo_again: Callable[[], None] = _nothing
+        self._rates = WinRates()
+        self._gone = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def show(self, progress: Progress) -> None:
+        """Show where the run is now."""
+        self._rates.add(progress)
+        if self._has_screen:
+            self._attempt(lambda: self._draw(progress))
+        elif progress.elapsed_s >= self._next_line_s:
+            self._next_line_s = progress.elapsed_s + self._every_s
+            self._attempt(lambda: self._print(Text(plain_line(progress))))
+
+    def finish(self, progress: Progress, summary: Sequence[str] = (), *, curve: Path | None = None) -> None:
+        """Take the screen away and print how the run ended: its figures, the lines of `summary`, the curve's path."""
+        self.close()
+        self._attempt(lambda: self._print(_ending(progress, self._title, summary, curve)))
+
+    def close(self) -> None:
+        """Take the screen away and give the terminal back. Closing twice is closing once."""
+        live, self._live = self._live, None
+        if live is not None:
+            self._attempt(live.stop)
+        echo_again, self._echo_again = self._echo_again, _nothing
+        echo_again()
+
+    def _draw(self, progress: Progress) -> None:
+        if self._live is None:
+            self._echo_again = silenced(self._stream)
+            # Drawn when there is news, by whoever brings it: no thread of rich's own writes in between.
+            self._live = Live(console=self._console, auto_refresh=False, transient=True, vertical_overflow="crop")
+            self._live.start()
+        height = self._console.height - 1  # the cursor stands below the last line
+        self._live.update(screen(progress, self._title, self._rates, self._console.width, height))
+        self._live.refresh()
+
+    def _print(self, text: Text) -> None:
+        encoding = self._console.encoding
+        plain = text.plain
+        if plain.encode(encoding, "replace").decode(encoding) != plain:
+            text = Text(plain.encode(encoding, "replace").decode(encoding))
+        # Never wrapped: a path in two pieces can neither be clicked nor copied.
+        self._console.print(text, soft_wrap=True)
+        self._console.file.flush()
+
+    def _attempt(self, write: Callable[[], None]) -> None:
+        if self._gone:
+            return
+        try:
+            write()
+        except OSError as error:
+            self._gone = True
+            _log.warning("nobody reads the display any longer; the run goes on", error=repr(error))
+            live, self._live = self._live, None
+            if live is not None:
+                # Gives back stdout and stderr, which rich had taken over, before it fails at the stream once more.
+                with contextlib.suppress(OSError):
+                    live.stop()
+
+
+def _nothing() -> None:
+    """Undo nothing."""
+
+
+def plain_line(progress: Progress) -> str:
+    """Where the run is, in a line: `12:31  training  120,480/1,000,000 steps  8,120/s  …`, without what is unknown."""
+    p = progress
+    left = remaining_s(p)
+    best = "" if p.best_test_win_rate is None else f" (best {_percent(p.best_test_win_rate)})"
+    parts = [
+        clock_time(p.elapsed_s),
+        p.state,
+        f"{p.env_steps:,}/{p.goal_steps:,} steps",
+        f"{_rate(p.env_steps_per_s)}/s",
+        f"episodes {p.episodes:,}",
+        p.train_win_rate is not None and f"train {_percent(p.train_win_rate)}",
+        p.test_win_rate is not None and f"test {_percent(p.test_win_rate)}{best}",
+        p.train_return is not None and f"return {p.train_return:.2f}",
+        f"updates {p.updates:,} ({_rate(p.updates_per_s)}/s)",
+        p.loss is not None and f"loss {p.loss:.4g}",
+        p.epsilon is not None and f"epsilon {p.epsilon:.2f}",
+        p.params_lag is not None and f"lag {p.params_lag}",
+        p.busiest_actor is not None and f"busiest {p.busiest_actor} {p.mailbox_depth or 0}",
+        f"workers {p.workers}" + (f" ({p.restarts} restarted)" if p.restarts else ""),
+        left is not None and f"left {clock_time(left)}",
+    ]
+    return "  ".join(part for part in parts if part)
+
+
+def remaining_s(progress: Progress) -> float | None:
+    """Return the seconds until `goal_steps` at the recent rate; None while there is no rate to go by."""
+    left = progress.goal_steps - progress.env_steps
+    if left <= 0:
+        return 0.0
+    return left / progress.env_steps_per_s if progress.env_steps_per_s > 0 else None
+
+
+def clock_time(seconds: float) -> str:
+    """Return `12:31` or `1:02:03`, and days before it where there are any."""
+    minutes, second = divmod(int(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    if days:
+        return f"{days}d {hour:02}:{minute:02}:{second:02}"
+    return f"{hour}:{minute:02}:{second:02}" if hour else f"{minute:02}:{second:02}"
+
+
+def screen(progress: Progress, title: str, chart: "WinRates", width: int, height: int) -> RenderableType:
+    """Return what a terminal shows: at most `height` rows, the chart of the win rates where they leave it room."""
+    p = progress
+    left = remaining_s(p)
+    done = min(p.env_steps / p.goal_steps, 1.0) if p.goal_steps > 0 else 1.0
+    state = Text(p.state, style="bold green" if p.state in ("training", "done") else "bold yellow")
+    parts: list[RenderableType] = [
+        _edges(Text(title or "a run", style="bold"), state),
+        _edges(ProgressBar(total=1.0, completed=done, complete_style=_BAR, finished_style="green")),
+        _edges(
+            _said(f"{p.env_steps:,}", f" of {p.goal_steps:,} env steps, {done:.1%}"),
+            _said(clock_time(p.elapsed_s), " gone   ") + _said(_or_none(left, clock_time), " left"),
+        ),
+        Text(),
+    ]
+    rows = len(parts)
+    blocks = _blocks(p)
+    if width >= _NARROW:
+        columns = Table.grid(expand=True, padding=(0, 3))
+        for _ in blocks:
+            columns.add_column(ratio=1)
+        columns.add_row(*map(_block, blocks))
+        parts.append(columns)
+        rows += max(map(len, blocks))
+    else:
+        parts.append(_block([row for block in blocks for row in block]))
+        rows += sum(map(len, blocks))
+    if p.busiest_actor is not None:
+        waiting = Text.assemble(
+            ("fullest mailbox   ", "dim"),
+            (f"{p.mailbox_depth or 0:,}", "bold"),
+            (" waiting for ", "dim"),
+            p.busiest_actor,
+        )
+        parts.append(_edges(waiting))  # in a grid: a long path is shortened, not wrapped
+        rows += 1
+    chart_rows = min(height - rows - 4, _CHART_ROWS) - (
+        1 - (height - rows) % 2
+    )  # 4: a blank, the legend, the two rows of the axis
+    if chart_rows >= 3 and not chart.is_empty:
+        parts += [Text(), _Chart(chart, until=p.env_steps, rows=chart_rows)]
+    return Group(*parts)
+
+
+class WinRates:
+    """The win rates shown so far, in training and in tests; what the chart is drawn from."""
+
+    def __init__(self) -> None:
+        self.train: list[tuple[int, float]] = []
+        self.test: list[tuple[int, float]] = []
+        self._tests = 0
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.train and not self.test
+
+    def add(self, progress: Progress) -> None:
+        """Remember the record's win rates: training's always, a test's where it is not that of the record before."""
+        if progress.train_win_rate is not None:
+            _remember(self.train, (progress.env_steps, progress.train_win_rate))
+        if progress.test_win_rate is not None and progress.tests != self._tests:
+            _remember(self.test, (progress.env_steps, progress.test_win_rate))
+        self._tests = progress.tests
+
+
+class _Console(Console):
+    """rich's console, which leaves a broken pipe to its user instead of ending the process."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
+class _Chart:
+    """Win rates over env steps in braille, each character of which is 2 by 4 dots."""
+
+    def __init__(self, rates: WinRates, *, until: int, rows: int) -> None:
+        self._rates = rates
+        # At least to the last point, though a count of steps should never go back: a line is as long as it is drawn.
+        self._until = max(1, until, *(step for step, _ in (*rates.train[-1:], *rates.test[-1:])))
+        self._rows = rows
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        margin = len(_LABEL.format(""))
+        columns = max(options.max_width - margin, 2)
+        train = self._cells(self._rates.train, columns)
+        test = self._cells(self._rates.test, columns)
+        yield Text.assemble(("win rate   ", "dim"), ("━━ ", _TRAIN), "training   ", ("━━ ", _TEST), "greedy test")
+        for row in range(self._rows):
+            label = {0: "100%", (self._rows - 1) / 2: "50%", self._rows - 1: "0%"}.get(row, "")
+            line = Text(_LABEL.format(label), style="dim", no_wrap=True)
+            for column in range(columns):
+                below, above = train.get((column, row), 0), test.get((column, row), 0)
+                # A character has one colour: that of the line with more dots in it.
+                style = _TRAIN if below.bit_count() > above.bit_count() else _TEST
+                line.append(chr(_BRAILLE | below | above) if below | above else " ", style=f"not dim {style}")
+            yield line
+        yield Text(" " * (margin - 1) + "└" + "─" * columns, style="dim", no_wrap=True)
+        right = f"{self._until:,} env steps"
+        yield Text(" " * margin + "0" + right.rjust(columns - 1), style="dim", no_wrap=True)
+
+    def _cells(self, points: Sequence[tuple[int, float]], columns: int) -> dict[tuple[int, int], int]:
+        """The characters that a line through `points` touches, by (column, row): which of their dots are set."""
+        right, top = 2 * columns - 1, 4 * self._rows - 1
+        dots = [
+            (round(step / self._until * right), round((1 - min(max(value, 0.0), 1.0)) * top)) for step, value in points
+        ]
+        cells: dict[tuple[int, int], int] = {}
+        for (x0, y0), (x1, y1) in zip(dots, [*dots[1:], *dots[-1:]], strict=True):
+            length = max(abs(x1 - x0), abs(y1 - y0), 1)
+            for i in range(length + 1):
+                x, y = round(x0 + (x1 - x0) * i / length), round(y0 + (y1 - y0) * i / length)
+                cell = (x // 2, y // 4)
+                cells[cell] = cells.get(cell, 0) | _DOTS[x % 2][y % 4]
+        return cells
+
+
+def _remember(points: list[tuple[int, float]], point: tuple[int, float]) -> None:
+    if points and points[-1][0] == point[0]:
+        points.pop()
+    points.append(point)
+    if len(points) > _REMEMBERED:
+        del points[1:-1:2]  # the line keeps its ends and its course
+
+
+def _blocks(p: Progress) -> list[list[tuple[str, str, str]]]:
+    """The figures in three blocks of rows: (what, how much, its style)."""
+    return [
+        [
+            ("train win rate", _or_none(p.train_win_rate, _percent), f"bold {_TRAIN}"),
+            ("test win rate", _or_none(p.test_win_rate, _percent), f"bold {_TEST}"),
+            ("best test", _or_none(p.best_test_win_rate, _percent), "bold"),
+            ("train return", _or_none(p.train_return, "{:.2f}".format), "bold"),
+            ("test return", _or_none(p.test_return, "{:.2f}".format), "bold"),
+        ],
+        [
+            ("updates", f"{p.updates:,}", "bold"),
+            ("updates/s", _rate(p.updates_per_s), "bold"),
+            ("loss", _or_none(p.loss, "{:.4g}".format), "bold"),
+            ("epsilon", _or_none(p.epsilon, "{:.3f}".format), "bold"),
+            ("parameter lag", _or_none(p.params_lag, str), "bold"),
+        ],
+        [
+            ("env steps/s", _rate(p.env_steps_per_s), "bold"),
+            ("episodes", f"{p.episodes:,}", "bold"),
+            ("workers", str(p.workers), "bold" if p.workers or p.state == "starting" else "bold red"),
+            ("restarts", str(p.restarts), "bold yellow" if p.restarts else "bold"),
+        ],
+    ]
+
+
+def _block(rows: Sequence[tuple[str, str, str]]) -> Table:
+    block = Table.grid(expand=True)
+    block.add_column(no_wrap=True, style="dim")
+    block.add_column(no_wrap=True, justify="right")
+    for what, much, style in rows:
+        block.add_row(what, Text(much, style=style))
+    return block
+
+
+def _ending(p: Progress, title: str, summary: Sequence[str], curve: Path | None) -> Text:
+    average = p.env_steps / p.elapsed_s if p.elapsed_s > 0 else 0.0
+    rows = [
+        ("env steps", f"{p.env_steps:,} of {p.goal_steps:,}, {_rate(average)}/s on average"),
+        ("episodes", f"{p.episodes:,}"),
+        ("updates", f"{p.updates:,}"),
+    ]
+    if p.train_win_rate is not None:
+        rows.append(("training", _result(p.train_win_rate, p.train_return)))
+    if p.test_win_rate is not None:
+        best = "" if p.best_test_win_rate is None else f" (the best test: {_percent(p.best_test_win_rate)})"
+        rows.append(("greedy test", _result(p.test_win_rate, p.test_return) + best))
+    if p.restarts:
+        rows.append(("restarts", f"{p.restarts} of worker processes that died"))
+    text = Text(f"{title or 'the run'}: {p.state} after {clock_time(p.elapsed_s)}\n")
+    text.stylize("bold", 0, len(title or "the run"))
+    for what, said in rows:
+        text.append(f"  {what:<{_ENDING}}{said}\n")
+    for line in summary:
+        text.append(f"  {line}\n")
+    if curve is not None:
+        text.append(f"  {'curve':<{_ENDING}}{curve}\n")
+    text.right_crop(1)
+    return text
+
+
+def _result(win_rate: float, episode_return: float | None) -> str:
+    return f"{_percent(win_rate)} won" + ("" if episode_return is None else f", return {episode_return:.2f}")
+
+
+def _edges(left: RenderableType, right: Text | None = None) -> Table:
+    """One row: `left` at the left edge, shortened if need be, `right` at the right one."""
+    row = Table.grid(expand=True, padding=(0, 1))
+    row.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
+    if right is None:
+        row.add_row(left)
+    else:
+        row.add_column(no_wrap=True, justify="right")
+        row.add_row(left, right)
+    return row
+
+
+def _said(strong: str, quiet: str) -> Text:
+    return Text.assemble((strong, "bold"), (quiet, "dim"))
+
+
+def _or_none(value: _T | None, said: Callable[[_T], str]) -> str:
+    return _NONE if value is None else said(value)
+
+
+def _percent(share: float) -> str:
+    return f"{share:.1%}"
+
+
+def _rate(per_second: float) -> str:
+    return f"{per_second:,.0f}" if per_second >= 100 else f"{per_second:.1f}"

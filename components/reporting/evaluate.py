@@ -1,0 +1,59 @@
+"""`orchestra evaluate`: how well the newest checkpoint of a run plays, greedily."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from components.factories import recipes_of
+from orchestra import RunDirectory, UsageError
+from orchestra.runs.flags import FlagParser
+
+if TYPE_CHECKING:
+    from components.rollout import EnvFactory, PolicyFactory
+
+
+def command(arguments: list[str]) -> int:
+    """Play greedy episodes with a run's checkpoint."""
+    parser = FlagParser(
+        prog="orchestra evaluate",
+        description="Play greedy episodes with a checkpoint of a run, and print win rate, return and length.",
+    )
+    parser.add_argument("run", metavar="RUN_DIR", type=Path, help="the run's directory")
+    parser.add_argument("--episodes", type=int, default=100, help="how many (default: 100)")
+    parser.add_argument("--checkpoint", type=Path, default=None, help="its file (default: the run's newest)")
+    parser.add_argument("--seed", type=int, default=0, help="of the episodes (default: 0)")
+    options = parser.parse_strictly(arguments)
+    if options.episodes < 1:
+        raise UsageError(f"--episodes: {options.episodes} is not allowed: it must be 1 or more")
+    if options.seed < 0:
+        raise UsageError(f"--seed: {options.seed} is not allowed: it must be 0 or more")
+    run = RunDirectory.open(options.run)
+    from components.checkpoints.policy_file import load_checkpoint, newest_checkpoint
+
+    path = options.checkpoint or newest_checkpoint(run.checkpoints)
+    make_env, make_policy = recipes_of(run)
+    print(_evaluate(make_env, make_policy, path, options.episodes, options.seed, load_checkpoint))
+    return 0
+
+
+def _evaluate(
+    make_env: "EnvFactory", make_policy: "PolicyFactory", path: Path, episodes: int, seed: int, load: Any
+) -> str:
+    import numpy as np
+
+    from components.rollout import play
+
+    env = make_env(min(episodes, 64), seed=seed)
+    policy = make_policy(env.spec, seed=0)
+    loaded = load(path, policy)
+    played = play(env, policy, episodes, np.random.default_rng(seed))
+    env.close()
+    wins = int(played.won.sum())
+    # The standard error of a share, with one success and one failure added so that 0 and 1 are not claimed certain.
+    share = (wins + 1) / (episodes + 2)
+    error = (share * (1 - share) / (episodes + 2)) ** 0.5
+    return (
+        f"checkpoint  {path} ({loaded['env_steps']:,} environment steps)\n"
+        f"win rate    {wins / episodes:.1%} ± {error:.1%} ({wins} of {episodes} greedy episodes)\n"
+        f"return      {played.returns.mean():.2f} (sd {played.returns.std():.2f})\n"
+        f"length      {played.lengths.mean():.1f} steps"
+    )

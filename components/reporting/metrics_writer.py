@@ -1,0 +1,116 @@
+"""Keeps every `Progress` of a run: a line of `metrics.jsonl`, and the same figures as TensorBoard events."""
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Self
+
+from components.reporting.progress import Progress
+
+
+class MetricsWriter:
+    """Writes records as they come; each is on its way to the disk when `write` returns.
+
+    A file that is there already is continued, without the half line that a killed process may have left at its end.
+    Use it as a context manager, or call `close`. One task at a time may write.
+    """
+
+    def __init__(self, path: Path, tensorboard: Path | None = None, resumes_at: int | None = None) -> None:
+        """Open both, making what is not there.
+
+        Args:
+            path: the file of JSON lines.
+            tensorboard: the folder for TensorBoard events; without one none are written.
+            resumes_at: the environment steps from which a run goes on: what was written of later ones is forgotten,
+                since they come again.
+
+        Raises:
+            OSError: one of them cannot be written to.
+        """
+        _cut_torn_line(path)
+        if resumes_at is not None:
+            _forget_after(path, resumes_at)
+        self._file = path.open("a", encoding="utf-8")
+        self._events = None
+        if tensorboard is not None:
+            from tensorboardX import SummaryWriter  # which imports torch, and who reads metrics needs neither
+
+            self._events = SummaryWriter(str(tensorboard), purge_step=resumes_at)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def write(self, progress: Progress, more: Mapping[str, float | int | None] | None = None) -> None:
+        """Append one flat record: the fields of `progress`, and `more` figures beside them (a learner's own).
+
+        The step of every TensorBoard event is `progress.env_steps`. A figure that is not finite is null in the file
+        and no event.
+
+        Raises:
+            ValueError: `more` names a field of `Progress`.
+        """
+        fields = asdict(progress)
+        clashes = fields.keys() & (more or {}).keys()
+        if clashes:
+            raise ValueError(f"a figure may not take the name of a field of Progress: {', '.join(sorted(clashes))}")
+        record = {name: _finite(value) for name, value in {**fields, **(more or {})}.items()}
+        self._file.write(json.dumps(record, allow_nan=False) + "\n")
+        self._file.flush()
+        if self._events is not None:
+            for name, value in record.items():
+                if isinstance(value, (int, float)) and name != "env_steps":
+                    self._events.add_scalar(name, value, global_step=progress.env_steps)
+
+    def close(self) -> None:
+        """Write what is still on its way, and let go of the files. Closing twice is closing once."""
+        self._file.close()
+        if self._events is not None:
+            self._events.close()
+            self._events = None
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The records of a metrics file, also while a run is writing it: a half line at the end is left out.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: a line other than the last is no record.
+    """
+    records = []
+    lines = path.read_bytes().split(b"\n")
+    for number, line in enumerate(lines[:-1], start=1):  # what follows the last newline is not a line yet
+        try:
+            record = json.loads(line)
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}: not a record: {error}") from error
+        if not isinstance(record, dict):
+            raise ValueError(f"{path}, line {number}: not a record: {line[:40]!r}")
+        records.append(record)
+    return records
+
+
+def _finite(value: Any) -> Any:
+    # numpy's scalars too, which json does not know
+    value = value.item() if hasattr(value, "item") else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _cut_torn_line(path: Path) -> None:
+    if not path.exists():
+        return
+    with path.open("rb+") as file:
+        whole = file.read().rfind(b"\n") + 1
+        file.truncate(whole)
+
+
+def _forget_after(path: Path, env_steps: int) -> None:
+    kept = [json.dumps(record) + "\n" for record in read_metrics(path) if record["env_steps"] <= env_steps]
+    rewritten = path.with_suffix(".unfinished")
+    rewritten.write_text("".join(kept), encoding="utf-8")
+    os.replace(rewritten, path)

@@ -1,0 +1,140 @@
+"""`orchestra watch`: look at battles of a script or a trained policy."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestra import RunDirectory, UsageError
+from orchestra.runs.flags import FlagParser
+
+if TYPE_CHECKING:
+    from components.envs.skirmish import Skirmish
+    from components.viewer.players import PlayerFactory
+    from components.viewer.recording import Battle
+
+
+def command(arguments: list[str]) -> int:
+    """Watch battles in the terminal, or save them as a film or a picture."""
+    parser = FlagParser(
+        prog="orchestra watch",
+        description="Play battles and show them: in the terminal, or in a file. With --checkpoint the scenario is the "
+        "run's own.",
+    )
+    parser.add_argument("scenario", metavar="SCENARIO", nargs="?", help="a map, as 8m, or a scenario file")
+    parser.add_argument("--policy", default=None, help="random, nearest or weakest (default: nearest)")
+    parser.add_argument("--checkpoint", metavar="RUN_DIR", type=Path, help="play greedily with a run's newest one")
+    parser.add_argument("--save", metavar="FILE", type=Path, help="a film (.gif, .mp4) or a picture (.png, .pdf, .svg)")
+    parser.add_argument("--step", type=int, help="which step a picture shows (default: where most is going on)")
+    parser.add_argument("--episodes", type=int, default=1, help="how many (default: 1)")
+    parser.add_argument("--seed", type=int, default=0, help="of battles and of chance (default: 0)")
+    parser.add_argument("--fps", type=float, default=4.0, help="steps shown per second; the game makes 2 (default: 4)")
+    options = parser.parse_strictly(arguments)
+    for name, value, least in (("episodes", options.episodes, 1), ("seed", options.seed, 0)):
+        if value < least:
+            raise UsageError(f"--{name}: {value} is not allowed: it must be {least} or more")
+    if not 0.1 <= options.fps <= 50.0:
+        raise UsageError(f"--fps: {options.fps} is not allowed: it must lie between 0.1 and 50")
+    if options.save is not None:
+        from components.viewer.film import check_file
+
+        check_file(options.save)
+    if options.step is not None and (options.save is None or options.save.suffix in (".gif", ".mp4")):
+        raise UsageError("--step chooses what a picture shows: it goes with --save FILE.png, .pdf or .svg")
+
+    env, make_player = _played(options.scenario, options.policy, options.checkpoint, options.seed)
+    battles = _battles(env, make_player, options.episodes, options.seed)
+    if options.save is None:
+        _to_terminal(battles, options.fps)
+    else:
+        _to_file(battles, options.save, options.step, options.fps)
+    return 0
+
+
+def _played(
+    scenario: str | None, policy: str | None, checkpoint: Path | None, seed: int
+) -> tuple["Skirmish", "PlayerFactory"]:
+    """Return what is played, and who plays it."""
+    from components.envs.skirmish import Skirmish
+    from components.viewer.players import PLAYERS, policy_player
+
+    if checkpoint is None:
+        if scenario is None:
+            raise UsageError("name a SCENARIO, as 8m, or a run with --checkpoint RUN_DIR")
+        if policy is not None and policy not in PLAYERS:
+            raise UsageError(f"--policy: there is no {policy!r}; there are {', '.join(PLAYERS)}")
+        return _skirmish(scenario, seed), PLAYERS[policy or "nearest"]
+    if policy is not None:
+        raise UsageError("--policy and --checkpoint both say who plays: give one of them")
+
+    from components.checkpoints.policy_file import load_checkpoint, newest_checkpoint
+    from components.factories import recipes_of
+
+    run = RunDirectory.open(checkpoint)
+    make_env, make_policy = recipes_of(run)
+    env = make_env(1, seed=seed)
+    if not isinstance(env, Skirmish):
+        env.close()
+        raise UsageError(f"{str(run.path)!r} plays {env.spec.name!r} outside the simulator, which cannot be watched")
+    if scenario is not None and _skirmish(scenario, seed).spec.name != env.spec.name:
+        raise UsageError(f"{str(run.path)!r} plays {env.spec.name!r}, not {scenario!r}")
+    learnt = make_policy(env.spec, seed=0)
+    load_checkpoint(newest_checkpoint(run.checkpoints), learnt)
+    return env, policy_player(learnt)
+
+
+def _skirmish(scenario: str, seed: int) -> "Skirmish":
+    from components.envs.skirmish import Skirmish
+
+    try:
+        return Skirmish(scenario, 1, seed=seed)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def _battles(env: "Skirmish", make_player: "PlayerFactory", episodes: int, seed: int) -> "Sequence[Battle]":
+    import numpy as np
+
+    from components.viewer.recording import record
+
+    rng = np.random.default_rng(seed)
+    return [record(env, make_player(env, rng)) for _ in range(episodes)]
+
+
+def _to_terminal(battles: "Sequence[Battle]", fps: float) -> None:
+    """Play them back where the output is a terminal; elsewhere print how each ended."""
+    from rich.console import Console
+    from rich.live import Live
+
+    from components.viewer.terminal import show
+
+    console = Console(highlight=False)
+    for battle in battles:
+        if console.is_terminal:
+            with Live(console=console, auto_refresh=False) as live:
+                for frame in battle.frames:
+                    live.update(show(battle, frame), refresh=True)
+                    time.sleep(1.0 / fps)
+        else:
+            console.print(show(battle, battle.frames[-1]))
+
+
+def _to_file(battles: "Sequence[Battle]", path: Path, step: int | None, fps: float) -> None:
+    from components.viewer.film import FILMS, save_film, save_picture
+
+    for number, battle in enumerate(battles, start=1):
+        last = battle.frames[-1]
+        print(f"episode {number}: {last.outcome} after {last.step} steps, reward {last.reward:.2f}")
+    if path.suffix in FILMS:
+        frames = save_film(battles, path, fps)
+        print(f"saved {path} ({frames} frames)")
+        return
+    if step is None:
+        battle = max(battles, key=lambda battle: len(battle.frames[battle.busiest()].strikes))
+        step = battle.busiest()
+    else:
+        battle = battles[0]
+        if not 0 <= step < len(battle.frames):
+            raise UsageError(f"--step: {step} is not allowed: the battle went from step 0 to {len(battle.frames) - 1}")
+    save_picture(battle, path, step)
+    print(f"saved {path} (step {step})")

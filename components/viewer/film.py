@@ -1,0 +1,124 @@
+"""Battles as files: a picture for a page, a film for a talk."""
+
+import itertools
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from components.viewer.picture import battle_figure
+from components.viewer.recording import Battle
+from orchestra import UsageError
+
+PICTURES = (".png", ".pdf", ".svg")
+FILMS = (".gif", ".mp4")
+
+_FILM_DPI = 110.0
+_PRINT_DPI = 300.0
+_COLOURS = 128
+_HELD = 6  # frames that the last one of an episode stays
+
+
+def check_file(path: Path) -> None:
+    """See that a file of this name can be written, before a battle is played for it.
+
+    Raises:
+        UsageError: its ending is none of those known, its folder is not there, or it needs ffmpeg, which is not.
+    """
+    if path.suffix not in PICTURES + FILMS:
+        raise UsageError(f"--save: {str(path)!r} must end in one of {', '.join(FILMS + PICTURES)}")
+    if not path.parent.is_dir():
+        raise UsageError(f"--save: there is no folder {str(path.parent)!r}")
+    if path.suffix == ".mp4" and shutil.which("ffmpeg") is None:
+        raise UsageError("--save: an .mp4 needs the program ffmpeg, which is not on the PATH; a .gif needs nothing")
+
+
+def save_picture(battle: Battle, path: Path, step: int) -> None:
+    """Write one step as a picture, in the format that its ending names; it is there in full or not at all.
+
+    Raises:
+        IndexError: the battle had no such step.
+        OSError: it cannot be written.
+    """
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    try:
+        battle_figure(battle, step, dpi=_PRINT_DPI).savefig(unfinished, format=path.suffix[1:])
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def save_film(battles: Sequence[Battle], path: Path, fps: float) -> int:
+    """Write all steps of all battles, one frame each and some more of each end; returns how many frames.
+
+    Raises:
+        UsageError: ffmpeg failed; it says why.
+        OSError: it cannot be written.
+    """
+    unfinished = path.with_name(f".{path.stem}.unfinished{path.suffix}")
+    try:
+        written = (_write_gif if path.suffix == ".gif" else _write_mp4)(_images(battles), unfinished, fps)
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return written
+
+
+def _images(battles: Sequence[Battle]) -> Iterator[NDArray[np.uint8]]:
+    """(height, width, 3) each, all of the size of the first: battles of drawn armies may need other sections."""
+    size: tuple[int, int] | None = None
+    for battle in battles:
+        for frame in battle.frames:
+            figure = battle_figure(battle, frame.step, dpi=_FILM_DPI)
+            figure.canvas.draw()
+            image = Image.fromarray(np.asarray(figure.canvas.buffer_rgba())[..., :3])  # type: ignore[attr-defined]  # Agg's
+            size = size or (image.width, image.height)
+            if image.size != size:
+                page = Image.new("RGB", size, "white")
+                image.thumbnail(size)
+                page.paste(image, ((size[0] - image.width) // 2, (size[1] - image.height) // 2))
+                image = page
+            yield from [np.asarray(image)] * (_HELD if frame.outcome else 1)
+
+
+def _write_gif(images: Iterator[NDArray[np.uint8]], path: Path, fps: float) -> int:
+    frames: list[Image.Image] = []
+    for image in images:
+        picture = Image.fromarray(image)
+        # One palette for all, or colours would flicker; without dithering still ground stays still.
+        if frames:
+            frames.append(picture.quantize(palette=frames[0], dither=Image.Dither.NONE))
+        else:
+            frames.append(picture.quantize(_COLOURS, dither=Image.Dither.NONE))
+    duration = max(round(1000.0 / fps), 20)  # viewers take less for a mistake, and show such films slowly
+    frames[0].save(path, save_all=True, append_images=frames[1:], duration=duration, loop=0, optimize=True)
+    return len(frames)
+
+
+def _write_mp4(images: Iterator[NDArray[np.uint8]], path: Path, fps: float) -> int:
+    first = next(images)
+    height, width = (side - side % 2 for side in first.shape[:2])  # the usual encoding knows only even sizes
+    words = ["ffmpeg", "-loglevel", "error", "-y", "-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}"]
+    words += ["-r", str(fps), "-i", "-", "-pix_fmt", "yuv420p", str(path)]
+    count = 0
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as ffmpeg:  # noqa: S603 (no shell)
+        assert ffmpeg.stdin is not None
+        assert ffmpeg.stderr is not None
+        try:
+            for image in itertools.chain((first,), images):
+                ffmpeg.stdin.write(image[:height, :width].tobytes())
+                count += 1
+        except BrokenPipeError:
+            pass  # it gave up: what it said is told below
+        with suppress(BrokenPipeError):  # likewise, with the last of it still unsent
+            ffmpeg.stdin.close()
+        said = ffmpeg.stderr.read().decode(errors="replace").strip()
+        if ffmpeg.wait() != 0:
+            raise UsageError(f"ffmpeg failed with {ffmpeg.returncode}: {said.splitlines()[-1] if said else 'no word'}")
+    return count

@@ -1,0 +1,213 @@
+"""A moment of a run is saved whole or not at all, and a run that goes on from it is the one that was never cut."""
+
+import hashlib
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from components import Orchestrator
+from components.checkpoints import run_state
+from orchestra import InterruptMsg, RunDirectory, UsageError
+from orchestra.cli.main import main
+from orchestra.clock import RealClock
+from orchestra.runs.experiment import build, load_experiment
+from orchestra.runs.flags import Flags
+from orchestra.runs.processes import Launch
+from orchestra.runs.runner import run_in_one_process, run_loop
+
+EXPERIMENT = Path(__file__).resolve().parents[3] / "experiments" / "qmix_8m.py"
+SMALL: dict[str, Any] = {
+    "scenario": "3m",
+    "steps": 2_400,
+    "workers": 2,
+    "envs_per_worker": 4,
+    "warmup": 4,
+    "batch_size": 4,
+    "hidden_size": 8,
+    "test_interval": 500,
+    "test_episodes": 2,
+    "epsilon_steps": 2_000,
+    "target_update_interval": 5,
+    "checkpoint_interval": 900,
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    run_state.begin(tmp_path, 40)
+    return run_state.unfinished(tmp_path, 40)
+
+
+def test_what_an_actor_wrote_is_read_again(folder: Path) -> None:
+    arrays = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b/c": np.array([True])}
+    values = {"rng": np.random.default_rng(3).bit_generator.state, "none": None, "text": "é"}
+    run_state.write(folder, "here/worker", values, arrays)
+    again, back = run_state.read(folder, "here/worker") or ({}, {})
+    assert again == values
+    assert {name: array.tobytes() for name, array in back.items()} == {n: a.tobytes() for n, a in arrays.items()}
+    assert run_state.read(folder, "here/other") is None
+
+
+def test_a_damaged_file_is_named(folder: Path) -> None:
+    run_state.write(folder, "here/worker", {"x": 1})
+    (file,) = folder.iterdir()
+    whole = file.read_bytes()
+    for damaged in (b"", whole[:-30], whole.replace(b'{"x"', b"?")):
+        file.write_bytes(damaged)
+        with pytest.raises(UsageError, match=r"here\.worker\.npz' is damaged"):
+            run_state.read(folder, "here/worker")
+
+
+def test_a_moment_counts_once_it_is_whole_and_replaces_the_one_before(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    with pytest.raises(UsageError, match="has saved nothing yet to go on from"):
+        run.newest_state()
+    run_state.begin(tmp_path, 40)
+    with pytest.raises(UsageError, match="has saved nothing yet to go on from"):
+        run.newest_state()
+    assert run_state.finish(tmp_path, 40) == run.newest_state()
+    run_state.begin(tmp_path, 7_000)
+    assert run.newest_state().name == "steps-0000000040"
+    run_state.finish(tmp_path, 7_000)
+    assert [path.name for path in run.state.iterdir()] == ["steps-0000007000"]
+    run_state.begin(tmp_path, 8_000)
+    run_state.finish(tmp_path, 8_000, keep=run.state / "steps-0000007000")
+    assert sorted(path.name for path in run.state.iterdir()) == ["steps-0000007000", "steps-0000008000"]
+
+
+def test_an_attempt_that_was_cut_short_leaves_nothing_in_the_next(tmp_path: Path) -> None:
+    run_state.begin(tmp_path, 40)
+    run_state.write(run_state.unfinished(tmp_path, 40), "here/gone", {})
+    run_state.begin(tmp_path, 40)
+    assert list(run_state.unfinished(tmp_path, 40).iterdir()) == []
+
+
+# Going on -------------------------------------------------------------------------------------------------------------
+
+
+def play(run: RunDirectory, flags: dict[str, Any], resumes: Path | None = None) -> None:
+    function = load_experiment(EXPERIMENT)
+    values = {**Flags.of(function).defaults, **SMALL, **flags}
+    run.write_config(experiment=EXPERIMENT, flags=values, seed=5, argv=[], clock=RealClock())
+    launch = Launch(EXPERIMENT, (), 5, run.path, resumes=resumes)
+    assert run_loop(run_in_one_process(build(function, values), run, launch)).completed
+
+
+def learned(run: RunDirectory) -> tuple[int, str]:
+    """The number of updates, and a digest of every number that learning has made."""
+    state = torch.load(max(run.checkpoints.iterdir()), weights_only=True)["policy"]
+    digest = hashlib.sha256()
+    for part in ("online", "target"):
+        for name, tensor in sorted(state[part].items()):
+            digest.update(name.encode() + tensor.numpy().tobytes())
+    return state["updates"], digest.hexdigest()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"updates_per_episode": 0.5},
+        {"updates_per_episode": 0.5, "prioritized": True, "proxy": False},
+        {"algorithm": "coma", "critic_steps": 2, "workers": 1},
+    ],
+    ids=["qmix", "prioritised, no proxy", "coma"],
+)
+def test_a_run_that_goes_on_learns_what_it_would_have_learned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: dict[str, Any]
+) -> None:
+    cut = tmp_path / "cut"
+    finish = run_state.finish
+
+    def finish_and_copy(run_directory: Path, env_steps: int, keep: Path | None) -> Path:
+        """At the first moment that is saved, keep a copy of the run as a sudden end would leave it."""
+        whole = finish(run_directory, env_steps, keep)
+        if not cut.exists():
+            shutil.copytree(run_directory, cut)
+        return whole
+
+    monkeypatch.setattr(run_state, "finish", finish_and_copy)
+    straight = RunDirectory.create(tmp_path, "straight", 5, clock=RealClock())
+    play(straight, flags)
+    resumed = RunDirectory(cut)
+    (at_the_cut,) = resumed.checkpoints.iterdir()
+    assert at_the_cut.stem == resumed.newest_state().name
+    play(resumed, flags, resumed.newest_state())
+    assert learned(resumed) == learned(straight)
+    assert learned(resumed)[0] > 10
+    assert sorted(p.name for p in resumed.checkpoints.iterdir()) == sorted(
+        p.name for p in straight.checkpoints.iterdir()
+    )
+
+
+@pytest.mark.slow
+def test_a_run_that_was_interrupted_goes_on_exactly_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = {"updates_per_episode": 0.5, "checkpoint_interval": 1_300}
+    straight = RunDirectory.create(tmp_path, "straight", 5, clock=RealClock())
+    play(straight, flags)
+
+    begin = Orchestrator._begin_save
+    interrupted: list[int] = []
+
+    async def interrupt(self: Orchestrator) -> None:
+        """Where the other run saved and went on, press Ctrl-C instead."""
+        if interrupted:
+            await begin(self)
+        else:
+            interrupted.append(self._tally.env_steps)
+            self.me.tell_nowait(InterruptMsg())
+
+    monkeypatch.setattr(Orchestrator, "_begin_save", interrupt)
+    cut = RunDirectory.create(tmp_path, "cut", 5, clock=RealClock())
+    play(cut, flags)
+    assert learned(cut)[0] < learned(straight)[0]
+    monkeypatch.undo()
+    play(cut, flags, cut.newest_state())
+    assert learned(cut) == learned(straight)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    """One that was cut short, as its files say."""
+    run = RunDirectory.create(tmp_path, "cut", 5, clock=RealClock())
+    run.write_config(experiment=EXPERIMENT, flags=SMALL, seed=5, argv=[], clock=RealClock())
+    run_state.begin(run.path, 40)
+    return run
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    assert main(["run", *map(str, words)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    return str(line).removeprefix("orchestra: error: ")
+
+
+def test_what_cannot_be_resumed_is_told_in_one_line(run: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+    path, no = run.path, run.path / "no"
+    assert refusal(capsys, "--resume", no) == f"there is no run directory '{no}'"
+    assert refusal(capsys, "--resume", path) == f"'{path}' has saved nothing yet to go on from"
+    run_state.finish(path, 40)
+    said = "is what the run that is resumed had, and cannot be given"
+    assert refusal(capsys, "--resume", path, EXPERIMENT) == f"FILE {said}"
+    assert refusal(capsys, "--resume", path, "--seed", 3) == f"--seed {said}"
+    assert refusal(capsys, f"--resume={path}", "--step", 3) == "unknown flag --step (did you mean --steps?)"
+    assert refusal(capsys, "--resume", path, "--steps", 0).startswith("--steps: '0' is not allowed")
+
+
+def test_flags_that_are_given_replace_those_of_the_run(run: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+    run_state.finish(run.path, 40)
+    assert main(["run", "--resume", str(run.path), "--workers", "3", "--dry-run"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("topology 'qmix_3m'")  # as the run had it
+    assert "worker-0-2" in printed
+
+
+def test_a_run_does_not_go_on_with_a_policy_of_another_shape(run: RunDirectory, tmp_path: Path) -> None:
+    straight = RunDirectory.create(tmp_path, "straight", 5, clock=RealClock())
+    play(straight, {"steps": 300, "workers": 1})
+    with pytest.raises(ExceptionGroup) as caught:
+        play(straight, {"steps": 900, "workers": 1, "hidden_size": 16}, straight.newest_state())
+    assert "belongs to another policy" in str(caught.value.exceptions[0].__cause__)

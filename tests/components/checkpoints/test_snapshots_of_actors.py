@@ -1,0 +1,168 @@
+"""What an actor says of its state is all that it holds: another that is told it is the same, attribute by attribute."""
+
+import dataclasses
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from components.envs.base import EnvSpec
+from components.orchestrator import Orchestrator
+from components.policies.base import EpisodeBatch
+from components.policies.qmix import Qmix
+from components.replay_buffers import SampleToInsertRatio
+from components.trainer import Trainer
+from components.worker_proxy import WorkerProxy
+from messages import (
+    BatchTrainingDataMsg,
+    CheckpointMsg,
+    EvaluatedMsg,
+    EvaluateMsg,
+    InsertTransitionMsg,
+    JoinMsg,
+    LoadParamsMsg,
+    MembersMsg,
+    PaceMsg,
+    ProgressMsg,
+    SampleBatchMsg,
+    SavedMsg,
+    SaveMsg,
+    TrainedMsg,
+)
+from orchestra import Actor
+from orchestra.actors import codec
+from orchestra.actors.actor import making
+from orchestra.replay.state import state_differences
+from orchestra.trace.recording.keeping import kept
+
+DOWN = (LoadParamsMsg, PaceMsg, EvaluateMsg, SaveMsg)
+
+
+def made(cell: Any, recipe: partial[Actor[Any]]) -> Any:
+    """Return an actor made as that of `cell` was."""
+    token = making.set(cell)
+    try:
+        return recipe()
+    finally:
+        making.reset(token)
+
+
+def another(cell: Any, recipe: partial[Actor[Any]]) -> Any:
+    """Return an actor made as that of `cell` was, and told its state, as it travels."""
+    state = cell.actor.snapshot()
+    assert state is not None
+    header, arrays = codec.Encoder().encode(kept(dict(state)))
+    copy = made(cell, recipe)
+    copy.restore(codec.decode(header, codec.payload_array(arrays)))
+    return copy
+
+
+def differences(one: Any, other: Any) -> list[str]:
+    return [found.path + found.difference.path for found in state_differences(one, other)]
+
+
+def params(version: int) -> LoadParamsMsg:
+    return LoadParamsMsg(version=version, params=np.full(2, version, np.float32), env_steps=7)
+
+
+def test_an_orchestrator_in_the_middle_of_everything(run, stage, episodes, tmp_path) -> None:
+    async def main() -> None:
+        async with stage(run_directory=tmp_path) as scene:
+            saved = {CheckpointMsg: "a file"}
+            trajectories = scene.probe("t", InsertTransitionMsg, SampleBatchMsg, CheckpointMsg, answers=saved)
+            monitor = scene.probe("m", ProgressMsg, EvaluatedMsg, CheckpointMsg, answers=saved)
+            trainer = scene.probe("trainer", BatchTrainingDataMsg, CheckpointMsg, answers=saved)
+            worker = scene.probe("worker", *DOWN)
+
+            recipe = partial(
+                Orchestrator, trajectories=trajectories.ref, monitor=monitor.ref, batch_size=2, goal_steps=1000,
+                limiter=SampleToInsertRatio(1.0, min_size=2, error_buffer=100.0), test_interval=5,
+                checkpoint_interval=20,
+            )  # fmt: skip
+            again = partial(recipe, limiter=SampleToInsertRatio(1.0, min_size=2, error_buffer=100.0))
+            ref = scene.node.spawn("orchestrator", Orchestrator, **recipe.keywords)
+            for message in (
+                *(JoinMsg(role="trainer", ref=trainer.ref), JoinMsg(role="worker", ref=worker.ref), params(3)),
+                *(episodes(2, 3), episodes(4), episodes(5, 4)),
+                *(TrainedMsg(number=1, seconds=0.25, metrics=(("loss", 0.5),)), episodes(6)),
+            ):
+                await ref.tell(message)
+                await scene.settle()
+            cell = scene.node.cell(ref.address)
+            assert cell.actor._saving is not None  # a moment to save, which waits for the worker
+            assert cell.actor._unsaved
+            assert differences(cell.actor, another(cell, again)) == []
+            fresh = partial(recipe, limiter=SampleToInsertRatio(1.0, min_size=2, error_buffer=100.0))
+            assert differences(cell.actor, made(cell, fresh)) != []
+
+    run(main())
+
+
+def test_a_proxy_that_has_gathered_and_waits(run, stage, episodes) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            up = scene.probe("up", JoinMsg, InsertTransitionMsg, MembersMsg, EvaluatedMsg, SavedMsg)
+            worker, other = scene.probe("worker", *DOWN), scene.probe("other", *DOWN)
+            recipe = partial(WorkerProxy, to=up.ref)
+            ref = scene.node.spawn("proxy", WorkerProxy, **recipe.keywords)
+            for message in (
+                *(JoinMsg(role="worker", ref=worker.ref), JoinMsg(role="worker", ref=other.ref), params(3)),
+                *(PaceMsg(running=True), EvaluateMsg(episodes=2, env_steps=5, reply_to=up.ref)),
+                *(SaveMsg(env_steps=9, reply_to=up.ref), SavedMsg(ref=worker.ref)),
+            ):
+                await ref.tell(message)
+                await scene.settle()
+            cell = scene.node.cell(ref.address)
+            cell.actor._gathered.append(episodes(3, 4))
+            assert cell.actor._unsaved == {other.ref.address}
+            assert differences(cell.actor, another(cell, recipe)) == []
+            assert differences(cell.actor, made(cell, recipe)) != []
+
+    run(main())
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
+def test_a_trainer_that_has_learned(run, stage, optimizer) -> None:
+    spec = EnvSpec("corridor", n_agents=2, n_actions=3, obs_size=4, state_size=3, episode_limit=6)
+
+    async def main() -> None:
+        async with stage() as scene:
+            up = scene.probe("up", JoinMsg, LoadParamsMsg, TrainedMsg)
+            policy = partial(Qmix, hidden_size=4, optimizer=optimizer, target_update_interval=2)
+            recipe = partial(Trainer, spec=spec, policy=policy, to=up.ref)
+            ref = scene.node.spawn("trainer", Trainer, **recipe.keywords)
+            for number in range(3):
+                await ref.tell(batch(number))
+            await scene.settle()
+            cell = scene.node.cell(ref.address)
+            copy = another(cell, recipe)
+            assert copy._version == cell.actor._version == 3
+            one, other = (each._policy.state_dict() for each in (cell.actor, copy))
+            assert differences(one, other) == []
+            assert differences(one, made(cell, recipe)._policy.state_dict()) != []
+            learned = [each._policy.learn(sample()) for each in (cell.actor, copy)]
+            assert differences(learned[0].metrics, learned[1].metrics) == []
+
+    run(main())
+
+
+def sample() -> EpisodeBatch:
+    rng = np.random.default_rng(3)
+    return EpisodeBatch(
+        obs=rng.normal(size=(2, 4, 2, 4)).astype(np.float32),
+        state=rng.normal(size=(2, 4, 3)).astype(np.float32),
+        available=np.ones((2, 4, 2, 3), np.bool_),
+        actions=np.zeros((2, 3, 2), np.int64),
+        reward=rng.normal(size=(2, 3)).astype(np.float32),
+        lengths=np.full(2, 3, np.int32),
+        terminated=np.ones(2, np.bool_),
+        weights=np.ones(2, np.float32),
+    )
+
+
+def batch(number: int) -> BatchTrainingDataMsg:
+    places = np.arange(2)
+    return BatchTrainingDataMsg(
+        number=number, publish=True, indices=places, generations=places, **dataclasses.asdict(sample())
+    )

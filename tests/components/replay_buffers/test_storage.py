@@ -1,0 +1,110 @@
+"""Memory on a disk is as good as any, may be larger, and leaves nothing behind."""
+
+import errno
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from components.replay_buffers.episodes import EpisodeReplay
+from components.replay_buffers.prioritized import PrioritizedEpisodeReplay, PrioritizedTransitions
+from components.replay_buffers.storage import LINE, Slabs, allocate, empty
+from components.replay_buffers.transitions import Field, Transitions
+
+FIELDS = {"obs": Field(np.float32, (3,)), "done": Field(np.bool_)}
+
+
+def rng(seed=0):
+    return np.random.default_rng(seed)
+
+
+@pytest.mark.parametrize("kind", [Transitions, PrioritizedTransitions])
+def test_rows_on_a_disk_are_drawn_as_those_in_memory(kind, tmp_path):
+    pair, generators = [kind(FIELDS, 10, folder=folder) for folder in (None, tmp_path)], [rng(), rng()]
+    for i in range(30):
+        rows = {"obs": np.full((3, 3), i, np.float32), "done": np.full(3, i % 2 == 0)}
+        batches = []
+        for replay, generator in zip(pair, generators, strict=True):
+            replay.insert(rows)
+            batches.append(replay.sample(4, generator).batch)
+        for name, array in batches[0].items():
+            np.testing.assert_array_equal(array, batches[1][name])
+    pair[0].restore(pair[1].state())
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("kind", [EpisodeReplay, PrioritizedEpisodeReplay])
+def test_episodes_on_a_disk_are_drawn_as_those_in_memory(kind, spec, make_episodes, tmp_path):
+    pair, generators = [kind(spec, 40, folder=folder) for folder in (None, tmp_path)], [rng(), rng()]
+    assert pair[1].n_bytes > pair[0].n_bytes  # room for all is taken at once
+    for i in range(30):
+        batches = []
+        for replay, generator in zip(pair, generators, strict=True):
+            replay.insert(**make_episodes([1 + i % 6, 6], first=2 * i))
+            batches.append(replay.sample(2, generator).batch)
+        for name in ("obs", "state", "available", "actions", "reward", "lengths", "terminated"):
+            np.testing.assert_array_equal(getattr(batches[0], name), getattr(batches[1], name))
+    pair[1].restore(pair[0].state())
+    assert pair[1].check_valid() == []
+    assert os.listdir(tmp_path) == []
+
+
+LARGER_THAN_MEMORY = """
+import resource, sys
+import numpy as np
+from components.replay_buffers.storage import LINE, Slabs, allocate, empty
+from components.replay_buffers.transitions import Field, Transitions
+
+resource.setrlimit(resource.RLIMIT_DATA, (1 << 29, 1 << 29))
+fields = {"obs": Field(np.float32, (1024,)), "serial": Field(np.int64)}
+try:
+    Transitions(fields, 1 << 18)
+except MemoryError:
+    print("too large for memory")
+replay = Transitions(fields, 1 << 18, folder=sys.argv[1])
+for first in range(0, (1 << 18) + 4096, 1 << 14):
+    serial = first + np.arange(64)
+    replay.insert({"obs": np.tile(serial[:, None].astype(np.float32), 1024), "serial": serial})
+batch = replay.sample(256, np.random.default_rng(0)).batch
+print((batch["obs"] == batch["serial"][:, None]).all(), replay.n_bytes > 1 << 30)
+"""
+
+
+def test_on_a_disk_there_is_room_for_more_than_memory_holds(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", LARGER_THAN_MEMORY, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr) == ("too large for memory\nTrue True\n", "")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_folder_that_is_not_there_or_too_small_is_refused_at_once(tmp_path, monkeypatch):
+    with pytest.raises(FileNotFoundError):
+        Transitions(FIELDS, 4, folder=tmp_path / "none")
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OSError, match=f"No space left on device: 48 bytes are needed: '{tmp_path}'") as caught:
+        Transitions(FIELDS, 4, folder=tmp_path)
+    assert caught.value.errno == errno.ENOSPC
+
+
+def test_a_memory_brings_neither_torch_nor_a_compiler_along():
+    code = "import sys, components.replay_buffers; print({'torch', 'numba', 'pydantic'} & sys.modules.keys())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+def test_memory_begins_with_a_cache_line_wherever_it_is_taken():
+    for n in (1, 3, 1000, 100_000):
+        array = empty((n, 3), np.int16)
+        assert (array.ctypes.data % LINE, array.shape, array.dtype) == (0, (n, 3), np.int16)
+        assert array.flags.c_contiguous
+        assert array.flags.writeable
+    taken = Slabs(1)
+    assert taken.take(taken.turn(), "x", 5, np.zeros((1, 7), np.float32)).ctypes.data % LINE == 0
+    assert allocate((5, 7), np.float32, None).ctypes.data % LINE == 0

@@ -1,0 +1,74 @@
+"""Entries on their way while connections break: the real code of both sides on a simulated network."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from components.replay_buffers import Field, Layout
+from components.replay_server.exchange import Exchange
+from components.replay_server.host import Host
+from components.replay_server.outbox import Outbox
+from components.replay_server.publications import Publications
+from components.replay_server.visitor import Visitor
+from orchestra.simulation import Simulation
+
+LAYOUT = Layout({"item": Field(np.int64)}, 4096, chunk=4, kept_by="server")
+
+
+class World:
+    """A server that keeps the memory of one client."""
+
+    def __init__(self, seed):
+        self.sim = Simulation(seed)
+        self.exchange = Exchange(
+            LAYOUT,
+            limiter=None,
+            rng=np.random.default_rng(0),
+            beta=0.4,
+            max_items=64,
+            max_uses=1,
+            ahead=0,
+            max_waiting=8,
+        )
+        self.server = self.sim.node("server", Host(LAYOUT, self.exchange, Publications(4, "drop_oldest")).spawn)
+        self.client = self.sim.node("client")
+        self.visitor = Visitor(
+            "sim://server", "one", secret=b"", timeout=1.0, patience=0.0, listen=None, rng=np.random.default_rng(0)
+        )
+
+    async def live(self):
+        """Enter, and stay, as code of the client's process."""
+        self.visitor.begin()
+        weigh = LAYOUT.memory().priorities.weigh
+        self.outbox = Outbox(LAYOUT, 512, "block", weigh, lambda: None, self.visitor.wakes.set)
+        await self.visitor.go(None, self.outbox)
+        await self.visitor.stay(self.client.node, asyncio.Event(), lambda layout: None)
+
+    @property
+    def inserted(self):
+        return self.exchange.holder("one").memory.state()["rows/item"].tolist() if "one" in self.exchange else []
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_chunks_are_inserted_once_and_in_their_order_however_often_the_connection_is_cut(seed):
+    world = World(seed)
+
+    async def scenario():
+        sim = world.sim
+        await sim.start()
+        staying = sim.loop.create_task(world.client.run(world.live()), context=sim.loop.outside.context.copy())
+        await sim.until(lambda: "one" in world.exchange)
+        cuts = 0
+        for start in range(0, 3000, 60):
+            await sim.until(lambda: world.outbox.waiting <= 400)
+            world.outbox.add_many({"item": np.arange(start, start + 60)}, None, 0.0)
+            await asyncio.sleep(0.0005)
+            cuts += sim.cut(world.server, world.client)
+        await sim.until(lambda: not world.outbox.waiting)
+        staying.cancel()
+        return cuts
+
+    cuts = world.sim.run(scenario())
+    assert cuts >= 5
+    assert world.inserted == list(range(3000))

@@ -1,0 +1,191 @@
+"""How soon it is known that somebody is gone, in virtual time: the real code of both sides on a simulated network.
+
+Seconds are counted from when a process dies, or its machine goes silent, to when the other side knows and acts on it.
+"""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from components.replay_buffers import Disconnected, Field, Layout
+from components.replay_server.exchange import Exchange
+from components.replay_server.host import Host
+from components.replay_server.outbox import Outbox
+from components.replay_server.protocol import SampleMsg
+from components.replay_server.publications import Publications
+from components.replay_server.visitor import Visitor
+from orchestra.simulation import Simulation
+
+LAYOUT = Layout({"item": Field(np.int64)}, 64, chunk=4, alpha=1.0, epsilon=0.0)
+SEEDS = range(4)
+NEVER = 600.0
+"""Virtual seconds within which what is waited for comes, if it ever does."""
+
+
+class Client:
+    """A client of the simulation: the real one but for its thread."""
+
+    def __init__(self, process, name, first):
+        self.process, self.name, self.first = process, name, first
+
+    async def live(self):
+        """Enter, insert four entries, and stay."""
+        self.visitor = Visitor(
+            "sim://server", self.name, secret=b"", timeout=1.0, patience=0.0, listen=None, rng=np.random.default_rng(0)
+        )
+        self.visitor.begin()
+        self.closing, memory = asyncio.Event(), LAYOUT.memory()
+        outbox = Outbox(LAYOUT, 64, "block", memory.priorities.weigh, lambda: None, self.visitor.wakes.set)
+        await self.visitor.go(memory, outbox)
+        outbox.add_many({"item": self.first + np.arange(4)}, None, None)
+        await self.visitor.stay(self.process.node, self.closing, lambda layout: None)
+
+    async def close(self):
+        """Say goodbye, as code of its own process."""
+        self.closing.set()
+
+
+class World:
+    """A server and clients: the names of their nodes, and what they call themselves."""
+
+    def __init__(self, seed, clients, listen):
+        self.sim = sim = Simulation(seed)
+        self.server = sim.node("server", self.open)
+        self.clients = {
+            node: Client(sim.node(node, **({} if listen else {"listen": None})), name, 10 * i)
+            for i, (node, name) in enumerate(clients.items())
+        }
+
+    def open(self, node):
+        exchange = Exchange(
+            LAYOUT,
+            limiter=None,
+            rng=np.random.default_rng(0),
+            beta=0.4,
+            max_items=64,
+            max_uses=1,
+            ahead=False,
+            max_waiting=8,
+        )
+        self.exchange = exchange
+        Host(LAYOUT, exchange, Publications(4, "drop_oldest")).spawn(node)
+
+    def begin(self, node):
+        client, loop = self.clients[node], self.sim.loop
+        client.staying = loop.create_task(client.process.run(client.live()), context=loop.outside.context.copy())
+
+    async def start(self, *nodes):
+        await self.sim.start()
+        for node in nodes or self.clients:
+            self.begin(node)
+            name = self.clients[node].name
+            await self.sim.until(lambda name=name: self.exchange.union.held.get(name) == 4)
+
+    async def sample(self, n):
+        """Draw, as code of the server's process, and return what was drawn."""
+        sampled = await self.server.run(self.exchange.sample(n))
+        return set(sampled.batch["item"].tolist())
+
+    async def known(self, holds):
+        """Return how many seconds it takes until something holds."""
+        begun = self.sim.loop.time()
+        while not holds():
+            assert self.sim.loop.time() - begun < NEVER
+            await asyncio.sleep(0.01)
+        return self.sim.loop.time() - begun
+
+
+def each(scenario, clients, *, listen=False):
+    """Run a scenario in several worlds, and return what it returns in each."""
+    worlds = [World(seed, clients, listen) for seed in SEEDS]
+    return [world.sim.run(scenario(world, 0.7 * seed)) for seed, world in zip(SEEDS, worlds, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("silently", "listen", "least", "most"),
+    [(False, True, 0.0, 2.0), (False, False, 10.0, 12.0), (True, False, 20.0, 24.0)],
+    ids=["killed where one may look", "killed elsewhere", "on a machine that went silent"],
+)
+def test_a_client_that_dies_is_drawn_from_no_more(silently, listen, least, most):
+    async def scenario(world, between_heartbeats):
+        await world.start()
+        assert await world.sample(64) == {*range(4), *range(10, 14)}
+        await asyncio.sleep(between_heartbeats)
+        world.clients["doomed"].process.kill(silently=silently)
+        batch = asyncio.ensure_future(world.sample(64))  # some of it is picked of the one that is dead
+        took = await world.known(lambda: "doomed" not in world.exchange)
+        assert await batch == {*range(10, 14)}
+        return took
+
+    took = each(scenario, {"doomed": "doomed", "other": "other"}, listen=listen)
+    assert least <= min(took) <= max(took) <= most, took
+
+
+@pytest.mark.parametrize(
+    ("silently", "least", "most"), [(False, 0.0, 2.0), (True, 20.0, 24.0)], ids=["killed", "went silent"]
+)
+def test_a_server_that_dies_is_missed_and_what_is_under_way_fails(silently, least, most):
+    async def scenario(world, between_heartbeats):
+        await world.start()
+        one, told = world.clients["one"], []
+
+        async def ask():
+            with pytest.raises(Disconnected, match="is gone: "):
+                await one.visitor.ask(SampleMsg(batch_size=64))
+            told.append(world.sim.loop.time())
+
+        await asyncio.sleep(between_heartbeats)
+        world.server.stand_still(NEVER)  # so that it does not answer before it dies
+        asking = asyncio.ensure_future(one.process.run(ask()))
+        await asyncio.sleep(0.05)
+        world.server.kill(silently=silently)
+        took = await world.known(lambda: told)
+        await asyncio.gather(asking, one.staying, return_exceptions=True)
+        assert one.visitor.desk is None or not one.process.running
+        return took
+
+    took = each(scenario, {"one": "one"})
+    assert least <= min(took) <= max(took) <= most, took
+
+
+def test_whoever_stands_still_for_nine_seconds_is_not_given_up():
+    async def scenario(world, between_heartbeats):
+        await world.start()
+        for process in (world.clients["one"].process, world.server):
+            await asyncio.sleep(between_heartbeats)
+            process.stand_still(9.0)
+            batch = asyncio.ensure_future(world.sample(64))
+            await asyncio.sleep(9.0)
+            assert await batch == {*range(4), *range(10, 14)}
+        assert world.exchange.union.held == {"one": 4, "two": 4}
+
+    each(scenario, {"one": "one", "two": "two"})
+
+
+def test_one_of_the_same_name_is_let_in_before_the_death_of_the_first_is_known():
+    async def scenario(world, between_heartbeats):
+        await world.start("first")
+        first = world.exchange.holder("one")
+        await asyncio.sleep(between_heartbeats)
+        world.clients["first"].process.kill(silently=True)
+        world.begin("second")
+        took = await world.known(lambda: "one" in world.exchange and world.exchange.holder("one") is not first)
+        assert await world.sample(64) == {*range(10, 14)}
+        return took
+
+    took = each(scenario, {"first": "one", "second": "one"})
+    assert 2.0 <= min(took) <= max(took) <= 3.0, took
+
+
+def test_whoever_closes_waits_two_seconds_for_a_server_that_says_nothing():
+    async def scenario(world, between_heartbeats):
+        await world.start()
+        one = world.clients["one"]
+        await asyncio.sleep(between_heartbeats)
+        world.server.stand_still(9.0)
+        await one.process.run(one.close())
+        return await world.known(one.staying.done)
+
+    took = each(scenario, {"one": "one"})
+    assert 2.0 <= min(took) <= max(took) <= 2.5, took
