@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 
 from orchestra import Actor, Message, Node, Ref, Request, on
-from orchestra.runs.runner import run_loop, seldom_collected
+from orchestra.runs.runner import run_loop, tuned_gc
 from orchestra.testing import settle
 
 
@@ -206,7 +206,7 @@ def main() -> None:
     parser.add_argument("--actors", type=int, default=10_000, help="actors to spawn")
     parser.add_argument("--idle", type=float, default=2.0, help="seconds to do nothing")
     options = parser.parse_args()
-    with seldom_collected():
+    with tuned_gc():
         run_loop(tells(options.count, options.repeats))
         run_loop(spawns(options.actors, options.idle))
 

@@ -185,9 +185,9 @@ def main() -> None:
         ratios = [a["steps_per_s"] / b["steps_per_s"] for a, b in zip(ours, results["plain"], strict=True)]
         steps, updates = median(name, "steps_per_s"), median(name, "updates_per_s")
         print(f"{name:8}{steps:>12,.0f}{updates:>11.1f}{statistics.median(ratios):>16.2f}")
-    print("\nwhere the time of `inline` goes:")
+    print("\nwhere the time of `deterministic` goes:")
     for part in ("learner", "simulator", "acting", "replay", "messages and runtime"):
-        print(f"  {part:<22}{median('inline', part):>7.1%}")
+        print(f"  {part:<22}{median('deterministic', part):>7.1%}")
 
 
 if __name__ == "__main__":

@@ -9,10 +9,10 @@ through 64 environments, one row for each; TorchRL's priorities need an extensio
 It is measured in seconds of processor time, as every side works in one thread.
 
 W2: episodes of 8m, 120 steps of 8 agents, about 400 KB each, whole. The floor is `np.take` of episodes that lie as one
-piece of bytes each, into memory that is there already: one batch, which the cache may hold, so `slabs` is 1 too. Of the
-two that a user gets it holds less; so these lines have `np.take` into two in turn beside. An episode is inserted where
-the oldest lay, by the floor too. Across processes, batches of 32 are asked for by one byte over a unix socket: the raw
-socket sends the same bytes over and over; this package's server gathers a batch in shared memory and sends where it
+piece of bytes each, into memory that is there already: one batch, which the cache may hold, so `batch_buffers` is 1
+too. Of the two that a user gets it holds less; so these lines have `np.take` into two in turn beside. An episode is
+inserted where the oldest lay, by the floor too. Across processes, batches of 32 are asked for by one byte over a unix
+socket: the raw socket sends the same bytes over and over; this package's server gathers a batch in shared memory and sends where it
 lies. It does so when it is asked, always in the same place, since whoever asks is done with the batch before; or ahead,
 in two places in turn, while the batch before is looked at. Then the client has it; what copying it once more takes is a
 line of its own.
@@ -256,8 +256,8 @@ def make_episodes(n: int, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
     }
 
 
-def filled(capacity: int, rng: np.random.Generator, slabs: int = 1) -> EpisodeReplay:
-    replay, episodes = EpisodeReplay(SPEC, capacity, slabs=slabs), make_episodes(8, rng)
+def filled(capacity: int, rng: np.random.Generator, batch_buffers: int = 1) -> EpisodeReplay:
+    replay, episodes = EpisodeReplay(SPEC, capacity, batch_buffers=batch_buffers), make_episodes(8, rng)
     while len(replay) < capacity:
         replay.insert(**episodes)
     return replay
@@ -270,19 +270,19 @@ def serve_bytes(end: socket.socket, n_bytes: int) -> None:
         end.sendall(batch.data)
 
 
-def serve_shared(end: socket.socket, capacity: int, n_bytes: int, slabs: int) -> None:
-    """Send where a batch lies in shared memory whenever asked; with two slabs it has been gathered by then."""
+def serve_shared(end: socket.socket, capacity: int, n_bytes: int, batch_buffers: int) -> None:
+    """Send where a batch lies in shared memory whenever asked; with two batch buffers it has been gathered by then."""
     rng = np.random.default_rng(1)
-    replay = filled(capacity, rng, slabs=slabs)
-    with SharedArena((slabs + 1) * n_bytes) as arena:
-        replay.slabs.allocate_with(arena.allocate)
+    replay = filled(capacity, rng, batch_buffers=batch_buffers)
+    with SharedArena((batch_buffers + 1) * n_bytes) as arena:
+        replay.batch_buffers.allocate_with(arena.allocate)
         arena.send(end)
-        ahead = [replay.sample(EPISODES, rng).batch for _ in range(slabs - 1)]
+        ahead = [replay.sample(EPISODES, rng).batch for _ in range(batch_buffers - 1)]
         while end.recv(1):
             batch = ahead.pop() if ahead else replay.sample(EPISODES, rng).batch
             places = json.dumps([arena.place_of(getattr(batch, name)) for name in BATCH_FIELDS]).encode()
             end.sendall(struct.pack("I", len(places)) + places)
-            if slabs > 1:
+            if batch_buffers > 1:
                 ahead.append(replay.sample(EPISODES, rng).batch)
 
 
@@ -307,11 +307,11 @@ class Server:
 
 def episode_jobs(capacity: int, rng: np.random.Generator) -> tuple[dict[str, Jobs], list[Server]]:
     """Return what is measured, by job and side, and the servers to close afterwards."""
-    replay, doubled, one = filled(capacity, rng), filled(capacity, rng, slabs=2), make_episodes(1, rng)
+    replay, doubled, one = filled(capacity, rng), filled(capacity, rng, batch_buffers=2), make_episodes(1, rng)
     each = sum(array.nbytes for array in one.values())
     blob, out = np.ones((capacity, each), np.uint8), np.empty((EPISODES, each), np.uint8)
     raw = Server(serve_bytes, out.nbytes)
-    shared = [Server(serve_shared, capacity, out.nbytes, slabs) for slabs in (1, 2)]
+    shared = [Server(serve_shared, capacity, out.nbytes, batch_buffers) for batch_buffers in (1, 2)]
     arenas = [SharedArena.receive(server.end) for server in shared]
     outs, turn = cycle([out, np.zeros_like(out)]), cycle(range(capacity))
     received, copies = np.empty(out.nbytes, np.uint8), np.empty(out.nbytes, np.uint8)
@@ -329,8 +329,8 @@ def episode_jobs(capacity: int, rng: np.random.Generator) -> tuple[dict[str, Job
         raw.end.send(b"?")
         receive(raw.end, received.data)
 
-    def ask_shared(slabs: int) -> list[NDArray[Any]]:
-        end, arena = shared[slabs - 1].end, arenas[slabs - 1]
+    def ask_shared(batch_buffers: int) -> list[NDArray[Any]]:
+        end, arena = shared[batch_buffers - 1].end, arenas[batch_buffers - 1]
         end.send(b"?")
         header = bytearray(4)
         receive(end, memoryview(header))
@@ -347,7 +347,7 @@ def episode_jobs(capacity: int, rng: np.random.Generator) -> tuple[dict[str, Job
     jobs: dict[str, Jobs] = {
         "insert an episode": {"floor": insert_floor, "this package": lambda: replay.insert(**one)},
         "sample 32": {"floor": sample_floor, "this package": lambda: replay.sample(EPISODES, rng)},
-        "sample 32, slabs=2": {
+        "sample 32, batch_buffers=2": {
             "floor": sample_floor,
             "floor of two": sample_floor_of_two,
             "this package": lambda: doubled.sample(EPISODES, rng),
@@ -459,7 +459,7 @@ def main() -> None:
         jobs, servers = episode_jobs(args.episodes, rng)
         figures = measure(jobs, args.rounds, args.seconds, perf_counter)
         show(figures, "floor", "W2, per second")
-        for job in ("sample 32, slabs=2", "shared memory, 32, ahead"):
+        for job in ("sample 32, batch_buffers=2", "shared memory, 32, ahead"):
             times = ratio(figures[job, "this package"], figures[job, "floor of two"])
             print(f"{job}: {times:.2f} of np.take into two in turn")
         for server in servers:

@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestra import Actor, Axes, Message, Node, Ref, Request, freeze, on
-from orchestra.runs.runner import run_loop, seldom_collected
+from orchestra.runs.runner import run_loop, tuned_gc
 
 SECRET = "ORCHESTRA_WIRE_SECRET"
 FRAME = 160
@@ -383,11 +383,11 @@ def main() -> None:
     parser.add_argument("--child", nargs=2, metavar=("ROOT", "PORT"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        with seldom_collected():
+        with tuned_gc():
             run_loop(be_child(options.child[0], int(options.child[1])))
         return
     print(f"{'':24} {'actors':>14} {'baseline':>14} {'cost':>9}")
-    with seldom_collected():
+    with tuned_gc():
         run_loop(measure(options.count, options.repeats))
 
 

@@ -12,7 +12,7 @@ RECENT_EPISODES = 100
 Phase = Literal["starting", "collecting", "training", "saving", "done"]
 
 
-class Tally:
+class RunCounters:
     """Counts steps, episodes and gradient steps, and keeps what the last episodes were like."""
 
     def __init__(self) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 from orchestra import MailboxFull, Message, Ref, Unreachable
 
 
-async def pass_down(ref: Ref[Any], message: Message) -> None:
+async def send_downstream(ref: Ref[Any], message: Message) -> None:
     """Tell somebody who has joined `message`, or nobody, if they are gone: who watches them hears of that anyway.
 
     To `tell` would be to wait for a process that died to come back, with everybody else waiting too.
@@ -18,7 +18,7 @@ async def pass_down(ref: Ref[Any], message: Message) -> None:
         return
 
 
-class Below:
+class Downstream:
     """Those who have joined, in the order in which they did, and how many workers each one brings along."""
 
     def __init__(self) -> None:
@@ -53,4 +53,4 @@ class Below:
         """Pass `messages` down to all."""
         for ref in self.refs.values():
             for message in messages:
-                await pass_down(ref, message)
+                await send_downstream(ref, message)

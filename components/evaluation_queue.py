@@ -7,7 +7,7 @@ from messages import EvaluateMsg
 from orchestra import Ref
 
 
-class Evaluations:
+class EvaluationQueue:
     """Remembers who was asked to play what, so that the tests of one that dies can be asked of another."""
 
     def __init__(self) -> None:

@@ -27,7 +27,7 @@ def recipes_of(run: RunDirectory) -> tuple["EnvFactory", "PolicyFactory"]:
     for node in topology.nodes.values():
         for actor in node.actors:
             if issubclass(actor.kind, Worker):
-                return actor.recipe.keywords["env"], actor.recipe.keywords["policy"]
+                return actor.factory.keywords["env"], actor.factory.keywords["policy"]
     raise UsageError(f"topology {topology.name!r} has no Worker, so it does not say what is played")
 
 

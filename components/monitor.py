@@ -12,7 +12,7 @@ from components.checkpoints import run_state
 from components.reporting.display import Display
 from components.reporting.metrics_writer import MetricsWriter
 from components.reporting.progress import Progress
-from messages import CheckpointMsg, EvaluatedMsg, ProgressMsg
+from messages import EvaluationResultMsg, ProgressMsg, SaveCheckpointMsg
 from orchestra import Actor, Message, NodeStatistics, OrchestraError, Ref, RunDirectory, StatisticsMsg, UsageError, on
 from orchestra.runs.run_directory import write_json
 
@@ -31,7 +31,7 @@ class TickMsg(Message):
     """Look around, and show what there is to see."""
 
 
-class Monitor(Actor[ProgressMsg | EvaluatedMsg | TickMsg | CheckpointMsg]):
+class Monitor(Actor[ProgressMsg | EvaluationResultMsg | TickMsg | SaveCheckpointMsg]):
     """A leaf: it is told things, and nobody waits for it.
 
     Args:
@@ -45,7 +45,7 @@ class Monitor(Actor[ProgressMsg | EvaluatedMsg | TickMsg | CheckpointMsg]):
         self._run = None if self.run_directory is None else RunDirectory.open(self.run_directory)
         self._since = self.clock.monotonic()
         self._latest: ProgressMsg | None = None
-        self._test: EvaluatedMsg | None = None
+        self._test: EvaluationResultMsg | None = None
         self._tests = 0
         self._best: float | None = None
         self._solved: dict[str, float] | None = None
@@ -55,7 +55,7 @@ class Monitor(Actor[ProgressMsg | EvaluatedMsg | TickMsg | CheckpointMsg]):
         self._dead_letters = 0
         self._next_record = 0.0
         self._next_curve = CURVE_S
-        env_steps = None if self.resumes is None else self._resume(self.resumes)
+        env_steps = None if self.resume_from is None else self._resume(self.resume_from)
         self._writer = None if self._run is None else MetricsWriter(self._run.metrics, self._run.tensorboard, env_steps)
 
     async def started(self) -> None:
@@ -79,8 +79,8 @@ class Monitor(Actor[ProgressMsg | EvaluatedMsg | TickMsg | CheckpointMsg]):
     def progress(self, msg: ProgressMsg) -> None:
         self._latest = msg
 
-    @on(EvaluatedMsg)
-    def evaluated(self, msg: EvaluatedMsg) -> None:
+    @on(EvaluationResultMsg)
+    def evaluated(self, msg: EvaluationResultMsg) -> None:
         self._test = msg
         self._tests += 1
         self._best = msg.win_rate if self._best is None else max(self._best, msg.win_rate)
@@ -108,8 +108,8 @@ class Monitor(Actor[ProgressMsg | EvaluatedMsg | TickMsg | CheckpointMsg]):
                 await self.offload(partial(_draw, self._title), self._run.metrics, self._run.curve)
         self.after(TICK_S, TickMsg())
 
-    @on(CheckpointMsg)
-    def save(self, msg: CheckpointMsg) -> str:
+    @on(SaveCheckpointMsg)
+    def save(self, msg: SaveCheckpointMsg) -> str:
         if self.run_directory is None:
             raise UsageError("this run keeps no files")
         folder = run_state.unfinished(self.run_directory, msg.env_steps)
@@ -133,7 +133,7 @@ class Monitor(Actor[ProgressMsg | EvaluatedMsg | TickMsg | CheckpointMsg]):
         values, _ = saved
         self._since -= values["elapsed_s"]
         self._next_record, self._next_curve = values["elapsed_s"], values["elapsed_s"] + CURVE_S
-        self._test = None if values["test"] is None else EvaluatedMsg.model_validate(values["test"])
+        self._test = None if values["test"] is None else EvaluationResultMsg.model_validate(values["test"])
         self._tests, self._best, self._solved = values["tests"], values["best"], values["solved"]
         return int(values["env_steps"])
 

@@ -4,25 +4,25 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from components.checkpoints import run_state
-from components.counters import Phase, Tally
-from components.downstream import Below, pass_down
-from components.evaluation_queue import Evaluations
+from components.counters import Phase, RunCounters
+from components.downstream import Downstream, send_downstream
+from components.evaluation_queue import EvaluationQueue
 from components.replay_buffers.limiter import SampleToInsertRatio
 from messages import (
     BatchTrainingDataMsg,
-    CheckpointMsg,
-    EvaluatedMsg,
     EvaluateMsg,
+    EvaluationResultMsg,
     InsertTransitionMsg,
     JoinMsg,
     LoadParamsMsg,
-    MembersMsg,
-    PaceMsg,
     ProgressMsg,
     SampleBatchMsg,
-    SavedMsg,
-    SaveMsg,
-    TrainedMsg,
+    SaveCheckpointMsg,
+    SaveStateMsg,
+    SetCollectingMsg,
+    StateSavedMsg,
+    TrainResultMsg,
+    WorkerCountMsg,
 )
 from orchestra import (
     Actor,
@@ -66,12 +66,12 @@ class TrainerLost(Unreachable):
 class Orchestrator(
     Actor[
         JoinMsg
-        | MembersMsg
+        | WorkerCountMsg
         | InsertTransitionMsg
         | LoadParamsMsg
-        | TrainedMsg
-        | EvaluatedMsg
-        | SavedMsg
+        | TrainResultMsg
+        | EvaluationResultMsg
+        | StateSavedMsg
         | GoOnMsg
         | GiveUpMsg
         | FinishMsg
@@ -109,8 +109,8 @@ class Orchestrator(
     def __init__(
         self,
         *,
-        trajectories: Ref[InsertTransitionMsg | SampleBatchMsg | CheckpointMsg],
-        monitor: Ref[ProgressMsg | EvaluatedMsg | CheckpointMsg],
+        trajectories: Ref[InsertTransitionMsg | SampleBatchMsg | SaveCheckpointMsg],
+        monitor: Ref[ProgressMsg | EvaluationResultMsg | SaveCheckpointMsg],
         limiter: SampleToInsertRatio,
         batch_size: int,
         goal_steps: int,
@@ -135,18 +135,18 @@ class Orchestrator(
         self._test_interval = test_interval
         self._test_episodes = test_episodes
         self._checkpoint_interval = checkpoint_interval
-        self._trainer: Ref[BatchTrainingDataMsg | CheckpointMsg] | None = None
-        self._below = Below()
+        self._trainer: Ref[BatchTrainingDataMsg | SaveCheckpointMsg] | None = None
+        self._below = Downstream()
         self._params: LoadParamsMsg | None = None
         self._running = True
         self._finishing = False
         self._interrupted = False
         self._tested = False
-        self._tally = Tally()
+        self._tally = RunCounters()
         self._asked = 0
         self._next_test = 0
         self._next_checkpoint = checkpoint_interval
-        self._evaluations = Evaluations()
+        self._evaluations = EvaluationQueue()
         self._saving: int | None = None  # the moment, in environment steps
         self._saved: int | None = None  # the environment steps of the last that is saved
         self._unsaved: set[str] = set()
@@ -154,8 +154,8 @@ class Orchestrator(
         self._patience: Handle | None = None
 
     async def started(self) -> None:
-        if self.resumes is not None:
-            self._resume(self.resumes)
+        if self.resume_from is not None:
+            self._resume(self.resume_from)
         await self._report("starting")
 
     def snapshot(self) -> State | None:
@@ -190,7 +190,7 @@ class Orchestrator(
         await self._pace(running=False)
         await self._report("saving")
         if self._trainer is not None and self.run_directory is not None and self._saved != self._tally.env_steps:
-            await self._trainer.ask(CheckpointMsg(env_steps=self._tally.env_steps))
+            await self._trainer.ask(SaveCheckpointMsg(env_steps=self._tally.env_steps))
         await self._report("done")
 
     @on(JoinMsg)
@@ -203,8 +203,8 @@ class Orchestrator(
         self._below.join(msg.ref, 1 if msg.role == "worker" else 0)
         if not self._returning:  # else all are told together, once they are back
             if self._params is not None:
-                await pass_down(msg.ref, self._params)
-            await pass_down(msg.ref, PaceMsg(running=self._running and not self._still))
+                await send_downstream(msg.ref, self._params)
+            await send_downstream(msg.ref, SetCollectingMsg(running=self._running and not self._still))
         self._evaluations.lost(msg.ref.address)  # started anew, it knows nothing of what it was asked before
         await self._hand_out_evaluations()
         self._unsaved.discard(msg.ref.address)
@@ -212,8 +212,8 @@ class Orchestrator(
         await self._go_on_if_all_are_back()
         await self._report()
 
-    @on(MembersMsg)
-    async def count_members(self, msg: MembersMsg) -> None:
+    @on(WorkerCountMsg)
+    async def count_members(self, msg: WorkerCountMsg) -> None:
         self._below.each[msg.proxy.address] = msg.workers
         await self._hand_out_evaluations()
         await self._go_on_if_all_are_back()
@@ -241,8 +241,8 @@ class Orchestrator(
             await self._begin_what_is_due()
         await self._report()
 
-    @on(TrainedMsg)
-    async def trained(self, msg: TrainedMsg) -> None:
+    @on(TrainResultMsg)
+    async def trained(self, msg: TrainResultMsg) -> None:
         self._tally.updates += 1
         self._tally.metrics = (*msg.metrics, ("learner_s", msg.seconds))
         await self._drive()
@@ -255,8 +255,8 @@ class Orchestrator(
         self._params = msg.model_copy(update={"env_steps": self._tally.env_steps})
         await self._below.tell(self._params)
 
-    @on(EvaluatedMsg)
-    async def evaluated(self, msg: EvaluatedMsg) -> None:
+    @on(EvaluationResultMsg)
+    async def evaluated(self, msg: EvaluationResultMsg) -> None:
         if self._evaluations.finished(msg.env_steps) is None:
             return  # one that was taken for dead has answered after all
         await self._monitor.tell(msg)
@@ -265,8 +265,8 @@ class Orchestrator(
         await self._save_on()
         self._stop_if_all_is_in()
 
-    @on(SavedMsg)
-    async def saved(self, msg: SavedMsg) -> None:
+    @on(StateSavedMsg)
+    async def saved(self, msg: StateSavedMsg) -> None:
         self._unsaved.discard(msg.ref.address)
         await self._save_on()
 
@@ -348,7 +348,7 @@ class Orchestrator(
         self._saving = self._tally.env_steps
         self._unsaved = set(self._below.refs)
         run_state.begin(self.run_directory, self._saving)
-        await self._below.tell(SaveMsg(env_steps=self._saving, reply_to=Ref(self.me.address)))
+        await self._below.tell(SaveStateMsg(env_steps=self._saving, reply_to=Ref(self.me.address)))
         await self._save_on()
 
     async def _save_on(self) -> None:
@@ -359,13 +359,13 @@ class Orchestrator(
         if self._saving != self._tally.env_steps:  # what was on its way when this began is a part of it
             run_state.rename(self.run_directory, self._saving, self._tally.env_steps)
             self._saving = self._tally.env_steps
-        moment = CheckpointMsg(env_steps=self._saving)
+        moment = SaveCheckpointMsg(env_steps=self._saving)
         await self._report("saving")
         for ref in (self._trajectories, self._trainer, self._monitor):
             await ref.ask(moment)
         run_state.write(run_state.unfinished(self.run_directory, self._saving), self.me.address, self._values())
         # What this process went on from is what a replay of it begins with.
-        run_state.finish(self.run_directory, self._saving, keep=self.resumes)
+        run_state.finish(self.run_directory, self._saving, keep=self.resume_from)
         self._saved, self._saving = self._saving, None
         if self._interrupted:
             self.stop()
@@ -412,7 +412,7 @@ class Orchestrator(
             self._patience.cancel()
             self._patience = None
         self._running = self._limiter.may_insert()
-        pace = PaceMsg(running=self._running)
+        pace = SetCollectingMsg(running=self._running)
         if self._params is None:
             await self._below.tell(pace)
         else:
@@ -426,7 +426,7 @@ class Orchestrator(
         if running == self._running or self._still:
             return
         self._running = running
-        await self._below.tell(PaceMsg(running=running))
+        await self._below.tell(SetCollectingMsg(running=running))
 
     async def _test(self) -> bool:
         """Have a worker below play greedily; return whether there was one."""
@@ -441,7 +441,7 @@ class Orchestrator(
     async def _hand_out_evaluations(self) -> None:
         """Have each test that waits played below: of one that died with it, by another."""
         for player, message in self._evaluations.assign(self._below.players):
-            await pass_down(player, message)
+            await send_downstream(player, message)
 
     async def _finish(self) -> None:
         if self._finishing:

@@ -180,7 +180,7 @@ def _played(memory: NDArray[Any], t: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class EpisodeResults:
     """How a number of greedy episodes went."""
 
     won: NDArray[np.bool_]  # (E,)
@@ -190,7 +190,7 @@ class Played:
 
 def play_once(
     make: EnvFactory, n_envs: int, seed: int, policy: Policy, episodes: int, rng: np.random.Generator
-) -> Played:
+) -> EpisodeResults:
     """Make environments, `play` greedily, and close them, also when that fails."""
     env = make(n_envs, seed=seed)
     try:
@@ -199,7 +199,7 @@ def play_once(
         env.close()
 
 
-def play(env: Env, policy: Policy, episodes: int, rng: np.random.Generator, *, epsilon: float = 0.0) -> Played:
+def play(env: Env, policy: Policy, episodes: int, rng: np.random.Generator, *, epsilon: float = 0.0) -> EpisodeResults:
     """Play `episodes` whole episodes, greedily by default, and say how they went.
 
     The episodes counted are the first that began, not the first that ended: short ones have no advantage.
@@ -238,4 +238,4 @@ def play(env: Env, policy: Policy, episodes: int, rng: np.random.Generator, *, e
         won.append(victory[:count])
         returns.append(total[:count])
         lengths.append(length[:count])
-    return Played(np.concatenate(won), np.concatenate(returns), np.concatenate(lengths))
+    return EpisodeResults(np.concatenate(won), np.concatenate(returns), np.concatenate(lengths))

@@ -11,16 +11,16 @@ from components.rollout import PolicyFactory
 from components.threads import with_threads
 from messages import (
     BatchTrainingDataMsg,
-    CheckpointMsg,
     JoinMsg,
     LoadParamsMsg,
-    TrainedMsg,
+    SaveCheckpointMsg,
+    TrainResultMsg,
     UpdatePriorityMsg,
 )
 from orchestra import Actor, Escalate, Ref, State, Supervision, UsageError, on
 
 
-class Trainer(Actor[BatchTrainingDataMsg | CheckpointMsg]):
+class Trainer(Actor[BatchTrainingDataMsg | SaveCheckpointMsg]):
     """A policy behind a mailbox; it does nothing but learn.
 
     A failure ends the run: a trainer started anew would have forgotten everything, and nobody would notice.
@@ -40,7 +40,7 @@ class Trainer(Actor[BatchTrainingDataMsg | CheckpointMsg]):
         *,
         spec: EnvSpec,
         policy: PolicyFactory,
-        to: Ref[JoinMsg | LoadParamsMsg | TrainedMsg],
+        to: Ref[JoinMsg | LoadParamsMsg | TrainResultMsg],
         priorities_to: Ref[UpdatePriorityMsg] | None = None,
         threads: int = 1,
     ) -> None:
@@ -52,8 +52,8 @@ class Trainer(Actor[BatchTrainingDataMsg | CheckpointMsg]):
         self._version = 0
 
     async def started(self) -> None:
-        if self.resumes is not None:
-            path = _checkpoint(self.resumes.parent.parent, self.resumes.name)
+        if self.resume_from is not None:
+            path = _checkpoint(self.resume_from.parent.parent, self.resume_from.name)
             self._version = load_checkpoint(path, self._policy)["version"]
         await self._publish()
         await self._to.tell(JoinMsg(role="trainer", ref=self.me))
@@ -86,14 +86,14 @@ class Trainer(Actor[BatchTrainingDataMsg | CheckpointMsg]):
                 UpdatePriorityMsg(indices=msg.indices, generations=msg.generations, priorities=learned.priorities)
             )
         await self._to.tell(
-            TrainedMsg(number=msg.number, seconds=seconds, metrics=tuple(sorted(learned.metrics.items())))
+            TrainResultMsg(number=msg.number, seconds=seconds, metrics=tuple(sorted(learned.metrics.items())))
         )
         if msg.publish:
             self._version += 1
             await self._publish()
 
-    @on(CheckpointMsg)
-    async def checkpoint(self, msg: CheckpointMsg) -> str:
+    @on(SaveCheckpointMsg)
+    async def checkpoint(self, msg: SaveCheckpointMsg) -> str:
         if self.run_directory is None:
             raise UsageError("this run keeps no files, so there is no place for a checkpoint")
         path = _checkpoint(self.run_directory, run_state.moment(msg.env_steps))

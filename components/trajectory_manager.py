@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from components.checkpoints import run_state
 from components.checkpoints.array_file import CheckpointError
 from components.replay_buffers.episodes import Sampled
-from messages import BatchTrainingDataMsg, CheckpointMsg, InsertTransitionMsg, SampleBatchMsg, UpdatePriorityMsg
+from messages import BatchTrainingDataMsg, InsertTransitionMsg, SampleBatchMsg, SaveCheckpointMsg, UpdatePriorityMsg
 from orchestra import Actor, Escalate, Supervision, UsageError, on
 
 
@@ -38,7 +38,7 @@ class ReplayBuffer(Protocol):
     def load(self, path: Path) -> None: ...
 
 
-class TrajectoryManager(Actor[InsertTransitionMsg | SampleBatchMsg | UpdatePriorityMsg | CheckpointMsg]):
+class TrajectoryManager(Actor[InsertTransitionMsg | SampleBatchMsg | UpdatePriorityMsg | SaveCheckpointMsg]):
     """A replay buffer behind a mailbox.
 
     A failure ends the run: the Orchestrator would wait for ever for the batch that was not sent.
@@ -57,16 +57,16 @@ class TrajectoryManager(Actor[InsertTransitionMsg | SampleBatchMsg | UpdatePrior
         self._epsilon = 0.0
 
     async def started(self) -> None:
-        if self.resumes is None:
+        if self.resume_from is None:
             return
-        saved = run_state.read(self.resumes, self.me.address)
+        saved = run_state.read(self.resume_from, self.me.address)
         if saved is None:
-            raise UsageError(f"{str(self.resumes)!r} holds nothing of {self.me.address}")
+            raise UsageError(f"{str(self.resume_from)!r} holds nothing of {self.me.address}")
         values, _ = saved
         self.rng.bit_generator.state = values["rng"]
         self._epsilon = values["epsilon"]
         try:
-            await self.offload(self._replay.load, self._experience(self.resumes))
+            await self.offload(self._replay.load, self._experience(self.resume_from))
         except (CheckpointError, OSError) as error:
             raise UsageError(f"what {self.me.address} saved does not fit this run: {error}") from error
 
@@ -105,8 +105,8 @@ class TrajectoryManager(Actor[InsertTransitionMsg | SampleBatchMsg | UpdatePrior
     def update(self, msg: UpdatePriorityMsg) -> None:
         self._replay.update(msg.indices, msg.generations, msg.priorities)
 
-    @on(CheckpointMsg)
-    async def save(self, msg: CheckpointMsg) -> str:
+    @on(SaveCheckpointMsg)
+    async def save(self, msg: SaveCheckpointMsg) -> str:
         if self.run_directory is None:
             raise UsageError("this run keeps no files, so there is no place for what it has seen")
         folder = run_state.unfinished(self.run_directory, msg.env_steps)

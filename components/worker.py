@@ -7,14 +7,14 @@ from components.rollout import EnvFactory, PolicyFactory, Rollout, play_once
 from components.schedule import LinearSchedule
 from components.threads import with_threads
 from messages import (
-    EvaluatedMsg,
     EvaluateMsg,
+    EvaluationResultMsg,
     InsertTransitionMsg,
     JoinMsg,
     LoadParamsMsg,
-    PaceMsg,
-    SavedMsg,
-    SaveMsg,
+    SaveStateMsg,
+    SetCollectingMsg,
+    StateSavedMsg,
 )
 from orchestra import Actor, Message, Ref, State, TerminatedMsg, Unreachable, UsageError, freeze, on
 
@@ -35,7 +35,7 @@ class UpstreamLost(Unreachable):
     """Whoever took this worker's experience is gone; a worker started anew finds the one that took its place."""
 
 
-class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | PaceMsg | EvaluateMsg | SaveMsg]):
+class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | SetCollectingMsg | EvaluateMsg | SaveStateMsg]):
     """Plays and reports. It collects while it was told to run, and has parameters to act with.
 
     Args:
@@ -74,8 +74,8 @@ class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | PaceMsg | EvaluateMs
         self._tests: list[EvaluateMsg] = []  # that came before any parameters
 
     async def started(self) -> None:
-        if self.resumes is not None:
-            self._resume(self.resumes)
+        if self.resume_from is not None:
+            self._resume(self.resume_from)
         await self._join()
 
     async def stopped(self) -> None:
@@ -113,8 +113,8 @@ class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | PaceMsg | EvaluateMs
             await self.me.tell(test)
         await self._go_on()
 
-    @on(PaceMsg)
-    async def pace(self, msg: PaceMsg) -> None:
+    @on(SetCollectingMsg)
+    async def pace(self, msg: SetCollectingMsg) -> None:
         self._running = msg.running
         await self._go_on()
 
@@ -135,10 +135,10 @@ class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | PaceMsg | EvaluateMs
             self._tests.append(msg)  # whoever asked waits for it, so it is played with the first parameters
             return
         n_envs, seed = min(TEST_ENVS, msg.episodes), self._seed()
-        recipe = (self._env, n_envs, seed, self._policy, msg.episodes, self.rng)
-        played = await self.offload(with_threads, self._threads, play_once, *recipe)
+        factory = (self._env, n_envs, seed, self._policy, msg.episodes, self.rng)
+        played = await self.offload(with_threads, self._threads, play_once, *factory)
         await msg.reply_to.tell(
-            EvaluatedMsg(
+            EvaluationResultMsg(
                 version=self._rollout.version,
                 env_steps=msg.env_steps,
                 episodes=msg.episodes,
@@ -148,8 +148,8 @@ class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | PaceMsg | EvaluateMs
             )
         )
 
-    @on(SaveMsg)
-    async def save(self, msg: SaveMsg) -> None:
+    @on(SaveStateMsg)
+    async def save(self, msg: SaveStateMsg) -> None:
         self._running = False
         state = self._rollout.state()
         if state is None:
@@ -158,7 +158,7 @@ class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | PaceMsg | EvaluateMs
             values = {"rng": self.rng.bit_generator.state}
             folder = run_state.unfinished(self.run_directory, msg.env_steps)
             await self.offload(run_state.write, folder, self.me.address, values, state)
-        await msg.reply_to.tell(SavedMsg(ref=self.me))
+        await msg.reply_to.tell(StateSavedMsg(ref=self.me))
 
     @on(TerminatedMsg)
     def upstream_lost(self, msg: TerminatedMsg) -> None:

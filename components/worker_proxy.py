@@ -3,19 +3,19 @@
 from typing import Any, ClassVar
 
 from components.checkpoints import run_state
-from components.downstream import pass_down
-from components.evaluation_queue import Evaluations
+from components.downstream import send_downstream
+from components.evaluation_queue import EvaluationQueue
 from components.rollout import concatenated
 from messages import (
-    EvaluatedMsg,
     EvaluateMsg,
+    EvaluationResultMsg,
     InsertTransitionMsg,
     JoinMsg,
     LoadParamsMsg,
-    MembersMsg,
-    PaceMsg,
-    SavedMsg,
-    SaveMsg,
+    SaveStateMsg,
+    SetCollectingMsg,
+    StateSavedMsg,
+    WorkerCountMsg,
 )
 from orchestra import Actor, ActorStopped, Escalate, MailboxFull, Message, Ref, State, Supervision, TerminatedMsg, on
 
@@ -30,11 +30,11 @@ class WorkerProxy(
         | InsertTransitionMsg
         | FlushMsg
         | LoadParamsMsg
-        | PaceMsg
+        | SetCollectingMsg
         | EvaluateMsg
-        | EvaluatedMsg
-        | SaveMsg
-        | SavedMsg
+        | EvaluationResultMsg
+        | SaveStateMsg
+        | StateSavedMsg
     ]
 ):
     """Stands for the workers of a host: parameters cross the network once for all of them.
@@ -50,18 +50,18 @@ class WorkerProxy(
 
     supervision: ClassVar[Supervision] = Escalate()
 
-    def __init__(self, *, to: Ref[JoinMsg | InsertTransitionMsg | MembersMsg]) -> None:
+    def __init__(self, *, to: Ref[JoinMsg | InsertTransitionMsg | WorkerCountMsg]) -> None:
         self._to = to
-        self._workers: dict[str, Ref[LoadParamsMsg | PaceMsg | EvaluateMsg | SaveMsg]] = {}
+        self._workers: dict[str, Ref[LoadParamsMsg | SetCollectingMsg | EvaluateMsg | SaveStateMsg]] = {}
         self._params: LoadParamsMsg | None = None
-        self._pace: PaceMsg | None = None
+        self._pace: SetCollectingMsg | None = None
         self._gathered: list[InsertTransitionMsg] = []
-        self._evaluations = Evaluations()
-        self._saving: SaveMsg | None = None
+        self._evaluations = EvaluationQueue()
+        self._saving: SaveStateMsg | None = None
         self._unsaved: set[str] = set()
 
     async def started(self) -> None:
-        saved = None if self.resumes is None else run_state.read(self.resumes, self.me.address)
+        saved = None if self.resume_from is None else run_state.read(self.resume_from, self.me.address)
         if saved is not None:
             self._evaluations.turn = saved[0]["turn"]
         await self._to.tell(JoinMsg(role="proxy", ref=self.me))
@@ -84,10 +84,10 @@ class WorkerProxy(
     def restore(self, state: State) -> None:
         self._workers = dict(state["workers"])
         self._params = LoadParamsMsg.model_validate(state["params"]) if state["params"] else None
-        self._pace = PaceMsg.model_validate(state["pace"]) if state["pace"] else None
+        self._pace = SetCollectingMsg.model_validate(state["pace"]) if state["pace"] else None
         self._gathered = [InsertTransitionMsg.model_validate(each) for each in state["gathered"]]
         self._evaluations.restore(state["evaluations"])
-        self._saving = SaveMsg.model_validate(state["saving"]) if state["saving"] else None
+        self._saving = SaveStateMsg.model_validate(state["saving"]) if state["saving"] else None
         self._unsaved = set(state["unsaved"])
 
     @on(JoinMsg)
@@ -96,12 +96,12 @@ class WorkerProxy(
         self._workers[worker.address] = worker
         self.watch(worker)
         if self._params is not None:
-            await pass_down(worker, self._params)
+            await send_downstream(worker, self._params)
         if self._pace is not None:
-            await pass_down(worker, self._pace)
+            await send_downstream(worker, self._pace)
         self._evaluations.lost(worker.address)  # started anew, it knows nothing of what it was asked before
         await self._hand_out_evaluations()
-        await self._to.tell(MembersMsg(proxy=self.me, workers=len(self._workers)))
+        await self._to.tell(WorkerCountMsg(proxy=self.me, workers=len(self._workers)))
         await self._saved(worker.address)  # nor of a moment to save: the one before it was asked, and is gone
 
     @on(TerminatedMsg)
@@ -110,7 +110,7 @@ class WorkerProxy(
             self._evaluations.lost(msg.address)
             await self._hand_out_evaluations()
             self.log.info("worker left", worker=msg.address, reason=msg.reason)
-            await self._to.tell(MembersMsg(proxy=self.me, workers=len(self._workers)))
+            await self._to.tell(WorkerCountMsg(proxy=self.me, workers=len(self._workers)))
             await self._saved(msg.address)
 
     @on(InsertTransitionMsg)
@@ -133,36 +133,36 @@ class WorkerProxy(
     async def load(self, msg: LoadParamsMsg) -> None:
         self._params = msg
         for worker in self._workers.values():
-            await pass_down(worker, msg)
+            await send_downstream(worker, msg)
 
-    @on(PaceMsg)
-    async def pace(self, msg: PaceMsg) -> None:
+    @on(SetCollectingMsg)
+    async def pace(self, msg: SetCollectingMsg) -> None:
         self._pace = msg
         for worker in self._workers.values():
-            await pass_down(worker, msg)
+            await send_downstream(worker, msg)
 
     @on(EvaluateMsg)
     async def evaluate(self, msg: EvaluateMsg) -> None:
         self._evaluations.add(msg)
         await self._hand_out_evaluations()
 
-    @on(EvaluatedMsg)
-    async def evaluated(self, msg: EvaluatedMsg) -> None:
+    @on(EvaluationResultMsg)
+    async def evaluated(self, msg: EvaluationResultMsg) -> None:
         asked = self._evaluations.finished(msg.env_steps)
         if asked is not None:
             await asked.reply_to.tell(msg)
 
-    @on(SaveMsg)
-    async def save(self, msg: SaveMsg) -> None:
+    @on(SaveStateMsg)
+    async def save(self, msg: SaveStateMsg) -> None:
         self._saving = msg
         self._unsaved = set(self._workers)
         self._pace = None  # who joins meanwhile waits like all others
         for worker in self._workers.values():
-            await pass_down(worker, msg.model_copy(update={"reply_to": Ref(self.me.address)}))
+            await send_downstream(worker, msg.model_copy(update={"reply_to": Ref(self.me.address)}))
         await self._saved("")
 
-    @on(SavedMsg)
-    async def saved(self, msg: SavedMsg) -> None:
+    @on(StateSavedMsg)
+    async def saved(self, msg: StateSavedMsg) -> None:
         await self._saved(msg.ref.address)
 
     async def _saved(self, worker: str) -> None:
@@ -174,13 +174,13 @@ class WorkerProxy(
         if self.run_directory is not None:
             folder = run_state.unfinished(self.run_directory, self._saving.env_steps)
             run_state.write(folder, self.me.address, {"turn": self._evaluations.turn})
-        await self._saving.reply_to.tell(SavedMsg(ref=self.me))
+        await self._saving.reply_to.tell(StateSavedMsg(ref=self.me))
         self._saving = None
 
     async def _hand_out_evaluations(self) -> None:
         """Have each test that waits played by one of the workers, and hear of its end."""
         for worker, message in self._evaluations.assign(list(self._workers.values())):
-            await pass_down(worker, message.model_copy(update={"reply_to": Ref(self.me.address)}))
+            await send_downstream(worker, message.model_copy(update={"reply_to": Ref(self.me.address)}))
 
     async def _send_on(self) -> None:
         gathered, self._gathered = self._gathered, []

@@ -1,16 +1,16 @@
 """What reinforcement-learning actors say to each other."""
 
 from messages.control import (
-    CheckpointMsg,
-    EvaluatedMsg,
     EvaluateMsg,
+    EvaluationResultMsg,
     JoinMsg,
-    MembersMsg,
-    PaceMsg,
     ProgressMsg,
-    SavedMsg,
-    SaveMsg,
-    TrainedMsg,
+    SaveCheckpointMsg,
+    SaveStateMsg,
+    SetCollectingMsg,
+    StateSavedMsg,
+    TrainResultMsg,
+    WorkerCountMsg,
 )
 from messages.experience import InsertTransitionMsg
 from messages.params import LoadParamsMsg
@@ -18,18 +18,18 @@ from messages.sampling import BatchTrainingDataMsg, SampleBatchMsg, UpdatePriori
 
 __all__ = [
     "BatchTrainingDataMsg",
-    "CheckpointMsg",
     "EvaluateMsg",
-    "EvaluatedMsg",
+    "EvaluationResultMsg",
     "InsertTransitionMsg",
     "JoinMsg",
     "LoadParamsMsg",
-    "MembersMsg",
-    "PaceMsg",
     "ProgressMsg",
     "SampleBatchMsg",
-    "SaveMsg",
-    "SavedMsg",
-    "TrainedMsg",
+    "SaveCheckpointMsg",
+    "SaveStateMsg",
+    "SetCollectingMsg",
+    "StateSavedMsg",
+    "TrainResultMsg",
     "UpdatePriorityMsg",
+    "WorkerCountMsg",
 ]

@@ -15,14 +15,14 @@ class JoinMsg(Message):
     ref: Ref[Any]
 
 
-class MembersMsg(Message):
+class WorkerCountMsg(Message):
     """How many workers a proxy has now."""
 
     proxy: Ref[Any]
     workers: int
 
 
-class PaceMsg(Message):
+class SetCollectingMsg(Message):
     """Collect experience, or wait. Told downwards."""
 
     lane: ClassVar[Lane] = Lane.LATEST
@@ -30,7 +30,7 @@ class PaceMsg(Message):
     running: bool
 
 
-class EvaluatedMsg(Message):
+class EvaluationResultMsg(Message):
     """How greedy play went."""
 
     version: int
@@ -48,10 +48,10 @@ class EvaluateMsg(Message):
 
     episodes: int
     env_steps: int
-    reply_to: Ref[EvaluatedMsg]
+    reply_to: Ref[EvaluationResultMsg]
 
 
-class TrainedMsg(Message):
+class TrainResultMsg(Message):
     """One gradient step was made."""
 
     number: int
@@ -62,25 +62,25 @@ class TrainedMsg(Message):
     """What the algorithm had to say, by name."""
 
 
-class CheckpointMsg(Request[str]):
+class SaveCheckpointMsg(Request[str]):
     """Save everything that learning on needs, and answer with the file's path."""
 
-    lane: ClassVar[Lane] = Lane.BOUNDED
+    lane: ClassVar[Lane] = Lane.SOLICITED
 
     env_steps: int
 
 
-class SavedMsg(Message):
+class StateSavedMsg(Message):
     """What there was to save is saved, and nothing happens here until the pace is set anew."""
 
     ref: Ref[Any]
 
 
-class SaveMsg(Message):
+class SaveStateMsg(Message):
     """Stand still, save what you hold as it was after so many steps of the run, and say so. Told downwards."""
 
     env_steps: int
-    reply_to: Ref[SavedMsg]
+    reply_to: Ref[StateSavedMsg]
 
 
 class ProgressMsg(Message):

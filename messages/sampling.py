@@ -12,7 +12,7 @@ from orchestra import Axes, Lane, Message, Ref
 class BatchTrainingDataMsg(Message):
     """A batch of whole episodes, padded with zeros to the longest: `frames` is its steps + 1."""
 
-    lane: ClassVar[Lane] = Lane.BOUNDED
+    lane: ClassVar[Lane] = Lane.SOLICITED
 
     number: int
     """Which batch of the run this is, from 1."""

@@ -123,7 +123,7 @@ def test_an_extended_experiment_has_the_flags_of_both_and_changes_the_plan() -> 
     before = build(standard, Flags.of(standard).parse(["--workers", "2"]))
     assert list(topology.nodes) == list(before.nodes)
     (manager,) = [actor for actor in topology.nodes["learner"].actors if actor.name == "trajectories"]
-    assert (manager.kind.__name__, manager.recipe.keywords["every"]) == ("Rehearsal", 9)
+    assert (manager.kind.__name__, manager.factory.keywords["every"]) == ("Rehearsal", 9)
     assert topology.describe().replace("Rehearsal", "TrajectoryManager") == before.describe()
 
 

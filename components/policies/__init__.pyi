@@ -1,6 +1,6 @@
 from .base import EpisodeBatch as EpisodeBatch
-from .base import Learned as Learned
 from .base import Policy as Policy
+from .base import TrainStepResult as TrainStepResult
 from .coma import Coma as Coma
 from .iql import Iql as Iql
 from .qmix import Qmix as Qmix

@@ -30,7 +30,7 @@ class EpisodeBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
+class TrainStepResult:
     """What one gradient step reports."""
 
     metrics: Mapping[str, float]
@@ -70,7 +70,7 @@ class Policy(ABC):
         """Make what learning needs and acting does not. A learner does so once, before anyone waits for it."""
 
     @abstractmethod
-    def learn(self, batch: EpisodeBatch) -> Learned:
+    def learn(self, batch: EpisodeBatch) -> TrainStepResult:
         """Make one gradient step on `batch`."""
 
     @abstractmethod

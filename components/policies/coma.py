@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding
 
 from components.envs.base import EnvSpec
-from components.policies.base import EpisodeBatch, Learned
+from components.policies.base import EpisodeBatch, TrainStepResult
 from components.policies.initial import InitKind
 from components.policies.inputs import AgentInputs
 from components.policies.optimizer import FlatOptimizer, OptimizerKind
@@ -198,7 +198,7 @@ class Coma(RecurrentPolicy):
 
     # Learning -------------------------------------------------------------------------------------------------------
 
-    def learn(self, batch: EpisodeBatch) -> Learned:
+    def learn(self, batch: EpisodeBatch) -> TrainStepResult:
         """Make `critic_steps` gradient steps of the critic on `batch`, and one of the actors.
 
         Raises:
@@ -229,7 +229,7 @@ class Coma(RecurrentPolicy):
             "target": float(data.target.mean()),
             "td_error": float(error.mean()),
         }
-        return Learned(metrics, self._priorities(error.mean(1).numpy(force=True), batch, data.packing))
+        return TrainStepResult(metrics, self._priorities(error.mean(1).numpy(force=True), batch, data.packing))
 
     def prepared(self, batch: EpisodeBatch) -> Counterfactuals:
         """Return `batch` as packed tensors, with the TD(λ) returns of the target critic (Eq. 3 of the paper).

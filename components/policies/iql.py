@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from components.envs.base import EnvSpec
-from components.policies.base import EpisodeBatch, Learned
+from components.policies.base import EpisodeBatch, TrainStepResult
 from components.policies.initial import InitKind
 from components.policies.inputs import AgentInputs
 from components.policies.networks import RecurrentAgent
@@ -178,7 +178,7 @@ class Iql(RecurrentPolicy):
 
     # Learning -------------------------------------------------------------------------------------------------------
 
-    def learn(self, batch: EpisodeBatch) -> Learned:
+    def learn(self, batch: EpisodeBatch) -> TrainStepResult:
         """Make one gradient step on `batch`.
 
         Raises:
@@ -200,7 +200,7 @@ class Iql(RecurrentPolicy):
             "target": float(td.target.mean()),
             "td_error": float(error.mean()),
         }
-        return Learned(metrics, self._priorities(error.mean(1).numpy(force=True), batch, td.packing))
+        return TrainStepResult(metrics, self._priorities(error.mean(1).numpy(force=True), batch, td.packing))
 
     def td_loss(self, batch: EpisodeBatch) -> TdLoss:
         """Return the weighted mean squared TD error of the real steps of `batch`, Eq. 6 of Rashid et al. (2018).

@@ -10,6 +10,13 @@ from typing import TYPE_CHECKING, Any
 from components.checkpoints.array_file import CheckpointError, open_checkpoint, write_checkpoint
 from components.replay_buffers.closed import Closed
 from components.replay_buffers.episodes import EpisodeReplay, Sampled, SampledRollouts
+from components.replay_buffers.federated import (
+    ClientSample,
+    FederatedReplay,
+    NotPushed,
+    SampledUnion,
+    UnionStatistics,
+)
 from components.replay_buffers.fresh import FreshEpisodes
 from components.replay_buffers.invalid import InvalidExperience, NameTaken, UnknownClient
 from components.replay_buffers.limiter import SampleToInsertRatio
@@ -28,13 +35,6 @@ from components.replay_buffers.selectors import (
 from components.replay_buffers.shared import Place, SharedArena
 from components.replay_buffers.table import EpisodeTable, TransitionTable
 from components.replay_buffers.transitions import Field, NStep, SampledTransitions, Transitions
-from components.replay_buffers.two_phase import (
-    NotPushed,
-    SampledUnion,
-    Share,
-    TwoPhaseReplay,
-    UnionStatistics,
-)
 from components.replay_buffers.windows import FrameStack, Rollout
 from components.replay_server.high_water import Full, Policy
 
@@ -65,12 +65,14 @@ _HOMES = {
 __all__ = [
     "AnyLayout",
     "CheckpointError",
+    "ClientSample",
     "ClientStatistics",
     "Closed",
     "Disconnected",
     "EpisodeLayout",
     "EpisodeReplay",
     "EpisodeTable",
+    "FederatedReplay",
     "Field",
     "FifoSelector",
     "FrameStack",
@@ -103,12 +105,10 @@ __all__ = [
     "SampledUnion",
     "Selector",
     "ServerStatistics",
-    "Share",
     "SharedArena",
     "Subscription",
     "TransitionTable",
     "Transitions",
-    "TwoPhaseReplay",
     "UniformSelector",
     "UnionStatistics",
     "UnknownClient",

@@ -22,7 +22,7 @@ from components.replay_buffers.invalid import (
     check_priorities,
     describe,
 )
-from components.replay_buffers.storage import Slabs, allocate
+from components.replay_buffers.storage import BatchBuffers, allocate
 
 if TYPE_CHECKING:  # the one brings a compiler along, the other torch, and memories work without either
     from components.envs.base import EnvSpec
@@ -70,19 +70,21 @@ class EpisodeReplay(Closable, Checkpointed):
     Args:
         spec: sizes of the environment.
         capacity: episodes held at most; the oldest go first.
-        slabs: batches that are valid at a time. The arrays of a batch are overwritten when `slabs` more have been
-            drawn; 2 lets the next be drawn while one is learnt from.
+        batch_buffers: batches that are valid at a time. The arrays of a batch are overwritten when `batch_buffers` more
+            have been drawn; 2 lets the next be drawn while one is learnt from.
         folder: where frames are kept, in files without a name that are mapped into memory; by default they are in
             memory. On a disk, room for `capacity` episodes of full length is taken at once.
 
     Raises:
-        ValueError: `capacity` or `slabs` is below 1.
+        ValueError: `capacity` or `batch_buffers` is below 1.
         OSError: there is no such folder, or too little space in it.
     """
 
-    def __init__(self, spec: "EnvSpec", capacity: int, *, slabs: int = 2, folder: str | Path | None = None) -> None:
-        if capacity < 1 or slabs < 1:
-            raise ValueError(f"capacity and slabs must be at least 1, got {capacity} and {slabs}")
+    def __init__(
+        self, spec: "EnvSpec", capacity: int, *, batch_buffers: int = 2, folder: str | Path | None = None
+    ) -> None:
+        if capacity < 1 or batch_buffers < 1:
+            raise ValueError(f"capacity and batch_buffers must be at least 1, got {capacity} and {batch_buffers}")
         self.spec, self.capacity = spec, capacity
         self.inserted = 0
         """Episodes inserted so far, those that are gone included."""
@@ -103,7 +105,7 @@ class EpisodeReplay(Closable, Checkpointed):
         self._lengths = np.zeros(capacity, np.int32)
         self._terminated = np.zeros(capacity, np.bool_)
         self._generations = np.full(capacity, -1, np.int64)  # how many were inserted before
-        self.slabs = Slabs(slabs)
+        self.batch_buffers = BatchBuffers(batch_buffers)
         """Where batches are gathered."""
 
     def _episodes_at_first(self) -> int:
@@ -233,7 +235,7 @@ class EpisodeReplay(Closable, Checkpointed):
     def sample(self, batch_size: int, rng: np.random.Generator) -> Sampled:
         """Draw `batch_size` episodes, padded with zeros to the longest of them.
 
-        The arrays of the batch are this object's memory: see `slabs`.
+        The arrays of the batch are this object's memory: see `batch_buffers`.
 
         Raises:
             ValueError: fewer episodes are held, or `batch_size` is below 1.
@@ -253,7 +255,7 @@ class EpisodeReplay(Closable, Checkpointed):
         another, or all if it is shorter. Before them come `burn_in` steps that warm a recurrent net up (Kapturowski et
         al. 2019), or as many as there are: a rollout from the episode's first step on has the initial state.
 
-        The arrays of the batch are this object's memory: see `slabs`.
+        The arrays of the batch are this object's memory: see `batch_buffers`.
 
         Args:
             batch_size: rollouts, B.
@@ -321,13 +323,13 @@ class EpisodeReplay(Closable, Checkpointed):
             rows = n_frames - (np.maximum(around, missing) if split else missing)
             begins = np.arange(len(slots)) * (longest - missing)
             corners.append((rows, np.array([begins, begins + rows, starts, starts + rows]).T))
-        slab = self.slabs.turn()
+        buffer = self.batch_buffers.turn()
         most = len(slots) * (self.spec.episode_limit + 1)
         gathered: dict[str, Any] = {}
         for name, source in self._ring.items():
             missing = 0 if name in FRAME_FIELDS else 1
             width, (rows, pieces) = longest - missing, corners[missing]
-            out = self.slabs.take(slab, name, len(slots) * width, source, most)
+            out = self.batch_buffers.take(buffer, name, len(slots) * width, source, most)
             # An episode is one piece of memory: copying it is far faster than gathering its frames, and views of bytes
             # are what can be copied between with the least ado.
             size = source.itemsize * prod(source.shape[1:])
@@ -409,7 +411,7 @@ class EpisodeReplay(Closable, Checkpointed):
 
     def _release(self) -> None:
         self._ring = {}
-        self.slabs = Slabs(1)
+        self.batch_buffers = BatchBuffers(1)
 
     def check_valid(self) -> list[str]:
         """Return what is wrong with the books, one sentence each; nothing if all is well."""

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from components.checkpoints.array_file import Checkpointed, CheckpointError, Column, Stock, prefixed
+from components.replay_buffers.federated import ClientSample
 from components.replay_buffers.invalid import InvalidExperience, check_priorities
-from components.replay_buffers.sums import LARGEST_SUM, Pyramid, SumTree
-from components.replay_buffers.two_phase import Share
+from components.replay_buffers.segment_tree import LARGEST_SUM, SegmentTree, SumTree
 
 
 class Priorities:
@@ -58,7 +58,7 @@ class Priorities:
         self.largest = 1.0
         """The largest priority ever given, with which new items enter; 1 until one is larger."""
         self._sums = SumTree(capacity)
-        self._least = Pyramid(capacity, np.minimum, np.inf) if normalize == "buffer" else None
+        self._least = SegmentTree(capacity, np.minimum, np.inf) if normalize == "buffer" else None
 
     @property
     def total(self) -> float:
@@ -213,8 +213,8 @@ class Prioritized(Checkpointed):
     def _held(self) -> int:
         return min(self.inserted, self.capacity)
 
-    def share(self, size: int, rng: np.random.Generator) -> Share:
-        """Draw `size` items in proportion to their weights, to be pushed to a `TwoPhaseReplay`; its arrays are copies.
+    def share(self, size: int, rng: np.random.Generator) -> ClientSample:
+        """Draw `size` items in proportion to their weights, to be pushed to a `FederatedReplay`; its arrays are copies.
 
         With no weight left, or a `size` of 0, the share is empty, and only says how much is held.
 
@@ -223,20 +223,20 @@ class Prioritized(Checkpointed):
         """
         return self._share(size, rng, self._read)
 
-    def _share(self, size: int, rng: np.random.Generator, read: Read) -> Share:
+    def _share(self, size: int, rng: np.random.Generator, read: Read) -> ClientSample:
         if size < 0:
             raise ValueError(f"size: expected at least 0, got {size}")
         self.priorities.freshen()
         total = self.priorities.total
         if not (total > 0 and size):
             none = np.zeros(0, np.int64)
-            return Share({}, none, none, np.zeros(0), total, self._held, self.inserted)
+            return ClientSample({}, none, none, np.zeros(0), total, self._held, self.inserted)
         slots, _, weights = self.priorities.draw(size, rng)
         # Strata come in order; whoever takes the first few only is to get as good a draw.
         order = rng.permutation(size)
         slots, weights = slots[order], weights[order]
         batch, generations = read(slots)
-        return Share(batch, slots, generations, weights, total, self._held, self.inserted)
+        return ClientSample(batch, slots, generations, weights, total, self._held, self.inserted)
 
     @abstractmethod
     def _read(self, slots: NDArray[np.int64]) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:

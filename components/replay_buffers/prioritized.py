@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from components.checkpoints.array_file import Stock
 from components.replay_buffers.episodes import FRAME_FIELDS, EpisodeReplay, check_rollout
+from components.replay_buffers.federated import ClientSample
 from components.replay_buffers.invalid import check_indices
 from components.replay_buffers.priorities import Priorities, Prioritized
 from components.replay_buffers.ranks import RankedPriorities
 from components.replay_buffers.runs import LENGTHS, Run, begins, copy_runs
 from components.replay_buffers.transitions import Field, NStep, Transitions
-from components.replay_buffers.two_phase import Share
 from components.replay_buffers.windows import Window
 
 if TYPE_CHECKING:  # the one brings a compiler along, the other torch, and memories work without either
@@ -63,7 +63,7 @@ class PrioritizedTransitions(Prioritized, Transitions):
             decay is 1.
         n_step: as for `Transitions`.
         window: as for `Transitions`.
-        slabs: as for `Transitions`.
+        batch_buffers: as for `Transitions`.
         folder: as for `Transitions`.
 
     Raises:
@@ -83,10 +83,10 @@ class PrioritizedTransitions(Prioritized, Transitions):
         variant: Variant = "proportional",
         n_step: NStep | None = None,
         window: Window | None = None,
-        slabs: int = 2,
+        batch_buffers: int = 2,
         folder: str | Path | None = None,
     ) -> None:
-        super().__init__(fields, capacity, n_step=n_step, window=window, slabs=slabs, folder=folder)
+        super().__init__(fields, capacity, n_step=n_step, window=window, batch_buffers=batch_buffers, folder=folder)
         self.stale_updates = 0
         self.priorities = _priorities(
             capacity, variant, alpha=alpha, beta=beta, epsilon=epsilon, normalize=normalize, decay=decay
@@ -147,7 +147,7 @@ class PrioritizedTransitions(Prioritized, Transitions):
 
     @property
     def share_fields(self) -> dict[str, Field]:
-        """What the items of a share hold, as `TwoPhaseReplay` takes it."""
+        """What the items of a share hold, as `FederatedReplay` takes it."""
         return self.batch_fields
 
     def _read(self, slots: NDArray[np.int64]) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:
@@ -205,7 +205,7 @@ class PrioritizedEpisodeReplay(Prioritized, EpisodeReplay):
         decay: what drawing an episode does to its weight.
         variant: `proportional`, or by `rank` among all, as `RankedPriorities` says; then epsilon does not count, and
             decay is 1.
-        slabs: as for `EpisodeReplay`.
+        batch_buffers: as for `EpisodeReplay`.
         folder: as for `EpisodeReplay`.
 
     Raises:
@@ -223,10 +223,10 @@ class PrioritizedEpisodeReplay(Prioritized, EpisodeReplay):
         normalize: Literal["batch", "buffer"] = "batch",
         decay: float = 1.0,
         variant: Variant = "proportional",
-        slabs: int = 2,
+        batch_buffers: int = 2,
         folder: str | Path | None = None,
     ) -> None:
-        super().__init__(spec, capacity, slabs=slabs, folder=folder)
+        super().__init__(spec, capacity, batch_buffers=batch_buffers, folder=folder)
         self.stale_updates = 0
         self.priorities = _priorities(
             capacity, variant, alpha=alpha, beta=beta, epsilon=epsilon, normalize=normalize, decay=decay
@@ -266,7 +266,7 @@ class PrioritizedEpisodeReplay(Prioritized, EpisodeReplay):
 
     @property
     def share_fields(self) -> dict[str, Field | Run]:
-        """What the items of a share hold, as `TwoPhaseReplay` takes it."""
+        """What the items of a share hold, as `FederatedReplay` takes it."""
         limit = self.spec.episode_limit
         runs = {
             name: Run(dtype, item, limit, more=int(name in FRAME_FIELDS), finite=name == "reward")
@@ -294,7 +294,7 @@ class PrioritizedEpisodeReplay(Prioritized, EpisodeReplay):
         packed["terminated"] = self._terminated[slots] & (firsts + lengths == self._lengths[slots])
         return packed
 
-    def share_rollouts(self, size: int, length: int, rng: np.random.Generator, *, burn_in: int = 0) -> Share:
+    def share_rollouts(self, size: int, length: int, rng: np.random.Generator, *, burn_in: int = 0) -> ClientSample:
         """Draw `size` rollouts as `sample_rollouts` does, to be pushed as by `share`.
 
         The share's batch has two fields more: `learn` (N,) says which steps to learn from, `firsts` (M,) with which
@@ -315,7 +315,7 @@ class PrioritizedEpisodeReplay(Prioritized, EpisodeReplay):
 
     @property
     def rollout_fields(self) -> dict[str, Field | Run]:
-        """What the items of `share_rollouts` hold, as `TwoPhaseReplay` takes it."""
+        """What the items of `share_rollouts` hold, as `FederatedReplay` takes it."""
         return self.share_fields | {"learn": Run(np.bool_, (), self.spec.episode_limit), "firsts": Field(np.int64)}
 
     def update(

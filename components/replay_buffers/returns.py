@@ -16,7 +16,7 @@ from components.replay_buffers.invalid import InvalidExperience
 Floats: TypeAlias = NDArray[np.floating[Any]]
 
 FIRST_TRACE = 32
-"""Older steps that `retrace` looks at in one go at first; every further time it is twice as many."""
+"""Older steps that `extend_lambda_returns` looks at in one go at first; every further time it is twice as many."""
 
 
 class NSteps(NamedTuple):
@@ -83,7 +83,7 @@ def _td_lambda(
     return _scan_back(addend, factor, longest).astype(reward.dtype)
 
 
-def retrace(
+def extend_lambda_returns(
     returns: Floats,
     reward: Floats,
     value: Floats,

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from components.checkpoints.array_file import CheckpointError, Column, Stock
-from components.replay_buffers.sums import LARGEST_SUM, SumTree
+from components.replay_buffers.segment_tree import LARGEST_SUM, SumTree
 
 
 def _check_items(stock: Stock, there: NDArray[np.int64]) -> None:

@@ -48,7 +48,7 @@ def allocate(shape: tuple[int, ...], dtype: DTypeLike, folder: str | Path | None
     return np.frombuffer(mapped, np.uint8)[: prod(shape) * np.dtype(dtype).itemsize].view(dtype).reshape(shape)
 
 
-class Slabs:
+class BatchBuffers:
     """The memory of batches, used again and again in turn.
 
     Args:
@@ -56,7 +56,7 @@ class Slabs:
     """
 
     def __init__(self, n: int) -> None:
-        self._slabs: list[dict[str, NDArray[Any]]] = [{} for _ in range(n)]
+        self._buffers: list[dict[str, NDArray[Any]]] = [{} for _ in range(n)]
         self._next = 0
         self._allocate: Allocate = empty
 
@@ -67,19 +67,19 @@ class Slabs:
         them, since room is taken for the longest there can be.
         """
         self._allocate = allocate
-        self._slabs = [{} for _ in self._slabs]
+        self._buffers = [{} for _ in self._buffers]
 
     def turn(self) -> dict[str, NDArray[Any]]:
-        """Return the slab for the next batch: arrays by field, which `take` takes from and adds to."""
-        slab = self._slabs[self._next]
-        self._next = (self._next + 1) % len(self._slabs)
-        return slab
+        """Return the buffer for the next batch: arrays by field, which `take` takes from and adds to."""
+        buffer = self._buffers[self._next]
+        self._next = (self._next + 1) % len(self._buffers)
+        return buffer
 
     def take(
-        self, slab: dict[str, NDArray[Any]], name: str, n: int, source: NDArray[Any], most: int = 0
+        self, buffer: dict[str, NDArray[Any]], name: str, n: int, source: NDArray[Any], most: int = 0
     ) -> NDArray[Any]:
         """Return room for `n` rows like those of `source`; if there is too little, it is taken for `most` at least."""
-        out = slab.get(name)
+        out = buffer.get(name)
         if out is None or len(out) < n:
-            out = slab[name] = self._allocate((max(n, most), *source.shape[1:]), source.dtype)
+            out = buffer[name] = self._allocate((max(n, most), *source.shape[1:]), source.dtype)
         return out[:n] if len(out) > n else out

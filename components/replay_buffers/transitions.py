@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 from components.checkpoints.array_file import Checkpointed, Column, Stock, prefixed
 from components.replay_buffers.closed import Closable
 from components.replay_buffers.invalid import InvalidExperience, describe
-from components.replay_buffers.storage import Slabs, allocate
+from components.replay_buffers.storage import BatchBuffers, allocate
 from components.replay_buffers.windows import FrameStack, Rollout, Window, check_window, rows_of
 
 DISCOUNT = np.zeros(0, np.float32)
@@ -85,13 +85,13 @@ class Transitions(Closable, Checkpointed):
         n_step: how the rewards of rows are summed when they are sampled; not at all by default.
         window: which rows come together when one is sampled; only that one by default. Rows whose window would need
             some that have been overwritten are not drawn any more.
-        slabs: batches that are valid at a time. The arrays of a batch are overwritten when `slabs` more have been
-            drawn; 2 lets the next be drawn while one is learnt from.
+        batch_buffers: batches that are valid at a time. The arrays of a batch are overwritten when `batch_buffers` more
+            have been drawn; 2 lets the next be drawn while one is learnt from.
         folder: where rows are kept, in files without a name that are mapped into memory; by default they are in memory.
 
     Raises:
-        ValueError: `capacity` or `slabs` is below 1, there are no fields, one holds Python objects, or `n_step` or
-            `window` names one that isn't there or isn't of the kind it needs, or reaches too far.
+        ValueError: `capacity` or `batch_buffers` is below 1, there are no fields, one holds Python objects, or `n_step`
+            or `window` names one that isn't there or isn't of the kind it needs, or reaches too far.
         OSError: there is no such folder, or too little space in it.
     """
 
@@ -102,11 +102,11 @@ class Transitions(Closable, Checkpointed):
         *,
         n_step: NStep | None = None,
         window: Window | None = None,
-        slabs: int = 2,
+        batch_buffers: int = 2,
         folder: str | Path | None = None,
     ) -> None:
-        if capacity < 1 or slabs < 1:
-            raise ValueError(f"capacity and slabs must be at least 1, got {capacity} and {slabs}")
+        if capacity < 1 or batch_buffers < 1:
+            raise ValueError(f"capacity and batch_buffers must be at least 1, got {capacity} and {batch_buffers}")
         if not fields:
             raise ValueError("fields: expected at least one")
         self.fields = {name: Field(np.dtype(f.dtype), tuple(f.shape), f.finite) for name, f in fields.items()}
@@ -128,7 +128,7 @@ class Transitions(Closable, Checkpointed):
             if n_step is not None and isinstance(window, Rollout):
                 raise ValueError("window: expected no n_step beside a Rollout, which has the rewards of all its rows")
         self._reach = 0 if window is None else (window.length - 1) * window.stride
-        self.slabs = Slabs(slabs)
+        self.batch_buffers = BatchBuffers(batch_buffers)
         """Where batches are gathered."""
 
     def _check_n_step(self, n_step: NStep) -> None:
@@ -248,7 +248,7 @@ class Transitions(Closable, Checkpointed):
     def sample(self, batch_size: int, rng: np.random.Generator) -> SampledTransitions:
         """Draw `batch_size` rows, B, one as likely as another.
 
-        The arrays of the batch are this object's memory: see `slabs`.
+        The arrays of the batch are this object's memory: see `batch_buffers`.
 
         Raises:
             ValueError: nothing is held that can be drawn, or `batch_size` is below 1.
@@ -285,20 +285,20 @@ class Transitions(Closable, Checkpointed):
         return max(self.inserted - len(self) + self._lead, 0)
 
     def _gather(self, slots: NDArray[np.int64], serials: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-        slab, n_step, window = self.slabs.turn(), self.n_step, self.window
+        buffer, n_step, window = self.batch_buffers.turn(), self.n_step, self.window
         batch: dict[str, NDArray[Any]] = {}
         last, arrival = serials, slots
         if n_step is not None:
-            last = self._sum_rewards(n_step, serials, batch, slab)
+            last = self._sum_rewards(n_step, serials, batch, buffer)
             arrival = last % self.capacity
         if isinstance(window, FrameStack):
-            self._stack(window, serials, last, batch, slab)
+            self._stack(window, serials, last, batch, buffer)
         elif window is not None:
-            self._unroll(window, serials, batch, slab)
+            self._unroll(window, serials, batch, buffer)
         for name, source in self._ring.items():
             if name in batch:
                 continue
-            out = self.slabs.take(slab, name, len(slots), source)
+            out = self.batch_buffers.take(buffer, name, len(slots), source)
             wanted = arrival if n_step is not None and name in n_step.arrival else slots
             # The rows are in range; without a mode numpy would gather into a buffer of its own and copy that.
             source.take(wanted, axis=0, out=out, mode="clip")
@@ -311,7 +311,7 @@ class Transitions(Closable, Checkpointed):
         serials: NDArray[np.int64],
         last: NDArray[np.int64],
         batch: dict[str, NDArray[Any]],
-        slab: dict[str, NDArray[Any]],
+        buffer: dict[str, NDArray[Any]],
     ) -> None:
         """Put the fields that are stacked into a batch."""
         end, oldest, shape = self._ring[window.end], self.inserted - len(self), (len(serials), window.length)
@@ -320,7 +320,7 @@ class Transitions(Closable, Checkpointed):
         rows_last = rows if last is serials else rows_of(window, last, end, oldest)[0] % self.capacity
         for name in (*window.stacked, *window.arrival):
             source, wanted = self._ring[name], rows_last if name in arriving else rows
-            flat = self.slabs.take(slab, name, wanted.size, source)
+            flat = self.batch_buffers.take(buffer, name, wanted.size, source)
             out = batch[name] = flat.reshape(*shape, *source.shape[1:])
             if name in window.arrival:
                 out[:, :-1] = self._ring[window.arrival[name]][wanted[:, 1:]]
@@ -333,22 +333,22 @@ class Transitions(Closable, Checkpointed):
         window: Rollout,
         serials: NDArray[np.int64],
         batch: dict[str, NDArray[Any]],
-        slab: dict[str, NDArray[Any]],
+        buffer: dict[str, NDArray[Any]],
     ) -> None:
         """Put all fields into a batch, as sequences."""
         rows, real = rows_of(window, serials, self._ring[window.end], self.inserted - len(self))
         rows %= self.capacity
         for name, source in self._ring.items():
-            flat = self.slabs.take(slab, name, rows.size, source)
+            flat = self.batch_buffers.take(buffer, name, rows.size, source)
             source.take(rows.reshape(-1), axis=0, out=flat, mode="clip")
             batch[name] = flat.reshape(*rows.shape, *source.shape[1:])
         learn = real & (np.arange(window.length) >= window.burn_in)
         for name, mask in (("real", real), ("learn", learn)):
-            batch[name] = self.slabs.take(slab, name, len(mask), mask)
+            batch[name] = self.batch_buffers.take(buffer, name, len(mask), mask)
             batch[name][:] = mask
 
     def _sum_rewards(
-        self, n_step: NStep, serials: NDArray[np.int64], batch: dict[str, NDArray[Any]], slab: dict[str, NDArray[Any]]
+        self, n_step: NStep, serials: NDArray[np.int64], batch: dict[str, NDArray[Any]], buffer: dict[str, NDArray[Any]]
     ) -> NDArray[np.int64]:
         """Put rewards and discounts into a batch, and return the serial numbers (B,) where the sums end."""
         ahead = serials[:, None] + n_step.stride * np.arange(n_step.n)
@@ -359,9 +359,9 @@ class Transitions(Closable, Checkpointed):
         reward = self._ring[n_step.reward]
         discounted = np.where(counts, reward[rows], 0.0) * n_step.gamma ** np.arange(n_step.n)
         n_summed = counts.sum(1)
-        batch[n_step.reward] = self.slabs.take(slab, n_step.reward, len(rows), reward)
+        batch[n_step.reward] = self.batch_buffers.take(buffer, n_step.reward, len(rows), reward)
         batch[n_step.reward][:] = discounted.sum(1)
-        batch["discount"] = self.slabs.take(slab, "discount", len(rows), DISCOUNT)
+        batch["discount"] = self.batch_buffers.take(buffer, "discount", len(rows), DISCOUNT)
         batch["discount"][:] = n_step.gamma**n_summed
         return np.asarray(ahead[np.arange(len(rows)), n_summed - 1], np.int64)
 
@@ -391,7 +391,7 @@ class Transitions(Closable, Checkpointed):
 
     def _release(self) -> None:
         self._ring = {}
-        self.slabs = Slabs(1)
+        self.batch_buffers = BatchBuffers(1)
 
     def check_valid(self) -> list[str]:
         """Return what is wrong with the books, one sentence each; nothing if all is well."""

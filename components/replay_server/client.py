@@ -11,8 +11,8 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from components.replay_buffers.federated import SampledUnion
 from components.replay_buffers.invalid import InvalidExperience, check_priorities
-from components.replay_buffers.two_phase import SampledUnion
 from components.replay_server.background import Background
 from components.replay_server.high_water import Policy
 from components.replay_server.layout import AnyLayout

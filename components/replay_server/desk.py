@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from components.replay_buffers.closed import Closed
+from components.replay_buffers.federated import ClientSample, Route, SampledUnion
 from components.replay_buffers.invalid import InvalidExperience, NameTaken
-from components.replay_buffers.two_phase import Route, SampledUnion, Share
 from components.replay_server.high_water import Full
 from components.replay_server.protocol import (
     AdmitMsg,
@@ -52,7 +52,7 @@ class RemoteHolder:
         self._agent, self._took = agent, took
         self._newest = (0, 0.0, 0, 0)  # number, total, held and inserted of the newest share
 
-    async def share(self, n: int, route: Route | None = None) -> tuple[Share, str]:
+    async def share(self, n: int, route: Route | None = None) -> tuple[ClientSample, str]:
         if route is None:
             msg = await self._agent.ask(DrawMsg(n=n))
         else:

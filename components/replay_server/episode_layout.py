@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from components.replay_buffers.episodes import FRAME_FIELDS, check_rollout
+from components.replay_buffers.federated import ClientSample
 from components.replay_buffers.prioritized import PrioritizedEpisodeReplay
 from components.replay_buffers.runs import Fields
-from components.replay_buffers.two_phase import Share
 from components.replay_server.forms import EpisodeForm, Form, Rows
 from components.replay_server.layout import NOT_PLAIN, AnyLayout, Layout, not_plain
 
@@ -63,7 +63,7 @@ class EpisodeLayout(AnyLayout):
             epsilon=self.epsilon,
             decay=self.decay,
             variant=self.variant,
-            slabs=1,  # what is drawn is copied out at once
+            batch_buffers=1,  # what is drawn is copied out at once
             folder=folder,
         )
 
@@ -73,8 +73,8 @@ class EpisodeLayout(AnyLayout):
     def insert(self, memory: Any, rows: Rows, priorities: NDArray[np.floating[Any]] | None) -> None:
         memory.insert(**rows, priorities=priorities)
 
-    def share(self, memory: Any, n: int, rng: np.random.Generator) -> Share:
-        drawn: Share
+    def share(self, memory: Any, n: int, rng: np.random.Generator) -> ClientSample:
+        drawn: ClientSample
         if self.rollout:
             drawn = memory.share_rollouts(n, self.rollout, rng, burn_in=self.burn_in)
         else:

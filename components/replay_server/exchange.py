@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from components.replay_buffers.federated import ClientSample, FederatedReplay, NotPushed, Route, SampledUnion
 from components.replay_buffers.invalid import InvalidExperience, UnknownClient
 from components.replay_buffers.limiter import SampleToInsertRatio
-from components.replay_buffers.two_phase import NotPushed, Route, SampledUnion, Share, TwoPhaseReplay
 from components.replay_server.forms import Rows
 from components.replay_server.gate import Gate
 from components.replay_server.high_water import Full
@@ -30,7 +30,7 @@ class Exchange:
         layout: what is kept.
         limiter: paces inserts, counted in entries, and samples, counted in items.
         rng: draws.
-        beta: as for `TwoPhaseReplay`, like the next two.
+        beta: as for `FederatedReplay`, like the next two.
         max_items: items of one client that are held, and of a batch, at most.
         max_uses: how often an item that was pushed once may be drawn.
         ahead: for how many batches more clients are asked whenever one is drawn. They are there sooner then, and made
@@ -64,7 +64,7 @@ class Exchange:
             limiter.may_insert(layout.chunk)
         self.layout, self.limiter, self.rng, self.ahead, self.max_waiting = layout, limiter, rng, ahead, max_waiting
         self._new_union = partial(
-            TwoPhaseReplay, layout.share_fields, beta=beta, max_items=max_items, max_uses=max_uses
+            FederatedReplay, layout.share_fields, beta=beta, max_items=max_items, max_uses=max_uses
         )
         self.union, self.max_left, self._folder = self._new_union(), max_left, folder
         self.lost_updates = 0
@@ -251,11 +251,13 @@ class Exchange:
         member.inserted_bytes += sum(array.nbytes for array in rows.values())
         self.tell(client, holder.share(0), trusted=True)
 
-    def tell(self, client: str, share: Share, inserted_bytes: int | None = None, *, trusted: bool = False) -> None:
+    def tell(
+        self, client: str, share: ClientSample, inserted_bytes: int | None = None, *, trusted: bool = False
+    ) -> None:
         """Take what a client pushed, or how much it holds, and maybe how many bytes it has inserted.
 
         Raises:
-            InvalidExperience: as for `TwoPhaseReplay.add`; nothing is taken.
+            InvalidExperience: as for `FederatedReplay.add`; nothing is taken.
         """
         member = self._known(client)
         if inserted_bytes is not None and inserted_bytes < 0:
@@ -273,7 +275,7 @@ class Exchange:
     # Sampling -------------------------------------------------------------------------------------------------------
 
     async def sample(self, batch_size: int, within: float | None = None) -> SampledUnion:
-        """Draw a batch as `TwoPhaseReplay.draw` does, once there is enough and the limiter allows.
+        """Draw a batch as `FederatedReplay.draw` does, once there is enough and the limiter allows.
 
         Raises:
             ValueError: `batch_size` is out of its range, or more than the limiter ever allows.
@@ -358,7 +360,7 @@ class Exchange:
         """Send new priorities to those whose items they are of, where they come before what is asked of them next.
 
         Raises:
-            InvalidExperience: as for `TwoPhaseReplay.route`; or sums would overflow. Nothing has changed then.
+            InvalidExperience: as for `FederatedReplay.route`; or sums would overflow. Nothing has changed then.
         """
         self.gate.check_priorities(priorities, len(sampled.whose))
         self.route(sampled, priorities)

@@ -10,8 +10,8 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from components.replay_buffers.federated import UnionStatistics
 from components.replay_buffers.invalid import InvalidExperience
-from components.replay_buffers.two_phase import UnionStatistics
 from components.replay_server.background import Background, first_of
 from components.replay_server.desk import Desk
 from components.replay_server.exchange import Exchange

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
+from components.replay_buffers.federated import ClientSample
 from components.replay_buffers.invalid import InvalidExperience
 from components.replay_buffers.prioritized import (
     PrioritizedEpisodeReplay,
@@ -18,7 +19,6 @@ from components.replay_buffers.prioritized import (
 )
 from components.replay_buffers.runs import Fields
 from components.replay_buffers.transitions import Field, NStep
-from components.replay_buffers.two_phase import Share
 from components.replay_buffers.windows import FrameStack, Rollout, Window
 from components.replay_server.forms import Form, RowForm, Rows
 from components.replay_server.protocol import PROTOCOL
@@ -80,13 +80,13 @@ class AnyLayout(ABC):
         """
 
     @abstractmethod
-    def share(self, memory: Any, n: int, rng: np.random.Generator) -> Share:
+    def share(self, memory: Any, n: int, rng: np.random.Generator) -> ClientSample:
         """Draw `n` items from a memory, to be pushed."""
 
     @property
     @abstractmethod
     def share_fields(self) -> Fields:
-        """What the items of a share hold, as `TwoPhaseReplay` takes it."""
+        """What the items of a share hold, as `FederatedReplay` takes it."""
 
     @property
     @abstractmethod
@@ -151,7 +151,7 @@ class Layout(AnyLayout):
             variant=self.variant,
             n_step=self.n_step,
             window=self.window,
-            slabs=1,  # what is drawn is copied out at once
+            batch_buffers=1,  # what is drawn is copied out at once
             folder=folder,
         )
 
@@ -166,8 +166,8 @@ class Layout(AnyLayout):
     def insert(self, memory: Any, rows: Rows, priorities: NDArray[np.floating[Any]] | None) -> None:
         memory.insert(rows, priorities)
 
-    def share(self, memory: Any, n: int, rng: np.random.Generator) -> Share:
-        drawn: Share = memory.share(n, rng)
+    def share(self, memory: Any, n: int, rng: np.random.Generator) -> ClientSample:
+        drawn: ClientSample = memory.share(n, rng)
         return drawn
 
     @property

@@ -6,8 +6,8 @@ from typing import Protocol
 
 import numpy as np
 
+from components.replay_buffers.federated import ClientSample, Route
 from components.replay_buffers.invalid import InvalidExperience
-from components.replay_buffers.two_phase import Route, Share
 from components.replay_server.high_water import Full
 from components.replay_server.layout import AnyLayout, Memory
 
@@ -15,7 +15,7 @@ from components.replay_server.layout import AnyLayout, Memory
 class Holder(Protocol):
     """Has a client's memory, elsewhere."""
 
-    async def share(self, n: int, route: Route | None = None) -> tuple[Share, str]:
+    async def share(self, n: int, route: Route | None = None) -> tuple[ClientSample, str]:
         """Set priorities of items that were drawn, if any are given; then draw `n` items, which may be none.
 
         Returns the items, and why the priorities were refused; empty if they were not.
@@ -37,7 +37,7 @@ class LocalHolder:
             return str(error)
         return ""
 
-    def share(self, n: int) -> Share:
+    def share(self, n: int) -> ClientSample:
         """Draw `n` items."""
         return self._layout.share(self.memory, n, self._rng)
 

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator
 
 from components.replay_buffers.closed import Closed
+from components.replay_buffers.federated import ClientSample, SampledUnion
 from components.replay_buffers.invalid import InvalidExperience, NameTaken, UnknownClient
-from components.replay_buffers.two_phase import SampledUnion, Share
 from components.replay_server.high_water import Full
 from orchestra import Axes, Message, Ref, Request, freeze
 
@@ -63,7 +63,7 @@ def refusal(error: Exception) -> RefusedMsg:
 
 
 class ShareMsg(Message):
-    """A `Share`: items that were drawn, maybe none, and how much is held."""
+    """A `ClientSample`: items that were drawn, maybe none, and how much is held."""
 
     batch: Arrays
     indices: Indices
@@ -78,7 +78,7 @@ class ShareMsg(Message):
     """Why priorities that came with what was asked for were refused, if they were."""
 
     @classmethod
-    def of(cls, share: Share, number: int, refused: str = "") -> "ShareMsg":
+    def of(cls, share: ClientSample, number: int, refused: str = "") -> "ShareMsg":
         """Return the message that says it; its arrays are given away."""
         return cls(
             batch={name: freeze(array) for name, array in share.batch.items()},
@@ -93,9 +93,11 @@ class ShareMsg(Message):
         )
 
     @property
-    def share(self) -> Share:
+    def share(self) -> ClientSample:
         """What it says."""
-        return Share(self.batch, self.indices, self.generations, self.weights, self.total, self.held, self.inserted)
+        return ClientSample(
+            self.batch, self.indices, self.generations, self.weights, self.total, self.held, self.inserted
+        )
 
 
 class WelcomeMsg(Message):
@@ -181,7 +183,7 @@ class HoldingMsg(Request[RefusedMsg | None]):
 
 
 class SampledMsg(Message):
-    """A batch from the union of all memories, as by `TwoPhaseReplay.draw`."""
+    """A batch from the union of all memories, as by `FederatedReplay.draw`."""
 
     batch: Arrays
     weights: Annotated[NDArray[np.float32], Axes("float32", "items")]

@@ -14,9 +14,9 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from components.replay_buffers.federated import SampledUnion
 from components.replay_buffers.invalid import UnknownClient
 from components.replay_buffers.limiter import SampleToInsertRatio
-from components.replay_buffers.two_phase import SampledUnion
 from components.replay_server.background import Background
 from components.replay_server.exchange import Exchange
 from components.replay_server.high_water import Policy
@@ -47,7 +47,7 @@ class ReplayServer:
         secret: what clients have to know; by default one is made up.
         limiter: paces inserts, counted in entries, and samples, counted in items.
         beta: strength of the correction by importance weights.
-        max_items: items of one client that are held, and of a batch, at most; see `TwoPhaseReplay`.
+        max_items: items of one client that are held, and of a batch, at most; see `FederatedReplay`.
         max_uses: how often an item that was pushed once may be drawn.
         ahead: for how many batches more clients are asked whenever one is drawn, `max_items` together at most. They
             are there sooner then, and made of priorities as they were before those of the batches between came.

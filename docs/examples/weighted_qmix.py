@@ -115,7 +115,7 @@ def experiment(
     """Lay out the standard run, with another policy in the trainer and in every worker."""
     for node in topology.nodes.values():
         for actor in list(node.actors):
-            planned = actor.recipe.keywords.get("policy")
+            planned = actor.factory.keywords.get("policy")
             if planned is not None:  # `partial(Qmix, learning_rate=…, …)`
                 policy = partial(WeightedQmix, weighting=weighting, alpha=alpha, **planned.keywords)
                 node.replace(actor.name, actor.kind, policy=policy)

@@ -57,7 +57,7 @@ class Context(Protocol):
     clock: Clock
     log: FilteringBoundLogger
     run_directory: Path | None
-    resumes: Path | None
+    resume_from: Path | None
 
     @property
     def rng(self) -> np.random.Generator: ...
@@ -65,8 +65,8 @@ class Context(Protocol):
     def watch(self, ref: Ref[Any]) -> None: ...
     def after(self, delay: float, message: Message) -> Handle: ...
     async def offload(self, function: Callable[..., T], *args: Any) -> T: ...
-    def spawn_child(self, name: str, kind: type["Actor[Any]"], recipe: Callable[[], "Actor[Any]"]) -> Ref[Any]: ...
-    async def spawn_far(
+    def spawn_child(self, name: str, kind: type["Actor[Any]"], factory: Callable[[], "Actor[Any]"]) -> Ref[Any]: ...
+    async def spawn_remote(
         self, node: str, name: str, kind: type["Actor[Any]"], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Ref[Any]: ...
 
@@ -177,12 +177,12 @@ class Actor(Generic[M]):
         return self._context.run_directory
 
     @property
-    def resumes(self) -> Path | None:
+    def resume_from(self) -> Path | None:
         """Where that lies which an earlier process of this run saved, if this actor is to go on from it.
 
         None for an actor that begins anew, as one does that was restarted.
         """
-        return self._context.resumes
+        return self._context.resume_from
 
     def stop(self) -> None:
         """Stop gracefully: take no new messages, handle what is queued, then call `stopped`."""
@@ -220,7 +220,7 @@ class Actor(Generic[M]):
                 the name is taken.
             Unreachable: there is no such node, or it is gone.
         """
-        return await self._context.spawn_far(node, name, actor_class(kind), args, kwargs)
+        return await self._context.spawn_remote(node, name, actor_class(kind), args, kwargs)
 
     def __repr__(self) -> str:
         context = getattr(self, "_context", None)

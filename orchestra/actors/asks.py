@@ -11,7 +11,7 @@ from orchestra.actors import codec
 from orchestra.actors.envelope import Envelope, node_of
 from orchestra.actors.message import Message, Request, isolated
 from orchestra.actors.ref import Ref
-from orchestra.actors.system_messages import SYSTEM, ProbeMsg
+from orchestra.actors.system_messages import SYSTEM, DeadlockProbeMsg
 from orchestra.clock import Handle
 from orchestra.errors import ActorStopped, AskCycle, AskFailed, Unreachable
 
@@ -37,7 +37,7 @@ class _Ask:
     """Whether it waited already when the asks were last looked through."""
 
 
-class Asks:
+class PendingAsks:
     """The asks of one node's actors, and of the code around it.
 
     A circle of asks that grew out of one another is found when it would close, since every request names those who
@@ -87,7 +87,7 @@ class Asks:
         cell = node.cells.get(recipient)
         envelope = way = room = check = poll = None
         if cell is None:
-            way = node.peers.ways.get(recipient) or node.peers.way_to(recipient, node.peer_of(recipient))
+            way = node.peers.routes.get(recipient) or node.peers.route_to(recipient, node.peer_of(recipient))
             if way is not None:
                 # First of all: the peer works on it while the rest is seen to here. If no other waits, there is none
                 # to wait for, to leave with it in one write.
@@ -100,7 +100,7 @@ class Asks:
         waiting[correlation] = _Ask(future, check, asker, recipient, task)
         if asked is not None:
             asked.add(future)
-            if self._sweep is None and not node.inline:
+            if self._sweep is None and not node.deterministic:
                 self._sweep = node.clock.call_later(PATIENCE_S, self._look_through)
         try:
             if cell is not None:
@@ -174,7 +174,7 @@ class Asks:
 
     # Circles
 
-    def follow(self, probe: ProbeMsg) -> None:
+    def follow(self, probe: DeadlockProbeMsg) -> None:
         """Take a probe that follows an ask of an actor of this node, and send it on, or find a circle."""
         node = self._node
         cell = node.cells.get(probe.recipient)
@@ -193,7 +193,7 @@ class Asks:
                 self.reject(held[0], AskCycle(f"{circle}: each waits for an answer of the next"))
         elif here not in passed:
             askers, asks = zip(*passed, here, strict=True)
-            self._send(ProbeMsg(askers=askers, asks=asks, recipient=self._waiting[held[0]].recipient))
+            self._send(DeadlockProbeMsg(askers=askers, asks=asks, recipient=self._waiting[held[0]].recipient))
 
     def _look_through(self) -> None:
         self._sweep = None
@@ -201,12 +201,12 @@ class Asks:
         ours = [(number, ask) for number, ask in self._waiting.items() if ask.asker in cells]
         for number, ask in ours:
             if ask.seen:
-                self._send(ProbeMsg(askers=(ask.asker,), asks=(number,), recipient=ask.recipient))
+                self._send(DeadlockProbeMsg(askers=(ask.asker,), asks=(number,), recipient=ask.recipient))
             ask.seen = True
         if ours:
             self._sweep = self._node.clock.call_later(PATIENCE_S, self._look_through)
 
-    def _send(self, probe: ProbeMsg) -> None:
+    def _send(self, probe: DeadlockProbeMsg) -> None:
         node = self._node
         peer = node_of(probe.recipient)
         if peer == node.name:

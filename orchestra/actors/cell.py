@@ -16,7 +16,7 @@ from orchestra.actors.envelope import Envelope
 from orchestra.actors.mailbox import Mailbox
 from orchestra.actors.message import Lane, Message, Request
 from orchestra.actors.ref import Ref, speaking
-from orchestra.actors.requests import Requests
+from orchestra.actors.requests import PendingReplies
 from orchestra.actors.restarts import Halted, Life
 from orchestra.actors.seeding import generator_for
 from orchestra.actors.serving import Serving
@@ -52,8 +52,8 @@ class Cell:
     """
 
     __slots__ = (
+        "_factory",
         "_neighbours",
-        "_recipe",
         "_rng",
         "_timers",
         "_watchers",
@@ -75,7 +75,7 @@ class Cell:
         "parent",
         "recorder",
         "requests",
-        "resumes",
+        "resume_from",
         "run_directory",
         "serving",
         "task",
@@ -88,7 +88,7 @@ class Cell:
         node: "Node",
         address: str,
         kind: type[Actor[Any]],
-        recipe: Callable[[], Actor[Any]],
+        factory: Callable[[], Actor[Any]],
         siblings: Children | None = None,
         parent: str = "",
     ) -> None:
@@ -99,7 +99,7 @@ class Cell:
         self.recorder = CellRecorder.of(self, node.recorder)
         self.clock: Clock = node.clock if self.recorder is None else self.recorder.clock
         self.run_directory: Path | None = node.run_directory
-        self.resumes: Path | None = node.resumes
+        self.resume_from: Path | None = node.resume_from
         self.log = log.get(actor=address)
         self.mailbox = Mailbox(kind.mailbox_capacity)
         self.contract = contract_of(kind)
@@ -108,7 +108,7 @@ class Cell:
         self._neighbours = node.cells
         self.delivered = Deliveries()
         self.children = Children(self)
-        self.requests = Requests(self)
+        self.requests = PendingReplies(self)
         self.serving = Serving(self)
         self.life = Life(self, siblings)
         self.task: asyncio.Task[None] | None = None
@@ -117,7 +117,7 @@ class Cell:
         self.actor: Actor[Any] | None = None
         self.draining = False
         """Whether it was asked to stop gracefully."""
-        self._recipe = recipe
+        self._factory = factory
         self._rng: np.random.Generator | None = None
         self.waits: set[Wait] = set()
         """What the handler that is under way waits for."""
@@ -184,15 +184,15 @@ class Cell:
         finally:
             self.waits.discard(wait)
 
-    def spawn_child(self, name: str, kind: type[Actor[Any]], recipe: Callable[[], Actor[Any]]) -> Ref[Any]:
+    def spawn_child(self, name: str, kind: type[Actor[Any]], factory: Callable[[], Actor[Any]]) -> Ref[Any]:
         """Start a child, which stops with this cell."""
-        child = self.node.start_cell(f"{self.address}:{name}".partition("/")[2], kind, recipe, siblings=self.children)
+        child = self.node.start_cell(f"{self.address}:{name}".partition("/")[2], kind, factory, siblings=self.children)
         self.children.add(child)
         if self.recorder is not None:
-            self.recorder.spawned(child, recipe)
+            self.recorder.spawned(child, factory)
         return Ref(child.address)
 
-    async def spawn_far(
+    async def spawn_remote(
         self, node: str, name: str, kind: type[Actor[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Ref[Any]:
         """Start a child on another node, which stops with this cell."""
@@ -200,9 +200,9 @@ class Cell:
             child = await spawning.spawn(self, node, name, kind, args, kwargs)
         except asyncio.CancelledError:
             if self.node.peers.find(node) is not None:  # it may have been started
-                self.node.post_far(self.address, spawning.child_address(self.address, node, name), StopMsg())
+                self.node.post_remote(self.address, spawning.child_address(self.address, node, name), StopMsg())
             raise
-        self.children.add_far(child.address)
+        self.children.add_remote(child.address)
         return child
 
     # How it speaks: Sender
@@ -214,7 +214,7 @@ class Cell:
         elif cell is not None:
             waiting = cell.accept(self.address, message)
         else:
-            waiting = self.node.post_far(self.address, recipient, message)
+            waiting = self.node.post_remote(self.address, recipient, message)
         return None if waiting is None else self._noted(Wait.for_room(recipient), waiting)
 
     def post_nowait(self, recipient: str, message: Message) -> None:
@@ -242,7 +242,7 @@ class Cell:
         finally:
             self.waits.discard(wait)
 
-    def hear_end(self, envelope: Envelope) -> None:
+    def on_terminated(self, envelope: Envelope) -> None:
         """Queue a `TerminatedMsg`; that of a parent on another node is this cell's own business, and stops it."""
         if self.parent and envelope.sender == self.parent:
             self.request_stop()
@@ -250,7 +250,7 @@ class Cell:
         if not self.children.is_news(envelope.sender):
             return
         if TerminatedMsg in self.kind.handlers:  # the actor deals with it; else `_handle_system` does
-            self.children.forget_far(envelope.sender)
+            self.children.forget_remote(envelope.sender)
         self.mailbox.put_nowait(envelope)
 
     def child_failed(self, address: str, reason: str = "") -> None:
@@ -322,7 +322,7 @@ class Cell:
             recorder.born()
         token = making.set(self)
         try:
-            made = self._recipe()
+            made = self._factory()
         finally:
             making.reset(token)
         self.actor = made
@@ -353,7 +353,7 @@ class Cell:
             case WatchMsg(watcher=watcher):
                 self._watchers.add(watcher.address)
             case TerminatedMsg():
-                self.children.hear_end(message)
+                self.children.on_terminated(message)
                 self.log.debug("a watched actor terminated", address=message.address, reason=message.reason)
             case ChildFailedMsg():
                 self.children.raise_escalated(message)
@@ -364,13 +364,13 @@ class Cell:
             case _:
                 raise NotUnderstood(self.contract.refusal(type(message)))
 
-    def begin_anew(self) -> None:
+    def reset_for_restart(self) -> None:
         """Forget what belonged to the last incarnation only."""
-        self.resumes = None
+        self.resume_from = None
         self._rng = None
         self.children = Children(self, self.children.expected)
 
-    async def bury(self) -> list[ActorFailed]:
+    async def end_incarnation(self) -> list[ActorFailed]:
         """End what belonged to this incarnation, so that the next one finds nothing half done.
 
         Returns what failed as it was ended.
@@ -403,7 +403,7 @@ class Cell:
             self.life.siblings.leave(self)
         if self.recorder is not None:
             self.recorder.ended(reason)
-        self.node.forget_cell(self, reason, self._watchers)
+        self.node.remove_cell(self, reason, self._watchers)
         self.terminated.set_result(reason)
 
 

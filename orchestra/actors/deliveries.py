@@ -2,8 +2,8 @@
 
 from collections import Counter, deque
 
-from orchestra.actors.flows import Flows, others_like
 from orchestra.actors.message import Message
+from orchestra.actors.message_counts import MessageCounts, others_like
 
 FLOWS = 1000
 """Pairs of sender and type that are told apart for one actor."""
@@ -18,7 +18,7 @@ class Deliveries:
     `count`: a message like the one before costs an addition.
     """
 
-    __slots__ = ("_begun", "_flows", "_recent", "count", "kind", "sender")
+    __slots__ = ("_begun", "_counts", "_recent", "count", "kind", "sender")
 
     def __init__(self) -> None:
         self.count = 0
@@ -28,7 +28,7 @@ class Deliveries:
         self.sender = ""
         """Whoever sent it."""
         self._begun = 0
-        self._flows: Flows[tuple[str, type[Message]]] = Flows(FLOWS)
+        self._counts: MessageCounts[tuple[str, type[Message]]] = MessageCounts(FLOWS)
         self._recent: deque[tuple[str, type[Message], int]] = deque(maxlen=STORY)
 
     def turn(self, kind: type[Message], sender: str) -> None:
@@ -37,12 +37,12 @@ class Deliveries:
         self.kind = kind
         self.sender = sender
 
-    def flows(self) -> Counter[tuple[str, type[Message]]]:
+    def message_counts(self) -> Counter[tuple[str, type[Message]]]:
         """Return how many messages came, by sender and type."""
-        flows = self._flows.counted()
+        message_counts = self._counts.counted()
         if self.kind is not None and self.count > self._begun:
-            flows[self.sender, self.kind] += self.count - self._begun
-        return flows
+            message_counts[self.sender, self.kind] += self.count - self._begun
+        return message_counts
 
     def story(self) -> str:
         """Return the last deliveries as text."""
@@ -59,6 +59,6 @@ class Deliveries:
     def _end_run(self) -> None:
         count = self.count - self._begun
         if self.kind is not None and count:
-            self._flows.add((self.sender, self.kind), count, (others_like(self.sender), self.kind))
+            self._counts.add((self.sender, self.kind), count, (others_like(self.sender), self.kind))
             self._recent.append((self.sender, self.kind, count))
         self._begun = self.count

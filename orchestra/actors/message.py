@@ -44,7 +44,7 @@ class Lane(enum.IntEnum):
     """In the order of its sender; waits for room."""
     LATEST = 2
     """Ordered, but an unread older message of the same type and sender gives way to it."""
-    BOUNDED = 3
+    SOLICITED = 3
     """Ordered, and let in although there is no room: for what somebody asked for, who so has bounded how much there is.
     In a circle of actors that tell each other, what comes back has to be such, lest all wait for each other."""
 

@@ -17,7 +17,7 @@ _waiting: ContextVar[tuple[str, ...]] = ContextVar("waiting", default=())
 """The actors that wait for what this task does, outermost first. A task that a handler starts inherits it."""
 
 
-class Requests:
+class PendingReplies:
     """The asks of one actor, in both directions. None outlives the incarnation that answers it, or that asks."""
 
     def __init__(self, cell: "Cell") -> None:

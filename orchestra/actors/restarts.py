@@ -130,7 +130,7 @@ class Life:
             cell.recorder.failed(error, expected=harmless or isinstance(error, Halted))
         if isinstance(error, Halted):
             cell.requests.fail_in_hand(ActorStopped(f"a sibling of {cell.address} failed"))
-            self.late += await cell.bury()
+            self.late += await cell.end_incarnation()
             return await self._starts_with_siblings()
         cell.requests.fail_in_hand(cell.requests.blame(error))
         if harmless:
@@ -138,7 +138,7 @@ class Life:
         said = f"{type(error).__name__}: {error}"
         # For the file alone: people are told below what follows from it, or by whoever is above what that was.
         cell.log.error("actor failed", error=said, story=cell.delivered.story(), exc_info=error, quiet=True)
-        if others := await cell.bury():
+        if others := await cell.end_incarnation():
             error = ExceptionGroup(f"{cell.address} failed, and so did children that it stopped", [error, *others])
         if self._halting is not None:
             cell.log.warning("actor failed and is started again, as its siblings are", error=said)
@@ -189,7 +189,7 @@ class Life:
 
     def _begin(self) -> None:
         self.restarts += 1
-        self._cell.begin_anew()
+        self._cell.reset_for_restart()
 
     def _verdict(self, error: Exception) -> ActorFailed:
         cell = self._cell
@@ -202,6 +202,6 @@ class Life:
         if self.siblings is not None:
             self.siblings.escalate(failed)
         elif cell.parent:
-            cell.node.escalate_far(cell.parent, failed)
+            cell.node.escalate_remote(cell.parent, failed)
         else:
             cell.node.escalate(failed)

@@ -31,7 +31,7 @@ class Children:
         self._parent = parent
         self._strategy = parent.kind.children_strategy
         self._cells: list[Cell] = []
-        self._far: list[str] = []
+        self._remote: list[str] = []
         self._failures: list[float] = []
         self._escalated: list[ActorFailed] = []
         self._round: list[Cell] = []
@@ -41,10 +41,10 @@ class Children:
         """Take note of a new child."""
         self._cells = [*(other for other in self._cells if not other.terminated.done()), cell]
 
-    def add_far(self, address: str) -> None:
+    def add_remote(self, address: str) -> None:
         """Take note of a new child on another node; one that is on this node is a child already."""
         if node_of(address) != self._parent.node.name:
-            self._far.append(address)
+            self._remote.append(address)
             self.expected.discard(address)  # what was said of the end of the last of that name has arrived before this
 
     def is_news(self, address: str) -> bool:
@@ -54,17 +54,17 @@ class Children:
             return False
         return True
 
-    def forget_far(self, address: str) -> None:
+    def forget_remote(self, address: str) -> None:
         """Take note that a child on another node is gone, if it was one."""
-        if address in self._far:
-            self._far.remove(address)
+        if address in self._remote:
+            self._remote.remove(address)
 
     async def stop(self) -> list[ActorFailed]:
         """Stop all, those on other nodes first, then the youngest first; return what failed on the way."""
-        far, self._far = self._far, []
+        far, self._remote = self._remote, []
         self.expected.update(far)
         for address in reversed(far):
-            self._escalated += await self._stop_far(address)
+            self._escalated += await self._stop_remote(address)
         for child in reversed(self._cells):
             if not child.terminated.done():
                 self._escalated += await self._parent.node.stop_cell(child)
@@ -95,8 +95,8 @@ class Children:
     def raise_escalated(self, message: ChildFailedMsg) -> None:
         """Raise what was escalated since the last call, if anything; of a child on another node `message` says it."""
         failed, self._escalated = self._escalated, []
-        if message.address in self._far:
-            self._far.remove(message.address)
+        if message.address in self._remote:
+            self._remote.remove(message.address)
             self.expected.add(message.address)
             failed.append(ActorFailed(message.address, message.reason))
         if len(failed) == 1:
@@ -104,10 +104,10 @@ class Children:
         if failed:
             raise ExceptionGroup(f"children of {self._parent.address} failed", failed)
 
-    def hear_end(self, message: TerminatedMsg) -> None:
+    def on_terminated(self, message: TerminatedMsg) -> None:
         """Take note that an actor that was watched is gone; raise if it was a child, lost with its node."""
-        if message.address in self._far:
-            self._far.remove(message.address)
+        if message.address in self._remote:
+            self._remote.remove(message.address)
             if message.lost:
                 raise ActorFailed(message.address, f"{message.address}, a child, is lost: {message.reason}")
 
@@ -157,7 +157,7 @@ class Children:
         chosen = supervision.restarted_with(self._strategy, there.index(failed), len(there))
         return [there[position] for position in chosen]
 
-    async def _stop_far(self, address: str) -> list[ActorFailed]:
+    async def _stop_remote(self, address: str) -> list[ActorFailed]:
         parent = self._parent
         if parent.node.peers.find(node_of(address)) is None:
             return []  # its node is lost, and it ends by itself

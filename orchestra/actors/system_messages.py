@@ -89,7 +89,7 @@ class StopActorMsg(Request[tuple[str, ...]]):
     address: str
 
 
-class ProbeMsg(Message):
+class DeadlockProbeMsg(Message):
     """Follows asks that wait for each other, from node to node, to find a circle of them."""
 
     lane: ClassVar[Lane] = Lane.SYSTEM
@@ -204,7 +204,7 @@ class NodeStatistics(Message):
 
     node: str
     cells: tuple[CellStatistics, ...]
-    flows: tuple[Flow, ...]
+    message_counts: tuple[Flow, ...]
     dead_letters: int
     peers: tuple[str, ...]
     """The nodes it is connected to."""
@@ -224,7 +224,7 @@ class NodeStatistics(Message):
     """What this node launched; only the root launches."""
 
 
-class WindUpMsg(Request[NodeStatistics]):
+class FinalStatisticsMsg(Request[NodeStatistics]):
     """The run is over: say what was done, and take no alarm at others that stop before you."""
 
     lane: ClassVar[Lane] = Lane.SYSTEM

@@ -11,7 +11,7 @@ from orchestra.runs.experiment import build, load_experiment
 from orchestra.runs.flags import FlagParser, Flags
 from orchestra.runs.processes import SECRET_VARIABLE, Launch
 from orchestra.runs.run_directory import RunDirectory
-from orchestra.runs.runner import recorder_of, run_loop, run_node, seldom_collected
+from orchestra.runs.runner import recorder_of, run_loop, run_node, tuned_gc
 from orchestra.trace.recording.settings import TraceSettings
 
 
@@ -23,7 +23,7 @@ def command(arguments: list[str]) -> int:
         parser.add_argument(option, required=True)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--run-directory", type=Path, required=True)
-    parser.add_argument("--resumes", type=Path)
+    parser.add_argument("--resume-from", type=Path)
     TraceSettings.add_to(parser)
     end = arguments.index("--") if "--" in arguments else len(arguments)
     options = parser.parse_strictly(arguments[:end])
@@ -43,11 +43,11 @@ def command(arguments: list[str]) -> int:
         secret=secret,
         seed=options.seed,
         run_directory=run.path,
-        recorder=recorder_of(options.node, topology, run, launch, inline=False),
-        resumes=options.resumes,
+        recorder=recorder_of(options.node, topology, run, launch, deterministic=False),
+        resume_from=options.resume_from,
     )
     try:
-        with failures_in_one_line(f"node {options.node}", run.logs / f"{options.node}.jsonl"), seldom_collected():
+        with failures_in_one_line(f"node {options.node}", run.logs / f"{options.node}.jsonl"), tuned_gc():
             reason = run_loop(run_node(topology, node, options.join))
             log.get().info("node ends", reason=reason)
             return 0

@@ -11,7 +11,7 @@ from rich.text import Text
 from orchestra.cli.endings import FAILED, looking_into
 from orchestra.errors import UsageError
 from orchestra.monitoring import view
-from orchestra.monitoring.observer import Guest, Look, joined
+from orchestra.monitoring.observer import ClusterStatus, Observer, joined
 from orchestra.runs import join_file
 from orchestra.runs.flags import FlagParser
 from orchestra.runs.run_directory import RunDirectory
@@ -77,7 +77,7 @@ def which_run(given: Path | None, runs_dir: Path) -> RunDirectory:
     return RunDirectory.newest(runs_dir) if given is None else RunDirectory.open(given)
 
 
-def entrance_of(run: RunDirectory) -> join_file.Door:
+def entrance_of(run: RunDirectory) -> join_file.JoinInfo:
     """Return the door of a run that goes on.
 
     Over TLS this process shows the certificate of the run itself, which belongs to the same owner, unless the
@@ -92,12 +92,12 @@ def entrance_of(run: RunDirectory) -> join_file.Door:
     return entrance
 
 
-async def _two_looks(entrance: join_file.Door, seconds: float) -> list[view.NodeRow]:
+async def _two_looks(entrance: join_file.JoinInfo, seconds: float) -> list[view.NodeRow]:
     async with joined(entrance) as guest:
         before = await guest.look()
         await asyncio.wait({guest.left}, timeout=seconds)
         return view.rows(before, await _last_look(guest, before))
 
 
-async def _last_look(guest: Guest, before: Look) -> Look:
+async def _last_look(guest: Observer, before: ClusterStatus) -> ClusterStatus:
     return before if guest.left.done() else await guest.look()

@@ -18,11 +18,11 @@ from orchestra.runs.flags import FlagParser, Flags
 from orchestra.runs.processes import Launch
 from orchestra.runs.run_directory import RunDirectory
 from orchestra.runs.runner import (
-    Outcome,
+    RunResult,
     run_in_one_process,
     run_in_processes,
     run_loop,
-    seldom_collected,
+    tuned_gc,
 )
 from orchestra.trace.recording.settings import TraceSettings
 from orchestra.wire.arena import CAPACITY, MIB_VARIABLE, MOST_MIB, capacity_wanted
@@ -131,16 +131,16 @@ def command(arguments: list[str]) -> int:
     topology.prepare()
     clock = RealClock()
     if earlier is None:
-        run, resumes = RunDirectory.create(options.runs_dir, topology.name, seed, clock=clock), None
+        run, resume_from = RunDirectory.create(options.runs_dir, topology.name, seed, clock=clock), None
     else:
-        run, resumes = earlier.run, earlier.run.newest_state().absolute()
+        run, resume_from = earlier.run, earlier.run.newest_state().absolute()
     run.write_config(experiment=path, flags=values, seed=seed, argv=["orchestra", "run", *arguments], clock=clock)
     log_file = run.logs / f"{topology.root.name}.jsonl"
     log.configure(run.logs, node=topology.root.name, level=options.log_level)
     try:
-        with failures_in_one_line("the run", log_file), seldom_collected():
+        with failures_in_one_line("the run", log_file), tuned_gc():
             given = flags.to_argv(values)
-            launch = Launch(path.absolute(), given, seed, run.path.absolute(), options.log_level, trace, resumes)
+            launch = Launch(path.absolute(), given, seed, run.path.absolute(), options.log_level, trace, resume_from)
             if in_one_process:
                 outcome = run_loop(run_in_one_process(topology, run, launch))
             else:
@@ -208,7 +208,7 @@ class _Earlier:
             raise UsageError(f"{str(path)!r}: its config.json lacks {error}") from error
 
 
-def _exit_code(outcome: Outcome, log_file: Path) -> int:
+def _exit_code(outcome: RunResult, log_file: Path) -> int:
     if outcome.completed:
         return 0
     if outcome.reason == "aborted":

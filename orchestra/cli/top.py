@@ -17,7 +17,7 @@ from orchestra.cli.endings import FAILED, looking_into
 from orchestra.cli.ps import add_run, entrance_of, which_run
 from orchestra.errors import UsageError
 from orchestra.monitoring import view
-from orchestra.monitoring.observer import Look, joined
+from orchestra.monitoring.observer import ClusterStatus, joined
 from orchestra.monitoring.view import Order
 from orchestra.runs import join_file
 from orchestra.runs.flags import FlagParser
@@ -62,9 +62,9 @@ class _Screen:
         self._console = Console(highlight=False)
         self._quit = asyncio.Event()
 
-    async def watch(self, entrance: join_file.Door, seconds: float) -> str:
+    async def watch(self, entrance: join_file.JoinInfo, seconds: float) -> str:
         """Show the run until it is over or `q` is pressed; return what to say then."""
-        before: Look | None = None
+        before: ClusterStatus | None = None
         async with joined(entrance) as guest:
             quit_pressed = asyncio.create_task(self._quit.wait())
             ends: set[asyncio.Future[Any]] = {quit_pressed, guest.left}

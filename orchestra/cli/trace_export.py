@@ -56,7 +56,7 @@ def diff(arguments: list[str]) -> int:
         action="append",
         default=[],
         metavar="PATTERN",
-        help="leave aside a field, as TrainedMsg.seconds or seconds, or all messages of a type, as ProgressMsg; "
+        help="leave aside a field, as TrainResultMsg.seconds or seconds, or all messages of a type, as ProgressMsg; "
         "may be given several times",
     )
     parser.add_argument("--all", action="store_true", help="show where each actor parts, not only the first")

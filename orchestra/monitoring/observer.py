@@ -11,14 +11,14 @@ from orchestra.actors.envelope import GUEST
 from orchestra.actors.system_messages import SYSTEM, NodeStatistics, StatisticsMsg
 from orchestra.errors import OrchestraError, Unreachable
 from orchestra.nodes.node import Node
-from orchestra.runs.join_file import Door
+from orchestra.runs.join_file import JoinInfo
 
 ANSWER_S = 2.0
 """A node that does not answer within this is shown as one that does not."""
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ClusterStatus:
     """What the nodes of a run said of themselves, or why one did not, at about one moment. The root comes first."""
 
     nodes: dict[str, NodeStatistics | str]
@@ -29,7 +29,7 @@ class Look:
         return {name: node for name, node in self.nodes.items() if isinstance(node, NodeStatistics)}
 
 
-class Guest:
+class Observer:
     """A node that is no part of the run it has joined."""
 
     def __init__(self, node: Node, answer_s: float = ANSWER_S) -> None:
@@ -41,14 +41,14 @@ class Guest:
         """Done, with the reason, once the run is over."""
         return self._node.stop_requested
 
-    async def look(self) -> Look:
+    async def look(self) -> ClusterStatus:
         """Ask every node how it is doing."""
         root = await self._ask(self._node.root)
         if isinstance(root, str):
-            return Look({self._node.root: root})
+            return ClusterStatus({self._node.root: root})
         others = list(dict.fromkeys([*(process.node for process in root.processes), *root.peers]))
         answers = await asyncio.gather(*map(self._ask, others))
-        return Look({self._node.root: root, **dict(zip(others, answers, strict=True))})
+        return ClusterStatus({self._node.root: root, **dict(zip(others, answers, strict=True))})
 
     async def _ask(self, name: str) -> NodeStatistics | str:
         try:
@@ -62,7 +62,7 @@ class Guest:
 
 
 @asynccontextmanager
-async def joined(door: Door, *, answer_s: float = ANSWER_S) -> AsyncIterator[Guest]:
+async def joined(door: JoinInfo, *, answer_s: float = ANSWER_S) -> AsyncIterator[Observer]:
     """Be a guest of a run while the block runs, under a name that no other guest has.
 
     Raises:
@@ -79,4 +79,4 @@ async def joined(door: Door, *, answer_s: float = ANSWER_S) -> AsyncIterator[Gue
                 f"its process does not answer within {2 * answer_s:g} s; `kill -USR1 {door.pid}` makes it write into "
                 "its log what it is doing"
             ) from None
-        yield Guest(node, answer_s)
+        yield Observer(node, answer_s)

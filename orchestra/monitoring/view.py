@@ -12,7 +12,7 @@ from orchestra.actors.system_messages import (
     NodeStatistics,
     ProcessStatistics,
 )
-from orchestra.monitoring.observer import Look
+from orchestra.monitoring.observer import ClusterStatus
 
 Order = Literal["tree", "depth", "busy", "rate"]
 
@@ -69,7 +69,7 @@ class NodeRow:
     links: tuple[LinkRow, ...]
 
 
-def rows(before: Look | None, after: Look) -> list[NodeRow]:
+def rows(before: ClusterStatus | None, after: ClusterStatus) -> list[NodeRow]:
     """Put two looks at a run together, or what one alone tells."""
     answered = after.answered
     earlier = {} if before is None else before.answered
@@ -134,7 +134,11 @@ def as_json(run: str, shown: list[NodeRow]) -> dict[str, Any]:
                 "reason": node.silent or None,
                 "process": None if node.process is None else node.process.model_dump(),
                 "cpu_share": node.cpu,
-                **({} if node.now is None else node.now.model_dump(exclude={"node", "cells", "flows", "processes"})),
+                **(
+                    {}
+                    if node.now is None
+                    else node.now.model_dump(exclude={"node", "cells", "message_counts", "processes"})
+                ),
                 "actors": [
                     {**row.now.model_dump(), "messages_per_s": row.per_s, "busy_share": row.busy} for row in node.actors
                 ],

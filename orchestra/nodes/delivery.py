@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from orchestra.nodes.node import Node
 
 
-class Arrivals:
+class RemoteDelivery:
     """What links call with what they received. Nothing is delivered before `begin`.
 
     Args:
@@ -44,12 +44,12 @@ class Arrivals:
         kind = type(message)  # and not `isinstance`, which pydantic makes slow
         if kind is TerminatedMsg:
             assert isinstance(message, TerminatedMsg)
-            self._node.peers.watches.told_terminated(envelope.recipient, message.address)
+            self._node.peers.watches.mark_notified(envelope.recipient, message.address)
         cell = self._cells.get(envelope.recipient)
         if cell is None:
             reason = f"there is no actor at {envelope.recipient}"
             if isinstance(message, WatchMsg):
-                self._node.tell_terminated(message.watcher.address, envelope.recipient, reason)
+                self._node.notify_terminated(message.watcher.address, envelope.recipient, reason)
             else:
                 self._undelivered(envelope, Unreachable(reason), reason)
         elif kind not in cell.contract.understands:
@@ -60,7 +60,7 @@ class Arrivals:
         else:
             try:
                 if kind is TerminatedMsg:
-                    cell.hear_end(envelope)
+                    cell.on_terminated(envelope)
                 else:
                     cell.mailbox.put_nowait(envelope)
             except Unreachable as error:

@@ -15,11 +15,11 @@ import psutil
 
 from orchestra import log
 from orchestra.actors.actor import Actor, actor_class
-from orchestra.actors.asks import Asks
+from orchestra.actors.asks import PendingAsks
 from orchestra.actors.cell import Cell
 from orchestra.actors.envelope import Envelope, check_name, is_guest, node_of
-from orchestra.actors.flows import OTHERS, Flows, others_like
 from orchestra.actors.message import Message
+from orchestra.actors.message_counts import OTHERS, MessageCounts, others_like
 from orchestra.actors.offload import in_thread
 from orchestra.actors.ref import Ref
 from orchestra.actors.restarts import STOPPED
@@ -39,10 +39,10 @@ from orchestra.clock import Clock, RealClock
 from orchestra.errors import ActorFailed, Unreachable, UsageError
 from orchestra.nodes import spawning
 from orchestra.nodes.dead_letters import DeadLetters
-from orchestra.nodes.delivery import Arrivals
+from orchestra.nodes.delivery import RemoteDelivery
 from orchestra.nodes.directory import Directory
 from orchestra.nodes.node_actors import DirectoryActor, SystemActor
-from orchestra.nodes.outside import Outside
+from orchestra.nodes.outside import NodeSender
 from orchestra.nodes.peers import DIRECTORY, Peers
 from orchestra.trace.recording.recorder import Recorder
 from orchestra.wire import arena
@@ -53,7 +53,7 @@ P = ParamSpec("P")
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
 
-PAST_FLOWS = 10_000
+PAST_COUNTS = 10_000
 """Flows to actors that are gone that a node tells apart."""
 
 
@@ -90,9 +90,9 @@ class Node:
         secret: bytes | None = None,
         seed: int = 0,
         run_directory: Path | None = None,
-        resumes: Path | None = None,
+        resume_from: Path | None = None,
         clock: Clock | None = None,
-        inline: bool = False,
+        deterministic: bool = False,
         limits: Limits | None = None,
         entropy: Callable[[int], bytes] = os.urandom,
         executor: Executor | None = None,
@@ -107,7 +107,7 @@ class Node:
         self.secret = secret if secret is not None else entropy(32)
         self.seed = seed
         self.run_directory = run_directory
-        self.resumes = resumes
+        self.resume_from = resume_from
         self.clock: Clock = clock or RealClock()
         self.limits = limits or Limits()
         self.shared_memory = arena.capacity_wanted() if shared_memory is None else arena.checked(shared_memory)
@@ -122,20 +122,20 @@ class Node:
         self.stop_requested: asyncio.Future[str]
         """Done, with the reason, once somebody asked this node to stop or its root was lost."""
         self.log = log.get(actor=f"{name}/{SYSTEM}")
-        self.inline = inline
-        self.asks = Asks(self)
+        self.deterministic = deterministic
+        self.asks = PendingAsks(self)
         self.cells: dict[str, Cell] = {}
         """The actors that run here, by address."""
-        self.arrivals = Arrivals(self)
+        self.arrivals = RemoteDelivery(self)
         self.peers = Peers(self, listen, join)
-        self._ways = self.peers.ways
-        self._errands: set[asyncio.Task[None]] = set()
+        self._routes = self.peers.routes
+        self._background_tasks: set[asyncio.Task[None]] = set()
         self._body: asyncio.Task[Any] | None = None
         self._failures: list[Exception] = []
         self._executor = executor
         self._dead_letters = DeadLetters()
-        self._past_flows: Flows[tuple[str, str, str]] = Flows(PAST_FLOWS)
-        self._outside = Outside(self)
+        self._past_message_counts: MessageCounts[tuple[str, str, str]] = MessageCounts(PAST_COUNTS)
+        self._outside = NodeSender(self)
 
     # Its life
 
@@ -185,10 +185,10 @@ class Node:
         self.stopping = True
         for cell in reversed(list(self.cells.values())):
             self._failures += await self.stop_cell(cell)
-        errands = list(self._errands)
-        for task in errands:
+        background_tasks = list(self._background_tasks)
+        for task in background_tasks:
             task.cancel()
-        await asyncio.gather(*errands, return_exceptions=True)
+        await asyncio.gather(*background_tasks, return_exceptions=True)
         self.asks.close()
         await self.peers.close()
         if self._executor is not None:
@@ -213,7 +213,7 @@ class Node:
         if self._body is not None and len(self._failures) == 1:
             self._body.cancel()
 
-    def escalate_far(self, parent: str, failed: ActorFailed) -> None:
+    def escalate_remote(self, parent: str, failed: ActorFailed) -> None:
         """Fail an actor of another node with its child `failed`; without a connection the child ends all the same."""
         link = self.peers.find(node_of(parent))
         if link is not None:
@@ -235,7 +235,7 @@ class Node:
         self,
         name: str,
         kind: type[Actor[Any]],
-        recipe: Callable[[], Actor[Any]],
+        factory: Callable[[], Actor[Any]],
         siblings: Children | None = None,
         parent: str = "",
     ) -> Cell:
@@ -247,7 +247,7 @@ class Node:
         address = f"{self.name}/{check_name(name, 'an actor')}"
         if address in self.cells:
             raise UsageError(f"there is an actor at {address} already")
-        cell = self.cells[address] = Cell(self, address, kind, recipe, siblings, parent)
+        cell = self.cells[address] = Cell(self, address, kind, factory, siblings, parent)
         cell.start()
         return cell
 
@@ -264,8 +264,8 @@ class Node:
     def spawn_for(self, message: SpawnMsg) -> SpawnedMsg:
         """Start an actor that another node asks for, as a child of `message.parent`."""
         try:
-            recipe = spawning.recipe_of(message)
-            cell = self.start_cell(message.name, actor_class(recipe.func), recipe, parent=message.parent)
+            factory = spawning.factory_of(message)
+            cell = self.start_cell(message.name, actor_class(factory.func), factory, parent=message.parent)
         except UsageError as error:
             return SpawnedMsg(refusal=str(error))
         if cell.recorder is not None:
@@ -289,23 +289,23 @@ class Node:
             raise Unreachable(f"there is no actor at {address}; the actors of {self.name} are {known}")
         return cell
 
-    def forget_cell(self, cell: Cell, reason: str, watchers: set[str]) -> None:
+    def remove_cell(self, cell: Cell, reason: str, watchers: set[str]) -> None:
         """Take note that `cell` is gone."""
         self.cells.pop(cell.address, None)
-        for (sender, kind), count in cell.delivered.flows().items():
+        for (sender, kind), count in cell.delivered.message_counts().items():
             others = (others_like(sender), kind.__name__, OTHERS)
-            self._past_flows.add((sender, kind.__name__, cell.address), count, others)
+            self._past_message_counts.add((sender, kind.__name__, cell.address), count, others)
         for watcher in sorted(watchers):
-            self.tell_terminated(watcher, cell.address, reason)
+            self.notify_terminated(watcher, cell.address, reason)
 
     @property
     def idle(self) -> bool:
         """Whether all its actors wait for messages, there is none, and nothing is on its way out."""
-        return not self._errands and all(cell.idle for cell in self.cells.values())
+        return not self._background_tasks and all(cell.idle for cell in self.cells.values())
 
     async def offload(self, cell: Cell, function: Callable[..., T], *args: Any) -> T:
         """Run `function` in one of this node's threads for `cell`; inline if the node is to be reproducible."""
-        if self.inline:
+        if self.deterministic:
             result = function(*args)
             await asyncio.sleep(0)  # as with a thread, the others get their turn meanwhile
             return result
@@ -315,15 +315,15 @@ class Node:
 
     def statistics(self) -> NodeStatistics:
         """Return how this node is doing."""
-        flows = self._past_flows.counted()
+        message_counts = self._past_message_counts.counted()
         for cell in self.cells.values():
-            for (sender, kind), count in cell.delivered.flows().items():
-                flows[sender, kind.__name__, cell.address] += count
-        told = ((*flow, count) for flow, count in sorted(flows.items()) if not is_guest(flow[0]))
+            for (sender, kind), count in cell.delivered.message_counts().items():
+                message_counts[sender, kind.__name__, cell.address] += count
+        told = ((*flow, count) for flow, count in sorted(message_counts.items()) if not is_guest(flow[0]))
         return NodeStatistics(
             node=self.name,
             cells=tuple(cell.statistics() for cell in self.cells.values()),
-            flows=tuple(Flow(sender=s, type=t, recipient=r, count=n) for s, t, r, n in told),
+            message_counts=tuple(Flow(sender=s, type=t, recipient=r, count=n) for s, t, r, n in told),
             dead_letters=self._dead_letters.total,
             peers=self.peers.names,
             links=self.peers.statistics(),
@@ -341,16 +341,16 @@ class Node:
     def post(self, sender: str, recipient: str, message: Message) -> Awaitable[None] | None:
         """Deliver `message` here or to another node; return what to await if there is no room yet."""
         cell = self.cells.get(recipient)
-        return self.post_far(sender, recipient, message) if cell is None else cell.accept(sender, message)
+        return self.post_remote(sender, recipient, message) if cell is None else cell.accept(sender, message)
 
-    def post_far(
+    def post_remote(
         self, sender: str, recipient: str, message: Message, number: int = 0, clock: int = 0
     ) -> Awaitable[None] | None:
         """Send `message` to another node; return what to await if there is no room yet.
 
         `number` and `clock` are a recorded sender's count of what it sent, and its Lamport clock.
         """
-        way = self._ways.get(recipient) or self.peers.way_to(recipient, self.peer_of(recipient))
+        way = self._routes.get(recipient) or self.peers.route_to(recipient, self.peer_of(recipient))
         if way is not None:
             return way.post(sender, recipient, message, 0, (), number, clock)
         return self.peers.post(sender, recipient, message, number, clock)
@@ -376,7 +376,7 @@ class Node:
         if node_of(target) == self.name:
             cell = self.cells.get(target)
             if cell is None:
-                self.tell_terminated(watcher, target, "it had stopped before")
+                self.notify_terminated(watcher, target, "it had stopped before")
             else:
                 cell.mailbox.put_nowait(Envelope(target, watcher, WatchMsg(watcher=Ref(watcher))))
             return
@@ -404,12 +404,12 @@ class Node:
         if self.recorder is not None:
             self.recorder.witness(clock)
 
-    def tell_terminated(self, watcher: str, address: str, reason: str, *, lost: bool = False) -> None:
+    def notify_terminated(self, watcher: str, address: str, reason: str, *, lost: bool = False) -> None:
         """Tell `watcher`, wherever it is, that the actor at `address` is gone; `lost` with its node."""
         message = TerminatedMsg(address=address, reason=reason, graceful=reason == STOPPED, lost=lost)
         cell = self.cells.get(watcher)
         if cell is not None:
-            cell.hear_end(Envelope(watcher, address, message))
+            cell.on_terminated(Envelope(watcher, address, message))
         elif node_of(watcher) != self.name and (link := self.peers.find(node_of(watcher))) is not None:
             link.outbound.post(address, watcher, message)
 
@@ -433,11 +433,11 @@ class Node:
 
     def _send_on_errand(self, work: Any) -> None:
         task: asyncio.Task[None] = self.loop.create_task(work)
-        self._errands.add(task)
+        self._background_tasks.add(task)
         task.add_done_callback(self._task_done)
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
-        self._errands.discard(task)
+        self._background_tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self.escalate(error if isinstance(error, Exception) else RuntimeError(repr(error)))
 

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 from orchestra.actors.actor import Actor, on
 from orchestra.actors.cell import Cell
 from orchestra.actors.system_messages import (
+    DeadlockProbeMsg,
+    FinalStatisticsMsg,
     LookupMsg,
     NodeStatistics,
-    ProbeMsg,
     SpawnedMsg,
     SpawnMsg,
     StatisticsMsg,
     StopActorMsg,
     StopNodeMsg,
-    WindUpMsg,
 )
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class DirectoryActor(Actor[LookupMsg]):
         return self._node.directory.lookup(msg.node)
 
 
-class SystemActor(Actor[StatisticsMsg | WindUpMsg | StopNodeMsg | SpawnMsg | StopActorMsg | ProbeMsg]):
+class SystemActor(Actor[StatisticsMsg | FinalStatisticsMsg | StopNodeMsg | SpawnMsg | StopActorMsg | DeadlockProbeMsg]):
     """Speaks for the node itself: how it is doing, that it shall stop, what it shall start for others."""
 
     def __init__(self, node: "Node") -> None:
@@ -42,8 +42,8 @@ class SystemActor(Actor[StatisticsMsg | WindUpMsg | StopNodeMsg | SpawnMsg | Sto
     def statistics(self, msg: StatisticsMsg) -> NodeStatistics:
         return self._node.statistics()
 
-    @on(WindUpMsg)
-    def wind_up(self, msg: WindUpMsg) -> NodeStatistics:
+    @on(FinalStatisticsMsg)
+    def wind_up(self, msg: FinalStatisticsMsg) -> NodeStatistics:
         self._node.stopping = True
         return self._node.statistics()
 
@@ -59,8 +59,8 @@ class SystemActor(Actor[StatisticsMsg | WindUpMsg | StopNodeMsg | SpawnMsg | Sto
     async def _stop(self, cell: Cell) -> tuple[str, ...]:
         return tuple(map(str, await self._node.stop_cell(cell)))
 
-    @on(ProbeMsg)
-    def follow(self, msg: ProbeMsg) -> None:
+    @on(DeadlockProbeMsg)
+    def follow(self, msg: DeadlockProbeMsg) -> None:
         self._node.asks.follow(msg)
 
     @on(StopNodeMsg)

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from orchestra.nodes.node import Node
 
 
-class Outside:
+class NodeSender:
     """Speaks for the code around a node: what is told from here has no actor as its sender."""
 
     def __init__(self, node: "Node") -> None:

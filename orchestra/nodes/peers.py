@@ -74,7 +74,7 @@ class Peers:
         self._join = join
         self._links: dict[str, Link] = {}
         """The link by which each peer is sent to."""
-        self.ways: dict[str, Outbound] = {}
+        self.routes: dict[str, Outbound] = {}
         """By what the actors of other nodes are told something, by their addresses, as far as it was looked up."""
         self._sessions: dict[bytes, Link] = {}
         """The same links, by the names of their sessions."""
@@ -119,7 +119,7 @@ class Peers:
             self.listening = self._listener.address
         if self._join is not None:
             self.root = (await self._connect(self._join)).peer
-        if (self._join is not None or self._listen is not None) and not self._node.inline:
+        if (self._join is not None or self._listen is not None) and not self._node.deterministic:
             self._heart = self._node.loop.create_task(self._beat(), name=f"{self._node.name}: heartbeat")
 
     async def close(self) -> None:
@@ -149,14 +149,14 @@ class Peers:
         """Return the link to `peer`, if there is one."""
         return self._links.get(peer)
 
-    def way_to(self, recipient: str, peer: str) -> Outbound | None:
-        """Return by what an actor of `peer` is told something, if there is a link; and remember it in `ways`."""
+    def route_to(self, recipient: str, peer: str) -> Outbound | None:
+        """Return by what an actor of `peer` is told something, if there is a link; and remember it in `routes`."""
         link = self._links.get(peer)
         if link is None:
             return None
-        if len(self.ways) >= WAYS:
-            self.ways.clear()
-        self.ways[recipient] = link.outbound
+        if len(self.routes) >= WAYS:
+            self.routes.clear()
+        self.routes[recipient] = link.outbound
         return link.outbound
 
     def is_asked(self, peer: str, correlation: int) -> bool:
@@ -195,7 +195,7 @@ class Peers:
         elif older is not None:
             older.end(Unreachable(f"{link.peer} began anew"))  # it has given up the session that there was
         self._links[link.peer] = link
-        self.ways.clear()
+        self.routes.clear()
         if self._join is None and link.peer_listening:
             self._node.directory.register(link.peer, link.peer_listening)
         self._node.log.info("connected", peer=link.peer)
@@ -241,7 +241,7 @@ class Peers:
         if self._links.get(link.peer) is not link:
             return
         del self._links[link.peer]
-        self.ways.clear()
+        self.routes.clear()
         reason = f"node {link.peer} is gone: {error or 'closed by this side'}"
         if not node.stopping:
             expected = link.said_goodbye or error is None or is_guest(link.peer)

@@ -34,7 +34,7 @@ class Parent(Protocol):
     def address(self) -> str: ...
     async def ask(self, recipient: str, request: Request[Any]) -> Any: ...
     def watch(self, ref: Ref[Any]) -> None: ...
-    def spawn_child(self, name: str, kind: type[Actor[Any]], recipe: Callable[[], Actor[Any]]) -> Ref[Any]: ...
+    def spawn_child(self, name: str, kind: type[Actor[Any]], factory: Callable[[], Actor[Any]]) -> Ref[Any]: ...
 
 
 async def spawn(
@@ -98,7 +98,7 @@ def request(
     return SpawnMsg(name=name, kind=class_name(kind), parent=parent, args=list(args), kwargs=dict(kwargs))
 
 
-def recipe_of(message: SpawnMsg) -> partial[Actor[Any]]:
+def factory_of(message: SpawnMsg) -> partial[Actor[Any]]:
     """Return what makes the actor that `message` asks for.
 
     Raises:

@@ -36,15 +36,15 @@ class Watches:
             link.outbound.post(watcher, target, WatchMsg(watcher=Ref(watcher)))
             self._watched.setdefault(peer, set()).add((watcher, target))
         except OrchestraError as error:
-            self._node.tell_terminated(watcher, target, str(error))
+            self._node.notify_terminated(watcher, target, str(error))
         finally:
             self._about_to_watch.discard((watcher, target))
 
-    def told_terminated(self, watcher: str, target: str) -> None:
+    def mark_notified(self, watcher: str, target: str) -> None:
         """Take note that `watcher` has heard that `target` terminated: it is not told again."""
         self._watched.get(node_of(target), set()).discard((watcher, target))
 
     def peer_lost(self, peer: str, reason: str) -> None:
         """Tell all who watch an actor of a node that is gone."""
         for watcher, target in sorted(self._watched.pop(peer, set())):
-            self._node.tell_terminated(watcher, target, reason, lost=True)
+            self._node.notify_terminated(watcher, target, reason, lost=True)

@@ -43,7 +43,7 @@ async def reborn(stage: Stage, rebuilt: Rebuilt, snapshot: Snapshot, state: dict
     """Return the actor as it was when its state was kept: constructed, not started, and restored."""
     token = making.set(stage)
     try:
-        made = rebuilt.recipe()
+        made = rebuilt.factory()
     finally:
         making.reset(token)
     stage.rng.bit_generator.state = json.loads(snapshot.random)

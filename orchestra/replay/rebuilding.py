@@ -18,7 +18,7 @@ from orchestra.actors.message import REGISTRY, Message
 from orchestra.actors.system_messages import SpawnMsg
 from orchestra.errors import CannotReplay, ExperimentChanged, UsageError, ValuesMissing
 from orchestra.nodes import spawning
-from orchestra.replay.stage import Recipe
+from orchestra.replay.stage import Factory
 from orchestra.runs.experiment import build, load_experiment
 from orchestra.runs.flags import Flags
 from orchestra.runs.topology import Topology
@@ -33,7 +33,7 @@ class Rebuilt:
     """An actor to be, as it was."""
 
     kind: type[Actor[Any]]
-    recipe: Recipe
+    factory: Factory
     notes: tuple[str, ...]
     """What is not as it was, and may be why a replay differs."""
 
@@ -49,7 +49,7 @@ class Sources:
     experiment: Path | None = None
     """The experiment's file, if it is not where it was."""
     allow_changes: bool = False
-    recipe: Recipe | None = None
+    factory: Factory | None = None
     """Makes the actor, where the trace cannot say how."""
     kind: type[Actor[Any]] | None = None
     """Its class, if that is known."""
@@ -61,7 +61,7 @@ class Sources:
     """A class to take the place of the actor's own."""
 
 
-def rebuilt(life: Life, sources: Sources, recipe_of_child: Callable[[Life], Recipe]) -> Rebuilt:
+def rebuilt(life: Life, sources: Sources, recipe_of_child: Callable[[Life], Factory]) -> Rebuilt:
     """Return how the actor of `life` is made, with what `sources` wants changed.
 
     Args:
@@ -76,22 +76,22 @@ def rebuilt(life: Life, sources: Sources, recipe_of_child: Callable[[Life], Reci
     found = _as_it_was(life, sources, recipe_of_child)
     if not sources.arguments and sources.edited is None:
         return found
-    recipe = found.recipe if isinstance(found.recipe, partial) else partial(found.recipe)
-    if recipe.func is not found.kind:
+    factory = found.factory if isinstance(found.factory, partial) else partial(found.factory)
+    if factory.func is not found.kind:
         raise CannotReplay(
-            f"{life.birth.actor} is made by {recipe.func!r}, of which nothing can be changed from outside"
+            f"{life.birth.actor} is made by {factory.func!r}, of which nothing can be changed from outside"
         )
     kind: Any = sources.edited or found.kind
-    made: Recipe = partial(kind, *recipe.args, **{**recipe.keywords, **(sources.arguments or {})})
-    return replace(found, kind=kind, recipe=made)
+    made: Factory = partial(kind, *factory.args, **{**factory.keywords, **(sources.arguments or {})})
+    return replace(found, kind=kind, factory=made)
 
 
-def _as_it_was(life: Life, sources: Sources, recipe_of_child: Callable[[Life], Recipe]) -> Rebuilt:
+def _as_it_was(life: Life, sources: Sources, recipe_of_child: Callable[[Life], Factory]) -> Rebuilt:
     """Return how the actor of `life` was made."""
     birth = life.birth
-    if sources.recipe is not None:
+    if sources.factory is not None:
         kind = sources.kind or actor_class_named(birth.kind, life.header, sources)
-        return _noted(life, kind, sources.recipe)
+        return _noted(life, kind, sources.factory)
     if birth.origin == "planned":
         return _planned(life, sources)
     kind = actor_class_named(birth.kind, life.header, sources)
@@ -115,7 +115,7 @@ def _as_it_was(life: Life, sources: Sources, recipe_of_child: Callable[[Life], R
     return _noted(life, kind, kind)
 
 
-def _from_afar(birth: Birth) -> Recipe:
+def _from_afar(birth: Birth) -> Factory:
     """Return what makes an actor that another node asked for, from what that gave it."""
     request = SpawnMsg(
         name=birth.actor.partition("/")[2],
@@ -125,7 +125,7 @@ def _from_afar(birth: Birth) -> Recipe:
         kwargs=dict(birth.kwargs or {}),
     )
     try:
-        return spawning.recipe_of(request)
+        return spawning.factory_of(request)
     except UsageError as error:
         raise CannotReplay(f"{birth.actor} cannot be made again: {error}") from error
 
@@ -249,7 +249,7 @@ def _planned(life: Life, sources: Sources) -> Rebuilt:
     kind = f"{actor.kind.__module__}:{actor.kind.__qualname__}"
     if kind.partition(":")[2] != birth.kind.partition(":")[2]:
         raise ExperimentChanged(f"{birth.actor} was a {birth.kind}, and is planned as a {kind} now")
-    return _noted(life, actor.kind, actor.recipe)
+    return _noted(life, actor.kind, actor.factory)
 
 
 def _file_of(header: Header, sources: Sources) -> Path:
@@ -267,7 +267,7 @@ def _file_of(header: Header, sources: Sources) -> Path:
     return file
 
 
-def _noted(life: Life, kind: type[Actor[Any]], recipe: Recipe) -> Rebuilt:
+def _noted(life: Life, kind: type[Actor[Any]], factory: Factory) -> Rebuilt:
     notes = []
     recorded = life.birth.source
     if recorded and source_hash(kind) != recorded:
@@ -276,7 +276,7 @@ def _noted(life: Life, kind: type[Actor[Any]], recipe: Recipe) -> Rebuilt:
         now = _version(name)
         if then and now and then != now:
             notes.append(f"{name} was {then} then, and is {now} now")
-    return Rebuilt(kind, recipe, tuple(notes))
+    return Rebuilt(kind, factory, tuple(notes))
 
 
 def _version(name: str) -> str | None:

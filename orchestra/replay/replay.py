@@ -30,7 +30,7 @@ from orchestra.replay.finding import address_of
 from orchestra.replay.handling import handle
 from orchestra.replay.performance import Performance
 from orchestra.replay.rebuilding import Rebuilt, Sources, flags_of, message_of, rebuilt
-from orchestra.replay.stage import Recipe, Stage
+from orchestra.replay.stage import Factory, Stage
 from orchestra.trace.format.records import (
     Activation,
     Delivery,
@@ -53,7 +53,7 @@ class Options(TypedDict, total=False):
     generation: int | None
     experiment: Path | None
     allow_changes: bool
-    recipe: Recipe | None
+    factory: Factory | None
     tolerance: float
     strict: bool
 
@@ -100,7 +100,7 @@ class Replay(Generic[A]):
         generation: int | None = None,
         experiment: Path | None = None,
         allow_changes: bool = False,
-        recipe: Recipe | None = None,
+        factory: Factory | None = None,
         tolerance: float = 0.0,
         strict: bool = True,
     ) -> None:
@@ -108,7 +108,7 @@ class Replay(Generic[A]):
         """The trace it comes from."""
         self.tolerance = tolerance
         self.strict = strict
-        self.sources = Sources(experiment, allow_changes, recipe, actor if isinstance(actor, type) else None)
+        self.sources = Sources(experiment, allow_changes, factory, actor if isinstance(actor, type) else None)
         self.divergence: Divergence | None = None
         """What was not as recorded, if anything was."""
         self._scratch: Path | None = None
@@ -200,7 +200,7 @@ class Replay(Generic[A]):
 
     def flags(self) -> list[str]:
         """Return the names of the experiment's flags, where the actor comes from one."""
-        if self.life.birth.origin != "planned" or self.sources.recipe is not None:
+        if self.life.birth.origin != "planned" or self.sources.factory is not None:
             return []
         return flags_of(self.life.header, self.sources)
 
@@ -320,9 +320,9 @@ class Replay(Generic[A]):
         recorded = life.header.run_directory
         if recorded and self._scratch is None:
             self._scratch = scratch_for(Path(recorded))
-        resumes = Path(life.header.resumes)
-        if life.header.resumes and not resumes.exists():
-            raise CannotReplay(f"{self.address} went on from {str(resumes)!r}, which is not there any more")
+        resume_from = Path(life.header.resume_from)
+        if life.header.resume_from and not resume_from.exists():
+            raise CannotReplay(f"{self.address} went on from {str(resume_from)!r}, which is not there any more")
         self._rebuilt: Rebuilt = rebuilt(life, self.sources, self._recipe_of_child)
         self._stage = Stage(
             life.header,
@@ -383,7 +383,7 @@ class Replay(Generic[A]):
     async def _start(self) -> None:
         token = making.set(self._stage)
         try:
-            made = self._rebuilt.recipe()
+            made = self._rebuilt.factory()
         finally:
             making.reset(token)
         self._actor = made
@@ -434,7 +434,7 @@ class Replay(Generic[A]):
             causes=causes_of(self.trace, activation.delivery),
         )
 
-    def _recipe_of_child(self, child: Life) -> Recipe:
+    def _recipe_of_child(self, child: Life) -> Factory:
         """Replay the parent until it spawns the child, and return how it does that."""
         birth = child.birth
         with Replay(
@@ -452,7 +452,7 @@ class Replay(Generic[A]):
                     f"after it did that in {birth.parent_n:,}"
                 )
             parent.run(until=birth.parent_n + 1)
-            made = parent._stage.recipes.get(birth.actor)
+            made = parent._stage.factories.get(birth.actor)
         if made is None:
             raise CannotReplay(f"{birth.parent} does not spawn {birth.actor} any longer when it is replayed")
         return made[1]

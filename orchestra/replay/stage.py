@@ -50,7 +50,7 @@ from orchestra.trace.format.effects import AskFailed as AskHasFailed
 from orchestra.trace.format.records import Activation, Answer, Birth, Delivery, Header
 
 T = TypeVar("T")
-Recipe = Callable[[], Actor[Any]]
+Factory = Callable[[], Actor[Any]]
 
 _RequestKey = tuple[str, int, int]
 """Sender, number and correlation of a request."""
@@ -89,8 +89,8 @@ class Stage:
         )
         self.run_directory = run_directory
         # As the cell has it: what is started again begins anew.
-        self.resumes = Path(header.resumes) if header.resumes and not birth.incarnation else None
-        self.recipes: dict[str, tuple[type[Actor[Any]], Recipe]] = {}
+        self.resume_from = Path(header.resume_from) if header.resume_from and not birth.incarnation else None
+        self.factories: dict[str, tuple[type[Actor[Any]], Factory]] = {}
         """How the children that it has spawned are made, by address."""
         self._values = values
         self._resolved = resolved
@@ -213,9 +213,9 @@ class Stage:
             raise error
         return result
 
-    def spawn_child(self, name: str, kind: type[Actor[Any]], recipe: Recipe) -> Ref[Any]:
+    def spawn_child(self, name: str, kind: type[Actor[Any]], factory: Factory) -> Ref[Any]:
         address, named = f"{self.address}:{name}", f"{kind.__module__}:{kind.__qualname__}"
-        self.recipes[address] = (kind, recipe)
+        self.factories[address] = (kind, factory)
         self._performance.said.append(Said("spawned", address, named, {}))
         effect = self._script.take(
             Spawned, lambda: told_of(Spawned(0.0, address, named)), lambda effect: effect.address == address
@@ -227,7 +227,7 @@ class Stage:
         )
         return Ref(address)
 
-    async def spawn_far(
+    async def spawn_remote(
         self, node: str, name: str, kind: type[Actor[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Ref[Any]:
         return await spawning.spawn(self, node, name, kind, args, kwargs)

@@ -25,7 +25,7 @@ class Account:
     """How often one sort of thing was said, and how it differs from what was recorded."""
 
     what: str
-    """`told learner/orchestrator TrainedMsg`."""
+    """`told learner/orchestrator TrainResultMsg`."""
     same: int = 0
     differ: int = 0
     only_recorded: int = 0

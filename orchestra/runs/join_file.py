@@ -20,7 +20,7 @@ from orchestra.runs.run_directory import RunDirectory
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class JoinInfo:
     """Where a run can be joined."""
 
     address: str
@@ -37,7 +37,7 @@ class Door:
 
 
 @contextlib.contextmanager
-def opened(run: RunDirectory, door: Door | None) -> Iterator[None]:
+def opened(run: RunDirectory, door: JoinInfo | None) -> Iterator[None]:
     """While the block runs, have `door` in the run's directory; None for a run that cannot be joined."""
     written: dict[str, object] = {"pid": os.getpid()}
     if door is not None:
@@ -55,7 +55,7 @@ def opened(run: RunDirectory, door: Door | None) -> Iterator[None]:
             os.unlink(run.door)
 
 
-def find(run: RunDirectory) -> Door:
+def find(run: RunDirectory) -> JoinInfo:
     """Return the door of a run that goes on.
 
     Raises:
@@ -74,7 +74,7 @@ def find(run: RunDirectory) -> Door:
     match written:
         case {"pid": int(pid), "address": str(address), "secret": str(digits), "tls_dir": str(tls_dir)}:
             _check_alive(run, pid)
-            return Door(address, _bytes(run.door, digits), pid, tls_dir)
+            return JoinInfo(address, _bytes(run.door, digits), pid, tls_dir)
         case {"pid": int(pid), **rest} if not rest:
             _check_alive(run, pid)
             raise UsageError(

@@ -35,15 +35,15 @@ class Launch:
     run_directory: Path
     log_level: str = "info"
     trace: TraceSettings = NO_TRACE
-    resumes: Path | None = None
+    resume_from: Path | None = None
     """What the run saved, if it goes on from there."""
 
     def command(self, node: str, join: str, listen: str, *, again: bool = False) -> list[str]:
         """Return the command line of the process of `node`; one that is started `again` begins anew."""
         own = ["--node", node, "--join", join, "--listen", listen, "--seed", str(self.seed)]
         own += ["--run-directory", str(self.run_directory), "--log-level", self.log_level, *self.trace.to_argv()]
-        if self.resumes is not None and not again:
-            own += ["--resumes", str(self.resumes)]
+        if self.resume_from is not None and not again:
+            own += ["--resume-from", str(self.resume_from)]
         return [sys.executable, "-m", "orchestra", "node", str(self.experiment), *own, "--", *self.flags]
 
 

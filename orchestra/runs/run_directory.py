@@ -8,7 +8,7 @@ What is in it, by the property that gives its path:
     logs/            logs           one file of JSON lines for each node
     checkpoints/     checkpoints
     traces/          traces
-    flows.json       flows          which message went from whom to whom, how often
+    message_counts.json  message_counts  which message went from whom to whom, how often
     curve.png        curve
     summary.json     summary        how it ended
     door.json        door           where it can be joined, only while it goes on, only for its owner to read
@@ -144,8 +144,8 @@ class RunDirectory:
         return self.path / "traces"
 
     @property
-    def flows(self) -> Path:
-        return self.path / "flows.json"
+    def message_counts(self) -> Path:
+        return self.path / "message_counts.json"
 
     @property
     def curve(self) -> Path:

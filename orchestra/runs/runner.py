@@ -20,10 +20,10 @@ from orchestra.actors.cell import Cell
 from orchestra.actors.restarts import STOPPED
 from orchestra.actors.system_messages import (
     SYSTEM,
+    FinalStatisticsMsg,
     InterruptMsg,
     NodeStatistics,
     StopNodeMsg,
-    WindUpMsg,
 )
 from orchestra.clock import RealClock
 from orchestra.errors import OrchestraError, UsageError
@@ -41,7 +41,7 @@ from orchestra.wire.transports.registry import transport_for
 T = TypeVar("T")
 
 ANSWER_S = 5.0
-"""How long a node may take to say what it did before it is left out of `flows.json`."""
+"""How long a node may take to say what it did before it is left out of `message_counts.json`."""
 TIDY_UP_TRIES = 20
 YOUNG = 20_000
 """Objects made, and not gone again, before the cycle collector looks at them: more than wait in a full mailbox."""
@@ -50,7 +50,7 @@ ONE_PRESS_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RunResult:
     """How a run ended."""
 
     completed: bool
@@ -70,7 +70,7 @@ def run_loop(main: Coroutine[Any, Any, T]) -> T:
 
 
 @contextlib.contextmanager
-def seldom_collected() -> Iterator[None]:
+def tuned_gc() -> Iterator[None]:
     """Have the cycle collector look at what is made from here on only, and more seldom.
 
     What was imported, which is most of a process, lives until its end, and messages hold no cycles. As Python comes, a
@@ -87,7 +87,9 @@ def seldom_collected() -> Iterator[None]:
         gc.unfreeze()
 
 
-def recorder_of(node: str, topology: Topology, run: RunDirectory, launch: Launch, *, inline: bool) -> Recorder | None:
+def recorder_of(
+    node: str, topology: Topology, run: RunDirectory, launch: Launch, *, deterministic: bool
+) -> Recorder | None:
     """Return what records `node` of a run, or None if nothing does."""
     digest = hashlib.sha256(launch.experiment.read_bytes()).hexdigest()
     return launch.trace.recorder(
@@ -95,15 +97,15 @@ def recorder_of(node: str, topology: Topology, run: RunDirectory, launch: Launch
         run.traces,
         clock=RealClock(),
         seed=launch.seed,
-        inline=inline,
+        deterministic=deterministic,
         planned=frozenset(f"{node}/{actor.name}" for actor in topology.nodes[node].actors),
         experiment=Experiment(str(launch.experiment), digest, tuple(without_secrets(launch.flags))),
         run_directory=run.path,
-        resumes=launch.resumes,
+        resume_from=launch.resume_from,
     )
 
 
-async def run_in_one_process(topology: Topology, run: RunDirectory, launch: Launch) -> Outcome:
+async def run_in_one_process(topology: Topology, run: RunDirectory, launch: Launch) -> RunResult:
     """Run every node of `topology` in this process, over the in-memory transport.
 
     What actors offload runs inline, so that two runs with one seed do exactly the same.
@@ -125,9 +127,9 @@ async def run_in_one_process(topology: Topology, run: RunDirectory, launch: Laun
                 secret=secret,
                 seed=launch.seed,
                 run_directory=run.path,
-                resumes=launch.resumes,
-                inline=True,
-                recorder=recorder_of(planned.name, topology, run, launch, inline=True),
+                resume_from=launch.resume_from,
+                deterministic=True,
+                recorder=recorder_of(planned.name, topology, run, launch, deterministic=True),
             )
             if not nodes:
                 node.main_actor = main_actor
@@ -139,20 +141,20 @@ async def run_in_one_process(topology: Topology, run: RunDirectory, launch: Laun
         assert main is not None
         with join_file.opened(run, None):
             outcome = await _until_stopped(nodes[0], main)
-        _write_flows(run, [node.statistics() for node in nodes])
+        _write_message_counts(run, [node.statistics() for node in nodes])
         for node in nodes:
             node.stopping = True
     return outcome
 
 
-async def run_in_processes(topology: Topology, run: RunDirectory, launch: Launch, listen: str) -> Outcome:
+async def run_in_processes(topology: Topology, run: RunDirectory, launch: Launch, listen: str) -> RunResult:
     """Run the root of `topology` in this process, and each other node in one of its own on this host."""
     main_actor = topology.main_actor()
     root = topology.root.name
     others = [name for name in topology.nodes if name != root]
-    recorder = recorder_of(root, topology, run, launch, inline=False)
+    recorder = recorder_of(root, topology, run, launch, deterministic=False)
     node = Node(
-        root, listen=listen, seed=launch.seed, run_directory=run.path, resumes=launch.resumes, recorder=recorder
+        root, listen=listen, seed=launch.seed, run_directory=run.path, resume_from=launch.resume_from, recorder=recorder
     )
     node.main_actor = main_actor
     node.directory.expect(topology.nodes)
@@ -166,12 +168,12 @@ async def run_in_processes(topology: Topology, run: RunDirectory, launch: Launch
                 stacks.on_request([node], then=lambda: launcher.signal(signal.SIGUSR1)),
                 _recorded_on_request([node], then=lambda: launcher.signal(signal.SIGUSR2)),
                 join_file.opened(
-                    run, join_file.Door(node.listening, node.secret, os.getpid(), tls.folder_of(node.listening))
+                    run, join_file.JoinInfo(node.listening, node.secret, os.getpid(), tls.folder_of(node.listening))
                 ),
             ):
                 outcome = await _until_stopped(node, node.cell(main_actor))
             node.stopping = True
-            _write_flows(run, await _wind_up(node))
+            _write_message_counts(run, await _wind_up(node))
         finally:
             node.stopping = True
             node.directory.close()
@@ -220,10 +222,10 @@ async def _tidy_up_after(root: str) -> None:
 
 def _spawn_all(topology: Topology, node: Node) -> None:
     for actor in topology.nodes[node.name].actors:
-        node.start_cell(actor.name, actor.kind, actor.recipe)
+        node.start_cell(actor.name, actor.kind, actor.factory)
 
 
-async def _until_stopped(root: Node, cell: Cell) -> Outcome:
+async def _until_stopped(root: Node, cell: Cell) -> RunResult:
     asked = 0
     last = -ONE_PRESS_S
 
@@ -256,7 +258,7 @@ async def _until_stopped(root: Node, cell: Cell) -> Outcome:
             raise
     completed = reason == STOPPED
     verdict = f"{cell.address} ({cell.kind.__name__}) failed; {cell.delivered.story()}"
-    return Outcome(completed, "interrupted" if asked and completed else reason, verdict)
+    return RunResult(completed, "interrupted" if asked and completed else reason, verdict)
 
 
 @contextlib.contextmanager
@@ -300,17 +302,17 @@ async def _wind_up(root: Node) -> list[NodeStatistics]:
     for peer in statistics[0].peers:
         try:
             async with asyncio.timeout(ANSWER_S):
-                statistics.append(await root.ref(f"{peer}/{SYSTEM}").ask(WindUpMsg()))
+                statistics.append(await root.ref(f"{peer}/{SYSTEM}").ask(FinalStatisticsMsg()))
         except (OrchestraError, TimeoutError) as error:
             root.log.warning("a node did not say what it did", peer=peer, reason=str(error))
     return statistics
 
 
-def _write_flows(run: RunDirectory, statistics: list[NodeStatistics]) -> None:
+def _write_message_counts(run: RunDirectory, statistics: list[NodeStatistics]) -> None:
     """Write who told whom what, how often, over the whole run."""
-    flows: Counter[tuple[str, str, str]] = Counter()
+    counts: Counter[tuple[str, str, str]] = Counter()
     for node in statistics:
-        for flow in node.flows:
-            flows[flow.sender, flow.type, flow.recipient] += flow.count
-    rows = [{"sender": s, "type": t, "recipient": r, "count": n} for (s, t, r), n in sorted(flows.items())]
-    write_json(run.flows, rows)
+        for flow in node.message_counts:
+            counts[flow.sender, flow.type, flow.recipient] += flow.count
+    rows = [{"sender": s, "type": t, "recipient": r, "count": n} for (s, t, r), n in sorted(counts.items())]
+    write_json(run.message_counts, rows)

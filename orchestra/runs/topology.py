@@ -21,11 +21,11 @@ class PlannedActor:
 
     name: str
     kind: type[Actor[Any]]
-    recipe: partial[Actor[Any]]
+    factory: partial[Actor[Any]]
 
     def refs(self) -> list[Ref[Any]]:
         """Return the refs that it is handed, in order, each once."""
-        found = [*_refs_in(self.recipe.args), *_refs_in(self.recipe.keywords)]
+        found = [*_refs_in(self.factory.args), *_refs_in(self.factory.keywords)]
         return list(dict.fromkeys(found))
 
 
@@ -44,8 +44,8 @@ class PlannedNode:
         """
         if any(actor.name == check_name(name, "an actor") for actor in self.actors):
             raise UsageError(f"node {self.name!r} has an actor {name!r} already")
-        recipe: partial[Actor[Any]] = partial(kind, *args, **kwargs)
-        self.actors.append(PlannedActor(name, actor_class(kind), recipe))
+        factory: partial[Actor[Any]] = partial(kind, *args, **kwargs)
+        self.actors.append(PlannedActor(name, actor_class(kind), factory))
         return Ref(f"{self.name}/{name}")
 
     def replace(self, name: str, kind: type[Actor[Any]], **more: Any) -> None:
@@ -58,9 +58,9 @@ class PlannedNode:
         """
         for index, actor in enumerate(self.actors):
             if actor.name == name:
-                planned = actor.recipe
-                recipe: partial[Actor[Any]] = partial(actor_class(kind), *planned.args, **{**planned.keywords, **more})
-                self.actors[index] = PlannedActor(name, kind, recipe)
+                planned = actor.factory
+                factory: partial[Actor[Any]] = partial(actor_class(kind), *planned.args, **{**planned.keywords, **more})
+                self.actors[index] = PlannedActor(name, kind, factory)
                 return
         known = ", ".join(actor.name for actor in self.actors) or "none"
         raise UsageError(f"node {self.name!r} has no actor {name!r} to replace; its actors are {known}")

@@ -64,7 +64,7 @@ class _Account:
         self.count = self.nbytes = self.left = self.left_bytes = 0
 
 
-class Room:
+class ReceiveWindow:
     """The receiving side's accounts with one peer.
 
     Args:

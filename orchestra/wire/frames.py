@@ -53,10 +53,10 @@ class Kind(enum.IntEnum):
     REFUSAL = 11
     CANCEL = 12
     RUNS = 13
-    OFFER = 14
-    TAKEN = 15
-    PLACED = 16
-    FREED = 17
+    SHM_OFFER = 14
+    SHM_ACCEPT = 15
+    SHM_DATA = 16
+    SHM_RELEASE = 17
 
 
 _BEGIN = struct.Struct("<4sIQ")

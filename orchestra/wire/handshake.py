@@ -145,7 +145,7 @@ class Handshake:
         self._peer_nonce = b""
         self._deadline: asyncio.TimerHandle | None = None
         self._due = 0.0
-        if not node.inline:
+        if not node.deterministic:
             self._set_deadline()
         connection.attach(self)
         if link is not None:

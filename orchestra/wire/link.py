@@ -16,13 +16,13 @@ from orchestra.actors.message import REGISTRY, Message
 from orchestra.actors.system_messages import LinkStatistics
 from orchestra.errors import FrameError, HandshakeError, Unreachable, WireError
 from orchestra.wire.busy_poll import BusyPoll
-from orchestra.wire.flow_control import Room
+from orchestra.wire.flow_control import ReceiveWindow
 from orchestra.wire.frames import PREFIX, Frame, Kind, frame_bytes
 from orchestra.wire.handshake import REFUSAL, Hello
 from orchestra.wire.receiver import Inbound
 from orchestra.wire.sender import Outbound
 from orchestra.wire.session import Session
-from orchestra.wire.shared_memory import Sharing
+from orchestra.wire.shared_memory import SharedMemoryChannel
 from orchestra.wire.transports.base import Connection
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ _FREED = (list,)
 
 _NUMBERED = (
     *(Kind.MESSAGE, Kind.RUNS, Kind.ANSWER, Kind.FAILURE, Kind.CANCEL, Kind.CREDIT, Kind.GOODBYE),
-    *(Kind.OFFER, Kind.TAKEN, Kind.PLACED, Kind.FREED),
+    *(Kind.SHM_OFFER, Kind.SHM_ACCEPT, Kind.SHM_DATA, Kind.SHM_RELEASE),
 )
 """The frames that a session counts and keeps; the others concern one connection only."""
 _IS_NUMBERED = [kind in _NUMBERED for kind in range(max(Kind) + 1)]
@@ -122,11 +122,11 @@ class Link:
         self._connection: Connection | None = None
         self._closing = False
         limits = node.limits
-        self.sharing = Sharing(self, node)
+        self.sharing = SharedMemoryChannel(self, node)
         # What is told by itself leaves by itself where runs are to be alike: else whatever leaves at once, an ask of
         # how a node is doing say, would take along what was told just before, which would arrive a turn earlier.
-        self.outbound = Outbound(self, node.loop, limits.header, limits.payload, together=not node.inline)
-        self._room = Room(self._give_credit)
+        self.outbound = Outbound(self, node.loop, limits.header, limits.payload, together=not node.deterministic)
+        self._room = ReceiveWindow(self._give_credit)
         self.inbound = Inbound(self, node, self._room)
         self.busy_poll = BusyPoll(node.loop)
 
@@ -271,7 +271,7 @@ class Link:
             self._pinged_at = self._node.clock.monotonic()
         if self.account.owes:
             self._acknowledge()
-        self._mention(Kind.PING, b"")
+        self._send_unsequenced(Kind.PING, b"")
 
     def statistics(self) -> LinkStatistics:
         """Return what went by it so far, and what is on its way."""
@@ -345,19 +345,19 @@ class Link:
             case Kind.PING:
                 if self.account.owes:
                     self._acknowledge()
-                self._mention(Kind.PONG, b"")
+                self._send_unsequenced(Kind.PONG, b"")
             case Kind.PONG:
                 if self._pinged_at is not None:
                     self._round_trip_s = self._node.clock.monotonic() - self._pinged_at
                     self._pinged_at = None
-            case Kind.PLACED:
+            case Kind.SHM_DATA:
                 found = self.sharing.found(header, payload)
                 self._handle(found, found.nbytes)
-            case Kind.FREED:
+            case Kind.SHM_RELEASE:
                 self.sharing.freed(*self.inbound.unpack(frame, _FREED))
-            case Kind.OFFER:
+            case Kind.SHM_OFFER:
                 self.sharing.offered(*self.inbound.unpack(frame, _OFFER))
-            case Kind.TAKEN:
+            case Kind.SHM_ACCEPT:
                 self.sharing.taken(*self.inbound.unpack(frame, _TAKEN))
             case Kind.GOODBYE:
                 self._goodbye(frame.header)
@@ -390,13 +390,13 @@ class Link:
             self._connection.send(pieces, at_once=at_once)
         self.account.send(pieces, nbytes)  # afterwards: where it left at once, the peer works on it meanwhile
 
-    def _mention(self, kind: Kind, header: bytes) -> None:
+    def _send_unsequenced(self, kind: Kind, header: bytes) -> None:
         """Send a frame that matters to this connection only."""
         if self._connection is not None:
             self._connection.send([frame_bytes(kind, header)])
 
     def _acknowledge(self) -> None:
-        self._mention(Kind.ACKNOWLEDGE, COUNT.pack(self.account.acknowledge()))
+        self._send_unsequenced(Kind.ACKNOWLEDGE, COUNT.pack(self.account.acknowledge()))
 
     def _acknowledged(self, frame: Frame) -> None:
         if len(frame.header) != COUNT.size:

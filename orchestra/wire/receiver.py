@@ -9,9 +9,9 @@ from orchestra.actors.envelope import Envelope
 from orchestra.actors.mailbox import Told
 from orchestra.actors.message import REGISTRY, AnyArray, Lane, Message
 from orchestra.errors import DecodeError, FrameError
-from orchestra.wire.flow_control import Room
+from orchestra.wire.flow_control import ReceiveWindow
 from orchestra.wire.frames import PREFIX, Frame, Kind
-from orchestra.wire.sender import ANSWERS, ROUTES, Extras
+from orchestra.wire.sender import ANSWERS, ROUTES, RowSuffix
 
 if TYPE_CHECKING:
     from orchestra.nodes.node import Node
@@ -27,10 +27,10 @@ _ANSWER = (int, int, object)
 _ROUTE = (int, str, str, object, int)
 """What a new route says: number, sender, recipient, type, and what follows the fields of its messages."""
 
-_SYSTEM, _BOUNDED = Lane.SYSTEM, Lane.BOUNDED
+_SYSTEM, _BOUNDED = Lane.SYSTEM, Lane.SOLICITED
 
 
-class _Way:
+class _InboundRoute:
     """A route of the peer: what its number stands for."""
 
     __slots__ = ("extras", "kind", "recipient", "sender")
@@ -49,7 +49,7 @@ class Inbound:
         room: the accounts of what is here of the peer's.
     """
 
-    def __init__(self, link: "Link", node: "Node", room: Room) -> None:
+    def __init__(self, link: "Link", node: "Node", room: ReceiveWindow) -> None:
         self.count = self.nbytes = 0
         """Messages and answers that came, and their bytes."""
         self.types: list[type[Message] | str] = []
@@ -62,7 +62,7 @@ class Inbound:
         self._decoder = codec.Decoder()
         self._known: dict[int, tuple[Lane, Callable[[Any], Message]]] = {}
         """The lane of each type that has come alone, and what makes a message of it, by the peer's number."""
-        self._ways: dict[int, _Way] = {}
+        self._routes: dict[int, _InboundRoute] = {}
 
     def unpack(self, frame: Frame, kinds: tuple[type, ...]) -> list[Any]:
         """Return what the header of a frame holds.
@@ -140,7 +140,7 @@ class Inbound:
             self._room.take(way.recipient, nbytes, bounded=False, count=count)
             self.count += count
             numbers, clocks = self._numbers(rows) if way.extras else (None, None)
-            if way.extras == Extras.ASKED:
+            if way.extras == RowSuffix.ASKED:
                 assert numbers is not None
                 assert clocks is not None
                 self._requests(way, rows, nbytes, numbers, clocks)
@@ -172,7 +172,7 @@ class Inbound:
     def end(self) -> list[Envelope]:
         """Forget all that the peer said; return its requests that are not answered."""
         asked, self.asked = self.asked, {}
-        self._ways.clear()
+        self._routes.clear()
         return list(asked.values())
 
     # Inside
@@ -186,7 +186,9 @@ class Inbound:
             node.recorder.witness(clock)
         node.asks.resolve(correlation, value)
 
-    def _requests(self, way: _Way, rows: list[Any], nbytes: int, numbers: list[int], clocks: list[int]) -> None:
+    def _requests(
+        self, way: _InboundRoute, rows: list[Any], nbytes: int, numbers: list[int], clocks: list[int]
+    ) -> None:
         """Deliver requests that take so many bytes together."""
         if min(map(len, rows)) < 2:
             raise DecodeError(f"{self._link.peer} sent a request without its correlation")
@@ -208,7 +210,7 @@ class Inbound:
             raise DecodeError(f"{self._link.peer} sent a message with a malformed chain of asks")
         return tuple(chain)
 
-    def _enclosed(self, way: _Way, messages: list[Message], nbytes: int) -> list[Envelope]:
+    def _enclosed(self, way: _InboundRoute, messages: list[Message], nbytes: int) -> list[Envelope]:
         """Envelopes for messages that take so many bytes together."""
         each = nbytes // len(messages)
         link = self._link
@@ -231,23 +233,23 @@ class Inbound:
             raise self._miscounted(number, clock)
         return numbers, clocks
 
-    def _way(self, route: Any) -> _Way:
+    def _way(self, route: Any) -> _InboundRoute:
         if type(route) is int:
-            way = self._ways.get(route)
+            way = self._routes.get(route)
             if way is None:
                 raise DecodeError(f"{self._link.peer} sent messages by the unknown route {route}")
             return way
         if type(route) is not list or len(route) != len(_ROUTE) or not all(map(isinstance, route, _ROUTE)):
             raise self._malformed(Kind.RUNS, _ROUTE)
         number, sender, recipient, tag, extras = route
-        if extras not in tuple(Extras):
+        if extras not in tuple(RowSuffix):
             raise DecodeError(f"{self._link.peer} sent a route with the extras {extras}")
         if not 0 <= number < ROUTES:
             raise DecodeError(f"{self._link.peer} gave a route the number {number}; there are {ROUTES}")
         kind = self._type(tag)
         if not kind.wire.small:
             raise DecodeError(f"{self._link.peer} sent a run of {kind.__name__}, which travels alone")
-        way = self._ways[number] = _Way(sender, recipient, kind, extras)
+        way = self._routes[number] = _InboundRoute(sender, recipient, kind, extras)
         return way
 
     def _know(self, tag: Any) -> tuple[Lane, Callable[[Any], Message]]:

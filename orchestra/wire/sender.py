@@ -34,7 +34,7 @@ _RUN = b"\xdc"
 """How msgpack begins a list of up to 65,535 entries; two bytes with their number follow."""
 
 
-class Extras(enum.IntEnum):
+class RowSuffix(enum.IntEnum):
     """What follows the fields of a message in its row."""
 
     NONE = 0
@@ -58,7 +58,7 @@ class Route:
     __slots__ = ("extras", "longest", "names", "number", "size", "width", "window")
 
     def __init__(
-        self, names: list[Any], window: Window, *, extras: "Extras", width: int, size: int, longest: int
+        self, names: list[Any], window: Window, *, extras: "RowSuffix", width: int, size: int, longest: int
     ) -> None:
         self.names = names
         self.window = window
@@ -180,7 +180,7 @@ class Outbound:
                     f"{self.link.peer} has yet to acknowledge {account.kept} frames ({account.kept_bytes:,} bytes)"
                 )
             spent = window.waiting or window.full
-            if spent and message.lane is not Lane.BOUNDED:
+            if spent and message.lane is not Lane.SOLICITED:
                 raise MailboxFull(
                     f"{recipient} has {window.count} messages ({window.nbytes:,} bytes) on their way already"
                 )
@@ -313,7 +313,7 @@ class Outbound:
         if self._run_size:
             self.seal(at_once=True)
 
-    def _new_route(self, sender: str, recipient: str, kind: type[Message], extras: Extras) -> Route:
+    def _new_route(self, sender: str, recipient: str, kind: type[Message], extras: RowSuffix) -> Route:
         names = [sender, recipient, self._tag(kind), extras]
         size = len(self._encoder.encode(names)[0]) + ROW
         longest = self._runs_bytes - size
@@ -400,5 +400,5 @@ class Outbound:
 
 # By names of this module: looking one up at its enumeration takes as long as all the rest of a comparison.
 _MESSAGE, _ANSWER = Kind.MESSAGE, Kind.ANSWER
-_SYSTEM, _BOUNDED = Lane.SYSTEM, Lane.BOUNDED
-_NONE, _COUNTED, _ASKED = Extras
+_SYSTEM, _BOUNDED = Lane.SYSTEM, Lane.SOLICITED
+_NONE, _COUNTED, _ASKED = RowSuffix

@@ -44,7 +44,7 @@ PLACE = struct.Struct("<BQQ")
 """What a frame whose payload is in a block says before its header: its kind, where the payload begins, its bytes."""
 
 
-class Sharing:
+class SharedMemoryChannel:
     """What one link shares with its peer, in both directions."""
 
     def __init__(self, link: "Link", node: "Node") -> None:
@@ -93,7 +93,7 @@ class Sharing:
         self.sent_bytes += nbytes
         self._in_turn += size
         kind = start[3]
-        return frame_bytes(Kind.PLACED, PLACE.pack(kind, begin, size) + start[PREFIX.size :])
+        return frame_bytes(Kind.SHM_DATA, PLACE.pack(kind, begin, size) + start[PREFIX.size :])
 
     def turn(self) -> Awaitable[None] | None:
         """Return what to await so that the loop has a turn, if it is time for one."""
@@ -145,7 +145,7 @@ class Sharing:
             self._view = ArenaView(process, descriptor, name, capacity)
         except NotShared as error:
             refusal = str(error)
-        self._link.send(Kind.TAKEN, msgpack.packb([refusal]))
+        self._link.send(Kind.SHM_ACCEPT, msgpack.packb([refusal]))
 
     def found(self, header: bytes, payload: AnyArray | None) -> Frame:
         """Return the frame that another one stands for, its payload being a view of the peer's memory.
@@ -192,7 +192,7 @@ class Sharing:
         self.state = "offered"
         arena = self._arena
         offer = [os.getpid(), arena.descriptor, arena.name, arena.blocks.capacity]
-        self._link.send(Kind.OFFER, msgpack.packb(offer))
+        self._link.send(Kind.SHM_OFFER, msgpack.packb(offer))
 
     def _do_without(self, reason: str) -> None:
         self.state, self.least = reason, NEVER
@@ -227,7 +227,7 @@ class Sharing:
             self._looked_at.pop(begin, None)
             blocks.append(begin)
         if blocks and not self._link.ended and not self._link.closing:
-            self._link.send(Kind.FREED, msgpack.packb([blocks]))
+            self._link.send(Kind.SHM_RELEASE, msgpack.packb([blocks]))
 
 
 class _Turn(Awaitable[None]):

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from components.envs.base import Env, EnvSpec
-from components.policies.base import EpisodeBatch, Learned, Policy
+from components.policies.base import EpisodeBatch, Policy, TrainStepResult
 from messages import InsertTransitionMsg
 from orchestra import Message, Node, Ref, freeze, testing
 
@@ -76,10 +76,12 @@ class Stage:
 def stage() -> Callable[..., Any]:
     @asynccontextmanager
     async def live(
-        *, run_directory: Path | None = None, resumes: Path | None = None, seed: int = 0
+        *, run_directory: Path | None = None, resume_from: Path | None = None, seed: int = 0
     ) -> AsyncIterator[Stage]:
         clock = testing.ManualClock()
-        node = Node("here", seed=seed, clock=clock, run_directory=run_directory, resumes=resumes, inline=True)
+        node = Node(
+            "here", seed=seed, clock=clock, run_directory=run_directory, resume_from=resume_from, deterministic=True
+        )
         async with node.running():
             yield Stage(node, clock)
 
@@ -176,11 +178,11 @@ class Scripted(Policy):
         actions = (available.cumsum(-1) > wanted[..., None]).argmax(-1)
         return actions, after
 
-    def learn(self, batch: EpisodeBatch) -> Learned:
+    def learn(self, batch: EpisodeBatch) -> TrainStepResult:
         self.batches.append(batch)
         self.updates += 1
         self.flat += 1.0
-        return Learned(
+        return TrainStepResult(
             {"loss": 0.5 * self.updates, "grad_norm": 1.0},
             freeze(np.arange(len(batch.lengths), dtype=np.float32) + self.updates),
         )

@@ -1,17 +1,17 @@
 """What goes down reaches those who are there, and stops nobody for those who are not."""
 
-from components.downstream import pass_down
-from messages import PaceMsg
+from components.downstream import send_downstream
+from messages import SetCollectingMsg
 
-PACE = PaceMsg(running=True)
+PACE = SetCollectingMsg(running=True)
 
 
 def test_who_is_there_is_told(run, stage) -> None:
     async def main() -> None:
         async with stage() as scene:
-            worker = scene.probe("worker", PaceMsg)
-            await pass_down(worker.ref, PACE)
-            assert await worker.hear(PaceMsg) == PACE
+            worker = scene.probe("worker", SetCollectingMsg)
+            await send_downstream(worker.ref, PACE)
+            assert await worker.hear(SetCollectingMsg) == PACE
 
     run(main())
 
@@ -19,10 +19,10 @@ def test_who_is_there_is_told(run, stage) -> None:
 def test_who_is_gone_is_passed_over(run, stage) -> None:
     async def main() -> None:
         async with stage() as scene:
-            worker = scene.probe("worker", PaceMsg)
+            worker = scene.probe("worker", SetCollectingMsg)
             await scene.kill(worker)
-            await pass_down(worker.ref, PACE)
-            await pass_down(scene.node.ref("elsewhere/worker"), PACE)
-            assert worker.of(PaceMsg) == []
+            await send_downstream(worker.ref, PACE)
+            await send_downstream(scene.node.ref("elsewhere/worker"), PACE)
+            assert worker.of(SetCollectingMsg) == []
 
     run(main())

@@ -10,7 +10,7 @@ import pytest
 from components.checkpoints import run_state
 from components.monitor import CURVE_S, RECORD_S, TICK_S, Monitor
 from components.reporting.metrics_writer import read_metrics
-from messages import CheckpointMsg, EvaluatedMsg, ProgressMsg
+from messages import EvaluationResultMsg, ProgressMsg, SaveCheckpointMsg
 from orchestra import RunDirectory
 from orchestra.actors.system_messages import ProcessStatistics
 
@@ -49,8 +49,8 @@ def progress(env_steps: int = 0, **changed: Any) -> ProgressMsg:
     return ProgressMsg(**fields | changed)
 
 
-def result(env_steps: int, win_rate: float) -> EvaluatedMsg:
-    return EvaluatedMsg(
+def result(env_steps: int, win_rate: float) -> EvaluationResultMsg:
+    return EvaluationResultMsg(
         version=1, env_steps=env_steps, episodes=32, win_rate=win_rate, mean_return=9.0, mean_length=20.0
     )
 
@@ -131,11 +131,11 @@ def test_a_run_that_goes_on_counts_on(run, stage, kept) -> None:
             await monitor.tell(progress(500))
             scene.clock.advance(90.0)
             await monitor.tell(result(500, 0.95))
-            await monitor.ask(CheckpointMsg(env_steps=500))
+            await monitor.ask(SaveCheckpointMsg(env_steps=500))
             await monitor.tell(progress(800))  # and what comes after that moment is lost
             await scene.settle()
         state = run_state.finish(kept.path, 500)
-        async with stage(run_directory=kept.path, resumes=state) as scene:
+        async with stage(run_directory=kept.path, resume_from=state) as scene:
             monitor = scene.node.spawn("monitor", Monitor, title="qmix", stream=io.StringIO())
             await scene.settle()
             scene.clock.advance(30.0)
@@ -189,7 +189,7 @@ def test_restarts_and_the_fullest_mailbox_are_looked_up(run, stage, kept) -> Non
                 ProcessStatistics(node=node, pid=1, running=True, restarts=n, given_up=False)
                 for node, n in (("a", 1), ("b", 2))
             )
-            crowded = scene.probe("crowded", EvaluatedMsg)
+            crowded = scene.probe("crowded", EvaluationResultMsg)
             crowded.hold()  # busy with the first, seven wait
             for _ in range(8):
                 crowded.ref.tell_nowait(result(0, 0.0))

@@ -13,26 +13,26 @@ from components.orchestrator import INTERRUPTED_S, LAST_TEST_S, RETURN_S, Orches
 from components.replay_buffers import SampleToInsertRatio
 from messages import (
     BatchTrainingDataMsg,
-    CheckpointMsg,
-    EvaluatedMsg,
     EvaluateMsg,
+    EvaluationResultMsg,
     InsertTransitionMsg,
     JoinMsg,
     LoadParamsMsg,
-    MembersMsg,
-    PaceMsg,
     ProgressMsg,
     SampleBatchMsg,
-    SavedMsg,
-    SaveMsg,
-    TrainedMsg,
+    SaveCheckpointMsg,
+    SaveStateMsg,
+    SetCollectingMsg,
+    StateSavedMsg,
+    TrainResultMsg,
+    WorkerCountMsg,
 )
 from orchestra import InterruptMsg, UsageError
 from orchestra.actors.cell import ActorFailed
 from orchestra.actors.restarts import STOPPED
 
-DOWN = (LoadParamsMsg, PaceMsg, EvaluateMsg, SaveMsg)
-SAVED = {CheckpointMsg: "a file"}
+DOWN = (LoadParamsMsg, SetCollectingMsg, EvaluateMsg, SaveStateMsg)
+SAVED = {SaveCheckpointMsg: "a file"}
 NEVER = 10**9
 
 
@@ -44,12 +44,12 @@ class Run:
     ) -> None:
         self.scene = scene
         self.trajectories = scene.probe(
-            "trajectories", InsertTransitionMsg, SampleBatchMsg, CheckpointMsg, answers=SAVED
+            "trajectories", InsertTransitionMsg, SampleBatchMsg, SaveCheckpointMsg, answers=SAVED
         )
-        self.monitor = scene.probe("monitor", ProgressMsg, EvaluatedMsg, CheckpointMsg, answers=SAVED)
-        self.trainer = scene.probe("trainer", BatchTrainingDataMsg, CheckpointMsg, answers=SAVED)
+        self.monitor = scene.probe("monitor", ProgressMsg, EvaluationResultMsg, SaveCheckpointMsg, answers=SAVED)
+        self.trainer = scene.probe("trainer", BatchTrainingDataMsg, SaveCheckpointMsg, answers=SAVED)
         self.limiter = SampleToInsertRatio(ratio, min_size=min_size, error_buffer=buffer)
-        recipe: dict[str, Any] = {
+        factory: dict[str, Any] = {
             "trajectories": self.trajectories.ref,
             "monitor": self.monitor.ref,
             "limiter": self.limiter,
@@ -58,7 +58,7 @@ class Run:
             "test_interval": NEVER,
             "checkpoint_interval": NEVER,
         }
-        self.ref = scene.node.spawn("orchestrator", Orchestrator, **recipe | changed)
+        self.ref = scene.node.spawn("orchestrator", Orchestrator, **factory | changed)
         self.cell = scene.node.cell(self.ref.address)
 
     async def tell(self, *messages: Any) -> None:
@@ -76,7 +76,7 @@ class Run:
 
     async def train(self, n: int = 1) -> None:
         for _ in range(n):
-            await self.tell(TrainedMsg(number=0, seconds=0.25, metrics=(("loss", 0.5),)))
+            await self.tell(TrainResultMsg(number=0, seconds=0.25, metrics=(("loss", 0.5),)))
 
     @property
     def asked(self) -> list[int]:
@@ -91,8 +91,8 @@ def params(version: int) -> LoadParamsMsg:
     return LoadParamsMsg(version=version, params=np.full(2, version, np.float32), env_steps=0)
 
 
-def result_at(env_steps: int, win_rate: float = 0.5) -> EvaluatedMsg:
-    return EvaluatedMsg(
+def result_at(env_steps: int, win_rate: float = 0.5) -> EvaluationResultMsg:
+    return EvaluationResultMsg(
         version=1, env_steps=env_steps, episodes=32, win_rate=win_rate, mean_return=1.0, mean_length=2.0
     )
 
@@ -149,11 +149,11 @@ def test_who_joins_late_gets_the_newest_parameters_and_the_pace(run, stage) -> N
         async with stage() as scene:
             play = Run(scene)
             early = await play.join_worker("early")
-            assert early.told == [PaceMsg(running=True)]
+            assert early.told == [SetCollectingMsg(running=True)]
             await play.tell(params(0), params(1))
             late = await play.join_worker("late")
             assert [load.version for load in late.of(LoadParamsMsg)] == [1]
-            assert late.of(PaceMsg) == [PaceMsg(running=True)]
+            assert late.of(SetCollectingMsg) == [SetCollectingMsg(running=True)]
 
     run(main())
 
@@ -165,7 +165,7 @@ def test_workers_behind_proxies_are_counted(run, stage) -> None:
             proxy = scene.probe("proxy", *DOWN)
             await play.tell(JoinMsg(role="proxy", ref=proxy.ref))
             assert play.progress.workers == 0
-            await play.tell(MembersMsg(proxy=proxy.ref, workers=3))
+            await play.tell(WorkerCountMsg(proxy=proxy.ref, workers=3))
             await play.join_worker("lone")
             assert play.progress.workers == 4
             with capture_logs() as lines:
@@ -238,7 +238,9 @@ def test_batches_and_episodes_keep_their_ratio_exactly(run, stage, episodes, rat
                 lowest = ratio * 4 - buffer
                 allowed = 0 if inserted < 4 else math.floor(inserted * ratio - lowest + 1e-9)
                 assert len(play.asked) == max(allowed, 0)
-            assert worker.of(PaceMsg) == [PaceMsg(running=True)]  # a trainer that keeps up never makes them wait
+            assert worker.of(SetCollectingMsg) == [
+                SetCollectingMsg(running=True)
+            ]  # a trainer that keeps up never makes them wait
 
     run(main())
 
@@ -252,14 +254,14 @@ def test_workers_wait_while_the_trainer_is_behind_and_go_on_after(run, stage, ep
             paces = []
             for _ in range(8):  # one sample is taken at the second; diff may be up to 5
                 await play.tell(episodes(1))
-                paces.append([message.running for message in worker.of(PaceMsg)])
+                paces.append([message.running for message in worker.of(SetCollectingMsg)])
             assert paces == [[True]] * 5 + [[True, False]] * 3
             late = await play.join_worker("late")
-            assert late.of(PaceMsg) == [PaceMsg(running=False)]
+            assert late.of(SetCollectingMsg) == [SetCollectingMsg(running=False)]
             await play.train(3)
-            assert worker.of(PaceMsg)[-1] == PaceMsg(running=True)
-            assert late.of(PaceMsg)[-1] == PaceMsg(running=True)
-            assert len(worker.of(PaceMsg)) == 3  # told once each time
+            assert worker.of(SetCollectingMsg)[-1] == SetCollectingMsg(running=True)
+            assert late.of(SetCollectingMsg)[-1] == SetCollectingMsg(running=True)
+            assert len(worker.of(SetCollectingMsg)) == 3  # told once each time
 
     run(main())
 
@@ -309,7 +311,7 @@ def test_tests_are_asked_for_at_their_interval_in_turn(run, stage, episodes) -> 
             )
             assert asked == [(3, 7), (12, 7), (40, 7), (50, 7)]
             await play.tell(result_at(12))
-            assert play.monitor.of(EvaluatedMsg) == [result_at(12)]
+            assert play.monitor.of(EvaluationResultMsg) == [result_at(12)]
             assert one.of(EvaluateMsg)[0].reply_to == play.ref
 
     run(main())
@@ -321,7 +323,7 @@ def test_a_proxy_without_workers_is_not_asked_for_a_test(run, stage, episodes) -
             play = Run(scene, test_interval=1)
             empty, full = (scene.probe(name, *DOWN) for name in ("empty", "full"))
             for proxy, workers in ((empty, 0), (full, 2)):
-                await play.tell(JoinMsg(role="proxy", ref=proxy.ref), MembersMsg(proxy=proxy.ref, workers=workers))
+                await play.tell(JoinMsg(role="proxy", ref=proxy.ref), WorkerCountMsg(proxy=proxy.ref, workers=workers))
             await play.tell(*[episodes(1)] * 4)
             assert (len(empty.of(EvaluateMsg)), len(full.of(EvaluateMsg))) == (0, 4)
 
@@ -345,7 +347,7 @@ def test_the_test_of_a_worker_that_is_lost_is_asked_of_another_once(run, stage, 
                 await play.tell(JoinMsg(role="worker", ref=lost.ref))
                 assert len(lost.of(EvaluateMsg) + other.of(EvaluateMsg)) == 2
             await play.tell(result_at(3), result_at(3))
-            assert play.monitor.of(EvaluatedMsg) == [result_at(3)]
+            assert play.monitor.of(EvaluationResultMsg) == [result_at(3)]
             if again == "it dies":
                 await scene.kill(other)
                 await scene.settle()
@@ -376,7 +378,7 @@ def test_the_run_is_saved_at_its_interval_by_all_that_hold_something(run, stage,
             await play.join_trainer()
             await play.tell(*[episodes(4)] * 6)
             for probe in (play.trajectories, play.trainer, play.monitor):
-                assert [message.env_steps for message in probe.of(CheckpointMsg)] == [12, 20]
+                assert [message.env_steps for message in probe.of(SaveCheckpointMsg)] == [12, 20]
             assert [path.name for path in (tmp_path / "state").iterdir()] == ["steps-0000000020"]
 
     run(main())
@@ -390,23 +392,23 @@ def test_all_stand_still_until_everything_is_saved(run, stage, episodes, tmp_pat
             one, other = await play.join_worker("one"), await play.join_worker("other")
             await play.tell(params(1), episodes(*[1] * 4))
             assert play.asked == [1, 2]
-            (told,) = one.of(SaveMsg)
+            (told,) = one.of(SaveStateMsg)
             assert (told.env_steps, told.reply_to) == (4, play.ref)
-            await play.tell(SavedMsg(ref=one.ref), episodes(1))  # the other had told this before it saved
+            await play.tell(StateSavedMsg(ref=one.ref), episodes(1))  # the other had told this before it saved
             await play.train(2)
             assert play.asked == [1, 2]  # nothing new is begun
-            assert not play.trajectories.of(CheckpointMsg)
+            assert not play.trajectories.of(SaveCheckpointMsg)
             late = await play.join_worker("late")
-            assert late.of(PaceMsg) == [PaceMsg(running=False)]
+            assert late.of(SetCollectingMsg) == [SetCollectingMsg(running=False)]
 
-            await play.tell(result_at(4), SavedMsg(ref=other.ref))
+            await play.tell(result_at(4), StateSavedMsg(ref=other.ref))
             assert [type(message).__name__ for message in play.trajectories.told[-3:]] == [
-                "CheckpointMsg",
+                "SaveCheckpointMsg",
                 "SampleBatchMsg",
                 "SampleBatchMsg",
             ]
             for worker in (one, other, late):
-                assert worker.of(PaceMsg)[-1] == PaceMsg(running=True)
+                assert worker.of(SetCollectingMsg)[-1] == SetCollectingMsg(running=True)
                 assert worker.of(LoadParamsMsg)[-1].env_steps == 5
 
     run(main())
@@ -419,10 +421,10 @@ def test_a_worker_that_dies_while_the_run_is_saved_is_not_waited_for(run, stage,
             await play.join_trainer()
             worker = await play.join_worker("worker")
             await play.tell(episodes(*[1] * 4))
-            assert not play.trainer.of(CheckpointMsg)
+            assert not play.trainer.of(SaveCheckpointMsg)
             await scene.kill(worker)
             await scene.settle()
-            assert [message.env_steps for message in play.trainer.of(CheckpointMsg)] == [4]
+            assert [message.env_steps for message in play.trainer.of(SaveCheckpointMsg)] == [4]
 
     run(main())
 
@@ -436,16 +438,16 @@ def test_an_interrupted_run_is_saved_by_all_and_then_ends(run, stage, episodes, 
             await play.tell(params(1), episodes(*[1] * 5))
             assert play.asked == [1, 2]
             await play.tell(InterruptMsg())
-            assert [message.env_steps for message in worker.of(SaveMsg)] == [5]
-            await play.tell(episodes(2), SavedMsg(ref=worker.ref), result_at(5))
+            assert [message.env_steps for message in worker.of(SaveStateMsg)] == [5]
+            await play.tell(episodes(2), StateSavedMsg(ref=worker.ref), result_at(5))
             await play.train()
             assert not play.cell.stopping  # a batch is still on its way
             await play.train()
             assert await ended(play) == STOPPED
             assert play.asked == [1, 2]
-            assert worker.of(PaceMsg)[-1] == PaceMsg(running=False)
+            assert worker.of(SetCollectingMsg)[-1] == SetCollectingMsg(running=False)
             for probe in (play.trajectories, play.trainer, play.monitor):
-                assert [message.env_steps for message in probe.of(CheckpointMsg)] == [7]  # with what came meanwhile
+                assert [message.env_steps for message in probe.of(SaveCheckpointMsg)] == [7]  # with what came meanwhile
             state = tmp_path / "state" / "steps-0000000007"
             values, _ = run_state.read(state, play.ref.address) or ({}, {})
             assert (values["env_steps"], values["updates"]) == (7, 2)
@@ -468,7 +470,7 @@ def test_an_interrupted_run_waits_for_who_does_not_save_but_not_for_ever(run, st
                 assert await ended(play) == STOPPED
             (line,) = (line for line in lines if line["event"].startswith("only the policy is saved"))
             assert line["unsaved"] == [worker.ref.address]
-            assert [message.env_steps for message in play.trainer.of(CheckpointMsg)] == [5]
+            assert [message.env_steps for message in play.trainer.of(SaveCheckpointMsg)] == [5]
             assert not [path for path in (tmp_path / "state").iterdir() if path.suffix != ".unfinished"]
 
     run(main())
@@ -483,7 +485,7 @@ def test_an_interrupted_run_that_has_nothing_to_save_ends_at_once(run, stage, ep
                 await play.join_trainer()
             await play.tell(episodes(5), InterruptMsg())
             assert await ended(play) == STOPPED
-            saved = [message.env_steps for message in play.trainer.of(CheckpointMsg)]
+            saved = [message.env_steps for message in play.trainer.of(SaveCheckpointMsg)]
             assert saved == ([5] if why == "nothing new" else [])
 
     run(main())
@@ -497,9 +499,9 @@ def test_an_interruption_while_the_run_is_saved_ends_it_after_that(run, stage, e
             worker = await play.join_worker("worker")
             await play.tell(episodes(5), InterruptMsg())
             assert not play.cell.stopping
-            await play.tell(result_at(5), SavedMsg(ref=worker.ref))
+            await play.tell(result_at(5), StateSavedMsg(ref=worker.ref))
             assert await ended(play) == STOPPED
-            assert len(worker.of(SaveMsg)) == 1
+            assert len(worker.of(SaveStateMsg)) == 1
             assert [path.name for path in (tmp_path / "state").iterdir()] == ["steps-0000000005"]
 
     run(main())
@@ -513,10 +515,10 @@ def test_a_resumed_run_waits_for_its_workers_and_goes_on_where_it_stood(run, sta
             worker = await play.join_worker("worker")
             await play.tell(params(3), episodes(*[1] * 4), result_at(4))
             await play.train(2)
-            await play.tell(SavedMsg(ref=worker.ref))
+            await play.tell(StateSavedMsg(ref=worker.ref))
             before = play.progress
         (state,) = (tmp_path / "state").iterdir()
-        async with stage(run_directory=tmp_path, resumes=state) as scene:
+        async with stage(run_directory=tmp_path, resume_from=state) as scene:
             play = Run(scene, checkpoint_interval=4)
             await play.join_trainer()
             await play.tell(params(3))
@@ -524,7 +526,7 @@ def test_a_resumed_run_waits_for_its_workers_and_goes_on_where_it_stood(run, sta
             assert (play.limiter.inserted, play.limiter.sampled) == (4, 2)
             worker = await play.join_worker("worker")
             assert play.asked == [3, 4]
-            assert worker.of(PaceMsg)[-1] == PaceMsg(running=True)
+            assert worker.of(SetCollectingMsg)[-1] == SetCollectingMsg(running=True)
             for name in ("env_steps", "episodes", "updates", "train_return", "epsilon", "params_lag", "metrics"):
                 assert getattr(play.progress, name) == getattr(before, name), name
 
@@ -537,17 +539,17 @@ def test_a_resumed_run_does_not_wait_for_ever(run, stage, episodes, tmp_path: Pa
             play = Run(scene, checkpoint_interval=4, min_size=100)
             await play.join_trainer()
             workers = [await play.join_worker(name) for name in ("one", "other")]
-            await play.tell(episodes(*[1] * 4), result_at(4), *[SavedMsg(ref=worker.ref) for worker in workers])
+            await play.tell(episodes(*[1] * 4), result_at(4), *[StateSavedMsg(ref=worker.ref) for worker in workers])
         (state,) = (tmp_path / "state").iterdir()
-        async with stage(run_directory=tmp_path, resumes=state) as scene:
+        async with stage(run_directory=tmp_path, resume_from=state) as scene:
             play = Run(scene)
             await play.join_trainer()
             worker = await play.join_worker("one")
-            assert worker.of(PaceMsg) == []
+            assert worker.of(SetCollectingMsg) == []
             with capture_logs() as logs:
                 scene.clock.advance(RETURN_S)
                 await scene.settle()
-            assert worker.of(PaceMsg)[-1] == PaceMsg(running=True)
+            assert worker.of(SetCollectingMsg)[-1] == SetCollectingMsg(running=True)
             assert "goes on without workers that have not come back" in [line["event"] for line in logs]
 
     run(main())
@@ -607,18 +609,18 @@ def test_a_run_ends_with_a_last_test_a_checkpoint_and_a_stop(run, stage, episode
             await play.tell(episodes(*[1] * 9))
             assert play.asked == [1, 2]
             await play.tell(result_at(9), episodes(1))
-            assert worker.of(PaceMsg)[-1] == PaceMsg(running=False)
+            assert worker.of(SetCollectingMsg)[-1] == SetCollectingMsg(running=False)
             assert [message.env_steps for message in worker.of(EvaluateMsg)] == [9, 10]
             await play.train(2)
             assert play.asked == [1, 2]  # nothing new is begun
             assert not play.cell.stopping
             await play.tell(result_at(10))
             assert not play.cell.stopping
-            await play.ref.tell(SavedMsg(ref=worker.ref))
+            await play.ref.tell(StateSavedMsg(ref=worker.ref))
             assert await ended(play) == STOPPED
-            assert [message.env_steps for message in play.trainer.of(CheckpointMsg)] == [10]
+            assert [message.env_steps for message in play.trainer.of(SaveCheckpointMsg)] == [10]
             await scene.settle()
-            assert [message.env_steps for message in play.monitor.of(EvaluatedMsg)] == [9, 10]
+            assert [message.env_steps for message in play.monitor.of(EvaluationResultMsg)] == [9, 10]
             assert play.progress.state == "done"
 
     run(main())
@@ -635,7 +637,7 @@ def test_the_end_waits_for_the_batches_on_their_way(run, stage, episodes) -> Non
             assert in_flight == 2
             await play.train(1)
             assert not play.cell.stopping
-            await play.ref.tell(TrainedMsg(number=2, seconds=0.0, metrics=()))
+            await play.ref.tell(TrainResultMsg(number=2, seconds=0.0, metrics=()))
             assert await ended(play) == STOPPED
 
     run(main())
@@ -651,7 +653,7 @@ def test_an_older_test_that_took_its_time_does_not_undo_the_last_one(run, stage,
             await play.tell(episodes(*[1] * 9), episodes(1))
             await play.tell(result_at(10), result_at(9))
             await play.train(1)
-            await play.ref.tell(TrainedMsg(number=2, seconds=0.0, metrics=()))
+            await play.ref.tell(TrainResultMsg(number=2, seconds=0.0, metrics=()))
             assert await ended(play) == STOPPED
 
     run(main())
@@ -712,8 +714,8 @@ def test_an_early_stop_saves_too(run, stage, episodes, tmp_path: Path) -> None:
             await play.tell(episodes(5))
             await scene.stop(play.ref)
             await scene.settle()
-            assert [message.env_steps for message in play.trainer.of(CheckpointMsg)] == [5]
-            assert worker.of(PaceMsg)[-1] == PaceMsg(running=False)
+            assert [message.env_steps for message in play.trainer.of(SaveCheckpointMsg)] == [5]
+            assert worker.of(SetCollectingMsg)[-1] == SetCollectingMsg(running=False)
             assert [message.state for message in play.monitor.of(ProgressMsg)][-2:] == ["saving", "done"]
 
     run(main())
@@ -729,7 +731,7 @@ def test_a_lost_trainer_fails_the_run(run, stage, how: str) -> None:
                 await scene.kill(play.trainer)
             else:
                 await scene.stop(play.trainer.ref)
-            await play.monitor.hear(EvaluatedMsg)
+            await play.monitor.hear(EvaluationResultMsg)
 
     with pytest.RaisesGroup(pytest.RaisesExc(ActorFailed, match="here/orchestrator")) as caught:
         run(main())

@@ -17,17 +17,17 @@ import torch
 
 from components import LinearSchedule, Orchestrator, Trainer, TrajectoryManager, Worker, WorkerProxy
 from components.envs.base import Env, EnvSpec
-from components.policies.base import EpisodeBatch, Learned, Policy
+from components.policies.base import EpisodeBatch, Policy, TrainStepResult
 from components.replay_buffers import EpisodeReplay, PrioritizedEpisodeReplay, SampleToInsertRatio
 from messages import (
     BatchTrainingDataMsg,
-    CheckpointMsg,
-    EvaluatedMsg,
+    EvaluationResultMsg,
     InsertTransitionMsg,
     LoadParamsMsg,
-    PaceMsg,
     ProgressMsg,
     SampleBatchMsg,
+    SaveCheckpointMsg,
+    SetCollectingMsg,
 )
 from orchestra import Actor, Lane, Node, Ref, freeze, on
 from orchestra.actors.restarts import STOPPED
@@ -81,7 +81,7 @@ class Account:
             assert last.updates > 0
 
 
-class Tally(Env):
+class RunCounters(Env):
     """Episodes of one to four steps, each of which says whose it is."""
 
     spec = SPEC
@@ -135,9 +135,9 @@ class Counter(Policy):
     def act(self, obs: Any, available: Any, last_actions: Any, hidden: Any, *, epsilon: float, rng: Any) -> Any:
         return np.zeros(obs.shape[:2], np.int64), hidden
 
-    def learn(self, batch: EpisodeBatch) -> Learned:
+    def learn(self, batch: EpisodeBatch) -> TrainStepResult:
         self.updates += 1.0
-        return Learned({"loss": self.updates}, np.ones(len(batch.lengths), np.float32))
+        return TrainStepResult({"loss": self.updates}, np.ones(len(batch.lengths), np.float32))
 
     def params(self) -> np.ndarray:
         return freeze(np.array([self.updates], np.float32))
@@ -164,7 +164,7 @@ def recording(kind: type[Any], account: Account) -> Any:
     return Recording(SPEC, 16)
 
 
-class Listener(Actor[ProgressMsg | EvaluatedMsg | CheckpointMsg]):
+class Listener(Actor[ProgressMsg | EvaluationResultMsg | SaveCheckpointMsg]):
     """In the Monitor's place."""
 
     def __init__(self, account: Account) -> None:
@@ -174,11 +174,11 @@ class Listener(Actor[ProgressMsg | EvaluatedMsg | CheckpointMsg]):
     def progress(self, msg: ProgressMsg) -> None:
         self._account.progress.append(msg)
 
-    @on(EvaluatedMsg)
-    def evaluated(self, msg: EvaluatedMsg) -> None: ...
+    @on(EvaluationResultMsg)
+    def evaluated(self, msg: EvaluationResultMsg) -> None: ...
 
-    @on(CheckpointMsg)
-    def save(self, msg: CheckpointMsg) -> str:
+    @on(SaveCheckpointMsg)
+    def save(self, msg: SaveCheckpointMsg) -> str:
         return "nowhere"
 
 
@@ -197,7 +197,7 @@ class Plan:
         dice = sim.dice
         self.sim = sim
         self.account = Account()
-        self.env = partial(Tally, account=self.account)
+        self.env = partial(RunCounters, account=self.account)
         self.policy = partial(Counter, account=self.account)
         self.prioritized = dice.chance(0.3)
         self.n_envs = 1 + dice.below(3)
@@ -407,8 +407,8 @@ class Nostalgic(WorkerProxy):
         self.first = self.first or msg
         await super().load(msg)
 
-    @on(PaceMsg)
-    async def pace(self, msg: PaceMsg) -> None:
+    @on(SetCollectingMsg)
+    async def pace(self, msg: SetCollectingMsg) -> None:
         await super().pace(msg)
         if self.first is not None:
             for worker in self._workers.values():

@@ -18,10 +18,10 @@ from messages import (
     InsertTransitionMsg,
     JoinMsg,
     LoadParamsMsg,
-    MembersMsg,
     SampleBatchMsg,
-    TrainedMsg,
+    TrainResultMsg,
     UpdatePriorityMsg,
+    WorkerCountMsg,
 )
 from orchestra import Actor, Node, Ref, UsageError, freeze, on
 from orchestra.errors import TraceError
@@ -47,7 +47,7 @@ class Teller(Actor[InsertTransitionMsg | LoadParamsMsg]):
     def load(self, msg: LoadParamsMsg) -> None: ...
 
 
-class Hub(Actor[JoinMsg | MembersMsg | InsertTransitionMsg | TrainedMsg]):
+class Hub(Actor[JoinMsg | WorkerCountMsg | InsertTransitionMsg | TrainResultMsg]):
     """Stands for the Orchestrator."""
 
     def __init__(self, trajectories: Ref[Any]) -> None:
@@ -57,15 +57,15 @@ class Hub(Actor[JoinMsg | MembersMsg | InsertTransitionMsg | TrainedMsg]):
     async def join(self, msg: JoinMsg) -> None:
         await msg.ref.tell(LoadParamsMsg(version=3, params=freeze(np.zeros(2, np.float32)), env_steps=0))
 
-    @on(MembersMsg)
-    def members(self, msg: MembersMsg) -> None: ...
+    @on(WorkerCountMsg)
+    def members(self, msg: WorkerCountMsg) -> None: ...
 
     @on(InsertTransitionMsg)
     async def insert(self, msg: InsertTransitionMsg) -> None:
         await self.trajectories.tell(msg)
 
-    @on(TrainedMsg)
-    def trained(self, msg: TrainedMsg) -> None: ...
+    @on(TrainResultMsg)
+    def trained(self, msg: TrainResultMsg) -> None: ...
 
 
 class Learner(Actor[BatchTrainingDataMsg]):
@@ -80,7 +80,7 @@ class Learner(Actor[BatchTrainingDataMsg]):
         await self.priorities_to.tell(
             UpdatePriorityMsg(indices=msg.indices, generations=msg.generations, priorities=priorities)
         )
-        await self.to.tell(TrainedMsg(number=msg.number, seconds=0.0, metrics=()))
+        await self.to.tell(TrainResultMsg(number=msg.number, seconds=0.0, metrics=()))
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def trained(tmp_path: Path, episodes: Any) -> Path:
     async def main() -> None:
         clock = ManualClock()
         recorder = TraceSettings("full").recorder("here", tmp_path, clock=clock, seed=0)
-        async with Node("here", clock=clock, inline=True, recorder=recorder).running() as node:
+        async with Node("here", clock=clock, deterministic=True, recorder=recorder).running() as node:
             replay = node.spawn("replay", TrajectoryManager, replay=EpisodeReplay(SPEC, 10))
             hub = node.spawn("hub", Hub, replay)
             proxy = node.spawn("proxy", WorkerProxy, to=hub)
@@ -145,7 +145,7 @@ def test_parameters_are_followed_to_where_they_acted(trained: Path) -> None:
 def test_a_batch_is_followed_to_what_was_learned_from_it(trained: Path) -> None:
     with RunTrace(trained) as trace:
         assert sorted(set(stops(batch(trace, "2")))) == [
-            ("hub", "TrainedMsg"),
+            ("hub", "TrainResultMsg"),
             ("replay", "SampleBatchMsg"),
             ("replay", "UpdatePriorityMsg"),
             ("trainer", "BatchTrainingDataMsg"),

@@ -9,12 +9,12 @@ import pytest
 from components.checkpoints.policy_file import load_checkpoint
 from components.envs.base import EnvSpec
 from components.trainer import Trainer
-from messages import BatchTrainingDataMsg, CheckpointMsg, JoinMsg, LoadParamsMsg, TrainedMsg, UpdatePriorityMsg
+from messages import BatchTrainingDataMsg, JoinMsg, LoadParamsMsg, SaveCheckpointMsg, TrainResultMsg, UpdatePriorityMsg
 from orchestra import AskFailed
 from orchestra.actors.cell import ActorFailed
 
 SPEC = EnvSpec("corridor", n_agents=2, n_actions=3, obs_size=4, state_size=3, episode_limit=6)
-UP = (JoinMsg, LoadParamsMsg, TrainedMsg)
+UP = (JoinMsg, LoadParamsMsg, TrainResultMsg)
 
 
 def batch(number: int, *, publish: bool, n: int = 2) -> BatchTrainingDataMsg:
@@ -95,10 +95,10 @@ def test_every_batch_is_reported_by_its_number_with_what_the_algorithm_says(run,
             trainer = scene.node.spawn("trainer", Trainer, spec=SPEC, policy=scripted, to=up.ref)
             for number in (1, 2):
                 await trainer.tell(batch(number, publish=False))
-            await up.hear(TrainedMsg, 2)
-            assert up.of(TrainedMsg) == [
-                TrainedMsg(number=1, seconds=0.0, metrics=(("grad_norm", 1.0), ("loss", 0.5))),
-                TrainedMsg(number=2, seconds=0.0, metrics=(("grad_norm", 1.0), ("loss", 1.0))),
+            await up.hear(TrainResultMsg, 2)
+            assert up.of(TrainResultMsg) == [
+                TrainResultMsg(number=1, seconds=0.0, metrics=(("grad_norm", 1.0), ("loss", 0.5))),
+                TrainResultMsg(number=2, seconds=0.0, metrics=(("grad_norm", 1.0), ("loss", 1.0))),
             ]
 
     run(main())
@@ -117,7 +117,7 @@ def test_it_learns_from_the_very_batch_that_it_was_sent(run, stage, scripted) ->
             trainer = scene.node.spawn("trainer", Trainer, spec=SPEC, policy=policy, to=up.ref)
             message = batch(3, publish=False)
             await trainer.tell(message)
-            await up.hear(TrainedMsg)
+            await up.hear(TrainResultMsg)
             (learned,) = made[0].batches
             for name in ("obs", "state", "available", "actions", "reward", "lengths", "terminated", "weights"):
                 np.testing.assert_array_equal(getattr(learned, name), getattr(message, name))
@@ -131,10 +131,10 @@ def test_priorities_go_back_only_when_asked_for(run, stage, scripted, asked: boo
         async with stage() as scene:
             up = scene.probe("up", *UP)
             trajectories = scene.probe("trajectories", UpdatePriorityMsg)
-            recipe = {"spec": SPEC, "policy": scripted, "to": up.ref}
-            trainer = scene.node.spawn("trainer", Trainer, **recipe, priorities_to=trajectories.ref if asked else None)
+            factory = {"spec": SPEC, "policy": scripted, "to": up.ref}
+            trainer = scene.node.spawn("trainer", Trainer, **factory, priorities_to=trajectories.ref if asked else None)
             await trainer.tell(batch(1, publish=False, n=3))
-            await up.hear(TrainedMsg)
+            await up.hear(TrainResultMsg)
             await scene.settle()
             assert len(trajectories.told) == asked
             for message in trajectories.told:
@@ -172,7 +172,7 @@ def test_what_it_saves_can_be_loaded_and_learned_on(run, stage, scripted, tmp_pa
             trainer = scene.node.spawn("trainer", Trainer, spec=SPEC, policy=scripted, to=up.ref)
             for number in (1, 2, 3):
                 await trainer.tell(batch(number, publish=number == 2))
-            path = await trainer.ask(CheckpointMsg(env_steps=4321))
+            path = await trainer.ask(SaveCheckpointMsg(env_steps=4321))
             assert path == str(tmp_path / "checkpoints" / "steps-0000004321.pt")
             policy = scripted(SPEC, seed=0)
             assert load_checkpoint(Path(path), policy) == {"version": 1, "env_steps": 4321}
@@ -191,7 +191,7 @@ def test_where_a_run_keeps_no_files_there_is_no_checkpoint(run, stage, scripted)
             up = scene.probe("up", *UP)
             trainer = scene.node.spawn("trainer", Trainer, spec=SPEC, policy=scripted, to=up.ref)
             with pytest.raises(AskFailed, match="this run keeps no files, so there is no place for a checkpoint"):
-                await trainer.ask(CheckpointMsg(env_steps=1))
+                await trainer.ask(SaveCheckpointMsg(env_steps=1))
 
     with pytest.RaisesGroup(ActorFailed):
         run(main())
@@ -205,10 +205,10 @@ def test_a_trainer_that_fails_fails_the_run(run, stage, scripted) -> None:
     async def main() -> None:
         async with stage() as scene:
             up = scene.probe("up", *UP)
-            recipe = {"spec": SPEC, "policy": partial(Broken), "to": up.ref}
-            trainer = scene.node.spawn("trainer", Trainer, **recipe)
+            factory = {"spec": SPEC, "policy": partial(Broken), "to": up.ref}
+            trainer = scene.node.spawn("trainer", Trainer, **factory)
             await trainer.tell(batch(1, publish=False))
-            await up.hear(TrainedMsg)
+            await up.hear(TrainResultMsg)
 
     with pytest.RaisesGroup(pytest.RaisesExc(ActorFailed, match="here/trainer")) as caught:
         run(main())

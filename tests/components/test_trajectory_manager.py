@@ -44,7 +44,7 @@ def test_a_batch_stays_as_it_was_sent_though_the_buffer_uses_its_memory_again(ru
     async def main() -> None:
         async with stage() as scene:
             trainer = scene.probe("trainer", BatchTrainingDataMsg)
-            replay = EpisodeReplay(SPEC, 1, slabs=1)
+            replay = EpisodeReplay(SPEC, 1, batch_buffers=1)
             manager = scene.node.spawn("trajectories", TrajectoryManager, replay=replay)
             for mark in range(4):
                 await manager.tell(episodes(4, mark=float(mark)))

@@ -9,9 +9,9 @@ from structlog.testing import capture_logs
 
 from components.schedule import LinearSchedule
 from components.worker import REJOIN_S, TEST_ENVS, StepMsg, Worker
-from messages import EvaluatedMsg, EvaluateMsg, InsertTransitionMsg, JoinMsg, LoadParamsMsg, PaceMsg
+from messages import EvaluateMsg, EvaluationResultMsg, InsertTransitionMsg, JoinMsg, LoadParamsMsg, SetCollectingMsg
 
-UP = (JoinMsg, InsertTransitionMsg, EvaluatedMsg)
+UP = (JoinMsg, InsertTransitionMsg, EvaluationResultMsg)
 PLAN = ((2,), (3,))
 
 
@@ -22,7 +22,7 @@ def params(version: int, env_steps: int = 0, value: float = 0.0) -> LoadParamsMs
 @pytest.fixture
 def spawn(corridor, scripted):
     def start(scene, up, **changed):
-        recipe = {
+        factory = {
             "env": partial(corridor, plan=PLAN),
             "policy": scripted,
             "to": up.ref,
@@ -30,7 +30,7 @@ def spawn(corridor, scripted):
             "exploration": LinearSchedule(1.0, 0.0, over=100),
             "steps_per_turn": 6,
         }
-        return scene.node.spawn("worker", Worker, **recipe | changed)
+        return scene.node.spawn("worker", Worker, **factory | changed)
 
     return start
 
@@ -52,7 +52,7 @@ def test_a_worker_waits_until_it_has_parameters_and_is_told_to_run(run, stage, s
         async with stage() as scene:
             up = scene.probe("up", *UP)
             worker = spawn(scene, up)
-            told = [params(4), PaceMsg(running=True)]
+            told = [params(4), SetCollectingMsg(running=True)]
             for message in told if first == "parameters" else reversed(told):
                 await scene.settle()
                 assert up.of(InsertTransitionMsg) == []
@@ -69,7 +69,7 @@ def test_each_turn_is_told_in_one_message(run, stage, spawn) -> None:
             up = scene.probe("up", *UP)
             worker = spawn(scene, up)
             await worker.tell(params(0))
-            await worker.tell(PaceMsg(running=True))
+            await worker.tell(SetCollectingMsg(running=True))
             await up.hear(InsertTransitionMsg, 4)
             assert [message.lengths.tolist() for message in up.of(InsertTransitionMsg)] == [[2, 3, 2, 2, 3]] * 4
 
@@ -83,9 +83,9 @@ def test_a_paused_worker_waits_and_goes_on_where_it_was(run, stage, spawn) -> No
             worker = spawn(scene, up, steps_per_turn=4)
             await worker.tell(params(0))
             for _ in range(3):
-                await worker.tell(PaceMsg(running=True))
+                await worker.tell(SetCollectingMsg(running=True))
                 await up.next(InsertTransitionMsg)
-                await worker.tell(PaceMsg(running=False))
+                await worker.tell(SetCollectingMsg(running=False))
                 await scene.settle()  # it does not come to rest before it has stopped stepping
             lengths = [length for message in up.of(InsertTransitionMsg) for length in message.lengths]
             assert set(lengths) == {2, 3}
@@ -100,12 +100,12 @@ def test_told_twice_to_run_it_steps_no_faster(run, stage, spawn) -> None:
             up = scene.probe("up", *UP)
             worker = spawn(scene, up)
             await worker.tell(params(0))
-            for message in (PaceMsg(running=True), params(1), PaceMsg(running=True), params(2)):
+            for message in (SetCollectingMsg(running=True), params(1), SetCollectingMsg(running=True), params(2)):
                 await worker.tell(message)
                 await up.next(InsertTransitionMsg)  # by now it has read this, and an unread one does not replace it
-            await worker.tell(PaceMsg(running=False))
+            await worker.tell(SetCollectingMsg(running=False))
             await scene.settle()
-            flows = {(flow.sender, flow.type): flow.count for flow in scene.node.statistics().flows}
+            flows = {(flow.sender, flow.type): flow.count for flow in scene.node.statistics().message_counts}
             # One step is on its way at a time: each but the last found the worker running and told a message.
             assert flows["here/worker", "StepMsg"] - len(up.of(InsertTransitionMsg)) in (0, 1)
 
@@ -117,7 +117,7 @@ def test_exploration_follows_the_steps_of_the_whole_run(run, stage, spawn) -> No
         async with stage() as scene:
             up = scene.probe("up", *UP)
             worker = spawn(scene, up)
-            await worker.tell(PaceMsg(running=True))
+            await worker.tell(SetCollectingMsg(running=True))
             for version, (env_steps, epsilon) in enumerate([(0, 1.0), (25, 0.75), (100, 0.0), (900, 0.0)]):
                 await worker.tell(params(version, env_steps))
                 while (message := await up.next(InsertTransitionMsg)).versions.max() < version:
@@ -148,7 +148,7 @@ def test_a_test_is_greedy_and_plays_the_number_asked_for_with_the_newest_paramet
             worker = spawn(scene, up, policy=policy, env=env)
             await worker.tell(params(3))
             await worker.tell(EvaluateMsg(episodes=50, env_steps=1234, reply_to=up.ref))
-            played = await up.hear(EvaluatedMsg)
+            played = await up.hear(EvaluationResultMsg)
             assert (played.version, played.env_steps, played.episodes) == (3, 1234, 50)
             assert played.mean_length == 2.5
             assert 0.0 <= played.win_rate <= 1.0
@@ -156,7 +156,7 @@ def test_a_test_is_greedy_and_plays_the_number_asked_for_with_the_newest_paramet
             assert (envs[1].n_envs, envs[1].closed) == (TEST_ENVS, True)
             assert envs[1].seed != envs[0].seed
             await worker.tell(EvaluateMsg(episodes=1, env_steps=0, reply_to=up.ref))
-            played = await up.hear(EvaluatedMsg, 2)
+            played = await up.hear(EvaluationResultMsg, 2)
             assert (played.mean_length, played.episodes, envs[2].n_envs) == (2.0, 1, 1)
 
     run(main())
@@ -169,9 +169,9 @@ def test_a_test_that_comes_before_any_parameters_is_played_with_the_first(run, s
             worker = spawn(scene, up)
             await worker.tell(EvaluateMsg(episodes=1, env_steps=12, reply_to=up.ref))
             await scene.settle()
-            assert up.of(EvaluatedMsg) == []
+            assert up.of(EvaluationResultMsg) == []
             await worker.tell(params(3))
-            played = await up.hear(EvaluatedMsg)
+            played = await up.hear(EvaluationResultMsg)
             assert (played.version, played.env_steps) == (3, 12)
 
     run(main())
@@ -183,7 +183,7 @@ def test_a_test_leaves_the_training_episodes_alone(run, stage, spawn) -> None:
             up = scene.probe("up", *UP)
             worker = spawn(scene, up, steps_per_turn=1)
             await worker.tell(params(0))
-            await worker.tell(PaceMsg(running=True))
+            await worker.tell(SetCollectingMsg(running=True))
             for _ in range(3):
                 await up.next(InsertTransitionMsg)
                 if tests:
@@ -204,7 +204,7 @@ def test_a_worker_without_parameters_does_not_play_a_test(run, stage, spawn) -> 
             worker = spawn(scene, up)
             await worker.tell(EvaluateMsg(episodes=2, env_steps=0, reply_to=up.ref))
             await scene.settle()
-            assert up.of(EvaluatedMsg) == []
+            assert up.of(EvaluationResultMsg) == []
 
     run(main())
 
@@ -215,9 +215,9 @@ def test_a_worker_whose_upstream_died_fails_and_joins_the_next(run, stage, spawn
             up = scene.probe("up", *UP)
             worker = spawn(scene, up)
             await worker.tell(params(1))
-            await worker.tell(PaceMsg(running=True))
+            await worker.tell(SetCollectingMsg(running=True))
             await up.hear(InsertTransitionMsg)
-            await worker.tell(PaceMsg(running=False))
+            await worker.tell(SetCollectingMsg(running=False))
             await scene.settle()
             with capture_logs() as lines:
                 await scene.kill(up)
@@ -233,7 +233,7 @@ def test_a_worker_whose_upstream_died_fails_and_joins_the_next(run, stage, spawn
             await scene.settle()
             assert up.of(InsertTransitionMsg) == []  # it waits for parameters and a word again
             await worker.tell(params(2))
-            await worker.tell(PaceMsg(running=True))
+            await worker.tell(SetCollectingMsg(running=True))
             assert (await up.hear(InsertTransitionMsg)).versions.max() == 2
 
     run(main())
@@ -244,7 +244,7 @@ def test_a_step_meant_by_an_incarnation_before_is_not_made_without_parameters(ru
         async with stage() as scene:
             up = scene.probe("up", *UP)
             worker = spawn(scene, up)
-            await worker.tell(PaceMsg(running=True))
+            await worker.tell(SetCollectingMsg(running=True))
             await worker.tell(StepMsg())
             await scene.settle()
             assert up.of(InsertTransitionMsg) == []
@@ -302,8 +302,8 @@ def test_two_workers_of_a_run_play_different_episodes_and_each_the_same_ones_aga
         async with stage(seed=seed) as scene:
             up = scene.probe("up", *UP)
             for name in ("one", "other"):
-                recipe = {"env": env, "policy": scripted, "to": up.ref, "n_envs": 1}
-                scene.node.spawn(name, Worker, **recipe, exploration=LinearSchedule(1.0, 0.0, over=1))
+                factory = {"env": env, "policy": scripted, "to": up.ref, "n_envs": 1}
+                scene.node.spawn(name, Worker, **factory, exploration=LinearSchedule(1.0, 0.0, over=1))
             await up.hear(JoinMsg, 2)
         return made
 
@@ -321,7 +321,7 @@ def test_messages_get_their_turn_between_steps(run, stage, spawn) -> None:
             up = scene.probe("up", *UP)
             worker = spawn(scene, up)
             await worker.tell(params(0))
-            await worker.tell(PaceMsg(running=True))
+            await worker.tell(SetCollectingMsg(running=True))
             await up.hear(InsertTransitionMsg)
             async with asyncio.timeout(5):
                 await scene.stop(worker)  # a graceful stop, in the midst of it

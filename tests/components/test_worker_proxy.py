@@ -8,20 +8,20 @@ import pytest
 
 from components.worker_proxy import WorkerProxy
 from messages import (
-    EvaluatedMsg,
     EvaluateMsg,
+    EvaluationResultMsg,
     InsertTransitionMsg,
     JoinMsg,
     LoadParamsMsg,
-    MembersMsg,
-    PaceMsg,
-    SavedMsg,
-    SaveMsg,
+    SaveStateMsg,
+    SetCollectingMsg,
+    StateSavedMsg,
+    WorkerCountMsg,
 )
 from orchestra.actors.cell import ActorFailed
 
-UP = (JoinMsg, InsertTransitionMsg, MembersMsg, EvaluatedMsg)
-DOWN = (LoadParamsMsg, PaceMsg, EvaluateMsg)
+UP = (JoinMsg, InsertTransitionMsg, WorkerCountMsg, EvaluationResultMsg)
+DOWN = (LoadParamsMsg, SetCollectingMsg, EvaluateMsg)
 
 
 def params(version: int) -> LoadParamsMsg:
@@ -46,7 +46,7 @@ def test_a_proxy_joins_as_one_and_counts_its_workers(run, stage) -> None:
             await scene.settle()
             assert up.told == [
                 JoinMsg(role="proxy", ref=proxy),
-                *(MembersMsg(proxy=proxy, workers=n) for n in (1, 2, 2)),
+                *(WorkerCountMsg(proxy=proxy, workers=n) for n in (1, 2, 2)),
             ]
 
     run(main())
@@ -62,7 +62,7 @@ def test_a_dead_worker_leaves(run, stage) -> None:
             await scene.settle()
             await scene.stop(other.ref)
             await scene.settle()
-            assert [message.workers for message in up.of(MembersMsg)] == [1, 2, 1, 0]
+            assert [message.workers for message in up.of(WorkerCountMsg)] == [1, 2, 1, 0]
             await proxy.tell(params(1))
             await proxy.tell(EvaluateMsg(episodes=1, env_steps=0, reply_to=up.ref))
             await scene.settle()
@@ -131,12 +131,12 @@ def test_one_load_reaches_every_worker(run, stage) -> None:
             proxy = scene.node.spawn("proxy", WorkerProxy, to=up.ref)
             workers = await joined(scene, proxy, "a", "b", "c")
             await proxy.tell(params(7))
-            await proxy.tell(PaceMsg(running=True))
+            await proxy.tell(SetCollectingMsg(running=True))
             await scene.settle()
             for worker in workers:
                 (load,) = worker.of(LoadParamsMsg)
                 assert (load.version, load.env_steps, load.params.tolist()) == (7, 7, [7.0] * 3)
-                assert worker.of(PaceMsg) == [PaceMsg(running=True)]
+                assert worker.of(SetCollectingMsg) == [SetCollectingMsg(running=True)]
 
     run(main())
 
@@ -148,12 +148,12 @@ def test_a_worker_that_joins_late_gets_the_newest_parameters_and_the_pace(run, s
             proxy = scene.node.spawn("proxy", WorkerProxy, to=up.ref)
             (early,) = await joined(scene, proxy, "early")
             assert early.told == []  # there was nothing to tell yet
-            for message in (params(1), PaceMsg(running=True), params(2), PaceMsg(running=False)):
+            for message in (params(1), SetCollectingMsg(running=True), params(2), SetCollectingMsg(running=False)):
                 await proxy.tell(message)
                 await scene.settle()
             (late,) = await joined(scene, proxy, "late")
             assert [message.version for message in late.of(LoadParamsMsg)] == [2]
-            assert late.of(PaceMsg) == [PaceMsg(running=False)]
+            assert late.of(SetCollectingMsg) == [SetCollectingMsg(running=False)]
             assert isinstance(late.told[0], LoadParamsMsg)
 
     run(main())
@@ -186,11 +186,13 @@ def test_the_test_of_a_worker_that_dies_is_played_by_another_and_told_once(run, 
             await scene.kill(dies)
             await scene.settle()
             assert [message.env_steps for message in lives.of(EvaluateMsg)] == [7]
-            result = EvaluatedMsg(version=1, env_steps=7, episodes=4, win_rate=0.5, mean_return=1.0, mean_length=2.0)
+            result = EvaluationResultMsg(
+                version=1, env_steps=7, episodes=4, win_rate=0.5, mean_return=1.0, mean_length=2.0
+            )
             for _ in range(2):
                 await proxy.tell(result)
             await scene.settle()
-            assert up.of(EvaluatedMsg) == [result]
+            assert up.of(EvaluationResultMsg) == [result]
             (late,) = await joined(scene, proxy, "late")
             await scene.kill(lives)
             await scene.settle()
@@ -216,17 +218,17 @@ def test_a_proxy_that_fails_takes_its_process_with_it(run, stage) -> None:
 def test_a_moment_to_save_does_not_wait_for_a_worker_that_was_started_anew(run, stage) -> None:
     async def main() -> None:
         async with stage() as scene:
-            up = scene.probe("up", *UP, SavedMsg)
+            up = scene.probe("up", *UP, StateSavedMsg)
             proxy = scene.node.spawn("proxy", WorkerProxy, to=up.ref)
-            workers = [scene.probe(name, *DOWN, SaveMsg) for name in ("one", "other")]
+            workers = [scene.probe(name, *DOWN, SaveStateMsg) for name in ("one", "other")]
             for worker in workers:
                 await proxy.tell(JoinMsg(role="worker", ref=worker.ref))
-            await proxy.tell(SaveMsg(env_steps=7, reply_to=up.ref))
-            await proxy.tell(SavedMsg(ref=workers[0].ref))
+            await proxy.tell(SaveStateMsg(env_steps=7, reply_to=up.ref))
+            await proxy.tell(StateSavedMsg(ref=workers[0].ref))
             await scene.settle()
-            assert up.of(SavedMsg) == []
+            assert up.of(StateSavedMsg) == []
             await proxy.tell(JoinMsg(role="worker", ref=workers[1].ref))  # it died, and nobody noticed
             await scene.settle()
-            assert up.of(SavedMsg) == [SavedMsg(ref=proxy)]
+            assert up.of(StateSavedMsg) == [StateSavedMsg(ref=proxy)]
 
     run(main())

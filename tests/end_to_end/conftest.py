@@ -193,7 +193,7 @@ def roles() -> Callable[[Launched], set[tuple[str, str, str]]]:
     def of(launched: Launched) -> set[tuple[str, str, str]]:
         return {
             (row["sender"].partition("/")[2], row["type"], row["recipient"].partition("/")[2])
-            for row in launched.json("flows.json")
+            for row in launched.json("message_counts.json")
             if row["count"] > 0
         }
 

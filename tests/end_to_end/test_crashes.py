@@ -18,7 +18,7 @@ from pathlib import Path
 
 from components import Orchestrator, Trainer, Worker, WorkerProxy
 from components.worker import StepMsg
-from messages import BatchTrainingDataMsg, InsertTransitionMsg, TrainedMsg
+from messages import BatchTrainingDataMsg, InsertTransitionMsg, TrainResultMsg
 from orchestra import Escalate, Topology, on
 from orchestra.runs.experiment import extends, load_experiment
 
@@ -50,8 +50,8 @@ class FailingProxy(WorkerProxy):
 
 
 class FailingOrchestrator(Orchestrator):
-    @on(TrainedMsg)
-    async def trained(self, msg: TrainedMsg) -> None:
+    @on(TrainResultMsg)
+    async def trained(self, msg: TrainResultMsg) -> None:
         await super().trained(msg)
         if self._tally.env_steps > 1500:
             raise ArithmeticError(f"{self._tally.env_steps} {self._tally.updates} {self._limiter.inserted}")

@@ -32,25 +32,25 @@ CONTROL: Flows = {
     ("worker", "JoinMsg", "proxy"),
     ("proxy", "JoinMsg", "orchestrator"),
     ("trainer", "JoinMsg", "orchestrator"),
-    ("proxy", "MembersMsg", "orchestrator"),
+    ("proxy", "WorkerCountMsg", "orchestrator"),
     # who shall go on
-    ("orchestrator", "PaceMsg", "proxy"),
-    ("proxy", "PaceMsg", "worker"),
+    ("orchestrator", "SetCollectingMsg", "proxy"),
+    ("proxy", "SetCollectingMsg", "worker"),
     # how good the policy is
     ("orchestrator", "EvaluateMsg", "proxy"),
     ("proxy", "EvaluateMsg", "worker"),
-    ("worker", "EvaluatedMsg", "proxy"),
-    ("proxy", "EvaluatedMsg", "orchestrator"),
-    ("orchestrator", "EvaluatedMsg", "monitor"),
+    ("worker", "EvaluationResultMsg", "proxy"),
+    ("proxy", "EvaluationResultMsg", "orchestrator"),
+    ("orchestrator", "EvaluationResultMsg", "monitor"),
     # how the run is doing, and what is kept of it
-    ("trainer", "TrainedMsg", "orchestrator"),
-    ("orchestrator", "CheckpointMsg", "trainer"),
-    ("orchestrator", "CheckpointMsg", "trajectories"),
-    ("orchestrator", "CheckpointMsg", "monitor"),
-    ("orchestrator", "SaveMsg", "proxy"),
-    ("proxy", "SaveMsg", "worker"),
-    ("worker", "SavedMsg", "proxy"),
-    ("proxy", "SavedMsg", "orchestrator"),
+    ("trainer", "TrainResultMsg", "orchestrator"),
+    ("orchestrator", "SaveCheckpointMsg", "trainer"),
+    ("orchestrator", "SaveCheckpointMsg", "trajectories"),
+    ("orchestrator", "SaveCheckpointMsg", "monitor"),
+    ("orchestrator", "SaveStateMsg", "proxy"),
+    ("proxy", "SaveStateMsg", "worker"),
+    ("worker", "StateSavedMsg", "proxy"),
+    ("proxy", "StateSavedMsg", "orchestrator"),
     ("orchestrator", "ProgressMsg", "monitor"),
     # what an actor tells itself
     ("worker", "StepMsg", "worker"),
@@ -64,15 +64,15 @@ CONTROL: Flows = {
     ("orchestrator", "WatchMsg", "trainer"),
     ("outside", "LookupMsg", "directory"),
     ("monitor", "StatisticsMsg", "system"),
-    ("outside", "WindUpMsg", "system"),
+    ("outside", "FinalStatisticsMsg", "system"),
 }
 CONTROL_WITHOUT_PROXY: Flows = {flow for flow in CONTROL if "proxy" not in flow} | {
     ("worker", "JoinMsg", "orchestrator"),
-    ("orchestrator", "PaceMsg", "worker"),
+    ("orchestrator", "SetCollectingMsg", "worker"),
     ("orchestrator", "EvaluateMsg", "worker"),
-    ("worker", "EvaluatedMsg", "orchestrator"),
-    ("orchestrator", "SaveMsg", "worker"),
-    ("worker", "SavedMsg", "orchestrator"),
+    ("worker", "EvaluationResultMsg", "orchestrator"),
+    ("orchestrator", "SaveStateMsg", "worker"),
+    ("worker", "StateSavedMsg", "orchestrator"),
     ("worker", "WatchMsg", "orchestrator"),
     ("orchestrator", "WatchMsg", "worker"),
     ("orchestrator", "TerminatedMsg", "worker"),
@@ -97,7 +97,7 @@ def test_a_run_over_tcp_is_the_eight_flows_and_the_documented_control_messages(n
 
 
 def test_each_worker_speaks_with_its_proxy_alone(networked: Any) -> None:
-    rows = networked.json("flows.json")
+    rows = networked.json("message_counts.json")
     for worker in ("worker-0-0/worker", "worker-0-1/worker"):
         heard = {row["sender"] for row in rows if row["recipient"] == worker}
         spoken = {row["recipient"] for row in rows if row["sender"] == worker and row["type"] in TYPES}
@@ -106,7 +106,7 @@ def test_each_worker_speaks_with_its_proxy_alone(networked: Any) -> None:
 
 
 def test_the_proxy_makes_fewer_messages_of_many(networked: Any) -> None:
-    rows = networked.json("flows.json")
+    rows = networked.json("message_counts.json")
 
     def count(kind: str, recipient: str) -> int:
         return sum(row["count"] for row in rows if (row["type"], row["recipient"]) == (kind, recipient))

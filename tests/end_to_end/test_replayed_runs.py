@@ -14,12 +14,17 @@ pytestmark = pytest.mark.slow
 ACTORS = {
     "worker-0-0/worker": {"told": {"InsertTransitionMsg", "JoinMsg", "StepMsg"}},
     "worker-0-1/worker": {"told": {"InsertTransitionMsg", "JoinMsg", "StepMsg"}},
-    "host-0/proxy": {"told": {"InsertTransitionMsg", "LoadParamsMsg", "MembersMsg", "EvaluatedMsg", "PaceMsg"}},
-    "learner/orchestrator": {"told": {"SampleBatchMsg", "LoadParamsMsg", "ProgressMsg"}, "asked": {"CheckpointMsg"}},
+    "host-0/proxy": {
+        "told": {"InsertTransitionMsg", "LoadParamsMsg", "WorkerCountMsg", "EvaluationResultMsg", "SetCollectingMsg"}
+    },
+    "learner/orchestrator": {
+        "told": {"SampleBatchMsg", "LoadParamsMsg", "ProgressMsg"},
+        "asked": {"SaveCheckpointMsg"},
+    },
     "learner/trajectories": {"told": {"BatchTrainingDataMsg"}},
     "learner/trainer": {
-        "told": {"UpdatePriorityMsg", "TrainedMsg", "LoadParamsMsg"},
-        "answered": {"CheckpointMsg"},
+        "told": {"UpdatePriorityMsg", "TrainResultMsg", "LoadParamsMsg"},
+        "answered": {"SaveCheckpointMsg"},
     },
 }
 

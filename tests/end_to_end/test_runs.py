@@ -24,7 +24,7 @@ def test_a_run_directory_holds_all_that_a_run_was(networked: Any) -> None:
     run = networked.run
     assert re.fullmatch(r"qmix_3m/\d{8}-\d{6}-seed3", str(run.relative_to(networked.folder / "runs")))
     assert {path.name for path in run.iterdir()} == {
-        *("config.json", "metrics.jsonl", "flows.json", "curve.png", "summary.json"),
+        *("config.json", "metrics.jsonl", "message_counts.json", "curve.png", "summary.json"),
         *("tensorboard", "logs", "checkpoints", "traces", "state"),
     }
     config = networked.json("config.json")
@@ -197,7 +197,7 @@ def test_one_ctrl_c_drains_saves_and_sums_up(launch: Any) -> None:
     assert (summary["state"], summary["reached_goal"]) == ("done", False)
     (checkpoint,) = (launched.run / "checkpoints").iterdir()
     assert (launched.run / "curve.png").exists()
-    assert (launched.run / "flows.json").exists()
+    assert (launched.run / "message_counts.json").exists()
     assert "qmix 3m: done after" in launched.out
 
     # It goes on with all that it had, what was under way when it was interrupted included.

@@ -10,20 +10,20 @@ from pydantic import ValidationError
 import messages
 from messages import (
     BatchTrainingDataMsg,
-    CheckpointMsg,
-    EvaluatedMsg,
     EvaluateMsg,
+    EvaluationResultMsg,
     InsertTransitionMsg,
     JoinMsg,
     LoadParamsMsg,
-    MembersMsg,
-    PaceMsg,
     ProgressMsg,
     SampleBatchMsg,
-    SavedMsg,
-    SaveMsg,
-    TrainedMsg,
+    SaveCheckpointMsg,
+    SaveStateMsg,
+    SetCollectingMsg,
+    StateSavedMsg,
+    TrainResultMsg,
     UpdatePriorityMsg,
+    WorkerCountMsg,
 )
 from orchestra import Lane, Message, Ref, Request
 from orchestra.actors import codec
@@ -100,19 +100,19 @@ def progress(**changed: Any) -> dict[str, Any]:
 
 EXAMPLES: list[Message] = [
     BatchTrainingDataMsg(**batch(2, 5)),
-    CheckpointMsg(env_steps=12),
+    SaveCheckpointMsg(env_steps=12),
     EvaluateMsg(episodes=8, env_steps=100, reply_to=HERE),
-    EvaluatedMsg(version=3, env_steps=100, episodes=8, win_rate=0.5, mean_return=1.5, mean_length=20.0),
+    EvaluationResultMsg(version=3, env_steps=100, episodes=8, win_rate=0.5, mean_return=1.5, mean_length=20.0),
     InsertTransitionMsg(**insert(2, 5, 1)),
     JoinMsg(role="worker", ref=HERE),
     LoadParamsMsg(version=7, params=np.arange(5, dtype=np.float32), env_steps=300),
-    MembersMsg(proxy=HERE, workers=3),
-    PaceMsg(running=False),
+    WorkerCountMsg(proxy=HERE, workers=3),
+    SetCollectingMsg(running=False),
     ProgressMsg(**progress()),
     SampleBatchMsg(number=1, batch_size=32, publish=False, trainer=HERE),
-    SaveMsg(env_steps=12, reply_to=HERE),
-    SavedMsg(ref=HERE),
-    TrainedMsg(number=1, seconds=0.5, metrics=(("loss", float("inf")),)),
+    SaveStateMsg(env_steps=12, reply_to=HERE),
+    StateSavedMsg(ref=HERE),
+    TrainResultMsg(number=1, seconds=0.5, metrics=(("loss", float("inf")),)),
     UpdatePriorityMsg(**priorities()),
 ]
 NAMED = pytest.mark.parametrize("message", EXAMPLES, ids=lambda message: type(message).__name__)
@@ -246,22 +246,22 @@ def test_a_batch_is_padded_to_its_longest_and_holds_a_frame_more_than_steps() ->
 
 def test_of_params_pace_and_progress_only_the_newest_unread_counts() -> None:
     latest = {type(example).__name__ for example in EXAMPLES if example.lane is Lane.LATEST}
-    assert latest == {"LoadParamsMsg", "PaceMsg", "ProgressMsg"}
+    assert latest == {"LoadParamsMsg", "SetCollectingMsg", "ProgressMsg"}
     assert not any(example.lane is Lane.SYSTEM for example in EXAMPLES)
 
     mailbox = Mailbox()
     for running in (True, False, True):
-        mailbox.put_nowait(Envelope("host/worker", "learner/orchestrator", PaceMsg(running=running)))
-        mailbox.put_nowait(Envelope("host/worker", "learner/orchestrator", MembersMsg(proxy=HERE, workers=running)))
+        mailbox.put_nowait(Envelope("host/worker", "learner/orchestrator", SetCollectingMsg(running=running)))
+        mailbox.put_nowait(Envelope("host/worker", "learner/orchestrator", WorkerCountMsg(proxy=HERE, workers=running)))
     left = []
     while (envelope := mailbox.take()) is not None:
         left.append(envelope.message)
-    assert left == [PaceMsg(running=True), *(MembersMsg(proxy=HERE, workers=n) for n in (1, 0, 1))]
+    assert left == [SetCollectingMsg(running=True), *(WorkerCountMsg(proxy=HERE, workers=n) for n in (1, 0, 1))]
 
 
 def test_a_checkpoint_is_the_one_message_that_is_answered() -> None:
-    assert [type(example).__name__ for example in EXAMPLES if isinstance(example, Request)] == ["CheckpointMsg"]
-    assert CheckpointMsg.answer_adapter().validate_python("a/path.pt") == "a/path.pt"
+    assert [type(example).__name__ for example in EXAMPLES if isinstance(example, Request)] == ["SaveCheckpointMsg"]
+    assert SaveCheckpointMsg.answer_adapter().validate_python("a/path.pt") == "a/path.pt"
 
 
 @NAMED

@@ -113,7 +113,7 @@ class Header:
     monotonic: float
     """… and the node's monotonic clock at that moment."""
     seed: int
-    inline: bool
+    deterministic: bool
     """Whether offloaded work ran on the loop."""
     pid: int
     host: str
@@ -123,7 +123,7 @@ class Header:
     """Why it was written: `recorded`, or what made a flight recorder write."""
     run_directory: str = ""
     """How the actors were told where the run keeps its files; empty if it keeps none."""
-    resumes: str = ""
+    resume_from: str = ""
     """Where that lies which its actors went on from; empty for a run that began anew."""
 
     def at(self, monotonic: float) -> datetime:

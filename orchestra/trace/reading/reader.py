@@ -239,7 +239,7 @@ class TraceFile:
             wall=0.0,
             monotonic=0.0,
             seed=0,
-            inline=False,
+            deterministic=False,
             pid=0,
             host="",
             versions={},

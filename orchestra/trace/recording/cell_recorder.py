@@ -92,12 +92,12 @@ class CellRecorder:
 
     # The turns of its life, told by the cell
 
-    def child_of(self, parent: "CellRecorder", recipe: Callable[[], Actor[Any]]) -> None:
+    def child_of(self, parent: "CellRecorder", factory: Callable[[], Actor[Any]]) -> None:
         """It was spawned by another actor of this node."""
         self._parent = (parent._address, parent._incarnation, parent._n)
         # A message among them would come back as a mere dict, so such a child cannot be rebuilt from the record.
-        if isinstance(recipe, partial) and not holds_messages((recipe.args, recipe.keywords)):
-            self.given(recipe.args, recipe.keywords)
+        if isinstance(factory, partial) and not holds_messages((factory.args, factory.keywords)):
+            self.given(factory.args, factory.keywords)
 
     def given(self, args: Any, kwargs: Mapping[str, Any]) -> None:
         """Take note of what its constructor is given, where that can be written down."""
@@ -236,7 +236,7 @@ class CellRecorder:
             if cell is not None:
                 waiting = cell.entrance.accept_recorded(self._address, message, number, clock, now)
             else:
-                waiting = self._cell.node.post_far(self._address, recipient, message, number, clock)
+                waiting = self._cell.node.post_remote(self._address, recipient, message, number, clock)
         except Exception as error:
             self._effect(effects.SendFailed.code, number, type(error).__name__, str(error))
             raise
@@ -318,10 +318,10 @@ class CellRecorder:
         """Whoever asked gave up."""
         self._effect(effects.Withdrawn.code, envelope.sender, envelope.number, envelope.correlation)
 
-    def spawned(self, child: "Cell", recipe: Callable[[], Actor[Any]]) -> None:
+    def spawned(self, child: "Cell", factory: Callable[[], Actor[Any]]) -> None:
         """It started a child."""
         if child.recorder is not None:
-            child.recorder.child_of(self, recipe)
+            child.recorder.child_of(self, factory)
         self._effect(effects.Spawned.code, child.address, f"{child.kind.__module__}:{child.kind.__qualname__}")
 
     def watched(self, address: str) -> None:

@@ -111,11 +111,11 @@ class TraceSettings:
         *,
         clock: Clock,
         seed: int,
-        inline: bool = False,
+        deterministic: bool = False,
         planned: frozenset[str] = frozenset(),
         experiment: Experiment | None = None,
         run_directory: Path | None = None,
-        resumes: Path | None = None,
+        resume_from: Path | None = None,
     ) -> Recorder | None:
         """Return the recorder of one node process, or None where nothing is recorded.
 
@@ -143,14 +143,14 @@ class TraceSettings:
             wall=0.0,
             monotonic=0.0,
             seed=seed,
-            inline=inline,
+            deterministic=deterministic,
             pid=os.getpid(),
             host=socket.gethostname(),
             versions=_versions(),
             experiment=experiment,
             reason="recorded",
             run_directory="" if run_directory is None else str(run_directory),
-            resumes="" if resumes is None else str(resumes),
+            resume_from="" if resume_from is None else str(resume_from),
         )
         filters = Filters(self.include, self.exclude)
 

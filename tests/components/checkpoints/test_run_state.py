@@ -89,11 +89,11 @@ def test_an_attempt_that_was_cut_short_leaves_nothing_in_the_next(tmp_path: Path
 # Going on -------------------------------------------------------------------------------------------------------------
 
 
-def play(run: RunDirectory, flags: dict[str, Any], resumes: Path | None = None) -> None:
+def play(run: RunDirectory, flags: dict[str, Any], resume_from: Path | None = None) -> None:
     function = load_experiment(EXPERIMENT)
     values = {**Flags.of(function).defaults, **SMALL, **flags}
     run.write_config(experiment=EXPERIMENT, flags=values, seed=5, argv=[], clock=RealClock())
-    launch = Launch(EXPERIMENT, (), 5, run.path, resumes=resumes)
+    launch = Launch(EXPERIMENT, (), 5, run.path, resume_from=resume_from)
     assert run_loop(run_in_one_process(build(function, values), run, launch)).completed
 
 

@@ -16,19 +16,19 @@ from components.trainer import Trainer
 from components.worker_proxy import WorkerProxy
 from messages import (
     BatchTrainingDataMsg,
-    CheckpointMsg,
-    EvaluatedMsg,
     EvaluateMsg,
+    EvaluationResultMsg,
     InsertTransitionMsg,
     JoinMsg,
     LoadParamsMsg,
-    MembersMsg,
-    PaceMsg,
     ProgressMsg,
     SampleBatchMsg,
-    SavedMsg,
-    SaveMsg,
-    TrainedMsg,
+    SaveCheckpointMsg,
+    SaveStateMsg,
+    SetCollectingMsg,
+    StateSavedMsg,
+    TrainResultMsg,
+    WorkerCountMsg,
 )
 from orchestra import Actor
 from orchestra.actors import codec
@@ -36,24 +36,24 @@ from orchestra.actors.actor import making
 from orchestra.replay.state import state_differences
 from orchestra.trace.recording.keeping import kept
 
-DOWN = (LoadParamsMsg, PaceMsg, EvaluateMsg, SaveMsg)
+DOWN = (LoadParamsMsg, SetCollectingMsg, EvaluateMsg, SaveStateMsg)
 
 
-def made(cell: Any, recipe: partial[Actor[Any]]) -> Any:
+def made(cell: Any, factory: partial[Actor[Any]]) -> Any:
     """Return an actor made as that of `cell` was."""
     token = making.set(cell)
     try:
-        return recipe()
+        return factory()
     finally:
         making.reset(token)
 
 
-def another(cell: Any, recipe: partial[Actor[Any]]) -> Any:
+def another(cell: Any, factory: partial[Actor[Any]]) -> Any:
     """Return an actor made as that of `cell` was, and told its state, as it travels."""
     state = cell.actor.snapshot()
     assert state is not None
     header, arrays = codec.Encoder().encode(kept(dict(state)))
-    copy = made(cell, recipe)
+    copy = made(cell, factory)
     copy.restore(codec.decode(header, codec.payload_array(arrays)))
     return copy
 
@@ -69,23 +69,23 @@ def params(version: int) -> LoadParamsMsg:
 def test_an_orchestrator_in_the_middle_of_everything(run, stage, episodes, tmp_path) -> None:
     async def main() -> None:
         async with stage(run_directory=tmp_path) as scene:
-            saved = {CheckpointMsg: "a file"}
-            trajectories = scene.probe("t", InsertTransitionMsg, SampleBatchMsg, CheckpointMsg, answers=saved)
-            monitor = scene.probe("m", ProgressMsg, EvaluatedMsg, CheckpointMsg, answers=saved)
-            trainer = scene.probe("trainer", BatchTrainingDataMsg, CheckpointMsg, answers=saved)
+            saved = {SaveCheckpointMsg: "a file"}
+            trajectories = scene.probe("t", InsertTransitionMsg, SampleBatchMsg, SaveCheckpointMsg, answers=saved)
+            monitor = scene.probe("m", ProgressMsg, EvaluationResultMsg, SaveCheckpointMsg, answers=saved)
+            trainer = scene.probe("trainer", BatchTrainingDataMsg, SaveCheckpointMsg, answers=saved)
             worker = scene.probe("worker", *DOWN)
 
-            recipe = partial(
+            factory = partial(
                 Orchestrator, trajectories=trajectories.ref, monitor=monitor.ref, batch_size=2, goal_steps=1000,
                 limiter=SampleToInsertRatio(1.0, min_size=2, error_buffer=100.0), test_interval=5,
                 checkpoint_interval=20,
             )  # fmt: skip
-            again = partial(recipe, limiter=SampleToInsertRatio(1.0, min_size=2, error_buffer=100.0))
-            ref = scene.node.spawn("orchestrator", Orchestrator, **recipe.keywords)
+            again = partial(factory, limiter=SampleToInsertRatio(1.0, min_size=2, error_buffer=100.0))
+            ref = scene.node.spawn("orchestrator", Orchestrator, **factory.keywords)
             for message in (
                 *(JoinMsg(role="trainer", ref=trainer.ref), JoinMsg(role="worker", ref=worker.ref), params(3)),
                 *(episodes(2, 3), episodes(4), episodes(5, 4)),
-                *(TrainedMsg(number=1, seconds=0.25, metrics=(("loss", 0.5),)), episodes(6)),
+                *(TrainResultMsg(number=1, seconds=0.25, metrics=(("loss", 0.5),)), episodes(6)),
             ):
                 await ref.tell(message)
                 await scene.settle()
@@ -93,7 +93,7 @@ def test_an_orchestrator_in_the_middle_of_everything(run, stage, episodes, tmp_p
             assert cell.actor._saving is not None  # a moment to save, which waits for the worker
             assert cell.actor._unsaved
             assert differences(cell.actor, another(cell, again)) == []
-            fresh = partial(recipe, limiter=SampleToInsertRatio(1.0, min_size=2, error_buffer=100.0))
+            fresh = partial(factory, limiter=SampleToInsertRatio(1.0, min_size=2, error_buffer=100.0))
             assert differences(cell.actor, made(cell, fresh)) != []
 
     run(main())
@@ -102,22 +102,22 @@ def test_an_orchestrator_in_the_middle_of_everything(run, stage, episodes, tmp_p
 def test_a_proxy_that_has_gathered_and_waits(run, stage, episodes) -> None:
     async def main() -> None:
         async with stage() as scene:
-            up = scene.probe("up", JoinMsg, InsertTransitionMsg, MembersMsg, EvaluatedMsg, SavedMsg)
+            up = scene.probe("up", JoinMsg, InsertTransitionMsg, WorkerCountMsg, EvaluationResultMsg, StateSavedMsg)
             worker, other = scene.probe("worker", *DOWN), scene.probe("other", *DOWN)
-            recipe = partial(WorkerProxy, to=up.ref)
-            ref = scene.node.spawn("proxy", WorkerProxy, **recipe.keywords)
+            factory = partial(WorkerProxy, to=up.ref)
+            ref = scene.node.spawn("proxy", WorkerProxy, **factory.keywords)
             for message in (
                 *(JoinMsg(role="worker", ref=worker.ref), JoinMsg(role="worker", ref=other.ref), params(3)),
-                *(PaceMsg(running=True), EvaluateMsg(episodes=2, env_steps=5, reply_to=up.ref)),
-                *(SaveMsg(env_steps=9, reply_to=up.ref), SavedMsg(ref=worker.ref)),
+                *(SetCollectingMsg(running=True), EvaluateMsg(episodes=2, env_steps=5, reply_to=up.ref)),
+                *(SaveStateMsg(env_steps=9, reply_to=up.ref), StateSavedMsg(ref=worker.ref)),
             ):
                 await ref.tell(message)
                 await scene.settle()
             cell = scene.node.cell(ref.address)
             cell.actor._gathered.append(episodes(3, 4))
             assert cell.actor._unsaved == {other.ref.address}
-            assert differences(cell.actor, another(cell, recipe)) == []
-            assert differences(cell.actor, made(cell, recipe)) != []
+            assert differences(cell.actor, another(cell, factory)) == []
+            assert differences(cell.actor, made(cell, factory)) != []
 
     run(main())
 
@@ -128,19 +128,19 @@ def test_a_trainer_that_has_learned(run, stage, optimizer) -> None:
 
     async def main() -> None:
         async with stage() as scene:
-            up = scene.probe("up", JoinMsg, LoadParamsMsg, TrainedMsg)
+            up = scene.probe("up", JoinMsg, LoadParamsMsg, TrainResultMsg)
             policy = partial(Qmix, hidden_size=4, optimizer=optimizer, target_update_interval=2)
-            recipe = partial(Trainer, spec=spec, policy=policy, to=up.ref)
-            ref = scene.node.spawn("trainer", Trainer, **recipe.keywords)
+            factory = partial(Trainer, spec=spec, policy=policy, to=up.ref)
+            ref = scene.node.spawn("trainer", Trainer, **factory.keywords)
             for number in range(3):
                 await ref.tell(batch(number))
             await scene.settle()
             cell = scene.node.cell(ref.address)
-            copy = another(cell, recipe)
+            copy = another(cell, factory)
             assert copy._version == cell.actor._version == 3
             one, other = (each._policy.state_dict() for each in (cell.actor, copy))
             assert differences(one, other) == []
-            assert differences(one, made(cell, recipe)._policy.state_dict()) != []
+            assert differences(one, made(cell, factory)._policy.state_dict()) != []
             learned = [each._policy.learn(sample()) for each in (cell.actor, copy)]
             assert differences(learned[0].metrics, learned[1].metrics) == []
 

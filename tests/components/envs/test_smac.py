@@ -209,6 +209,6 @@ def test_an_experiment_plays_the_game_by_a_flag(installed: Path) -> None:
     function = load_experiment(Path(__file__).resolve().parents[3] / "experiments" / "qmix_8m.py")
     topology = build(function, Flags.of(function).parse(["--env", "smac", "--envs-per-worker", "2"]))
     (worker,) = [actor for node in topology.nodes.values() for actor in node.actors if issubclass(actor.kind, Worker)]
-    env = worker.recipe.keywords["env"](1, seed=0)
+    env = worker.factory.keywords["env"](1, seed=0)
     assert repr(env) == "<Smac 8m x 1>"
     env.close()

@@ -66,10 +66,10 @@ def test_the_learner_alone_is_on_the_device_that_is_asked_for(algorithm):
     function = load_experiment(EXPERIMENT)
     topology = build(function, Flags.of(function).defaults | {"device": "cuda:1", "algorithm": algorithm})
     policies = {
-        actor.name: actor.recipe.keywords["policy"].keywords
+        actor.name: actor.factory.keywords["policy"].keywords
         for node in topology.nodes.values()
         for actor in node.actors
-        if "policy" in actor.recipe.keywords
+        if "policy" in actor.factory.keywords
     }
     assert policies["trainer"]["device"] == "cuda:1"
     assert "device" not in policies["worker"]

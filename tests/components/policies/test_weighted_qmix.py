@@ -88,10 +88,10 @@ def test_its_experiment_has_it_in_the_trainer_and_in_every_worker():
     function = load_experiment(EXAMPLE)
     topology = build(function, Flags.of(function).parse(["--workers", "2", "--alpha", "0.3", "--hidden-size", "8"]))
     policies = [
-        actor.recipe.keywords["policy"]
+        actor.factory.keywords["policy"]
         for node in topology.nodes.values()
         for actor in node.actors
-        if "policy" in actor.recipe.keywords
+        if "policy" in actor.factory.keywords
     ]
     assert [policy.func for policy in policies] == [WeightedQmix] * 3
     assert {(policy.keywords["alpha"], policy.keywords["hidden_size"]) for policy in policies} == {(0.3, 8)}

@@ -116,7 +116,7 @@ def test_the_same_generator_draws_the_same_batches(kind, spec, make_episodes):
 
 
 def test_a_batch_outlives_as_many_draws_as_there_are_further_slabs(kind, spec, make_episodes):
-    replay, generator = kind(spec, 8, slabs=3), rng()
+    replay, generator = kind(spec, 8, batch_buffers=3), rng()
     replay.insert(**make_episodes([3] * 6))  # of one length, so that no batch needs more memory than the one before
     batch = replay.sample(4, generator).batch
     kept = batch.obs.copy()
@@ -220,10 +220,10 @@ def test_malformed_priorities_are_refused(kind, spec, make_episodes, indices, ge
 
 
 def test_a_buffer_of_no_size_is_refused(kind, spec):
-    with pytest.raises(ValueError, match="capacity and slabs must be at least 1, got 0 and 2"):
+    with pytest.raises(ValueError, match="capacity and batch_buffers must be at least 1, got 0 and 2"):
         kind(spec, 0)
-    with pytest.raises(ValueError, match="capacity and slabs must be at least 1, got 1 and 0"):
-        kind(spec, 1, slabs=0)
+    with pytest.raises(ValueError, match="capacity and batch_buffers must be at least 1, got 1 and 0"):
+        kind(spec, 1, batch_buffers=0)
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from components.replay_buffers import returns as returns_module
 from components.replay_buffers.invalid import InvalidExperience
 from components.replay_buffers.returns import (
     AdvantageScale,
+    extend_lambda_returns,
     gae,
     n_step_returns,
-    retrace,
     td_lambda_returns,
     v_trace,
 )
@@ -85,7 +85,7 @@ def test_an_episode_that_comes_in_pieces_ends_up_as_if_it_came_whole(chunks, lam
         for chunk in chunks:
             stop += chunk
             ended = terminated and stop == n
-            assert retrace(
+            assert extend_lambda_returns(
                 got[:stop], reward[:stop], value[:stop], fresh=chunk, terminated=ended, discount=gammas, td_lambda=lam,
                 threshold=0.0,
             ) == (0, 0)  # fmt: skip
@@ -114,7 +114,7 @@ def test_tracing_back_stops_at_the_first_step_that_hardly_changes(old, fresh, la
     got = before.copy()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(returns_module, "FIRST_TRACE", block)
-        assert retrace(
+        assert extend_lambda_returns(
             got, reward, value, fresh=fresh, terminated=False, discount=gamma, td_lambda=lam, coefficients=c,
             threshold=threshold,
         ) == (first, first_priority)  # fmt: skip
@@ -285,7 +285,7 @@ def test_malformed_input_to_retrace_changes_nothing(change, message):
         "terminated": True,
     }
     with pytest.raises(InvalidExperience, match=re.escape(message)):
-        retrace(got, **(wanted | change))
+        extend_lambda_returns(got, **(wanted | change))
     assert (got == 7.0).all()
 
 

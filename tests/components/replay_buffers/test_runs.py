@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from components.envs.base import EnvSpec
 from components.replay_buffers import (
+    ClientSample,
     EpisodeLayout,
+    FederatedReplay,
     Field,
     InvalidExperience,
     PrioritizedEpisodeReplay,
-    Share,
-    TwoPhaseReplay,
 )
 from components.replay_buffers.runs import Run
 from components.replay_server.episode_layout import layout_from_plain
@@ -65,7 +65,7 @@ rollouts = st.one_of(st.just((0, 0)), st.integers(1, 7).flatmap(lambda n: st.tup
 def test_what_is_drawn_of_the_union_is_bit_by_bit_what_the_clients_memories_gather(clients, parts, sizes, seed):
     generator, memories, pushed = rng(seed), {}, 0
     given = EpisodeLayout(SPEC, 16, rollout=parts[0], burn_in=parts[1])
-    union = TwoPhaseReplay(given.share_fields, max_uses=2)
+    union = FederatedReplay(given.share_fields, max_uses=2)
     for i, (capacity, many) in enumerate(clients):
         memory = memories[str(i)] = PrioritizedEpisodeReplay(SPEC, capacity)
         for some in many:  # often round the ring
@@ -112,7 +112,7 @@ def on_the_wire(message):
 def test_what_travels_are_the_frames_there_are_and_nothing_else(options):
     generator = rng()
     given = EpisodeLayout(SPEC, 64, **options)
-    memory, union = given.memory(), TwoPhaseReplay(given.share_fields)
+    memory, union = given.memory(), FederatedReplay(given.share_fields)
     memory.insert(**make_episodes(generator, [1, 1, 1, 6] * 16))
     share = given.share(memory, 64, generator)
     union.join("one")
@@ -161,7 +161,7 @@ def change_lengths(share, *lengths, dtype=np.int32):
 def test_a_share_of_malformed_episodes_is_refused_by_name_and_nothing_is_taken(change, message):
     generator = rng()
     given = EpisodeLayout(SPEC, 3, rollout=6)
-    union, memory = TwoPhaseReplay(given.share_fields), given.memory()
+    union, memory = FederatedReplay(given.share_fields), given.memory()
     memory.insert(**make_episodes(generator, [3, 2, 1]))
     union.join("one")
     share = given.share(memory, 3, generator)  # strata: each of them once
@@ -175,16 +175,16 @@ def test_a_share_of_malformed_episodes_is_refused_by_name_and_nothing_is_taken(c
 
 
 def test_what_a_share_lacks_that_has_no_items_is_not_missed():
-    union = TwoPhaseReplay(EpisodeLayout(SPEC, 3).share_fields)
+    union = FederatedReplay(EpisodeLayout(SPEC, 3).share_fields)
     union.join("one")
     none = np.zeros(0, np.int64)
-    union.add("one", Share({}, none, none, np.zeros(0), 1.0, 1, 1))
+    union.add("one", ClientSample({}, none, none, np.zeros(0), 1.0, 1, 1))
     assert union.clients == {"one": 1.0}
 
 
 def test_runs_need_a_field_that_says_how_long_they_are():
     with pytest.raises(ValueError, match=re.escape("fields: expected lengths beside runs, got ['obs', 'x']")):
-        TwoPhaseReplay({"obs": Run(np.float32, (2,), 6), "x": Field(np.int64)})
+        FederatedReplay({"obs": Run(np.float32, (2,), 6), "x": Field(np.int64)})
 
 
 @pytest.mark.parametrize(("got", "text"), [({"protocol": 1}, "got 1"), ({}, "got None")])

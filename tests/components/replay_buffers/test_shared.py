@@ -46,7 +46,7 @@ def test_a_batch_of_rows_is_gathered_where_others_see_it(pair):
     mine, theirs = pair
     fields = {"obs": Field(np.float32, (4,)), "next_obs": Field(np.float32, (4,)), "reward": Field(np.float32)}
     replay = Transitions({**fields, "done": Field(np.bool_)}, 64, n_step=NStep(3, 0.9))
-    replay.slabs.allocate_with(mine.allocate)
+    replay.batch_buffers.allocate_with(mine.allocate)
     obs = np.arange(256, dtype=np.float32).reshape(64, 4)
     replay.insert({"obs": obs, "next_obs": obs + 4, "reward": obs[:, 0], "done": obs[:, 0] % 5 == 0})
     generator, taken = np.random.default_rng(0), []
@@ -62,7 +62,7 @@ def test_a_batch_of_rows_is_gathered_where_others_see_it(pair):
 def test_a_batch_of_episodes_is_gathered_where_others_see_it(pair, spec, make_episodes):
     mine, theirs = pair
     replay, generator = EpisodeReplay(spec, 6), np.random.default_rng(0)
-    replay.slabs.allocate_with(mine.allocate)
+    replay.batch_buffers.allocate_with(mine.allocate)
     for first, lengths in enumerate(([1], [2], [3, 6])):
         replay.insert(**make_episodes(lengths, first=first))
         batch = replay.sample(1, generator).batch

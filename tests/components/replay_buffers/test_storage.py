@@ -10,7 +10,7 @@ import pytest
 
 from components.replay_buffers.episodes import EpisodeReplay
 from components.replay_buffers.prioritized import PrioritizedEpisodeReplay, PrioritizedTransitions
-from components.replay_buffers.storage import LINE, Slabs, allocate, empty
+from components.replay_buffers.storage import LINE, BatchBuffers, allocate, empty
 from components.replay_buffers.transitions import Field, Transitions
 
 FIELDS = {"obs": Field(np.float32, (3,)), "done": Field(np.bool_)}
@@ -105,6 +105,6 @@ def test_memory_begins_with_a_cache_line_wherever_it_is_taken():
         assert (array.ctypes.data % LINE, array.shape, array.dtype) == (0, (n, 3), np.int16)
         assert array.flags.c_contiguous
         assert array.flags.writeable
-    taken = Slabs(1)
+    taken = BatchBuffers(1)
     assert taken.take(taken.turn(), "x", 5, np.zeros((1, 7), np.float32)).ctypes.data % LINE == 0
     assert allocate((5, 7), np.float32, None).ctypes.data % LINE == 0

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from components.replay_buffers import sums as sums_module
+from components.replay_buffers import segment_tree as sums_module
 from components.replay_buffers.invalid import InvalidExperience
 from components.replay_buffers.prioritized import PrioritizedTransitions
-from components.replay_buffers.sums import Pyramid, SumTree
+from components.replay_buffers.segment_tree import SegmentTree, SumTree
 from components.replay_buffers.transitions import Field, NStep, Transitions
 
 FIELDS = {
@@ -215,7 +215,7 @@ def test_the_same_generator_draws_the_same_batches(kind):
 
 
 def test_a_batch_outlives_as_many_draws_as_there_are_further_slabs(kind):
-    replay, generator = kind(FIELDS, 16, slabs=2), rng()
+    replay, generator = kind(FIELDS, 16, batch_buffers=2), rng()
     replay.insert(make_rows(16))
     batch = replay.sample(8, generator).batch
     kept = {name: array.copy() for name, array in batch.items()}
@@ -412,14 +412,14 @@ def test_malformed_indices_are_refused(indices, generations, message):
 
 
 def test_what_makes_no_ring_is_refused(kind):
-    for fields, capacity, slabs, message in (
-        (FIELDS, 0, 2, "capacity and slabs must be at least 1, got 0 and 2"),
-        (FIELDS, 1, 0, "capacity and slabs must be at least 1, got 1 and 0"),
+    for fields, capacity, batch_buffers, message in (
+        (FIELDS, 0, 2, "capacity and batch_buffers must be at least 1, got 0 and 2"),
+        (FIELDS, 1, 0, "capacity and batch_buffers must be at least 1, got 1 and 0"),
         ({}, 1, 1, "fields: expected at least one"),
         ({"obs": Field(object)}, 1, 1, "obs: expected a dtype of plain memory, got object"),
     ):
         with pytest.raises(ValueError, match=message):
-            kind(fields, capacity, slabs=slabs)
+            kind(fields, capacity, batch_buffers=batch_buffers)
     replay = kind(FIELDS, 1)
     with pytest.raises(ValueError, match="rows to draw, got 1 and 0"):
         replay.sample(1, rng())
@@ -513,7 +513,7 @@ def test_items_without_weight_are_passed_over_at_either_end(monkeypatch):
 def test_a_run_is_filled_as_if_each_were_named(size, runs, top):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sums_module, "TOP", top)
-        filled, named = Pyramid(size, np.minimum, np.inf), Pyramid(size, np.minimum, np.inf)
+        filled, named = SegmentTree(size, np.minimum, np.inf), SegmentTree(size, np.minimum, np.inf)
     for start, n, number in runs:
         start %= size
         stop = min(start + n, size)

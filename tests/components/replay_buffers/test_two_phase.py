@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from components.policies.base import EpisodeBatch
+from components.replay_buffers.federated import FederatedReplay, NotPushed
 from components.replay_buffers.invalid import InvalidExperience
 from components.replay_buffers.prioritized import PrioritizedEpisodeReplay, PrioritizedTransitions
 from components.replay_buffers.transitions import Field, NStep
-from components.replay_buffers.two_phase import NotPushed, TwoPhaseReplay
 
 FIELDS = {"item": Field(np.int64), "reward": Field(np.float32, finite=True)}
 
@@ -29,7 +29,7 @@ def make_client(priorities, first=0, **options):
 
 
 def make_server(*names, **options):
-    server = TwoPhaseReplay(FIELDS, **options)
+    server = FederatedReplay(FIELDS, **options)
     for name in names:
         server.join(name)
     return server
@@ -219,7 +219,7 @@ def test_the_bandwidth_saved_is_what_was_not_pushed():
     assert (statistics.inserted, statistics.pushed, statistics.drawn, statistics.dropped) == (1000, 100, 60, 40)
     assert statistics.pushed_bytes == 100 * (8 + 4 + 8 + 8 + 8)
     assert statistics.saved == pytest.approx(0.9)
-    assert TwoPhaseReplay(FIELDS).statistics().saved == 0.0
+    assert FederatedReplay(FIELDS).statistics().saved == 0.0
 
 
 def test_whole_episodes_travel_and_are_padded_to_the_longest_of_the_batch(spec, make_episodes):
@@ -227,7 +227,7 @@ def test_whole_episodes_travel_and_are_padded_to_the_longest_of_the_batch(spec, 
     for i, lengths in enumerate(([1, 2, 1], [5, 6])):
         made[str(i)] = replay = PrioritizedEpisodeReplay(spec, 3, alpha=1.0)
         replay.insert(**make_episodes(lengths, first=10 * i))
-        server = server or TwoPhaseReplay(replay.share_fields)
+        server = server or FederatedReplay(replay.share_fields)
         server.join(str(i))
         server.add(str(i), replay.share(40, generator))
     sampled = server.sample(30, generator)
@@ -253,7 +253,7 @@ def test_n_steps_are_summed_by_the_client():
     fields = {**FIELDS, "done": Field(np.bool_)}
     client = PrioritizedTransitions(fields, 8, n_step=NStep(3, 0.5, arrival=("item",)))
     client.insert({"item": np.arange(8), "reward": np.ones(8, np.float32), "done": np.zeros(8, np.bool_)})
-    server, generator = TwoPhaseReplay(client.share_fields), rng()
+    server, generator = FederatedReplay(client.share_fields), rng()
     server.join("a")
     server.add("a", client.share(16, generator))
     sampled = server.sample(16, generator)
@@ -309,6 +309,6 @@ def test_a_client_nobody_knows_is_refused_by_name():
 @pytest.mark.parametrize("options", [{"beta": 2.0}, {"max_items": 0}, {"max_uses": 0}], ids=str)
 def test_an_argument_out_of_range_is_refused(options):
     with pytest.raises(ValueError, match=next(iter(options))):
-        TwoPhaseReplay(FIELDS, **options)
+        FederatedReplay(FIELDS, **options)
     with pytest.raises(ValueError, match="fields: expected at least one"):
-        TwoPhaseReplay({})
+        FederatedReplay({})

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from components.replay_buffers.federated import FederatedReplay
 from components.replay_buffers.prioritized import PrioritizedTransitions
 from components.replay_buffers.transitions import Field, NStep, Transitions
-from components.replay_buffers.two_phase import TwoPhaseReplay
 from components.replay_buffers.windows import FrameStack, Rollout
 
 FIELDS = {
@@ -173,7 +173,7 @@ def test_what_was_saved_without_a_window_may_be_drawn_with_one(tmp_path):
 
 def test_sequences_are_shared_by_clients_too():
     client = filled(PrioritizedTransitions(FIELDS, 10, window=Rollout(3, 1)), np.arange(25) % 6 == 5)
-    server, generator = TwoPhaseReplay(client.share_fields), np.random.default_rng(0)
+    server, generator = FederatedReplay(client.share_fields), np.random.default_rng(0)
     server.join("a")
     server.add("a", client.share(8, generator))
     sampled = server.sample(8, generator)

@@ -14,6 +14,7 @@ from components.policies.base import EpisodeBatch
 from components.replay_buffers import (
     CheckpointError,
     EpisodeLayout,
+    FederatedReplay,
     Full,
     InvalidExperience,
     Layout,
@@ -21,7 +22,6 @@ from components.replay_buffers import (
     ReplayProxy,
     ReplayServer,
     SampleToInsertRatio,
-    TwoPhaseReplay,
 )
 from components.replay_server.episode_layout import layout_from_plain
 
@@ -149,7 +149,7 @@ def test_draws_are_those_from_the_union_of_clients_of_different_size_and_rate(ke
 @pytest.mark.parametrize("options", [{}, {"rollout": 4, "burn_in": 1}], ids=["whole", "parts"])
 def test_a_batch_is_cut_to_its_longest_whatever_else_was_pushed_with_it(options, make_episodes):
     given, generator = layout(**options), np.random.default_rng(0)
-    memory, union = given.memory(), TwoPhaseReplay(given.share_fields)
+    memory, union = given.memory(), FederatedReplay(given.share_fields)
     given.insert(memory, make_episodes([6, 1]), np.array([1.0, 1.0]))
     union.join("one")
     union.add("one", given.share(memory, 64, generator))

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from orchestra import Message, Node, UsageError
 from orchestra.actors.deliveries import Deliveries
-from orchestra.actors.flows import LONGEST, Flows, others_like
+from orchestra.actors.message_counts import LONGEST, MessageCounts, others_like
 from orchestra.errors import DecodeError
 from orchestra.log import get
 from orchestra.nodes.refusals import INTERVAL_S, SAID, Refusals
@@ -32,22 +32,22 @@ class NoteMsg(Message):
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.sampled_from("ab"), st.integers(1, 9))), st.integers(0, 10))
 def test_flows_are_few_and_miss_no_message(told: list[tuple[int, str, int]], most: int) -> None:
-    flows: Flows[tuple[str, str]] = Flows(most)
+    message_counts: MessageCounts[tuple[str, str]] = MessageCounts(most)
     for sender, kind, count in told:
-        flows.add((f"node/{sender}", kind), count, ("others", kind))
-    counted = flows.counted()
+        message_counts.add((f"node/{sender}", kind), count, ("others", kind))
+    counted = message_counts.counted()
     for kind in "ab":
         assert sum(n for (_, k), n in counted.items() if k == kind) == sum(n for _, k, n in told if k == kind)
     apart = Counter(flow for flow in counted if flow[0] != "others")
     assert len(apart) <= most
-    assert len(flows) <= most + 2
+    assert len(message_counts) <= most + 2
 
 
 def test_what_is_told_apart_stays_so_and_names_longer_than_any_do_not() -> None:
-    flows: Flows[tuple[str, str]] = Flows(3)
+    message_counts: MessageCounts[tuple[str, str]] = MessageCounts(3)
     for sender in ("b" * (LONGEST + 1), "a/x", "a/y", "a/z", "a/x"):
-        flows.add((sender, "k"), 1, (others_like(sender), "k"))
-    assert flows.counted() == {("a/x", "k"): 2, ("a/y", "k"): 1, ("others", "k"): 2}
+        message_counts.add((sender, "k"), 1, (others_like(sender), "k"))
+    assert message_counts.counted() == {("a/x", "k"): 2, ("a/y", "k"): 1, ("others", "k"): 2}
 
 
 def test_guests_are_no_part_of_the_run_among_the_others_neither() -> None:
@@ -62,9 +62,9 @@ def test_an_actor_tells_so_many_senders_apart(monkeypatch: pytest.MonkeyPatch) -
         delivered.turn(NoteMsg, f"liar/{n}")
         delivered.count += 2
     delivered.turn(NoteMsg, "liar/1000")
-    assert len(delivered._flows) == 11
-    assert delivered.flows()["others", NoteMsg] == 2 * 990
-    assert delivered.flows().total() == delivered.count == 2000
+    assert len(delivered._counts) == 11
+    assert delivered.message_counts()["others", NoteMsg] == 2 * 990
+    assert delivered.message_counts().total() == delivered.count == 2000
 
 
 def test_a_member_that_makes_up_senders_fills_no_table(
@@ -84,10 +84,10 @@ def test_a_member_that_makes_up_senders_fills_no_table(
             for n in range(200):
                 link.outbound.post(f"leaf/nobody-{n}", "root/probe", NoteMsg(n=n))
             assert len(await probe.heard(NoteMsg, 200)) == 200
-            flows = [flow for flow in root.statistics().flows if flow.recipient == "root/probe"]
-            assert len(flows) <= 22
-            assert sum(flow.count for flow in flows) == 200
-            assert {flow.sender for flow in flows} >= {"leaf/nobody-0", "others"}
+            message_counts = [flow for flow in root.statistics().message_counts if flow.recipient == "root/probe"]
+            assert len(message_counts) <= 22
+            assert sum(flow.count for flow in message_counts) == 200
+            assert {flow.sender for flow in message_counts} >= {"leaf/nobody-0", "others"}
 
     run(main())
 
@@ -95,7 +95,7 @@ def test_a_member_that_makes_up_senders_fills_no_table(
 def test_of_actors_that_are_gone_so_many_flows_are_told_apart(
     run: Run, address_of: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestra.nodes.node.PAST_FLOWS", 10)
+    monkeypatch.setattr("orchestra.nodes.node.PAST_COUNTS", 10)
 
     async def main() -> None:
         async with Node("root", listen=address_of("memory")).running() as root:
@@ -104,8 +104,8 @@ def test_of_actors_that_are_gone_so_many_flows_are_told_apart(
                 await there.tell(NoteMsg(n=n))
                 await settle(root)
                 await root.stop_cell(root.cell(there.address))
-            assert len(root._past_flows) <= 10 + 2  # one for each type: of notes, and of what stops an actor
-            notes = [flow for flow in root.statistics().flows if flow.type == "NoteMsg"]
+            assert len(root._past_message_counts) <= 10 + 2  # one for each type: of notes, and of what stops an actor
+            notes = [flow for flow in root.statistics().message_counts if flow.type == "NoteMsg"]
             assert sum(flow.count for flow in notes) == 50
             assert any(flow.recipient == flow.sender == "others" for flow in notes)
 

@@ -37,10 +37,12 @@ async def noted(asked: str | None) -> list[tuple[str, int]]:
     book: list[tuple[str, int]] = []
     secret = b"of the test alone".ljust(32)
     async with AsyncExitStack() as stack:
-        nodes = [Node("root", listen="memory://inline", secret=secret, inline=True)]
+        nodes = [Node("root", listen="memory://inline", secret=secret, deterministic=True)]
         root = await stack.enter_async_context(nodes[0].running())
         for name in ("one", "two"):
-            nodes.append(Node(name, listen=f"memory://{name}", join="memory://inline", secret=secret, inline=True))
+            nodes.append(
+                Node(name, listen=f"memory://{name}", join="memory://inline", secret=secret, deterministic=True)
+            )
             await stack.enter_async_context(nodes[-1].running())
             nodes[-1].spawn("writer", Writer, book)
             nodes[-1].spawn("porter", Porter)

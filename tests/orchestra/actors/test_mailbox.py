@@ -29,7 +29,7 @@ class UrgentMsg(Message):
 
 
 class BoundedMsg(Message):
-    lane: ClassVar[Lane] = Lane.BOUNDED
+    lane: ClassVar[Lane] = Lane.SOLICITED
     n: int
 
 

@@ -23,7 +23,7 @@ from orchestra import (
     cancelled,
     on,
 )
-from orchestra.actors.system_messages import ProbeMsg
+from orchestra.actors.system_messages import DeadlockProbeMsg
 from orchestra.testing import settle
 
 Run = Callable[..., Any]
@@ -540,7 +540,7 @@ def test_a_probe_that_follows_what_is_answered_already_finds_nothing(run: Run) -
             asking = asyncio.create_task(desk.ask(PassMsg()))
             await turns_until(lambda: desk_of(root, "far") is not None and desk_of(root, "far").held.is_set())
             held = len(root.asks) and max(root.asks._waiting)
-            stale = ProbeMsg(askers=("root/desk", "root/gone"), asks=(held, 99), recipient="root/desk")
+            stale = DeadlockProbeMsg(askers=("root/desk", "root/gone"), asks=(held, 99), recipient="root/desk")
             root.asks.follow(stale)
             await settle_turns()
             assert not asking.done()

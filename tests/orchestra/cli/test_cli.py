@@ -330,7 +330,7 @@ import atexit
 import sys
 import threading
 
-from orchestra import cli
+from orchestra.cli import main as cli
 
 sys.argv[1:] = ["nonsense"]
 atexit.register(print, "what was registered is done")

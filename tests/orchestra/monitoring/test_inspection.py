@@ -194,7 +194,7 @@ def test_a_run_is_looked_into_by_many_and_not_disturbed(
             screen.close()
 
     assert "guest" not in run.err
-    flows = json.loads((run.run / "flows.json").read_text())
+    flows = json.loads((run.run / "message_counts.json").read_text())
     assert not [flow for flow in flows if "guest" in flow["sender"]]
     assert not (run.run / "door.json").exists()
     assert main(["ps", str(run.run)]) == 2

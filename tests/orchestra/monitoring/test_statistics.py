@@ -186,7 +186,7 @@ def test_a_guest_is_no_part_of_what_a_node_says_of_the_run(run, address_of, sche
             for statistics in (seen, again, root.statistics()):
                 assert statistics.peers == ()
                 assert statistics.links == ()
-                assert statistics.flows == ()
+                assert statistics.message_counts == ()
 
     run(main())
 

@@ -12,7 +12,7 @@ from orchestra.actors.system_messages import (
     NodeStatistics,
     ProcessStatistics,
 )
-from orchestra.monitoring.observer import Look
+from orchestra.monitoring.observer import ClusterStatus
 from orchestra.monitoring.view import as_json, lines, rows
 
 
@@ -55,7 +55,7 @@ def node(name: str, *cells: CellStatistics, at_s: float = 0.0, **changed: Any) -
     given: dict[str, Any] = {
         "node": name,
         "cells": (cell(f"{name}/system"), *cells),
-        "flows": (),
+        "message_counts": (),
         "dead_letters": 0,
         "peers": (),
         "links": (),
@@ -69,11 +69,13 @@ def node(name: str, *cells: CellStatistics, at_s: float = 0.0, **changed: Any) -
     return NodeStatistics(**given | changed)
 
 
-def look(*nodes: NodeStatistics, **silent: str) -> Look:
-    return Look({entry.node: entry for entry in nodes} | silent)
+def look(*nodes: NodeStatistics, **silent: str) -> ClusterStatus:
+    return ClusterStatus({entry.node: entry for entry in nodes} | silent)
 
 
-def shown(before: Look | None, after: Look, width: int = 100, order: Any = "tree", **options: Any) -> list[str]:
+def shown(
+    before: ClusterStatus | None, after: ClusterStatus, width: int = 100, order: Any = "tree", **options: Any
+) -> list[str]:
     return [line.plain.rstrip() for line in lines(rows(before, after), width, order, **options)]
 
 

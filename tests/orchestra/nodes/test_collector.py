@@ -5,7 +5,7 @@ import weakref
 
 import pytest
 
-from orchestra.runs.runner import YOUNG, seldom_collected
+from orchestra.runs.runner import YOUNG, tuned_gc
 
 
 class Knot:
@@ -17,7 +17,7 @@ class Knot:
 
 def test_what_is_made_meanwhile_is_collected_and_afterwards_all_is_as_it_was() -> None:
     usual = gc.get_threshold()
-    with seldom_collected():
+    with tuned_gc():
         assert gc.get_freeze_count() > 0
         assert gc.get_threshold() == (YOUNG, *usual[1:])
         gone = weakref.ref(Knot())
@@ -29,7 +29,7 @@ def test_what_is_made_meanwhile_is_collected_and_afterwards_all_is_as_it_was() -
 
 def test_it_is_as_it_was_after_a_failure_too() -> None:
     usual = gc.get_threshold()
-    with pytest.raises(KeyError), seldom_collected():
+    with pytest.raises(KeyError), tuned_gc():
         raise KeyError
     assert gc.get_freeze_count() == 0
     assert gc.get_threshold() == usual

@@ -748,10 +748,10 @@ class Worker(Actor[WorkMsg | StepMsg]):
     def step(self, msg: StepMsg) -> None: ...
 
 
-@pytest.mark.parametrize(("inline", "where"), [(False, "here-offload"), (True, "MainThread")])
-def test_offloaded_work_runs_in_a_thread_unless_the_node_is_inline(run: Run, inline: bool, where: str) -> None:
+@pytest.mark.parametrize(("deterministic", "where"), [(False, "here-offload"), (True, "MainThread")])
+def test_offloaded_work_runs_in_a_thread_unless_the_node_is_inline(run: Run, deterministic: bool, where: str) -> None:
     async def main() -> None:
-        async with alone(inline=inline) as node:
+        async with alone(deterministic=deterministic) as node:
             assert (await node.spawn("worker", Worker).ask(WorkMsg())).startswith(where)
 
     run(main())
@@ -781,9 +781,9 @@ def test_a_node_counts_who_told_whom_what(run: Run) -> None:
             await root.ref("root/book").ask(NotesMsg())
             await settle(root, leaf)
             await root.stop_cell(root.cell("root/book"))
-            flows = {(f.sender, f.type, f.recipient): f.count for f in root.statistics().flows}
-            assert flows["leaf/outside", "NoteMsg", "root/book"] == 2
-            assert flows["root/outside", "NotesMsg", "root/book"] == 1
+            message_counts = {(f.sender, f.type, f.recipient): f.count for f in root.statistics().message_counts}
+            assert message_counts["leaf/outside", "NoteMsg", "root/book"] == 2
+            assert message_counts["root/outside", "NotesMsg", "root/book"] == 1
 
     run(main())
 

@@ -25,7 +25,7 @@ def recorded(run: Callable[..., Any], tmp_path: Path) -> Recorded:
         *,
         mode: Any = "full",
         clock: Clock | None = None,
-        inline: bool = True,
+        deterministic: bool = True,
         run_directory: Path | None = None,
         **settings: Any,
     ) -> Path:
@@ -35,9 +35,11 @@ def recorded(run: Callable[..., Any], tmp_path: Path) -> Recorded:
 
         async def main() -> None:
             recorder = TraceSettings(mode=mode, **settings).recorder(
-                "here", folder, clock=time, seed=11, inline=inline, run_directory=run_directory
+                "here", folder, clock=time, seed=11, deterministic=deterministic, run_directory=run_directory
             )
-            node = Node("here", seed=11, clock=time, inline=inline, recorder=recorder, run_directory=run_directory)
+            node = Node(
+                "here", seed=11, clock=time, deterministic=deterministic, recorder=recorder, run_directory=run_directory
+            )
             async with node.running():
                 await scene(node)
 

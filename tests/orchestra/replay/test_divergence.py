@@ -92,7 +92,7 @@ async def scene(node: Node) -> None:
 
 
 def keeper(folder: Path, **options: Any) -> Replay[Keeper]:
-    return Replay(folder, Keeper, recipe=lambda: Keeper(Ref("here/board")), **options)
+    return Replay(folder, Keeper, factory=lambda: Keeper(Ref("here/board")), **options)
 
 
 def diverged(folder: Path, **options: Any) -> ReplayDiverged:

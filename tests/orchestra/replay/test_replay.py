@@ -224,7 +224,7 @@ def deeds(*what: str, advance: float = 0.0) -> Callable[[Node], Any]:
 
 
 def doer(folder: Path, **options: Any) -> Replay[Doer]:
-    return Replay(folder, Doer, recipe=lambda: Doer(Ref("here/helper"), start=2.5), **options)
+    return Replay(folder, Doer, factory=lambda: Doer(Ref("here/helper"), start=2.5), **options)
 
 
 EVERYTHING = [
@@ -266,7 +266,9 @@ def test_it_ends_in_the_state_in_which_it_was(recorded: Recorded) -> None:
 def test_threads_and_timeouts_of_a_real_clock_are_replayed(recorded: Recorded) -> None:
     from orchestra.clock import RealClock
 
-    folder = recorded(deeds("offload", "time_out", "ask_late", "offload_in_vain"), clock=RealClock(), inline=False)
+    folder = recorded(
+        deeds("offload", "time_out", "ask_late", "offload_in_vain"), clock=RealClock(), deterministic=False
+    )
     with doer(folder) as replay:
         replay.run()
         assert "timed out" in replay.actor.seen
@@ -306,7 +308,7 @@ def test_children_are_rebuilt_from_what_they_were_given_or_by_their_parent(recor
         plain.run()
         assert plain.actor.factor == 3
     # This one was given a Plan, so its parent is replayed until it spawns it; and the parent must be made by hand.
-    with Replay(folder, "here/doer:planned", recipe=lambda: Child(5, to=Ref("here/helper"), plan=Plan(3))) as planned:
+    with Replay(folder, "here/doer:planned", factory=lambda: Child(5, to=Ref("here/helper"), plan=Plan(3))) as planned:
         planned.run()
         assert planned.actor.total > 5
 
@@ -373,12 +375,12 @@ def test_it_works_where_a_loop_is_running(recorded: Recorded, run: Callable[...,
 
 
 def test_a_replay_touches_nothing_of_the_run(recorded: Recorded, tmp_path: Path) -> None:
-    class SaveMsg(Request[str]):
+    class SaveStateMsg(Request[str]):
         name: str
 
-    class Saver(Actor[SaveMsg]):
-        @on(SaveMsg)
-        def save(self, msg: SaveMsg) -> str:
+    class Saver(Actor[SaveStateMsg]):
+        @on(SaveStateMsg)
+        def save(self, msg: SaveStateMsg) -> str:
             assert self.run_directory is not None
             path = self.run_directory / "checkpoints" / msg.name
             path.write_text("saved")
@@ -388,11 +390,13 @@ def test_a_replay_touches_nothing_of_the_run(recorded: Recorded, tmp_path: Path)
     (run_directory / "checkpoints").mkdir(parents=True)
 
     async def scene(node: Node) -> None:
-        assert await node.spawn("saver", Saver).ask(SaveMsg(name="x.pt")) == str(run_directory / "checkpoints" / "x.pt")
+        assert await node.spawn("saver", Saver).ask(SaveStateMsg(name="x.pt")) == str(
+            run_directory / "checkpoints" / "x.pt"
+        )
 
     folder = recorded(scene, run_directory=run_directory)
     (run_directory / "checkpoints" / "x.pt").unlink()
-    with Replay(folder, Saver, recipe=Saver) as replay:
+    with Replay(folder, Saver, factory=Saver) as replay:
         replay.run()  # what it answers names the folder of the run, not the scratch folder
         assert list((run_directory / "checkpoints").iterdir()) == []
         scratch = replay.actor.run_directory
@@ -445,7 +449,7 @@ def test_a_child_on_another_node_needs_no_recipe(tmp_path: Path, run: Callable[.
     clock, address = ManualClock(), f"memory://{tmp_path.name}"
 
     async def main() -> None:
-        options: dict[str, Any] = {"secret": b"s" * 32, "clock": clock, "inline": True, "seed": 11}
+        options: dict[str, Any] = {"secret": b"s" * 32, "clock": clock, "deterministic": True, "seed": 11}
         recorders = {
             name: TraceSettings("full").recorder(name, tmp_path, clock=clock, seed=11) for name in ("here", "there")
         }

@@ -121,7 +121,7 @@ def flight(recorded: Recorded, scene: Callable[[Node], Any]) -> Path:
 
 
 def summer(folder: Path, kind: type[Summer] = Summer, **options: Any) -> Replay[Summer]:
-    return Replay(folder, "here/summer", recipe=lambda: kind(Ref("here/sink")), **options)
+    return Replay(folder, "here/summer", factory=lambda: kind(Ref("here/sink")), **options)
 
 
 @pytest.mark.parametrize("before", [10, 200, 1000])

@@ -13,7 +13,7 @@ import pytest
 from orchestra import Node, RunDirectory, Unreachable, UsageError
 from orchestra.clock import RealClock
 from orchestra.monitoring.observer import joined
-from orchestra.runs.join_file import Door, find, opened
+from orchestra.runs.join_file import JoinInfo, find, opened
 from orchestra.testing import Probe
 
 SECRET = b"s" * 32
@@ -33,19 +33,19 @@ def refusal(run: RunDirectory) -> str:
 
 
 def test_a_door_is_for_its_owner_and_gone_when_the_run_is_over(directory: RunDirectory) -> None:
-    door = Door("tcp://127.0.0.1:80", SECRET, os.getpid())
+    door = JoinInfo("tcp://127.0.0.1:80", SECRET, os.getpid())
     with opened(directory, door):
         assert find(directory) == door
         assert stat.S_IMODE(directory.door.stat().st_mode) == 0o600
     assert refusal(directory) == f"the run in '{directory.path}' is over"
-    door = Door("tls://127.0.0.1:80", SECRET, os.getpid(), "/certificates")
+    door = JoinInfo("tls://127.0.0.1:80", SECRET, os.getpid(), "/certificates")
     with opened(directory, door):
         assert find(directory) == door
     assert [path.name for path in directory.path.iterdir() if path.is_file()] == ["config.json"]
 
 
 def test_a_door_does_not_show_its_secret() -> None:
-    assert repr(Door("tcp://127.0.0.1:80", SECRET, os.getpid())) == "<Door at tcp://127.0.0.1:80>"
+    assert repr(JoinInfo("tcp://127.0.0.1:80", SECRET, os.getpid())) == "<Door at tcp://127.0.0.1:80>"
 
 
 def test_a_run_in_one_process_says_what_helps_instead(directory: RunDirectory) -> None:
@@ -96,7 +96,7 @@ def test_the_newest_run_is_the_one_that_was_started_last(tmp_path: Path) -> None
 def test_guests_see_every_node_and_are_seen_by_none(run, address_of) -> None:
     async def main() -> None:
         async with Node("root", listen=address_of("tcp"), secret=SECRET).running() as root:
-            door = Door(root.listening, SECRET, os.getpid())
+            door = JoinInfo(root.listening, SECRET, os.getpid())
             Probe().start(root, "here")
             async with Node("peer", listen=address_of("tcp"), join=door.address, secret=SECRET).running() as peer:
                 Probe().start(peer, "there")
@@ -116,7 +116,7 @@ def test_a_node_that_does_not_answer_in_time_is_named_and_the_others_are_shown(r
         async with (
             Node("root", listen=address_of("tcp"), secret=SECRET).running() as root,
             Node("deaf", join=root.listening, secret=SECRET).running(),  # it does not listen: nobody can dial it
-            joined(Door(root.listening, SECRET, os.getpid()), answer_s=0.05) as guest,
+            joined(JoinInfo(root.listening, SECRET, os.getpid()), answer_s=0.05) as guest,
         ):
             seen = await guest.look()
             assert list(seen.answered) == ["root"]
@@ -129,7 +129,7 @@ def test_a_guest_learns_that_the_run_is_over(run, address_of) -> None:
     async def main() -> None:
         async with (
             Node("root", listen=address_of("tcp"), secret=SECRET).running() as root,
-            joined(Door(root.listening, SECRET, os.getpid())) as guest,
+            joined(JoinInfo(root.listening, SECRET, os.getpid())) as guest,
         ):
             await root.stop()
             assert "the root is gone" in await guest.left
@@ -140,7 +140,7 @@ def test_a_guest_learns_that_the_run_is_over(run, address_of) -> None:
 def test_a_run_whose_process_is_stuck_is_told_from_one_that_is_over(run) -> None:
     async def main() -> None:
         with socket.create_server(("127.0.0.1", 0)) as silent:  # the system connects, and nobody looks
-            door = Door(f"tcp://127.0.0.1:{silent.getsockname()[1]}", SECRET, 7)
+            door = JoinInfo(f"tcp://127.0.0.1:{silent.getsockname()[1]}", SECRET, 7)
             with pytest.raises(Unreachable, match=r"does not answer within 0\.1 s; `kill -USR1 7` makes it write"):
                 async with joined(door, answer_s=0.05):
                     pytest.fail("nobody let it in")

@@ -225,7 +225,7 @@ def test_a_run_in_processes_ends_in_order_and_tells_its_secret_to_nobody(launch:
     assert run.run / "config.json" in files
     assert all(secret.encode() not in path.read_bytes() for path in files)
     assert secret not in run.err
-    flows = json.loads((run.run / "flows.json").read_text())
+    flows = json.loads((run.run / "message_counts.json").read_text())
     assert {"sender": "w1/worker", "type": "HelloMsg", "recipient": "root/boss", "count": 1} in flows
 
 

@@ -60,11 +60,11 @@ def test_a_run_is_kept_under_its_experiment_its_start_and_its_seed(tmp_path: Pat
 
     assert run.path == tmp_path / "deep" / "runs" / "qmix_8m" / "20260301-123005-seed7"
     assert all(folder.is_dir() for folder in (run.logs, run.checkpoints, run.tensorboard, run.traces))
-    assert {run.metrics.name, run.summary.name, run.curve.name, run.flows.name, run.config_path.name} == {
+    assert {run.metrics.name, run.summary.name, run.curve.name, run.message_counts.name, run.config_path.name} == {
         "metrics.jsonl",
         "summary.json",
         "curve.png",
-        "flows.json",
+        "message_counts.json",
         "config.json",
     }
     assert repr(run) == f"<RunDirectory {run.path}>"

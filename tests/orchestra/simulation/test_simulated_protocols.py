@@ -39,7 +39,7 @@ class CountedMsg(Message):
 class AskedForMsg(Message):
     """The number-th thing that its recipient has asked for."""
 
-    lane: ClassVar[Lane] = Lane.BOUNDED
+    lane: ClassVar[Lane] = Lane.SOLICITED
     number: int
 
 
@@ -500,7 +500,7 @@ def test_a_link_that_forgets_a_credit_now_and_then_is_found(monkeypatch: pytest.
 
 
 def test_a_node_that_tells_of_an_end_twice_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Watches, "told_terminated", lambda *_: None)
+    monkeypatch.setattr(Watches, "mark_notified", lambda *_: None)
     assert failing_seed(ends_that_are_watched, 50) is not None
 
 

@@ -34,7 +34,7 @@ HEADER = Header(
     wall=0.0,
     monotonic=0.0,
     seed=3,
-    inline=False,
+    deterministic=False,
     pid=1,
     host="here",
     versions={"python": "3"},
@@ -182,7 +182,7 @@ def played(tmp_path: Path) -> Path:
                     join=None if name == "left" else f"memory://{tmp_path.name}-left",
                     secret=b"s" * 32,
                     clock=clock,
-                    inline=True,
+                    deterministic=True,
                     recorder=recorder,
                 )
             )

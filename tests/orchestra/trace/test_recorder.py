@@ -139,8 +139,8 @@ def traced(tmp_path: Path, clock: ManualClock) -> Traced:
     async def running(name: str = "here", **options: Any) -> AsyncIterator[Node]:
         settings = TraceSettings(**{"mode": "full", **options})
         planned = frozenset({f"{name}/doer"})
-        recorder = settings.recorder(name, tmp_path, clock=clock, seed=0, inline=True, planned=planned)
-        async with Node(name, clock=clock, inline=True, recorder=recorder).running() as node:
+        recorder = settings.recorder(name, tmp_path, clock=clock, seed=0, deterministic=True, planned=planned)
+        async with Node(name, clock=clock, deterministic=True, recorder=recorder).running() as node:
             yield node
 
     return running
@@ -412,14 +412,16 @@ def test_clocks_follow_causes_across_nodes_and_back(tmp_path: Path, clock: Manua
         settings = TraceSettings(mode="full")
         secret = b"s" * 32
         recorders = [settings.recorder(name, tmp_path, clock=clock, seed=0) for name in ("left", "right")]
-        left = Node("left", listen="memory://left", secret=secret, clock=clock, inline=True, recorder=recorders[0])
+        left = Node(
+            "left", listen="memory://left", secret=secret, clock=clock, deterministic=True, recorder=recorders[0]
+        )
         right = Node(
             "right",
             listen="memory://right",
             join="memory://left",
             secret=secret,
             clock=clock,
-            inline=True,
+            deterministic=True,
             recorder=recorders[1],
         )
         async with left.running(), right.running():
@@ -466,7 +468,7 @@ def test_a_child_on_another_node_names_its_parent(tmp_path: Path, clock: ManualC
         recorders = {
             name: TraceSettings(mode="full").recorder(name, tmp_path, clock=clock, seed=0) for name in ("left", "right")
         }
-        options: dict[str, Any] = {"secret": secret, "clock": clock, "inline": True}
+        options: dict[str, Any] = {"secret": secret, "clock": clock, "deterministic": True}
         left = Node("left", listen=f"{address}-left", recorder=recorders["left"], **options)
         right = Node("right", listen=f"{address}-right", join=f"{address}-left", recorder=recorders["right"], **options)
         async with left.running(), right.running():

@@ -4,13 +4,13 @@ import pytest
 
 from orchestra.errors import FrameError
 from orchestra.wire import flow_control
-from orchestra.wire.flow_control import Room, Window
+from orchestra.wire.flow_control import ReceiveWindow, Window
 
 
 def test_credit_goes_back_a_quarter_of_the_window_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flow_control, "WINDOW", 8)
     given: list[tuple[str, int, int]] = []
-    room = Room(lambda *what: given.append(what))
+    room = ReceiveWindow(lambda *what: given.append(what))
     for _ in range(5):
         room.take("a/x", 10, bounded=False)
     for _ in range(5):
@@ -23,7 +23,7 @@ def test_what_a_window_lets_go_the_room_takes_and_not_one_more(
     monkeypatch: pytest.MonkeyPatch, limit: str, value: int
 ) -> None:
     monkeypatch.setattr(flow_control, limit, value)
-    window, room = Window(), Room(lambda *what: None)
+    window, room = Window(), ReceiveWindow(lambda *what: None)
     while window.take(11):
         room.take("a/x", 11, bounded=False)
     with pytest.raises(FrameError, match=r"^a message to a/x without credit: 4 messages \(44 bytes\) are ther"):
@@ -35,7 +35,7 @@ def test_what_a_window_lets_go_the_room_takes_and_not_one_more(
 def test_accounts_of_whom_nothing_is_here_are_settled_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flow_control, "RECIPIENTS", 10)
     given: list[tuple[str, int, int]] = []
-    room = Room(lambda *what: given.append(what))
+    room = ReceiveWindow(lambda *what: given.append(what))
     room.take("a/slow", 1, bounded=False)
     for n in range(1000):
         room.take(f"a/{n}", 1, bounded=False)

@@ -222,7 +222,7 @@ def test_more_routes_than_there_are_numbers_lead_where_they_should(
             for ref, probe, expected in zip(there, probes, told, strict=True):
                 await ref.ask(AskMsg(n=0))
                 assert probe.messages == [*expected, AskMsg(n=0)]
-            assert len(root.peers._links["leaf"].inbound._ways) <= 3
+            assert len(root.peers._links["leaf"].inbound._routes) <= 3
 
     run(main())
 

@@ -431,25 +431,29 @@ PLACED_AT_0 = PLACE.pack(Kind.MESSAGE, 0, LEAST)
 @pytest.mark.parametrize(
     ("kind", "header", "text"),
     [
-        (Kind.PLACED, PLACE.pack(Kind.GOODBYE, 0, 10), "places the payload of a frame of kind 9"),
-        (Kind.PLACED, PLACE.pack(Kind.PLACED, 0, 10), "places the payload of a frame of kind 16"),
-        (Kind.PLACED, PLACE.pack(200, 0, 10), "places the payload of a frame of kind 200"),
-        (Kind.PLACED, PLACED_AT_0[:-1], "places a payload in memory that it does not share, or none"),
-        (Kind.PLACED, PLACE.pack(Kind.MESSAGE, 5, 10), "places 10 bytes at 5, which is held already or not within"),
-        (Kind.PLACED, PLACE.pack(Kind.MESSAGE, 0, 0), "places 0 bytes at 0, which"),
-        (Kind.PLACED, PLACE.pack(Kind.MESSAGE, 0, 64 * PAGE + 1), "places 262,145 bytes at 0, which"),
-        (Kind.PLACED, PLACE.pack(Kind.MESSAGE, 64 * PAGE, 1), "places 1 bytes at 262,144, which"),
-        (Kind.PLACED, PLACE.pack(Kind.MESSAGE, 2**64 - PAGE, 10), "places 10 bytes at 18,446,744,073,709,547,520"),
-        (Kind.PLACED, PLACE.pack(Kind.MESSAGE, PAGE, 10), "places 10 bytes at 4,096, which is held already"),
-        (Kind.PLACED, PLACE.pack(Kind.MESSAGE, 0, PAGE) + b"\xc1", "no valid msgpack"),
-        (Kind.FREED, msgpack.packb([[0]]), "gives back a block at 0 that it does not have"),
-        (Kind.FREED, msgpack.packb([[True]]), "gives back a block at True that it does not have"),
-        (Kind.FREED, msgpack.packb([["x" * 100]]), "gives back a block at 'xxx"),
-        (Kind.FREED, msgpack.packb([3]), "sent a FREED frame that does not hold list"),
-        (Kind.TAKEN, msgpack.packb([""]), "answers an offer of memory that was not made"),
-        (Kind.TAKEN, msgpack.packb([0]), "sent a TAKEN frame that does not hold str"),
-        (Kind.OFFER, msgpack.packb([1, 1, bytes(16), PAGE]), "offers memory a second time, or none"),
-        (Kind.OFFER, msgpack.packb([1, 1, bytes(16)]), "sent a OFFER frame that does not hold int, int, bytes, int"),
+        (Kind.SHM_DATA, PLACE.pack(Kind.GOODBYE, 0, 10), "places the payload of a frame of kind 9"),
+        (Kind.SHM_DATA, PLACE.pack(Kind.SHM_DATA, 0, 10), "places the payload of a frame of kind 16"),
+        (Kind.SHM_DATA, PLACE.pack(200, 0, 10), "places the payload of a frame of kind 200"),
+        (Kind.SHM_DATA, PLACED_AT_0[:-1], "places a payload in memory that it does not share, or none"),
+        (Kind.SHM_DATA, PLACE.pack(Kind.MESSAGE, 5, 10), "places 10 bytes at 5, which is held already or not within"),
+        (Kind.SHM_DATA, PLACE.pack(Kind.MESSAGE, 0, 0), "places 0 bytes at 0, which"),
+        (Kind.SHM_DATA, PLACE.pack(Kind.MESSAGE, 0, 64 * PAGE + 1), "places 262,145 bytes at 0, which"),
+        (Kind.SHM_DATA, PLACE.pack(Kind.MESSAGE, 64 * PAGE, 1), "places 1 bytes at 262,144, which"),
+        (Kind.SHM_DATA, PLACE.pack(Kind.MESSAGE, 2**64 - PAGE, 10), "places 10 bytes at 18,446,744,073,709,547,520"),
+        (Kind.SHM_DATA, PLACE.pack(Kind.MESSAGE, PAGE, 10), "places 10 bytes at 4,096, which is held already"),
+        (Kind.SHM_DATA, PLACE.pack(Kind.MESSAGE, 0, PAGE) + b"\xc1", "no valid msgpack"),
+        (Kind.SHM_RELEASE, msgpack.packb([[0]]), "gives back a block at 0 that it does not have"),
+        (Kind.SHM_RELEASE, msgpack.packb([[True]]), "gives back a block at True that it does not have"),
+        (Kind.SHM_RELEASE, msgpack.packb([["x" * 100]]), "gives back a block at 'xxx"),
+        (Kind.SHM_RELEASE, msgpack.packb([3]), "sent a SHM_RELEASE frame that does not hold list"),
+        (Kind.SHM_ACCEPT, msgpack.packb([""]), "answers an offer of memory that was not made"),
+        (Kind.SHM_ACCEPT, msgpack.packb([0]), "sent a SHM_ACCEPT frame that does not hold str"),
+        (Kind.SHM_OFFER, msgpack.packb([1, 1, bytes(16), PAGE]), "offers memory a second time, or none"),
+        (
+            Kind.SHM_OFFER,
+            msgpack.packb([1, 1, bytes(16)]),
+            "sent a SHM_OFFER frame that does not hold int, int, bytes, int",
+        ),
     ],
 )
 def test_a_peer_that_says_what_cannot_be_is_told_so_and_let_go(
@@ -503,7 +507,7 @@ said = st.lists(plain | st.lists(plain, max_size=3), max_size=5).map(msgpack.pac
 @given(
     talk=st.lists(
         st.tuples(
-            st.sampled_from([Kind.OFFER, Kind.TAKEN, Kind.PLACED, Kind.FREED]),
+            st.sampled_from([Kind.SHM_OFFER, Kind.SHM_ACCEPT, Kind.SHM_DATA, Kind.SHM_RELEASE]),
             st.builds(bytes.__add__, placed, said | st.binary(max_size=20)) | said | st.binary(max_size=20),
         ),
         max_size=6,
@@ -525,7 +529,7 @@ def test_whatever_a_peer_says_of_memory_it_is_let_go_at_worst(
                     assert back._connection is not None
                     assert link._connection is not None
                     link._connection.local = True
-                    back.send(Kind.OFFER, msgpack.packb([os.getpid(), mine.descriptor, mine.name, 64 * PAGE]))
+                    back.send(Kind.SHM_OFFER, msgpack.packb([os.getpid(), mine.descriptor, mine.name, 64 * PAGE]))
                 for kind, header in talk:
                     back.put([frame_prefix(kind, len(header), 0) + header], 16 + len(header))
                 for _ in range(10):

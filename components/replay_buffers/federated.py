@@ -35,7 +35,7 @@ from components.replay_buffers.runs import (
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Share:
+class ClientSample:
     """What a client pushes: M items it drew in proportion to their weights, independently, and how much it holds.
 
     M may be 0, which only says how much is held now.
@@ -80,7 +80,7 @@ class SampledUnion:
         return tuple([self.names[i] for i in self.whose.tolist()])
 
     def padded(self, fields: Fields) -> "SampledUnion":
-        """Return what `TwoPhaseReplay.draw` returned as its `sample` does."""
+        """Return what `FederatedReplay.draw` returned as its `sample` does."""
         return replace(self, batch=padded(fields, self.batch)) if LENGTHS in self.batch else self
 
 
@@ -127,7 +127,7 @@ class NotPushed(LookupError):
 class _Pile:
     """A share, and in which order what is left of it comes."""
 
-    share: Share
+    share: ClientSample
     order: NDArray[np.int64]
     left: int  # of `order`, from its end
     uses: int  # how often it was begun, this time included
@@ -142,7 +142,7 @@ class _Client:
     piles: deque[_Pile] = field(default_factory=deque)  # the newest first
 
 
-class TwoPhaseReplay:
+class FederatedReplay:
     """The server's side: holds what clients pushed, and draws from the union of their memories.
 
     For every item it first picks a client, in proportion to the newest S it knows of, and then takes one that this
@@ -221,7 +221,7 @@ class TwoPhaseReplay:
         del self._clients[client], self._names[gone.number]
         self._give_up(gone.number)
 
-    def add(self, client: str, share: Share, *, trusted: bool = False) -> None:
+    def add(self, client: str, share: ClientSample, *, trusted: bool = False) -> None:
         """Take what a client pushed, and how much it holds from now on.
 
         Args:
@@ -262,7 +262,7 @@ class TwoPhaseReplay:
         """Forget that a client was picked."""
         self._picks, self._counts = self._picks[self._picks != number], {}
 
-    def _check(self, share: Share, inserted: int) -> None:
+    def _check(self, share: ClientSample, inserted: int) -> None:
         n = len(share.indices) if np.ndim(share.indices) else 0
         for name, array in (("indices", share.indices), ("generations", share.generations)):
             check_array(name, array, (n,), np.int64)
@@ -361,7 +361,7 @@ class TwoPhaseReplay:
         self,
         name: str,
         batch_size: int,
-        parts: list[tuple[Share, NDArray[np.int64], NDArray[np.int64]]],
+        parts: list[tuple[ClientSample, NDArray[np.int64], NDArray[np.int64]]],
         lengths: NDArray[Any] | None = None,
     ) -> NDArray[Any]:
         """Return a field of a batch, made of parts of shares; of runs, those of items of `lengths` (B,)."""
@@ -382,7 +382,7 @@ class TwoPhaseReplay:
             copy_runs(share.batch[name], first, array, begin[to], counts[to])
         return array
 
-    def _take(self, client: _Client, n: int, rng: np.random.Generator) -> list[tuple[Share, NDArray[np.int64]]]:
+    def _take(self, client: _Client, n: int, rng: np.random.Generator) -> list[tuple[ClientSample, NDArray[np.int64]]]:
         """Take the next `n` items of a client that has so many: of its newest share that is not used up, and on."""
         taken = []
         while n:

@@ -13,7 +13,7 @@ OTHERS = "others"
 """What all further ones are counted as."""
 
 
-class Flows(Generic[F]):
+class MessageCounts(Generic[F]):
     """Counts by flow: a sender, a type, and where it matters a recipient.
 
     Args:

@@ -21,7 +21,7 @@ BEFORE = np.tril(np.ones((WIDTH, WIDTH)), -1)
 """The same for blocks that stand upright, and without the number itself: where each begins."""
 
 
-class Pyramid:
+class SegmentTree:
     """What blocks of `size` numbers fold to, and blocks of these, up to a level of at most TOP.
 
     Numpy pays by the call, not by the item, so blocks are wide and levels few. Every entry is made anew from those
@@ -82,7 +82,7 @@ class Pyramid:
         return wrong
 
 
-class SumTree(Pyramid):
+class SumTree(SegmentTree):
     """Non-negative weights of `size` items, drawn in proportion to them."""
 
     def __init__(self, size: int) -> None:
