@@ -8,14 +8,14 @@ indexing, nothing checked, and for priorities a running sum over all rows, made 
 through 64 environments, one row for each; TorchRL's priorities need an extension that is built for one torch only.
 It is measured in seconds of processor time, as every side works in one thread.
 
-W2: episodes of 8m, 120 steps of 8 agents, about 400 KB each, whole. The floor is `np.take` of episodes that lie as one
-piece of bytes each, into memory that is there already: one batch, which the cache may hold, so `batch_buffers` is 1
-too. Of the two that a user gets it holds less; so these lines have `np.take` into two in turn beside. An episode is
+W2: episodes of 8m, 120 steps of 8 agents, about 400 KB each, whole. The floor is `np.take` of episodes that lie as
+one piece of bytes each, into memory that is there already: one batch, which the cache may hold, so `batch_buffers` is
+1 too. Of the two that a user gets it holds less; so these lines have `np.take` into two in turn beside. An episode is
 inserted where the oldest lay, by the floor too. Across processes, batches of 32 are asked for by one byte over a unix
-socket: the raw socket sends the same bytes over and over; this package's server gathers a batch in shared memory and sends where it
-lies. It does so when it is asked, always in the same place, since whoever asks is done with the batch before; or ahead,
-in two places in turn, while the batch before is looked at. Then the client has it; what copying it once more takes is a
-line of its own.
+socket: the raw socket sends the same bytes over and over; this package's server gathers a batch in shared memory and
+sends where it lies. It does so when it is asked, always in the same place, since whoever asks is done with the batch
+before; or ahead, in two places in turn, while the batch before is looked at. Then the client has it; what copying it
+once more takes is a line of its own.
 
 Rounds alternate. Figures are medians over rounds, and ratios medians of ratios within a round.
 """
