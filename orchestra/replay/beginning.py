@@ -8,8 +8,8 @@ from typing import Any
 
 from orchestra.actors.actor import Actor, making
 from orchestra.errors import CannotReplay
-from orchestra.replay.rebuilding import Rebuilt
-from orchestra.replay.stage import Stage
+from orchestra.replay.context import Stage
+from orchestra.replay.rebuild import Rebuilt
 from orchestra.trace.format.records import Activation, Life, Snapshot
 from orchestra.trace.reading.run_trace import RunTrace
 

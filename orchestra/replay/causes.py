@@ -1,6 +1,6 @@
 """What led to a delivery: who sent it while doing what, and why that was being done."""
 
-from orchestra.replay.divergence import named
+from orchestra.replay.report import named
 from orchestra.trace.format.naming import MessageId
 from orchestra.trace.format.records import Activation, Delivery
 from orchestra.trace.reading.run_trace import RunTrace

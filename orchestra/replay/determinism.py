@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from orchestra.errors import ReplayDiverged
-from orchestra.replay import divergence
+from orchestra.replay import report
 from orchestra.replay.difference import Difference, first_difference
-from orchestra.replay.divergence import Divergence
 from orchestra.replay.performance import Performance
 from orchestra.replay.replay import Replay
+from orchestra.replay.report import Divergence
 from orchestra.replay.state import state_differences
 from orchestra.trace.format.records import Activation
 
@@ -79,7 +79,7 @@ def first_mismatch(make: Callable[[], Replay[Any]], *, until: int | None = None)
             if found is not None:
                 what, difference = found
                 found_at = Divergence(
-                    one.address, activation.n, divergence.named(activation.delivery, activation.phase), what, difference
+                    one.address, activation.n, report.named(activation.delivery, activation.phase), what, difference
                 )
                 return count, Mismatch(found_at, _suspects(make, activation))
     return count, None

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from orchestra.actors.message import Message
-from orchestra.replay.stage import Stage
+from orchestra.replay.context import Stage
 from orchestra.trace.format.records import Delivery
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestra.replay.difference import Difference
-from orchestra.replay.script import deed
+from orchestra.replay.effects import deed
 from orchestra.trace.format.effects import AnswerGiven, AnswerRefused, Asked, Sent, Spawned, TimerSet
 from orchestra.trace.format.records import Activation
 

@@ -24,13 +24,13 @@ from orchestra.errors import CannotReplay, ReplayDiverged
 from orchestra.replay.activation import was_cut_off
 from orchestra.replay.beginning import first_of, reborn, scratch_for
 from orchestra.replay.causes import causes_of
+from orchestra.replay.context import Factory, Stage
 from orchestra.replay.difference import Difference
-from orchestra.replay.divergence import Divergence, compared_failures, named
 from orchestra.replay.finding import address_of
 from orchestra.replay.handling import handle
 from orchestra.replay.performance import Performance
-from orchestra.replay.rebuilding import Rebuilt, Sources, flags_of, message_of, rebuilt
-from orchestra.replay.stage import Factory, Stage
+from orchestra.replay.rebuild import Rebuilt, Sources, flags_of, message_of, rebuilt
+from orchestra.replay.report import Divergence, compared_failures, named
 from orchestra.trace.format.records import (
     Activation,
     Delivery,

@@ -13,7 +13,7 @@ from orchestra.actors.actor import Actor
 from orchestra.errors import CannotReplay, UsageError
 from orchestra.replay.difference import Difference, Lookup, first_difference, shown
 from orchestra.replay.performance import Performance, Said, recorded_said
-from orchestra.replay.rebuilding import Sources
+from orchestra.replay.rebuild import Sources
 from orchestra.replay.replay import Replay
 from orchestra.replay.state import StateDifference, state_differences
 

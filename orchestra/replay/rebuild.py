@@ -18,7 +18,7 @@ from orchestra.actors.message import REGISTRY, Message
 from orchestra.actors.system_messages import SpawnMsg
 from orchestra.errors import CannotReplay, ExperimentChanged, UsageError, ValuesMissing
 from orchestra.nodes import spawning
-from orchestra.replay.stage import Factory
+from orchestra.replay.context import Factory
 from orchestra.runs.experiment import build, load_experiment
 from orchestra.runs.flags import Flags
 from orchestra.runs.topology import Topology

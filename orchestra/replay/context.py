@@ -24,10 +24,10 @@ from orchestra.errors import AskFailed
 from orchestra.nodes import spawning
 from orchestra.replay.activation import beginning_of, was_cut_off
 from orchestra.replay.difference import Difference, Lookup, fields_as_travelled, first_difference, renamed, travelled
+from orchestra.replay.effects import Input, Key, Script, error_of, key_of, told_of
 from orchestra.replay.event_loop import QuietLoop
 from orchestra.replay.performance import Performance, Said
 from orchestra.replay.place import place
-from orchestra.replay.script import Input, Key, Script, error_of, key_of, told_of
 from orchestra.replay.scripted_clock import ScriptedClock, ScriptedTimer
 from orchestra.trace.format.effects import (
     Answered,
