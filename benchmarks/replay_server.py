@@ -34,7 +34,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from components.replay_buffers import Field, Layout, ReplayClient, ReplayServer
+from components.replay_buffers import Field
+from components.replay_server import Layout, ReplayClient, ReplayServer
 
 ROWS, BATCH, HELD, CHUNK = 4096, 256, 2**17, 64
 AT_A_TIME = (1, 64, 1024)

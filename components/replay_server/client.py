@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from components.replay_buffers.federated import SampledUnion
 from components.replay_buffers.invalid import InvalidExperience, check_priorities
-from components.replay_server.background import Background
-from components.replay_server.high_water import Policy
-from components.replay_server.layout import AnyLayout
+from components.replay_server.bounded_queue import Policy
+from components.replay_server.client_session import Visitor
+from components.replay_server.layouts import AnyLayout
+from components.replay_server.loop_thread import Background
 from components.replay_server.outbox import Outbox
 from components.replay_server.protocol import (
     LineMsg,
@@ -26,7 +27,6 @@ from components.replay_server.protocol import (
     UpdateMsg,
 )
 from components.replay_server.subscription import Subscription
-from components.replay_server.visitor import Visitor
 from orchestra import Request
 from orchestra.actors.envelope import check_name
 

@@ -13,8 +13,8 @@ from components.replay_buffers.episodes import FRAME_FIELDS, check_rollout
 from components.replay_buffers.federated import ClientSample
 from components.replay_buffers.prioritized import PrioritizedEpisodeReplay
 from components.replay_buffers.runs import Fields
-from components.replay_server.forms import EpisodeForm, Form, Rows
-from components.replay_server.layout import NOT_PLAIN, AnyLayout, Layout, not_plain
+from components.replay_server.layouts import NOT_PLAIN, AnyLayout, Layout, not_plain
+from components.replay_server.schemas import EpisodeForm, Form, Rows
 
 if TYPE_CHECKING:  # it brings a compiler along
     from components.envs.base import EnvSpec

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from components.replay_buffers.invalid import InvalidExperience
-from components.replay_server.forms import Rows
-from components.replay_server.layout import AnyLayout
+from components.replay_server.layouts import AnyLayout
+from components.replay_server.schemas import Rows
 
 
 class Gate:

@@ -12,13 +12,13 @@ import numpy as np
 
 from components.replay_buffers.federated import UnionStatistics
 from components.replay_buffers.invalid import InvalidExperience
-from components.replay_server.background import Background, first_of
-from components.replay_server.desk import Desk
-from components.replay_server.exchange import Exchange
-from components.replay_server.kept import KeptMemories
-from components.replay_server.layout import AnyLayout
+from components.replay_server.coordinator import Exchange
+from components.replay_server.layouts import AnyLayout
+from components.replay_server.loop_thread import Background, first_of
 from components.replay_server.protocol import DESK
 from components.replay_server.publications import Data, Publications
+from components.replay_server.saved_buffers import KeptMemories
+from components.replay_server.server_actor import Desk
 from components.replay_server.snapshots import Snapshots
 from orchestra import Node, freeze, log
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from components.replay_buffers.federated import ClientSample, Route
 from components.replay_buffers.invalid import InvalidExperience
-from components.replay_server.high_water import Full
-from components.replay_server.layout import AnyLayout, Memory
+from components.replay_server.bounded_queue import Full
+from components.replay_server.layouts import AnyLayout, Memory
 
 
 class Holder(Protocol):

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from components.replay_buffers.invalid import InvalidExperience
-from components.replay_server.forms import Part, Rows
-from components.replay_server.high_water import HighWater, Policy
-from components.replay_server.layout import AnyLayout, Layout
+from components.replay_server.bounded_queue import HighWater, Policy
+from components.replay_server.layouts import AnyLayout, Layout
+from components.replay_server.schemas import Part, Rows
 
 NONE = np.zeros(0)
 """No priorities."""

@@ -12,7 +12,7 @@ from pydantic import AfterValidator
 from components.replay_buffers.closed import Closed
 from components.replay_buffers.federated import ClientSample, SampledUnion
 from components.replay_buffers.invalid import InvalidExperience, NameTaken, UnknownClient
-from components.replay_server.high_water import Full
+from components.replay_server.bounded_queue import Full
 from orchestra import Axes, Message, Ref, Request, freeze
 
 PROTOCOL = 2

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, ClassVar, Self, TypeVar
 
-from components.replay_server.background import Background, first_of
-from components.replay_server.high_water import Full, Policy
+from components.replay_server.bounded_queue import Full, Policy
+from components.replay_server.loop_thread import Background, first_of
 from components.replay_server.protocol import (
     AGENT,
     DESK,
@@ -39,7 +39,7 @@ from components.replay_server.protocol import (
     refusal,
 )
 from components.replay_server.publications import Data, Publications
-from components.replay_server.search import Search, door_beside, root_lost
+from components.replay_server.reconnect import Search, door_beside, root_lost
 from orchestra import Actor, Escalate, Node, Ref, Request, Supervision, TerminatedMsg, Unreachable, on
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from components.replay_buffers.invalid import InvalidExperience
-from components.replay_server.high_water import Full, HighWater, Policy
+from components.replay_server.bounded_queue import Full, HighWater, Policy
 from orchestra import OrchestraError, log
 
 Data = NDArray[np.uint8]

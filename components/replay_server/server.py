@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from components.replay_buffers.federated import SampledUnion
 from components.replay_buffers.invalid import UnknownClient
 from components.replay_buffers.limiter import SampleToInsertRatio
-from components.replay_server.background import Background
-from components.replay_server.exchange import Exchange
-from components.replay_server.high_water import Policy
+from components.replay_server.bounded_queue import Policy
+from components.replay_server.coordinator import Exchange
 from components.replay_server.host import Host, ServerStatistics, check_saving
-from components.replay_server.layout import AnyLayout
+from components.replay_server.layouts import AnyLayout
+from components.replay_server.loop_thread import Background
 from components.replay_server.publications import Publications
 
 T = TypeVar("T")

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from components.replay_server.high_water import Full, HighWater, Policy
+from components.replay_server.bounded_queue import Full, HighWater, Policy
 from components.replay_server.publications import Data
 
 

@@ -11,13 +11,8 @@ from numpy.typing import NDArray
 
 from components.envs import EnvSpec
 from components.policies.base import EpisodeBatch
-from components.replay_buffers import (
-    Closed,
-    EpisodeLayout,
-    ReplayClient,
-    ReplayServer,
-    SampleToInsertRatio,
-)
+from components.replay_buffers import Closed, SampleToInsertRatio
+from components.replay_server import EpisodeLayout, ReplayClient, ReplayServer
 
 AGENTS, PLACES, MOVES, GAMMA = 2, 4, (-1, 0, 1), 0.9
 SPEC = EnvSpec("corridors", n_agents=AGENTS, n_actions=len(MOVES), obs_size=PLACES, state_size=AGENTS, episode_limit=12)

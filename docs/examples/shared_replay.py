@@ -9,14 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from components.replay_buffers import (
-    Closed,
-    Field,
-    Layout,
-    ReplayClient,
-    ReplayServer,
-    SampleToInsertRatio,
-)
+from components.replay_buffers import Closed, Field, SampleToInsertRatio
+from components.replay_server import Layout, ReplayClient, ReplayServer
 
 PLACES, LEFT, RIGHT, GAMMA = 8, 0, 1, 0.9
 LAYOUT = Layout(

@@ -7,11 +7,11 @@ from components.replay_buffers import (
     CheckpointError,
     Field,
     InvalidExperience,
-    Layout,
     PrioritizedEpisodeReplay,
     PrioritizedTransitions,
     RankedPriorities,
 )
+from components.replay_server import Layout
 
 FIELDS = {"item": Field(np.int64)}
 

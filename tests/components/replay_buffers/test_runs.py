@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from components.envs.base import EnvSpec
 from components.replay_buffers import (
     ClientSample,
-    EpisodeLayout,
     FederatedReplay,
     Field,
     InvalidExperience,
     PrioritizedEpisodeReplay,
 )
 from components.replay_buffers.runs import Run
+from components.replay_server import EpisodeLayout
 from components.replay_server.episode_layout import layout_from_plain
 from components.replay_server.protocol import SampledMsg, ShareMsg
 from orchestra.actors.codec import Encoder, fields_of, payload_size

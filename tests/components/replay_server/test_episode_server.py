@@ -11,18 +11,8 @@ import pytest
 
 from components.envs.base import EnvSpec
 from components.policies.base import EpisodeBatch
-from components.replay_buffers import (
-    CheckpointError,
-    EpisodeLayout,
-    FederatedReplay,
-    Full,
-    InvalidExperience,
-    Layout,
-    ReplayClient,
-    ReplayProxy,
-    ReplayServer,
-    SampleToInsertRatio,
-)
+from components.replay_buffers import CheckpointError, FederatedReplay, InvalidExperience, SampleToInsertRatio
+from components.replay_server import EpisodeLayout, Full, Layout, ReplayClient, ReplayProxy, ReplayServer
 from components.replay_server.episode_layout import layout_from_plain
 
 KEPT_BY = pytest.mark.parametrize("kept_by", ["clients", "server"])

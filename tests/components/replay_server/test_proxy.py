@@ -7,18 +7,8 @@ from contextlib import ExitStack, contextmanager
 import numpy as np
 import pytest
 
-from components.replay_buffers import (
-    Closed,
-    Disconnected,
-    Field,
-    Full,
-    InvalidExperience,
-    Layout,
-    NameTaken,
-    ReplayClient,
-    ReplayProxy,
-    ReplayServer,
-)
+from components.replay_buffers import Closed, Field, InvalidExperience, NameTaken
+from components.replay_server import Disconnected, Full, Layout, ReplayClient, ReplayProxy, ReplayServer
 
 LAYOUT = Layout({"item": Field(np.int64), "reward": Field(np.float32)}, 64, chunk=4, alpha=1.0, epsilon=0.0)
 SECRET = b"the secret".ljust(32)

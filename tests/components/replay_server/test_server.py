@@ -11,22 +11,18 @@ import pytest
 from components.replay_buffers import (
     CheckpointError,
     Closed,
-    Disconnected,
     Field,
     FrameStack,
-    Full,
     InvalidExperience,
-    Layout,
     NameTaken,
     NStep,
-    ReplayClient,
-    ReplayServer,
     Rollout,
     SampleToInsertRatio,
 )
-from components.replay_server.desk import RemoteHolder
+from components.replay_server import Disconnected, Full, Layout, ReplayClient, ReplayServer
+from components.replay_server.client_session import UNDER_WAY
 from components.replay_server.protocol import ShareMsg
-from components.replay_server.visitor import UNDER_WAY
+from components.replay_server.server_actor import RemoteHolder
 from orchestra import UsageError
 
 FIELDS = {"item": Field(np.int64), "reward": Field(np.float32, finite=True), "done": Field(np.bool_)}

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from components.replay_buffers import Disconnected, Field, Layout, ReplayClient, ReplayServer
+from components.replay_buffers import Field
+from components.replay_server import Disconnected, Layout, ReplayClient, ReplayServer
 
 pytestmark = pytest.mark.slow
 

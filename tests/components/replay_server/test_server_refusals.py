@@ -9,15 +9,8 @@ import numpy as np
 import pytest
 
 from components.envs.base import EnvSpec
-from components.replay_buffers import (
-    EpisodeLayout,
-    Field,
-    Layout,
-    NStep,
-    ReplayClient,
-    ReplayServer,
-    SampleToInsertRatio,
-)
+from components.replay_buffers import Field, NStep, SampleToInsertRatio
+from components.replay_server import EpisodeLayout, Layout, ReplayClient, ReplayServer
 from components.replay_server.protocol import (
     AdmitMsg,
     HoldingMsg,

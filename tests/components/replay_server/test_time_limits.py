@@ -8,13 +8,14 @@ import asyncio
 import numpy as np
 import pytest
 
-from components.replay_buffers import Disconnected, Field, Layout
-from components.replay_server.exchange import Exchange
+from components.replay_buffers import Field
+from components.replay_server import Disconnected, Layout
+from components.replay_server.client_session import Visitor
+from components.replay_server.coordinator import Exchange
 from components.replay_server.host import Host
 from components.replay_server.outbox import Outbox
 from components.replay_server.protocol import SampleMsg
 from components.replay_server.publications import Publications
-from components.replay_server.visitor import Visitor
 from orchestra.simulation import Simulation
 
 LAYOUT = Layout({"item": Field(np.int64)}, 64, chunk=4, alpha=1.0, epsilon=0.0)

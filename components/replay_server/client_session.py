@@ -13,9 +13,9 @@ import numpy as np
 
 from components.checkpoints.snapshot import Snapshot
 from components.replay_buffers.invalid import InvalidExperience
-from components.replay_server.background import Background, first_of
 from components.replay_server.episode_layout import layout_from_plain
-from components.replay_server.layout import AnyLayout, Memory
+from components.replay_server.layouts import AnyLayout, Memory
+from components.replay_server.loop_thread import Background, first_of
 from components.replay_server.outbox import Bundle, Outbox
 from components.replay_server.protocol import (
     AGENT,
@@ -34,7 +34,7 @@ from components.replay_server.protocol import (
     ShareMsg,
     SubscribeMsg,
 )
-from components.replay_server.search import Disconnected, Search, door_beside, root_lost
+from components.replay_server.reconnect import Disconnected, Search, door_beside, root_lost
 from components.replay_server.snapshots import Snapshots
 from components.replay_server.subscription import Subscription
 from orchestra import Actor, Escalate, Node, OrchestraError, Ref, Request, Supervision, Unreachable, freeze, on

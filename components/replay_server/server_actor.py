@@ -10,7 +10,7 @@ import numpy as np
 from components.replay_buffers.closed import Closed
 from components.replay_buffers.federated import ClientSample, Route, SampledUnion
 from components.replay_buffers.invalid import InvalidExperience, NameTaken
-from components.replay_server.high_water import Full
+from components.replay_server.bounded_queue import Full
 from components.replay_server.protocol import (
     AdmitMsg,
     AliveMsg,

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from components.replay_buffers.federated import ClientSample, FederatedReplay, NotPushed, Route, SampledUnion
 from components.replay_buffers.invalid import InvalidExperience, UnknownClient
 from components.replay_buffers.limiter import SampleToInsertRatio
-from components.replay_server.forms import Rows
+from components.replay_server.bounded_queue import Full
 from components.replay_server.gate import Gate
-from components.replay_server.high_water import Full
-from components.replay_server.layout import AnyLayout, Memory
+from components.replay_server.layouts import AnyLayout, Memory
 from components.replay_server.members import Holder, Kept, LocalHolder, Member, new_memory
+from components.replay_server.schemas import Rows
 from orchestra import OrchestraError, log
 
 

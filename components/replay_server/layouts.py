@@ -20,8 +20,8 @@ from components.replay_buffers.prioritized import (
 from components.replay_buffers.runs import Fields
 from components.replay_buffers.transitions import Field, NStep
 from components.replay_buffers.windows import FrameStack, Rollout, Window
-from components.replay_server.forms import Form, RowForm, Rows
 from components.replay_server.protocol import PROTOCOL
+from components.replay_server.schemas import Form, RowForm, Rows
 
 DTYPES = "biufc"
 """Kinds of numbers that can travel; of at most 16 bytes, in the order of this machine's bytes."""

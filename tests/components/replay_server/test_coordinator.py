@@ -8,9 +8,9 @@ import pytest
 from components.replay_buffers.invalid import InvalidExperience, NameTaken, UnknownClient
 from components.replay_buffers.limiter import SampleToInsertRatio
 from components.replay_buffers.transitions import Field
-from components.replay_server.exchange import Exchange
-from components.replay_server.high_water import Full
-from components.replay_server.layout import Layout
+from components.replay_server.bounded_queue import Full
+from components.replay_server.coordinator import Exchange
+from components.replay_server.layouts import Layout
 from components.replay_server.members import LocalHolder
 from orchestra import Unreachable
 

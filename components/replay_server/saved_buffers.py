@@ -16,7 +16,7 @@ from components.checkpoints.array_file import (
     prefixed,
 )
 from components.checkpoints.snapshot import Snapshot
-from components.replay_server.exchange import Exchange
+from components.replay_server.coordinator import Exchange
 from components.replay_server.members import Kept
 
 

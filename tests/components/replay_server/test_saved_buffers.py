@@ -16,19 +16,16 @@ from components.envs.base import EnvSpec
 from components.replay_buffers import (
     CheckpointError,
     Closed,
-    EpisodeLayout,
     Field,
     InvalidExperience,
-    Layout,
     NameTaken,
     NStep,
-    ReplayClient,
-    ReplayServer,
     Rollout,
     SampleToInsertRatio,
     UnknownClient,
 )
-from components.replay_server.exchange import Exchange
+from components.replay_server import EpisodeLayout, Layout, ReplayClient, ReplayServer
+from components.replay_server.coordinator import Exchange
 from components.replay_server.host import Host
 from components.replay_server.publications import Publications
 

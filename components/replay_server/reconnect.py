@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from components.replay_buffers.invalid import UnknownClient
-from components.replay_server.background import Background, first_of
+from components.replay_server.loop_thread import Background, first_of
 from orchestra import Node, Unreachable
 from orchestra.errors import HandshakeError
 

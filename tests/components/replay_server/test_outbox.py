@@ -11,8 +11,8 @@ from components.replay_buffers.closed import Closed
 from components.replay_buffers.invalid import InvalidExperience
 from components.replay_buffers.transitions import Field, NStep
 from components.replay_buffers.windows import Rollout
-from components.replay_server.high_water import Full, HighWater
-from components.replay_server.layout import Layout
+from components.replay_server.bounded_queue import Full, HighWater
+from components.replay_server.layouts import Layout
 from components.replay_server.outbox import Outbox
 from orchestra.actors.message import is_frozen
 
