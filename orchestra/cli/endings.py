@@ -10,10 +10,6 @@ from orchestra.errors import ActorFailed, OrchestraError, UsageError
 from orchestra.runs.processes import AllNodesLost
 from orchestra.runs.run_directory import RunDirectory
 
-FAILED = 1
-MISUSED = 2
-ABORTED = 130
-
 
 @contextmanager
 def failures_in_one_line(what: str, log_file: Path) -> Iterator[None]:

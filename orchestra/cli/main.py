@@ -1,30 +1,35 @@
-"""The command line: `orchestra run` and its like, and the commands that packages above add."""
+"""The command line: `orchestra run` and the other commands, and those that other packages add as entry points.
 
+A command's module is imported when the command runs, and not for the overview, which takes a tenth of a second.
+"""
+
+import ast
 import atexit
 import contextlib
+import importlib.util
 import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import EntryPoint, entry_points, version
+from pathlib import Path
 from typing import NoReturn
 
-from orchestra.cli import node, ps, replay, run, top, trace
-from orchestra.cli.endings import ABORTED, MISUSED
+from orchestra.cli.exit_codes import ABORTED, MISUSED
 from orchestra.errors import UsageError
 
 COMMANDS = "orchestra.commands"
-"""The entry points that add commands: functions from the arguments to an exit code, documented in one line."""
+"""The group of entry points that add commands: functions from the arguments to an exit code, documented in one line."""
 
 Command = Callable[[list[str]], int]
 
-_OWN: dict[str, tuple[Command, str]] = {
-    "run": (run.command, "run FILE [flags]"),
-    "ps": (ps.command, "ps [RUN_DIR]"),
-    "top": (top.command, "top [RUN_DIR]"),
-    "replay": (replay.command, "replay RUN_DIR"),
-    "trace": (trace.command, "trace ls RUN_DIR"),
+_USAGE = {
+    "run": "run FILE [flags]",
+    "ps": "ps [RUN_DIR]",
+    "top": "top [RUN_DIR]",
+    "replay": "replay RUN_DIR",
+    "trace": "trace ls RUN_DIR",
 }
-"""What carries a command out, and how the overview spells it; the first line of its docstring says what it does."""
+"""How the overview spells the commands of this package. Each is the function `command` of the file of that name."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -55,29 +60,26 @@ def program() -> NoReturn:
 
 
 def _dispatch(arguments: list[str]) -> int:
+    commands = {name: EntryPoint(name, f"orchestra.cli.{name}:command", COMMANDS) for name in _USAGE}
     added = {point.name: point for point in entry_points(group=COMMANDS)}
+    commands |= {name: added[name] for name in sorted(added) if name not in commands}
     if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(_overview(added))
+        print(_overview(commands))
         return 0 if arguments else MISUSED
     name, rest = arguments[0], arguments[1:]
     if name == "--version":
         print(f"orchestra {version('orchestra-rl')}")
         return 0
-    if name == "node":
-        return node.command(rest)
-    if name in _OWN:
-        return _OWN[name][0](rest)
-    if name in added:
-        command: Command = added[name].load()
-        return command(rest)
-    known = ", ".join([*_OWN, *sorted(added)])
-    raise UsageError(f"there is no command {name!r}; the commands are {known}")
+    if name == "node":  # what `orchestra run` starts; it is of no use to people
+        commands["node"] = EntryPoint("node", "orchestra.cli.node:command", COMMANDS)
+    if name not in commands:
+        raise UsageError(f"there is no command {name!r}; the commands are {', '.join(commands)}")
+    command: Command = commands[name].load()
+    return command(rest)
 
 
-def _overview(added: dict[str, EntryPoint]) -> str:
-    own = [(spelt, command) for command, spelt in _OWN.values()]
-    others: list[tuple[str, Command]] = [(name, point.load()) for name, point in sorted(added.items())]
-    rows = [(spelt, _in_a_line(command)) for spelt, command in own + others]
+def _overview(commands: dict[str, EntryPoint]) -> str:
+    rows = [(_USAGE.get(name, name), _summary(point)) for name, point in commands.items()]
     width = max(len(row[0]) for row in rows) + 2
     listed = "\n".join(f"  {left:<{width}}{right}" for left, right in rows)
     return (
@@ -89,7 +91,14 @@ def _overview(added: dict[str, EntryPoint]) -> str:
     )
 
 
-def _in_a_line(command: Command) -> str:
-    doc = (command.__doc__ or "").strip().splitlines()
-    line = doc[0].rstrip(".") if doc else ""
+def _summary(point: EntryPoint) -> str:
+    """Return the first line of a command's docstring, read from its source: importing the module may take seconds."""
+    spec = importlib.util.find_spec(point.module)
+    if spec is None or not spec.has_location or not str(spec.origin).endswith(".py"):
+        doc = point.load().__doc__
+    else:
+        tree = ast.parse(Path(str(spec.origin)).read_text(encoding="utf-8"))
+        functions = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == point.attr)
+        doc = next((ast.get_docstring(function) for function in functions), None)
+    line = (doc or "").strip().partition("\n")[0].rstrip(".")
     return line[:1].lower() + line[1:]

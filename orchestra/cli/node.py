@@ -4,7 +4,8 @@ import os
 from pathlib import Path
 
 from orchestra import log
-from orchestra.cli.endings import FAILED, failures_in_one_line
+from orchestra.cli.endings import failures_in_one_line
+from orchestra.cli.exit_codes import FAILED
 from orchestra.errors import UsageError
 from orchestra.nodes.node import Node
 from orchestra.runs.experiment import build, load_experiment

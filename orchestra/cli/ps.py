@@ -8,7 +8,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from orchestra.cli.endings import FAILED, looking_into
+from orchestra.cli.endings import looking_into
+from orchestra.cli.exit_codes import FAILED
 from orchestra.errors import UsageError
 from orchestra.monitoring import view
 from orchestra.monitoring.observer import ClusterStatus, Observer, joined

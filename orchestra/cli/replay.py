@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
-from orchestra.cli.endings import FAILED
+from orchestra.cli.exit_codes import FAILED
 from orchestra.errors import CannotReplay, ReplayDiverged, UsageError
 from orchestra.replay.determinism import first_mismatch
 from orchestra.replay.difference import shown

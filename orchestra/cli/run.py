@@ -10,7 +10,8 @@ from typing import Any, Self
 from rich.filesize import decimal
 
 from orchestra import log
-from orchestra.cli.endings import ABORTED, FAILED, failures_in_one_line
+from orchestra.cli.endings import failures_in_one_line
+from orchestra.cli.exit_codes import ABORTED, FAILED
 from orchestra.clock import RealClock
 from orchestra.errors import UsageError
 from orchestra.runs.experiment import build, load_experiment, variant

@@ -13,7 +13,8 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from orchestra.cli.endings import FAILED, looking_into
+from orchestra.cli.endings import looking_into
+from orchestra.cli.exit_codes import FAILED
 from orchestra.cli.ps import add_run, entrance_of, which_run
 from orchestra.errors import UsageError
 from orchestra.monitoring import view
