@@ -36,7 +36,7 @@ class CheckpointError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class StateArray:
     """An array to write, in pieces that follow each other along its first axis."""
 
     dtype: np.dtype[Any]
@@ -47,13 +47,13 @@ class Column:
 
     @classmethod
     def of(cls, *pieces: NDArray[Any], announced: bool = False) -> Self:
-        """Return the column of at least one piece; of only one, it may have no axis."""
+        """Return the array of at least one piece; of only one, it may have no axis."""
         shape = pieces[0].shape if len(pieces) == 1 else (sum(map(len, pieces)), *pieces[0].shape[1:])
         return cls(pieces[0].dtype, shape, pieces, announced)
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredArray:
     """An array to read: what it is, and what fills another, contiguous, with its rows from a given one on."""
 
     dtype: np.dtype[Any]
@@ -61,10 +61,10 @@ class Stored:
     read_into: Callable[[NDArray[Any], int], None]
 
 
-class Stock:
+class ArrayReader:
     """Arrays to read by name, of which whoever reads says what is expected."""
 
-    def __init__(self, arrays: Mapping[str, Stored]) -> None:
+    def __init__(self, arrays: Mapping[str, StoredArray]) -> None:
         self._arrays = dict(arrays)
 
     def expect_names(self, names: Iterable[str]) -> None:
@@ -127,7 +127,7 @@ class Stock:
         return n
 
     def read_generator(self, name: str, like: np.random.Generator) -> np.random.Generator:
-        """Return a generator in the state that `generator_column` kept of one of the same kind as `like`."""
+        """Return a generator in the state that `generator_array` kept of one of the same kind as `like`."""
         written = self.read(name, np.uint8, (self.length(name),)).tobytes()
         bits = type(like.bit_generator)()
         try:
@@ -136,25 +136,25 @@ class Stock:
             raise CheckpointError(f"{name}: expected the state of a {type(bits).__name__}, got {written!r}") from error
         return np.random.Generator(bits)
 
-    def part(self, prefix: str) -> "Stock":
+    def part(self, prefix: str) -> "ArrayReader":
         """Return the arrays whose names begin with `prefix` and a slash, under what follows it."""
         start = f"{prefix}/"
-        return Stock({n.removeprefix(start): stored for n, stored in self._arrays.items() if n.startswith(start)})
+        return ArrayReader({n.removeprefix(start): stored for n, stored in self._arrays.items() if n.startswith(start)})
 
-    def _find(self, name: str) -> Stored:
+    def _find(self, name: str) -> StoredArray:
         if name not in self._arrays:
             raise CheckpointError(f"{name}: expected an array of this name, got {sorted(self._arrays)}")
         return self._arrays[name]
 
 
-def prefixed(prefix: str, columns: Mapping[str, Column]) -> dict[str, Column]:
-    """Return columns under names that `Stock.part` finds again."""
-    return {f"{prefix}/{name}": column for name, column in columns.items()}
+def prefixed(prefix: str, arrays: Mapping[str, StateArray]) -> dict[str, StateArray]:
+    """Return arrays under names that `ArrayReader.part` finds again."""
+    return {f"{prefix}/{name}": array for name, array in arrays.items()}
 
 
-def generator_column(rng: np.random.Generator) -> Column:
-    """Return what a checkpoint keeps of a generator; `Stock.read_generator` finds it again."""
-    return Column.of(np.frombuffer(json.dumps(rng.bit_generator.state).encode(), np.uint8))
+def generator_array(rng: np.random.Generator) -> StateArray:
+    """Return what a checkpoint keeps of a generator; `ArrayReader.read_generator` finds it again."""
+    return StateArray.of(np.frombuffer(json.dumps(rng.bit_generator.state).encode(), np.uint8))
 
 
 class Checkpointed:
@@ -165,8 +165,10 @@ class Checkpointed:
     three methods below.
     """
 
+    state_kind: str
+    """What the state calls itself; a constant of each class, so that the class may be renamed or moved."""
     overwrites: Callable[[NDArray[Any]], None] | None = None
-    """Is handed what will be overwritten next of columns that are announced; see `Snapshot`."""
+    """Is handed what will be overwritten next of arrays that are announced; see `Snapshot`."""
 
     def _announce(self, arrays: Iterable[NDArray[Any]], *rows: slice) -> None:
         """Say of some rows of arrays that they will be overwritten."""
@@ -175,19 +177,19 @@ class Checkpointed:
                 for part in rows:
                     overwrites(array[part])
 
-    def _columns(self) -> dict[str, Column]:
+    def _state_arrays(self) -> dict[str, StateArray]:
         """Return what is to be kept, as views of it where they do."""
         return {}
 
-    def _check_stock(self, stock: Stock) -> None:
-        """Raise `CheckpointError` unless these arrays, which have the right names, are what `_columns` could give."""
+    def _check_state(self, reader: ArrayReader) -> None:
+        """Raise `CheckpointError` unless these arrays, whose names are right, could come from `_state_arrays`."""
 
-    def _take_stock(self, stock: Stock) -> None:
+    def _load_state(self, reader: ArrayReader) -> None:
         """Take over arrays that have been checked."""
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Return what is held, as copies: the same arrays that `save` writes."""
-        return {name: _joined(column) for name, column in self.columns().items()}
+        return {name: _joined(array) for name, array in self.state_arrays().items()}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Take over what the `state` of one made with the same arguments was; what was held before is gone.
@@ -196,11 +198,11 @@ class Checkpointed:
             CheckpointError: it is the state of something else. The message names the first field that differs, and
                 what was expected; nothing has changed then.
         """
-        self.restore_from(Stock({name: _stored(np.asarray(array)) for name, array in state.items()}))
+        self.restore_from(ArrayReader({name: _stored(np.asarray(array)) for name, array in state.items()}))
 
     def save(self, path: str | Path) -> None:
         """Write what is held to a file, which replaces the one at `path` once it is whole and on the disk."""
-        write_checkpoint(path, self.columns())
+        write_checkpoint(path, self.state_arrays())
 
     def load(self, path: str | Path) -> None:
         """Take over what `save`, or `write_checkpoint` with a `state`, wrote; what was held before is gone.
@@ -209,28 +211,28 @@ class Checkpointed:
             CheckpointError: as for `restore`; or the file is damaged. Nothing has changed then.
             OSError: there is no such file, or it cannot be read.
         """
-        with open_checkpoint(path) as stock:
-            self.restore_from(stock)
+        with open_checkpoint(path) as reader:
+            self.restore_from(reader)
 
-    def columns(self) -> dict[str, Column]:
+    def state_arrays(self) -> dict[str, StateArray]:
         """Return what a checkpoint keeps, as views of it where they do."""
-        head = {"format": Column.of(np.array(FORMAT)), "kind": Column.of(np.array(type(self).__name__))}
-        return head | self._columns()
+        head = {"format": StateArray.of(np.array(FORMAT)), "kind": StateArray.of(np.array(self.state_kind))}
+        return head | self._state_arrays()
 
-    def restore_from(self, stock: Stock) -> None:
+    def restore_from(self, reader: ArrayReader) -> None:
         """Take over what was read of the `state` of one made with the same arguments; see `restore`."""
-        stock.expect_value("format", FORMAT)
-        stock.expect_value("kind", type(self).__name__)
-        stock.expect_names(self.columns())
-        self._check_stock(stock)
-        self._take_stock(stock)
+        reader.expect_value("format", FORMAT)
+        reader.expect_value("kind", self.state_kind)
+        reader.expect_names(self.state_arrays())
+        self._check_state(reader)
+        self._load_state(reader)
 
 
-def _joined(column: Column) -> NDArray[Any]:
-    out = np.empty(column.shape, column.dtype)
+def _joined(array: StateArray) -> NDArray[Any]:
+    out = np.empty(array.shape, array.dtype)
     at = 0
-    for piece in column.pieces:
-        if column.shape:
+    for piece in array.pieces:
+        if array.shape:
             out[at : at + len(piece)] = piece
             at += len(piece)
         else:
@@ -238,17 +240,17 @@ def _joined(column: Column) -> NDArray[Any]:
     return out
 
 
-def _stored(array: NDArray[Any]) -> Stored:
+def _stored(array: NDArray[Any]) -> StoredArray:
     def read_into(out: NDArray[Any], first: int) -> None:
         out[...] = array[first : first + len(out)] if out.ndim else array
 
-    return Stored(array.dtype, array.shape, read_into)
+    return StoredArray(array.dtype, array.shape, read_into)
 
 
 # Files ----------------------------------------------------------------------------------------------------------------
 
 
-def write_checkpoint(path: str | Path, columns: Mapping[str, Column] | Mapping[str, NDArray[Any]]) -> None:
+def write_checkpoint(path: str | Path, arrays: Mapping[str, StateArray] | Mapping[str, NDArray[Any]]) -> None:
     """Write arrays by name to a file, which replaces the one at `path` once it is whole and on the disk.
 
     Whatever happens, what is at `path` is either what was there before or all of what is new. What was written of a
@@ -259,8 +261,8 @@ def write_checkpoint(path: str | Path, columns: Mapping[str, Column] | Mapping[s
     try:
         with open(partial, "wb") as file:
             with ZipFile(file, "w") as archive:
-                for name, column in columns.items():
-                    _write_column(archive, name, column if isinstance(column, Column) else Column.of(column))
+                for name, array in arrays.items():
+                    _write_array(archive, name, array if isinstance(array, StateArray) else StateArray.of(array))
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, path)
@@ -275,19 +277,19 @@ def write_checkpoint(path: str | Path, columns: Mapping[str, Column] | Mapping[s
         os.close(folder)
 
 
-def _write_column(archive: ZipFile, name: str, column: Column) -> None:
-    if column.dtype.hasobject:
-        raise TypeError(f"{name}: expected a dtype of plain memory, got {column.dtype}")
+def _write_array(archive: ZipFile, name: str, array: StateArray) -> None:
+    if array.dtype.hasobject:
+        raise TypeError(f"{name}: expected a dtype of plain memory, got {array.dtype}")
     member = ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0))  # the same state is to be the same bytes
     with archive.open(member, "w", force_zip64=True) as out:
-        descr = npy.dtype_to_descr(column.dtype)
-        npy.write_array_header_2_0(out, {"descr": descr, "fortran_order": False, "shape": column.shape})
-        for piece in column.pieces:
+        descr = npy.dtype_to_descr(array.dtype)
+        npy.write_array_header_2_0(out, {"descr": descr, "fortran_order": False, "shape": array.shape})
+        for piece in array.pieces:
             out.write(np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data)
 
 
 @contextmanager
-def open_checkpoint(path: str | Path) -> Iterator[Stock]:
+def open_checkpoint(path: str | Path) -> Iterator[ArrayReader]:
     """Verify a checkpoint, and hand out its arrays, which are read from the file that stays open meanwhile.
 
     Raises:
@@ -306,14 +308,14 @@ def open_checkpoint(path: str | Path) -> Iterator[Stock]:
             ):  # that is a place before the file's beginning
                 raise
             raise CheckpointError(f"{path}: expected a whole checkpoint, got a damaged one: {error}") from error
-        yield Stock(arrays)
+        yield ArrayReader(arrays)
 
 
 _SPOILT = (BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError, TypeError, OverflowError, struct.error)
 """What reading an archive raises that is damaged in one place or another."""
 
 
-def _find(archive: ZipFile, member: ZipInfo) -> Stored:
+def _find(archive: ZipFile, member: ZipInfo) -> StoredArray:
     with archive.open(member) as file:
         if npy.read_magic(file) != (2, 0):
             raise ValueError(f"{member.filename} is not an array")
@@ -333,4 +335,4 @@ def _find(archive: ZipFile, member: ZipInfo) -> Stored:
                 to[: len(chunk)] = np.frombuffer(chunk, np.uint8)
                 to = to[len(chunk) :]
 
-    return Stored(dtype, shape, read_into)
+    return StoredArray(dtype, shape, read_into)

@@ -9,7 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from components.checkpoints.array_file import Checkpointed, Column, write_checkpoint
+from components.checkpoints.array_file import Checkpointed, StateArray, write_checkpoint
 
 PIECE = 1 << 20
 """Bytes that are copied at a time, for which whoever overwrites them may have to wait."""
@@ -17,7 +17,7 @@ PIECE = 1 << 20
 
 @dataclass(slots=True, eq=False)
 class _Piece:
-    """Rows of a column that follow each other."""
+    """Rows of an array that follow each other."""
 
     rows: NDArray[Any] | None
     """None once they have been read."""
@@ -32,14 +32,14 @@ class Snapshot:
     write the snapshot while another goes on with the owners, and whichever comes to a piece first copies it.
 
     Args:
-        columns: what is kept; of `owners`, and maybe more.
+        arrays: what is kept; of `owners`, and maybe more.
         owners: those who announce what they overwrite. They have no other snapshot that is still being written.
     """
 
-    def __init__(self, columns: Mapping[str, Column], owners: Sequence[Checkpointed]) -> None:
+    def __init__(self, arrays: Mapping[str, StateArray], owners: Sequence[Checkpointed]) -> None:
         self._lock = Lock()
         found: list[tuple[int, int, _Piece]] = []
-        self.columns = {name: self._cut(column, found) for name, column in columns.items()}
+        self.arrays = {name: self._cut(array, found) for name, array in arrays.items()}
         """What to write, once."""
         found.sort(key=lambda it: it[:2])
         self._begins, self._ends = [it[0] for it in found], [it[1] for it in found]  # addresses, none in two pieces
@@ -48,20 +48,20 @@ class Snapshot:
         for owner in owners:
             owner.overwrites = self.keep
 
-    def _cut(self, column: Column, found: list[tuple[int, int, _Piece]]) -> Column:
-        if not column.announced:
-            return Column(column.dtype, column.shape, [piece.copy() for piece in column.pieces])
+    def _cut(self, array: StateArray, found: list[tuple[int, int, _Piece]]) -> StateArray:
+        if not array.announced:
+            return StateArray(array.dtype, array.shape, [piece.copy() for piece in array.pieces])
         pieces = []
-        for array in column.pieces:
-            if not array.flags.c_contiguous:
-                raise ValueError(f"pieces: expected memory in one piece where it is announced, got {array.strides}")
-            step = max(PIECE // max(array[:1].nbytes, 1), 1)
-            for start in range(0, len(array), step):
-                rows = array[start : start + step]
+        for memory in array.pieces:
+            if not memory.flags.c_contiguous:
+                raise ValueError(f"pieces: expected memory in one piece where it is announced, got {memory.strides}")
+            step = max(PIECE // max(memory[:1].nbytes, 1), 1)
+            for start in range(0, len(memory), step):
+                rows = memory[start : start + step]
                 pieces.append(_Piece(rows))
                 if rows.nbytes:
                     found.append((rows.ctypes.data, rows.ctypes.data + rows.nbytes, pieces[-1]))
-        return Column(column.dtype, column.shape, self._read(pieces))
+        return StateArray(array.dtype, array.shape, self._read(pieces))
 
     def _read(self, pieces: list[_Piece]) -> Iterator[NDArray[Any]]:
         for piece in pieces:
@@ -92,7 +92,7 @@ class Snapshot:
             raise RuntimeError("expected a snapshot that is to be written, which can be done once, got one that was")
         self._over = True
         try:
-            write_checkpoint(path, self.columns)
+            write_checkpoint(path, self.arrays)
         finally:
             for owner in self._owners:
                 if owner.overwrites == self.keep:

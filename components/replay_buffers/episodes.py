@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from components.checkpoints.array_file import Checkpointed, CheckpointError, Column, Stock
+from components.checkpoints.array_file import ArrayReader, Checkpointed, CheckpointError, StateArray
 from components.replay_buffers.closed import Closable
 from components.replay_buffers.invalid import (
     InvalidExperience,
@@ -79,6 +79,8 @@ class EpisodeReplay(Closable, Checkpointed):
         ValueError: `capacity` or `batch_buffers` is below 1.
         OSError: there is no such folder, or too little space in it.
     """
+
+    state_kind = "EpisodeReplay"
 
     def __init__(
         self, spec: "EnvSpec", capacity: int, *, batch_buffers: int = 2, folder: str | Path | None = None
@@ -364,49 +366,49 @@ class EpisodeReplay(Closable, Checkpointed):
 
     # Checkpoints ----------------------------------------------------------------------------------------------------
 
-    def _columns(self) -> dict[str, Column]:
+    def _state_arrays(self) -> dict[str, StateArray]:
         slots = (self.inserted - len(self) + np.arange(len(self))) % self.capacity  # the oldest first
         tail = (self._head - self._used) % self._n_frames
         until_end = min(self._used, self._n_frames - tail)
-        columns = {
-            "capacity": Column.of(np.array(self.capacity, np.int64)),
-            "inserted": Column.of(np.array(self.inserted, np.int64)),
-            "lengths": Column.of(self._lengths[slots]),
-            "terminated": Column.of(self._terminated[slots]),
+        arrays = {
+            "capacity": StateArray.of(np.array(self.capacity, np.int64)),
+            "inserted": StateArray.of(np.array(self.inserted, np.int64)),
+            "lengths": StateArray.of(self._lengths[slots]),
+            "terminated": StateArray.of(self._terminated[slots]),
         }
         for name, array in self._ring.items():
             pieces = array[tail : tail + until_end], array[: self._used - until_end]
-            columns[f"frames/{name}"] = Column.of(*pieces, announced=True)
-        return columns
+            arrays[f"frames/{name}"] = StateArray.of(*pieces, announced=True)
+        return arrays
 
-    def _check_stock(self, stock: Stock) -> None:
-        stock.expect_value("capacity", self.capacity)
-        held = min(stock.read_count("inserted"), self.capacity)
-        lengths, limit = stock.read("lengths", np.int32, (held,)), self.spec.episode_limit
+    def _check_state(self, reader: ArrayReader) -> None:
+        reader.expect_value("capacity", self.capacity)
+        held = min(reader.read_count("inserted"), self.capacity)
+        lengths, limit = reader.read("lengths", np.int32, (held,)), self.spec.episode_limit
         if held and (lengths.min() < 1 or lengths.max() > limit):
             raise CheckpointError(f"lengths: expected 1 to {limit} steps each, got {lengths}")
-        stock.expect("terminated", np.bool_, (held,))
+        reader.expect("terminated", np.bool_, (held,))
         for name, (item, dtype) in self._items.items():
-            stock.expect(f"frames/{name}", dtype, (int(lengths.sum()) + held, *item))
+            reader.expect(f"frames/{name}", dtype, (int(lengths.sum()) + held, *item))
 
-    def _take_stock(self, stock: Stock) -> None:
+    def _load_state(self, reader: ArrayReader) -> None:
         # Should reading fail from here on, nothing is held.
         self.inserted = self._head = self._used = 0
         self._generations[:] = -1
-        inserted = stock.read_count("inserted")
+        inserted = reader.read_count("inserted")
         held = min(inserted, self.capacity)
-        lengths = stock.read("lengths", np.int32, (held,))
+        lengths = reader.read("lengths", np.int32, (held,))
         n_frames = lengths.astype(np.int64) + 1
         used = int(n_frames.sum())
         if used > self._n_frames:
             self._grow(used)
         self._announce(self._ring.values(), slice(used))
         for name, array in self._ring.items():
-            stock.read_into(f"frames/{name}", array[:used])
+            reader.read_into(f"frames/{name}", array[:used])
         serials = inserted - held + np.arange(held)
         slots = serials % self.capacity
         self._starts[slots], self._lengths[slots] = np.cumsum(n_frames) - n_frames, lengths
-        self._terminated[slots], self._generations[slots] = stock.read("terminated", np.bool_, (held,)), serials
+        self._terminated[slots], self._generations[slots] = reader.read("terminated", np.bool_, (held,)), serials
         self._used, self._head, self.inserted = used, used % self._n_frames, inserted
 
     def _release(self) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from components.checkpoints.array_file import Column, Stock
+from components.checkpoints.array_file import ArrayReader, StateArray
 from components.replay_buffers.episodes import EpisodeReplay
 
 if TYPE_CHECKING:  # it brings a compiler along
@@ -24,6 +24,8 @@ class FreshEpisodes(EpisodeReplay):
         batch_buffers: as for `EpisodeReplay`.
         folder: as for `EpisodeReplay`.
     """
+
+    state_kind = "FreshEpisodes"
 
     def __init__(
         self, spec: "EnvSpec", capacity: int, *, batch_buffers: int = 2, folder: str | Path | None = None
@@ -49,15 +51,15 @@ class FreshEpisodes(EpisodeReplay):
         self._next = first + batch_size
         return (first + np.arange(batch_size)) % self.capacity, np.ones(batch_size, np.float32)
 
-    def _columns(self) -> dict[str, Column]:
-        books = {"next": Column.of(np.array(self._next)), "dropped": Column.of(np.array(self.dropped))}
-        return super()._columns() | books
+    def _state_arrays(self) -> dict[str, StateArray]:
+        books = {"next": StateArray.of(np.array(self._next)), "dropped": StateArray.of(np.array(self.dropped))}
+        return super()._state_arrays() | books
 
-    def _check_stock(self, stock: Stock) -> None:
-        super()._check_stock(stock)
-        stock.read_count("next", most=stock.read_count("inserted"))
-        stock.read_count("dropped")
+    def _check_state(self, reader: ArrayReader) -> None:
+        super()._check_state(reader)
+        reader.read_count("next", most=reader.read_count("inserted"))
+        reader.read_count("dropped")
 
-    def _take_stock(self, stock: Stock) -> None:
-        super()._take_stock(stock)
-        self._next, self.dropped = stock.read_count("next"), stock.read_count("dropped")
+    def _load_state(self, reader: ArrayReader) -> None:
+        super()._load_state(reader)
+        self._next, self.dropped = reader.read_count("next"), reader.read_count("dropped")

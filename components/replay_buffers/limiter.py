@@ -5,7 +5,7 @@ from typing import Self
 
 import numpy as np
 
-from components.checkpoints.array_file import Checkpointed, Column, Stock
+from components.checkpoints.array_file import ArrayReader, Checkpointed, StateArray
 
 COUNTERS = ("inserted", "sampled", "deleted")
 
@@ -29,6 +29,8 @@ class SampleToInsertRatio(Checkpointed):
     Raises:
         ValueError: the setting makes no sense, or could come to a standstill; the message has the arithmetic.
     """
+
+    state_kind = "SampleToInsertRatio"
 
     def __init__(
         self,
@@ -150,15 +152,15 @@ class SampleToInsertRatio(Checkpointed):
         self.inserted, self.deleted = other.inserted, other.deleted
         self.sampled = round(other.sampled * self.samples_per_insert / other.samples_per_insert)
 
-    def _columns(self) -> dict[str, Column]:
-        return {name: Column.of(np.array(getattr(self, name), np.int64)) for name in COUNTERS}
+    def _state_arrays(self) -> dict[str, StateArray]:
+        return {name: StateArray.of(np.array(getattr(self, name), np.int64)) for name in COUNTERS}
 
-    def _check_stock(self, stock: Stock) -> None:
+    def _check_state(self, reader: ArrayReader) -> None:
         for name in COUNTERS:  # settings may differ: the counts mean the same
-            stock.read_count(name)
+            reader.read_count(name)
 
-    def _take_stock(self, stock: Stock) -> None:
-        self.inserted, self.sampled, self.deleted = (stock.read_count(name) for name in COUNTERS)
+    def _load_state(self, reader: ArrayReader) -> None:
+        self.inserted, self.sampled, self.deleted = (reader.read_count(name) for name in COUNTERS)
 
     def __repr__(self) -> str:
         return (

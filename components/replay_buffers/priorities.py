@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from components.checkpoints.array_file import Checkpointed, CheckpointError, Column, Stock, prefixed
+from components.checkpoints.array_file import ArrayReader, Checkpointed, CheckpointError, StateArray, prefixed
 from components.replay_buffers.federated import ClientSample
 from components.replay_buffers.invalid import InvalidExperience, check_priorities
 from components.replay_buffers.segment_tree import LARGEST_SUM, SegmentTree, SumTree
@@ -139,35 +139,35 @@ class Priorities:
             self.set(once, self._sums[once] * self.decay**times)
         return slots, importance, drawn
 
-    def columns(self, held: int) -> dict[str, Column]:
+    def state_arrays(self, held: int) -> dict[str, StateArray]:
         """Return what a checkpoint keeps, if slots 0 to `held` - 1 are those in use."""
-        settings = {name: Column.of(np.array(getattr(self, name), np.float64)) for name in ("alpha", "epsilon")}
-        books = {name: Column.of(np.array(getattr(self, name), np.float64)) for name in ("beta", "largest")}
-        return {**settings, **books, "weights": Column.of(self._sums[np.arange(held)])}
+        settings = {name: StateArray.of(np.array(getattr(self, name), np.float64)) for name in ("alpha", "epsilon")}
+        books = {name: StateArray.of(np.array(getattr(self, name), np.float64)) for name in ("beta", "largest")}
+        return {**settings, **books, "weights": StateArray.of(self._sums[np.arange(held)])}
 
-    def check_stock(self, stock: Stock, held: int) -> None:
-        """Raise `CheckpointError` unless these could be what `columns` gave."""
-        stock.expect_value("alpha", float(self.alpha))  # what the weights were made with
-        stock.expect_value("epsilon", float(self.epsilon))
+    def check_state(self, reader: ArrayReader, held: int) -> None:
+        """Raise `CheckpointError` unless the arrays could come from `state_arrays`."""
+        reader.expect_value("alpha", float(self.alpha))  # what the weights were made with
+        reader.expect_value("epsilon", float(self.epsilon))
         for name, most in (("beta", 1.0), ("largest", np.inf)):
-            number = float(stock.read(name, np.float64, ()))
+            number = float(reader.read(name, np.float64, ()))
             if not (0.0 <= number <= most and np.isfinite(number)):
                 raise CheckpointError(f"{name}: expected a finite number in [0, {most}], got {number}")
-        self._check_weights(stock, held)
+        self._check_weights(reader, held)
 
-    def _check_weights(self, stock: Stock, held: int) -> None:
-        weights = stock.read("weights", np.float64, (held,))
+    def _check_weights(self, reader: ArrayReader, held: int) -> None:
+        weights = reader.read("weights", np.float64, (held,))
         if held and not (weights.min() >= 0 and weights.max() < LARGEST_SUM / self.capacity):
             raise CheckpointError(f"weights: expected numbers of at least 0 with a finite sum, got {weights}")
 
-    def take_stock(self, stock: Stock, held: int) -> None:
+    def load_state(self, reader: ArrayReader, held: int) -> None:
         """Take over arrays that have been checked."""
-        self.beta, self.largest = (float(stock.read(name, np.float64, ())) for name in ("beta", "largest"))
+        self.beta, self.largest = (float(reader.read(name, np.float64, ())) for name in ("beta", "largest"))
         self.clear(0, self.capacity)
-        self._take_weights(stock, held)
+        self._take_weights(reader, held)
 
-    def _take_weights(self, stock: Stock, held: int) -> None:
-        self.set(np.arange(held), stock.read("weights", np.float64, (held,)))
+    def _take_weights(self, reader: ArrayReader, held: int) -> None:
+        self.set(np.arange(held), reader.read("weights", np.float64, (held,)))
 
     def check_valid(self) -> list[str]:
         """Return what is wrong with the books, one sentence each; nothing if all is well."""
@@ -242,18 +242,20 @@ class Prioritized(Checkpointed):
     def _read(self, slots: NDArray[np.int64]) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:
         """Return copies of what is in `slots` (n,), by field, and their generations (n,)."""
 
-    def _columns(self) -> dict[str, Column]:
-        books = self.priorities.columns(self._held) | {"stale_updates": Column.of(np.array(self.stale_updates))}
-        return super()._columns() | prefixed("priorities", books)
+    def _state_arrays(self) -> dict[str, StateArray]:
+        books = self.priorities.state_arrays(self._held) | {
+            "stale_updates": StateArray.of(np.array(self.stale_updates))
+        }
+        return super()._state_arrays() | prefixed("priorities", books)
 
-    def _check_stock(self, stock: Stock) -> None:
-        super()._check_stock(stock)
-        books = stock.part("priorities")
+    def _check_state(self, reader: ArrayReader) -> None:
+        super()._check_state(reader)
+        books = reader.part("priorities")
         books.read_count("stale_updates")
-        self.priorities.check_stock(books, min(stock.read_count("inserted"), self.capacity))
+        self.priorities.check_state(books, min(reader.read_count("inserted"), self.capacity))
 
-    def _take_stock(self, stock: Stock) -> None:
-        super()._take_stock(stock)
-        books = stock.part("priorities")
+    def _load_state(self, reader: ArrayReader) -> None:
+        super()._load_state(reader)
+        books = reader.part("priorities")
         self.stale_updates = books.read_count("stale_updates")
-        self.priorities.take_stock(books, self._held)
+        self.priorities.load_state(books, self._held)

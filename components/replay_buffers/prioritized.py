@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from components.checkpoints.array_file import Stock
+from components.checkpoints.array_file import ArrayReader
 from components.replay_buffers.episodes import FRAME_FIELDS, EpisodeReplay, check_rollout
 from components.replay_buffers.federated import ClientSample
 from components.replay_buffers.invalid import check_indices
@@ -69,6 +69,8 @@ class PrioritizedTransitions(Prioritized, Transitions):
     Raises:
         ValueError: an argument is out of its range.
     """
+
+    state_kind = "PrioritizedTransitions"
 
     def __init__(
         self,
@@ -137,8 +139,8 @@ class PrioritizedTransitions(Prioritized, Transitions):
             oldest = self.inserted - len(self)
             self.priorities.clear(oldest % self.capacity, min(self._lead, len(self)))
 
-    def _take_stock(self, stock: Stock) -> None:
-        super()._take_stock(stock)
+    def _load_state(self, reader: ArrayReader) -> None:
+        super()._load_state(reader)
         self._retire()
 
     def _draw(self, batch_size: int, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
@@ -211,6 +213,8 @@ class PrioritizedEpisodeReplay(Prioritized, EpisodeReplay):
     Raises:
         ValueError: an argument is out of its range.
     """
+
+    state_kind = "PrioritizedEpisodeReplay"
 
     def __init__(
         self,

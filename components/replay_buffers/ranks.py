@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from components.checkpoints.array_file import CheckpointError, Column, Stock
+from components.checkpoints.array_file import ArrayReader, CheckpointError, StateArray
 from components.replay_buffers.invalid import check_priorities
 from components.replay_buffers.priorities import Priorities
 
@@ -82,22 +82,22 @@ class RankedPriorities(Priorities):
         if self._n_changed * FRESHNESS > len(self._ladder):
             self.rank()
 
-    def columns(self, held: int) -> dict[str, Column]:
+    def state_arrays(self, held: int) -> dict[str, StateArray]:
         """Return what a checkpoint keeps; ranks are made anew, as they are when it is loaded."""
         self.rank()
-        columns = super().columns(held)
-        del columns["weights"]
-        return columns | {"numbers": Column.of(self._numbers[:held])}
+        arrays = super().state_arrays(held)
+        del arrays["weights"]
+        return arrays | {"numbers": StateArray.of(self._numbers[:held])}
 
-    def _check_weights(self, stock: Stock, held: int) -> None:
-        numbers = stock.read("numbers", np.float64, (held,))
+    def _check_weights(self, reader: ArrayReader, held: int) -> None:
+        numbers = reader.read("numbers", np.float64, (held,))
         if held and not (np.isfinite(numbers).all() and ((numbers >= 0) | (numbers == -1.0)).all()):
             raise CheckpointError(
                 f"numbers: expected priorities of at least 0, or -1 where there is none, got {numbers}"
             )
 
-    def _take_weights(self, stock: Stock, held: int) -> None:
-        numbers = stock.read("numbers", np.float64, (held,))
+    def _take_weights(self, reader: ArrayReader, held: int) -> None:
+        numbers = reader.read("numbers", np.float64, (held,))
         there = np.flatnonzero(numbers >= 0)
         self.set(there, numbers[there])
         self.rank()

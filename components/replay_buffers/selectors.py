@@ -11,12 +11,12 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from components.checkpoints.array_file import CheckpointError, Column, Stock
+from components.checkpoints.array_file import ArrayReader, CheckpointError, StateArray
 from components.replay_buffers.segment_tree import LARGEST_SUM, SumTree
 
 
-def _check_items(stock: Stock, there: NDArray[np.int64]) -> None:
-    items = stock.read("items", np.int64, (len(there),))
+def _check_items(reader: ArrayReader, there: NDArray[np.int64]) -> None:
+    items = reader.read("items", np.int64, (len(there),))
     if not np.array_equal(np.sort(items), there):
         raise CheckpointError(f"items: expected those that are there, {there}, got {items}")
 
@@ -39,13 +39,13 @@ class Selector(Protocol):
     def select(self, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """Return `n` items, of at least as many that are there."""
 
-    def columns(self) -> dict[str, Column]:
+    def state_arrays(self) -> dict[str, StateArray]:
         """Return what a checkpoint keeps."""
 
-    def check_stock(self, stock: Stock, there: NDArray[np.int64]) -> None:
-        """Raise `CheckpointError` unless these could be what `columns` gave, of the items `there` (n,), sorted."""
+    def check_state(self, reader: ArrayReader, there: NDArray[np.int64]) -> None:
+        """Raise `CheckpointError` unless the arrays could come from `state_arrays` of the sorted items `there` (n,)."""
 
-    def take_stock(self, stock: Stock, n: int) -> None:
+    def load_state(self, reader: ArrayReader, n: int) -> None:
         """Take over arrays of `n` items that have been checked; what was there before is forgotten."""
 
 
@@ -83,15 +83,15 @@ class UniformSelector:
     def select(self, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
         return self._items[rng.integers(0, self._n, n)]
 
-    def columns(self) -> dict[str, Column]:
-        return {"items": Column.of(self.items)}
+    def state_arrays(self) -> dict[str, StateArray]:
+        return {"items": StateArray.of(self.items)}
 
-    def check_stock(self, stock: Stock, there: NDArray[np.int64]) -> None:
-        _check_items(stock, there)
+    def check_state(self, reader: ArrayReader, there: NDArray[np.int64]) -> None:
+        _check_items(reader, there)
 
-    def take_stock(self, stock: Stock, n: int) -> None:
+    def load_state(self, reader: ArrayReader, n: int) -> None:
         self._n = 0
-        items = stock.read("items", np.int64, (n,))
+        items = reader.read("items", np.int64, (n,))
         self.insert(items, np.ones(n))
 
 
@@ -132,25 +132,25 @@ class PrioritizedSelector:
             return self._all.select(n, rng)
         return self._sums.find(rng.random(n))
 
-    def columns(self) -> dict[str, Column]:
+    def state_arrays(self) -> dict[str, StateArray]:
         weights = self._sums[self._all.items]
         return {
-            **self._all.columns(),
-            "weights": Column.of(weights),
-            "exponent": Column.of(np.array(float(self.exponent))),
+            **self._all.state_arrays(),
+            "weights": StateArray.of(weights),
+            "exponent": StateArray.of(np.array(float(self.exponent))),
         }
 
-    def check_stock(self, stock: Stock, there: NDArray[np.int64]) -> None:
-        self._all.check_stock(stock, there)
-        stock.expect_value("exponent", float(self.exponent))  # what the weights were made with
-        weights = stock.read("weights", np.float64, (len(there),))
+    def check_state(self, reader: ArrayReader, there: NDArray[np.int64]) -> None:
+        self._all.check_state(reader, there)
+        reader.expect_value("exponent", float(self.exponent))  # what the weights were made with
+        weights = reader.read("weights", np.float64, (len(there),))
         if not (np.isfinite(weights) & (weights >= 0)).all():
             raise CheckpointError(f"weights: expected finite numbers of at least 0, got {weights}")
 
-    def take_stock(self, stock: Stock, n: int) -> None:
-        self._all.take_stock(stock, n)
+    def load_state(self, reader: ArrayReader, n: int) -> None:
+        self._all.load_state(reader, n)
         self._sums.fill(0, self._sums.size, 0.0)
-        self._sums[stock.read("items", np.int64, (n,))] = stock.read("weights", np.float64, (n,))
+        self._sums[reader.read("items", np.int64, (n,))] = reader.read("weights", np.float64, (n,))
 
 
 class _OrderedSelector(ABC):
@@ -197,33 +197,33 @@ class _OrderedSelector(ABC):
             heappush(self._heap, entry)
         return np.array([item for _, _, item in first], np.int64)
 
-    def columns(self) -> dict[str, Column]:
+    def state_arrays(self) -> dict[str, StateArray]:
         entries = sorted(entry for entry in self._heap if self._ticks[entry[2]] == entry[1])
         keys, ticks, items = zip(*entries, strict=True) if entries else ((), (), ())
         return {
-            "keys": Column.of(np.array(keys, np.float64)),
-            "ticks": Column.of(np.array(ticks, np.int64)),
-            "items": Column.of(np.array(items, np.int64)),
-            "tick": Column.of(np.array(self._tick)),
+            "keys": StateArray.of(np.array(keys, np.float64)),
+            "ticks": StateArray.of(np.array(ticks, np.int64)),
+            "items": StateArray.of(np.array(items, np.int64)),
+            "tick": StateArray.of(np.array(self._tick)),
         }
 
-    def check_stock(self, stock: Stock, there: NDArray[np.int64]) -> None:
-        _check_items(stock, there)
-        tick = stock.read_count("tick")
-        keys = stock.read("keys", np.float64, (len(there),))
-        ticks = stock.read("ticks", np.int64, (len(there),))
+    def check_state(self, reader: ArrayReader, there: NDArray[np.int64]) -> None:
+        _check_items(reader, there)
+        tick = reader.read_count("tick")
+        keys = reader.read("keys", np.float64, (len(there),))
+        ticks = reader.read("ticks", np.int64, (len(there),))
         if np.isnan(keys).any():
             raise CheckpointError(f"keys: expected numbers, got {keys}")
         if len(np.unique(ticks)) != len(ticks) or ticks.min(initial=0) < 0 or ticks.max(initial=-1) >= tick:
             raise CheckpointError(f"ticks: expected numbers of 0 to {tick - 1}, each once, got {ticks}")
 
-    def take_stock(self, stock: Stock, n: int) -> None:
-        keys, ticks = stock.read("keys", np.float64, (n,)), stock.read("ticks", np.int64, (n,))
-        items = stock.read("items", np.int64, (n,))
+    def load_state(self, reader: ArrayReader, n: int) -> None:
+        keys, ticks = reader.read("keys", np.float64, (n,)), reader.read("ticks", np.int64, (n,))
+        items = reader.read("items", np.int64, (n,))
         self._ticks[:] = -1
         self._ticks[items] = ticks
         self._heap = sorted(zip(keys.tolist(), ticks.tolist(), items.tolist(), strict=True))
-        self._n, self._tick = n, stock.read_count("tick")
+        self._n, self._tick = n, reader.read_count("tick")
 
 
 class FifoSelector(_OrderedSelector):

@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from components.checkpoints.array_file import (
+    ArrayReader,
     CheckpointError,
-    Column,
-    Stock,
-    generator_column,
+    StateArray,
+    generator_array,
     prefixed,
 )
 from components.replay_buffers.invalid import InvalidExperience, check_indices, check_priorities
@@ -171,52 +171,52 @@ class Slots:
 
     # Checkpoints ----------------------------------------------------------------------------------------------------
 
-    def columns(self) -> dict[str, Column]:
+    def state_arrays(self) -> dict[str, StateArray]:
         """Return what a checkpoint keeps."""
         books = {
-            "inserted": Column.of(np.array(self.inserted)),
-            "stale_updates": Column.of(np.array(self.stale_updates)),
-            "generations": Column.of(self.generations),
-            "times_sampled": Column.of(self._times_sampled),
-            "free": Column.of(self._free[: self._n_free]),
-            "rng": generator_column(self._rng),
+            "inserted": StateArray.of(np.array(self.inserted)),
+            "stale_updates": StateArray.of(np.array(self.stale_updates)),
+            "generations": StateArray.of(self.generations),
+            "times_sampled": StateArray.of(self._times_sampled),
+            "free": StateArray.of(self._free[: self._n_free]),
+            "rng": generator_array(self._rng),
         }
         for name, selector in (("sampler", self.sampler), ("remover", self.remover)):
-            kind = {"kind": Column.of(np.array(type(selector).__name__))}
-            books |= prefixed(name, kind | selector.columns())
+            kind = {"kind": StateArray.of(np.array(type(selector).__name__))}
+            books |= prefixed(name, kind | selector.state_arrays())
         return books
 
-    def check_stock(self, stock: Stock) -> NDArray[np.int64]:
-        """Raise `CheckpointError` unless these could be what `columns` gave; return the slots that hold something."""
-        inserted = stock.read_count("inserted")
-        stock.read_count("stale_updates")
-        generations = stock.read("generations", np.int64, (self.capacity,))
-        times = stock.read("times_sampled", np.int64, (self.capacity,))
+    def check_state(self, reader: ArrayReader) -> NDArray[np.int64]:
+        """Return the slots in use; raise `CheckpointError` unless the arrays could come from `state_arrays`."""
+        inserted = reader.read_count("inserted")
+        reader.read_count("stale_updates")
+        generations = reader.read("generations", np.int64, (self.capacity,))
+        times = reader.read("times_sampled", np.int64, (self.capacity,))
         used = np.flatnonzero(generations >= 0)
         if generations.max(initial=-1) >= inserted or len(np.unique(generations[used])) != len(used):
             raise CheckpointError(f"generations: expected numbers below {inserted}, each once, got {generations}")
         if times.min(initial=0) < 0:
             raise CheckpointError(f"times_sampled: expected numbers of at least 0, got {times}")
-        free = stock.read("free", np.int64, (self.capacity - len(used),))
+        free = reader.read("free", np.int64, (self.capacity - len(used),))
         if not np.array_equal(np.sort(free), np.flatnonzero(generations < 0)):
             raise CheckpointError(f"free: expected the slots without a generation, got {free}")
-        stock.read_generator("rng", self._rng)
+        reader.read_generator("rng", self._rng)
         for name, selector in (("sampler", self.sampler), ("remover", self.remover)):
-            part = stock.part(name)
+            part = reader.part(name)
             part.expect_value("kind", type(selector).__name__)
-            selector.check_stock(part, used)
+            selector.check_state(part, used)
         return used
 
-    def take_stock(self, stock: Stock) -> None:
+    def load_state(self, reader: ArrayReader) -> None:
         """Take over arrays that have been checked."""
-        self.inserted, self.stale_updates = stock.read_count("inserted"), stock.read_count("stale_updates")
-        stock.read_into("generations", self.generations)
-        stock.read_into("times_sampled", self._times_sampled)
-        self._n_free = stock.length("free")
-        stock.read_into("free", self._free[: self._n_free])
-        self._rng = stock.read_generator("rng", self._rng)
+        self.inserted, self.stale_updates = reader.read_count("inserted"), reader.read_count("stale_updates")
+        reader.read_into("generations", self.generations)
+        reader.read_into("times_sampled", self._times_sampled)
+        self._n_free = reader.length("free")
+        reader.read_into("free", self._free[: self._n_free])
+        self._rng = reader.read_generator("rng", self._rng)
         for name, selector in (("sampler", self.sampler), ("remover", self.remover)):
-            selector.take_stock(stock.part(name), len(self))
+            selector.load_state(reader.part(name), len(self))
 
     def check_valid(self) -> list[str]:
         """Return what is wrong with the books, one sentence each; nothing if all is well."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from components.checkpoints.array_file import ROWS, CheckpointError, Column, Stock, prefixed
+from components.checkpoints.array_file import ROWS, ArrayReader, CheckpointError, StateArray, prefixed
 from components.replay_buffers.episodes import FRAME_FIELDS, EpisodeReplay
 from components.replay_buffers.selectors import Selector
 from components.replay_buffers.slots import RemoveBy, Slots
@@ -37,6 +37,8 @@ class TransitionTable(Transitions):
     Raises:
         ValueError: as for `Transitions` and `Slots`.
     """
+
+    state_kind = "TransitionTable"
 
     def __init__(
         self,
@@ -125,24 +127,24 @@ class TransitionTable(Transitions):
         """Drop rows (B,) that `sample` named; see `Slots.remove`."""
         self.slots.remove(indices, generations)
 
-    def _columns(self) -> dict[str, Column]:
+    def _state_arrays(self) -> dict[str, StateArray]:
         return {
-            "capacity": Column.of(np.array(self.capacity, np.int64)),
-            **prefixed("slots", self.slots.columns()),
+            "capacity": StateArray.of(np.array(self.capacity, np.int64)),
+            **prefixed("slots", self.slots.state_arrays()),
             **prefixed("rows", {name: _kept(array, self.slots.used) for name, array in self._ring.items()}),
         }
 
-    def _check_stock(self, stock: Stock) -> None:
-        stock.expect_value("capacity", self.capacity)
-        used = self.slots.check_stock(stock.part("slots"))
+    def _check_state(self, reader: ArrayReader) -> None:
+        reader.expect_value("capacity", self.capacity)
+        used = self.slots.check_state(reader.part("slots"))
         for name, array in self._ring.items():
-            stock.expect(f"rows/{name}", array.dtype, (len(used), *array.shape[1:]))
+            reader.expect(f"rows/{name}", array.dtype, (len(used), *array.shape[1:]))
 
-    def _take_stock(self, stock: Stock) -> None:
-        self.slots.take_stock(stock.part("slots"))
+    def _load_state(self, reader: ArrayReader) -> None:
+        self.slots.load_state(reader.part("slots"))
         self.inserted = self.slots.inserted
         for name, array in self._ring.items():
-            _put_back(stock, f"rows/{name}", array, self.slots.used)
+            _put_back(reader, f"rows/{name}", array, self.slots.used)
 
     def check_valid(self) -> list[str]:
         return super().check_valid() + self.slots.check_valid()
@@ -169,6 +171,8 @@ class EpisodeTable(EpisodeReplay):
     Raises:
         ValueError: as for `EpisodeReplay` and `Slots`.
     """
+
+    state_kind = "EpisodeTable"
 
     def __init__(
         self,
@@ -270,35 +274,35 @@ class EpisodeTable(EpisodeReplay):
         """Drop episodes (E,) that `sample` named; see `Slots.remove`."""
         self.slots.remove(indices, generations)
 
-    def _columns(self) -> dict[str, Column]:
+    def _state_arrays(self) -> dict[str, StateArray]:
         used = self.slots.used
         rows, _ = self._rows(used)
         return {
-            "capacity": Column.of(np.array(self.capacity, np.int64)),
-            "lengths": Column.of(self._lengths[used]),
-            "terminated": Column.of(self._terminated[used]),
-            **prefixed("slots", self.slots.columns()),
+            "capacity": StateArray.of(np.array(self.capacity, np.int64)),
+            "lengths": StateArray.of(self._lengths[used]),
+            "terminated": StateArray.of(self._terminated[used]),
+            **prefixed("slots", self.slots.state_arrays()),
             **prefixed("frames", {name: _kept(array, rows) for name, array in self._ring.items()}),
         }
 
-    def _check_stock(self, stock: Stock) -> None:
-        stock.expect_value("capacity", self.capacity)
-        used = self.slots.check_stock(stock.part("slots"))
-        lengths, limit = stock.read("lengths", np.int32, (len(used),)), self.spec.episode_limit
+    def _check_state(self, reader: ArrayReader) -> None:
+        reader.expect_value("capacity", self.capacity)
+        used = self.slots.check_state(reader.part("slots"))
+        lengths, limit = reader.read("lengths", np.int32, (len(used),)), self.spec.episode_limit
         if len(used) and (lengths.min() < 1 or lengths.max() > limit):
             raise CheckpointError(f"lengths: expected 1 to {limit} steps each, got {lengths}")
-        stock.expect("terminated", np.bool_, (len(used),))
+        reader.expect("terminated", np.bool_, (len(used),))
         for name, (item, dtype) in self._items.items():
-            stock.expect(f"frames/{name}", dtype, (int(lengths.sum()) + len(used), *item))
+            reader.expect(f"frames/{name}", dtype, (int(lengths.sum()) + len(used), *item))
 
-    def _take_stock(self, stock: Stock) -> None:
-        self.slots.take_stock(stock.part("slots"))
+    def _load_state(self, reader: ArrayReader) -> None:
+        self.slots.load_state(reader.part("slots"))
         self.inserted, used = self.slots.inserted, self.slots.used
-        self._lengths[used] = stock.read("lengths", np.int32, (len(used),))
-        self._terminated[used] = stock.read("terminated", np.bool_, (len(used),))
+        self._lengths[used] = reader.read("lengths", np.int32, (len(used),))
+        self._terminated[used] = reader.read("terminated", np.bool_, (len(used),))
         rows, _ = self._rows(used)
         for name, array in self._ring.items():
-            _put_back(stock, f"frames/{name}", array, rows)
+            _put_back(reader, f"frames/{name}", array, rows)
 
     def check_valid(self) -> list[str]:
         lengths, wrong = self._lengths[self.slots.used], self.slots.check_valid()
@@ -307,19 +311,19 @@ class EpisodeTable(EpisodeReplay):
         return wrong
 
 
-def _kept(array: NDArray[Any], rows: NDArray[np.int64]) -> Column:
+def _kept(array: NDArray[Any], rows: NDArray[np.int64]) -> StateArray:
     """Return the column of some rows (n,) of an array, copied a few at a time."""
 
     def pieces() -> Iterator[NDArray[Any]]:
         for start in range(0, len(rows), ROWS):
             yield array[rows[start : start + ROWS]]
 
-    return Column(array.dtype, (len(rows), *array.shape[1:]), pieces())
+    return StateArray(array.dtype, (len(rows), *array.shape[1:]), pieces())
 
 
-def _put_back(stock: Stock, name: str, array: NDArray[Any], rows: NDArray[np.int64]) -> None:
+def _put_back(reader: ArrayReader, name: str, array: NDArray[Any], rows: NDArray[np.int64]) -> None:
     """Fill some rows (n,) of an array."""
     start = 0
-    for chunk in stock.read_in_chunks(name, array.dtype, (len(rows), *array.shape[1:])):
+    for chunk in reader.read_in_chunks(name, array.dtype, (len(rows), *array.shape[1:])):
         array[rows[start : start + len(chunk)]] = chunk
         start += len(chunk)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from components.checkpoints.array_file import Checkpointed, Column, Stock, prefixed
+from components.checkpoints.array_file import ArrayReader, Checkpointed, StateArray, prefixed
 from components.replay_buffers.closed import Closable
 from components.replay_buffers.invalid import InvalidExperience, describe
 from components.replay_buffers.storage import BatchBuffers, allocate
@@ -94,6 +94,8 @@ class Transitions(Closable, Checkpointed):
             or `window` names one that isn't there or isn't of the kind it needs, or reaches too far.
         OSError: there is no such folder, or too little space in it.
     """
+
+    state_kind = "Transitions"
 
     def __init__(
         self,
@@ -367,26 +369,26 @@ class Transitions(Closable, Checkpointed):
 
     # Checkpoints ----------------------------------------------------------------------------------------------------
 
-    def _columns(self) -> dict[str, Column]:
-        columns = {
-            "capacity": Column.of(np.array(self.capacity, np.int64)),
-            "inserted": Column.of(np.array(self.inserted, np.int64)),
+    def _state_arrays(self) -> dict[str, StateArray]:
+        arrays = {
+            "capacity": StateArray.of(np.array(self.capacity, np.int64)),
+            "inserted": StateArray.of(np.array(self.inserted, np.int64)),
         }
-        rows = {name: Column.of(array[: len(self)], announced=True) for name, array in self._ring.items()}
-        return columns | prefixed("rows", rows)
+        rows = {name: StateArray.of(array[: len(self)], announced=True) for name, array in self._ring.items()}
+        return arrays | prefixed("rows", rows)
 
-    def _check_stock(self, stock: Stock) -> None:
-        stock.expect_value("capacity", self.capacity)
-        held = min(stock.read_count("inserted"), self.capacity)
+    def _check_state(self, reader: ArrayReader) -> None:
+        reader.expect_value("capacity", self.capacity)
+        held = min(reader.read_count("inserted"), self.capacity)
         for name, array in self._ring.items():
-            stock.expect(f"rows/{name}", array.dtype, (held, *array.shape[1:]))
+            reader.expect(f"rows/{name}", array.dtype, (held, *array.shape[1:]))
 
-    def _take_stock(self, stock: Stock) -> None:
+    def _load_state(self, reader: ArrayReader) -> None:
         self.inserted = 0  # should reading fail from here on, nothing is held
-        inserted = stock.read_count("inserted")
+        inserted = reader.read_count("inserted")
         self._announce(self._ring.values(), slice(min(inserted, self.capacity)))
         for name, array in self._ring.items():
-            stock.read_into(f"rows/{name}", array[: min(inserted, self.capacity)])
+            reader.read_into(f"rows/{name}", array[: min(inserted, self.capacity)])
         self.inserted = inserted
 
     def _release(self) -> None:

@@ -279,7 +279,7 @@ class Visitor:
 
     async def save(self, path: str | Path) -> None:
         memory = self._kept()
-        await self._snapshots.write(lambda: Snapshot(memory.columns(), [memory]), path)
+        await self._snapshots.write(lambda: Snapshot(memory.state_arrays(), [memory]), path)
 
     async def load(self, path: str | Path) -> None:
         memory = self._kept()

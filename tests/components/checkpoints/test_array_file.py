@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from components.checkpoints.array_file import CheckpointError, Column, write_checkpoint
+from components.checkpoints.array_file import CheckpointError, StateArray, write_checkpoint
 from components.envs.base import EnvSpec
 from components.replay_buffers.episodes import EpisodeReplay
 from components.replay_buffers.fresh import FreshEpisodes
@@ -249,14 +249,14 @@ def test_if_writing_fails_the_file_before_it_stays(case, tmp_path, monkeypatch, 
 DIES = """
 import sys
 import numpy as np
-from components.checkpoints.array_file import Column, write_checkpoint
+from components.checkpoints.array_file import StateArray, write_checkpoint
 
 def pieces():
     yield np.ones(100_000)
     print("half", flush=True)
     sys.stdin.read()
 
-write_checkpoint(sys.argv[1], {"x": Column(np.dtype(np.float64), (200_000,), pieces())})
+write_checkpoint(sys.argv[1], {"x": StateArray(np.dtype(np.float64), (200_000,), pieces())})
 """
 
 
@@ -405,6 +405,6 @@ def test_an_archive_of_something_else_is_refused(tmp_path):
 
 def test_a_column_may_come_in_pieces(tmp_path):
     parts = [np.arange(6.0).reshape(3, 2), np.zeros((0, 2)), np.ones((1, 2))]
-    write_checkpoint(tmp_path / "a.npz", {"x": Column.of(*parts)})
+    write_checkpoint(tmp_path / "a.npz", {"x": StateArray.of(*parts)})
     with np.load(tmp_path / "a.npz") as arrays:
         np.testing.assert_array_equal(arrays["x"], np.concatenate(parts))

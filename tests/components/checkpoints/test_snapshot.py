@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from components.checkpoints import snapshot
-from components.checkpoints.array_file import Column
+from components.checkpoints.array_file import StateArray
 from components.checkpoints.snapshot import Snapshot
 from components.replay_buffers import (
     Field,
@@ -76,9 +76,9 @@ def test_a_snapshot_is_of_the_moment_it_was_made_in(spec, make_episodes, kind, c
     expected = memory.state()
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(snapshot, "PIECE", size)
-        taken = Snapshot(memory.columns(), [memory])
+        taken = Snapshot(memory.state_arrays(), [memory])
     read = {name: [] for name in expected}
-    pieces = ((name, piece) for name, column in taken.columns.items() for piece in column.pieces)
+    pieces = ((name, piece) for name, column in taken.arrays.items() for piece in column.pieces)
     for act, n in acts:
         if act == "read":
             for name, piece in islice(pieces, n):
@@ -88,7 +88,7 @@ def test_a_snapshot_is_of_the_moment_it_was_made_in(spec, make_episodes, kind, c
     for name, piece in pieces:
         read[name].append(piece)
     for name, array in expected.items():
-        column = taken.columns[name]
+        column = taken.arrays[name]
         assert (column.dtype, column.shape) == (array.dtype, array.shape)
         assert b"".join(piece.tobytes() for piece in read[name]) == array.tobytes(), name
 
@@ -97,13 +97,13 @@ def test_only_what_is_overwritten_is_copied_and_only_until_it_is_read(monkeypatc
     monkeypatch.setattr(snapshot, "PIECE", 80)
     memory = Transitions({"y": Field(np.int64)}, 100)
     memory.insert({"y": np.arange(100)})
-    taken = Snapshot(memory.columns(), [memory])
+    taken = Snapshot(memory.state_arrays(), [memory])
     pieces = taken._pieces
     assert len(pieces) == 10
     assert not any(piece.own for piece in pieces), "so far it has cost no memory"
     memory.insert({"y": np.arange(100, 125)})
     assert [piece.own for piece in pieces] == [True] * 3 + [False] * 7
-    kept = list(taken.columns["rows/y"].pieces)
+    kept = list(taken.arrays["rows/y"].pieces)
     assert np.concatenate(kept).tolist() == list(range(100))
     memory.insert({"y": np.arange(125, 200)})
     assert [piece.rows for piece in pieces] == [None] * 10
@@ -117,30 +117,30 @@ def test_what_is_put_back_from_a_checkpoint_is_announced_too(spec, make_episodes
     of_episodes.insert(**make_episodes([3, 6, 1]))
     for memory in (of_rows, of_episodes):
         expected = memory.state()
-        taken = Snapshot(memory.columns(), [memory])
+        taken = Snapshot(memory.state_arrays(), [memory])
         memory.restore({name: array if array.ndim < 2 else array[::-1] for name, array in expected.items()})
         for name, array in expected.items():
-            assert b"".join(piece.tobytes() for piece in taken.columns[name].pieces) == array.tobytes()
+            assert b"".join(piece.tobytes() for piece in taken.arrays[name].pieces) == array.tobytes()
 
 
 def test_what_was_written_is_what_save_writes_and_nobody_is_told_any_more(tmp_path):
     memory = PrioritizedTransitions(FIELDS, 8)
     put_rows(memory, rng(), 13)
     memory.save(tmp_path / "a")
-    taken = Snapshot(memory.columns(), [memory])
+    taken = Snapshot(memory.state_arrays(), [memory])
     assert memory.overwrites == taken.keep
     put_rows(memory, rng(1), 5)
     taken.write(tmp_path / "b")
     assert memory.overwrites is None
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-    with open_checkpoint(tmp_path / "b") as stock:
-        assert stock.read_count("inserted") == 13
+    with open_checkpoint(tmp_path / "b") as reader:
+        assert reader.read_count("inserted") == 13
     with pytest.raises(RuntimeError, match="which can be done once, got one that was"):
         taken.write(tmp_path / "b")
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
 def test_memory_that_is_announced_lies_in_one_piece():
-    column = Column.of(np.zeros((4, 4))[:, :2], announced=True)
+    column = StateArray.of(np.zeros((4, 4))[:, :2], announced=True)
     with pytest.raises(ValueError, match=re.escape("pieces: expected memory in one piece where it is announced")):
         Snapshot({"x": column}, [])

@@ -6,7 +6,7 @@ import weakref
 import numpy as np
 import pytest
 
-from components.checkpoints.array_file import Stock
+from components.checkpoints.array_file import ArrayReader
 from components.replay_buffers import (
     Closed,
     EpisodeReplay,
@@ -53,8 +53,8 @@ def refuses_all(replay, path, calls):
         "update": (np.zeros(1, np.int64), np.zeros(1, np.int64), np.ones(1)),
         "remove": (np.zeros(1, np.int64), np.zeros(1, np.int64)),
         "share": (1, np.random.default_rng(0)),
-        "restore_from": (Stock({}),),
-        "columns": (),
+        "restore_from": (ArrayReader({}),),
+        "state_arrays": (),
         "share_rollouts": (1, 2, np.random.default_rng(0)),
         "check_episodes": ({},),
         "state": (),

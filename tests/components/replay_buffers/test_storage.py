@@ -54,7 +54,7 @@ def test_episodes_on_a_disk_are_drawn_as_those_in_memory(kind, spec, make_episod
 LARGER_THAN_MEMORY = """
 import resource, sys
 import numpy as np
-from components.replay_buffers.storage import LINE, Slabs, allocate, empty
+from components.replay_buffers.storage import LINE, BatchBuffers, allocate, empty
 from components.replay_buffers.transitions import Field, Transitions
 
 resource.setrlimit(resource.RLIMIT_DATA, (1 << 29, 1 << 29))

@@ -209,14 +209,14 @@ def standing_still(monkeypatch, name):
     """Yield what a thread sets when it comes to writing an array, and what it then waits for."""
     there, go_on = threading.Event(), threading.Event()
 
-    def write(archive, column_name, column, before=array_file._write_column):
+    def write(archive, column_name, column, before=array_file._write_array):
         if column_name == name:
             there.set()
             assert go_on.wait(LONG)
         before(archive, column_name, column)
 
     with monkeypatch.context() as patched:
-        patched.setattr(array_file, "_write_column", write)
+        patched.setattr(array_file, "_write_array", write)
         yield there, go_on
     go_on.set()
 
@@ -505,7 +505,7 @@ def be_killed(path, at, ready):
 
         columns = []
 
-        def write(archive, name, column, before=array_file._write_column):
+        def write(archive, name, column, before=array_file._write_array):
             columns.append(name)
             if len(columns) == 12:
                 archive.fp.flush()
@@ -513,7 +513,7 @@ def be_killed(path, at, ready):
             before(archive, name, column)
 
         if at == "column":
-            array_file._write_column = write
+            array_file._write_array = write
         else:
             setattr(array_file.os, at, stand_still)
         server.save()
