@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-import torch
-
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -14,6 +12,8 @@ def with_threads(threads: int, function: Callable[P, T], *args: P.args, **kwargs
 
     The number stays set: everybody whose computation matters goes through here.
     """
+    import torch  # slow to import, and a process that only plans a run does without
+
     if torch.get_num_threads() != threads:
         torch.set_num_threads(threads)
     return function(*args, **kwargs)

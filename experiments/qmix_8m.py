@@ -5,10 +5,19 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from components import LinearSchedule, Monitor, Orchestrator, Trainer, TrajectoryManager, Worker, WorkerProxy
-from components.envs import SCENARIOS, Skirmish
+from components import (
+    LinearSchedule,
+    Monitor,
+    Orchestrator,
+    Trainer,
+    TrajectoryManager,
+    Worker,
+    WorkerProxy,
+    envs,
+    policies,
+)
+from components.envs import SCENARIOS
 from components.envs.smac import Smac
-from components.policies import Coma, Iql, Qmix, RecurrentOptions, Vdn
 from components.policies.devices import require
 from components.replay_buffers import (
     EpisodeReplay,
@@ -18,8 +27,6 @@ from components.replay_buffers import (
 )
 from components.rollout import EnvFactory, PolicyFactory
 from orchestra import Topology, UsageError
-
-Q_LEARNERS = {"qmix": Qmix, "vdn": Vdn, "iql": Iql}
 
 
 def experiment(
@@ -64,11 +71,11 @@ def experiment(
     epsilon_end = epsilon_end if epsilon_end is not None else (0.01 if coma else 0.05)
     if replay_capacity < batch_size:
         raise UsageError(f"a replay buffer of {replay_capacity} episodes never holds a batch of {batch_size}")
-    make_env: EnvFactory = partial(Smac if env == "smac" else Skirmish, scenario)
+    make_env: EnvFactory = partial(Smac if env == "smac" else envs.Skirmish, scenario)
     planned = make_env(1, seed=0)
     spec = planned.spec
     planned.close()
-    options: RecurrentOptions = {
+    options: policies.RecurrentOptions = {
         "learning_rate": learning_rate,
         "optimizer": optimizer,
         "gamma": gamma,
@@ -83,12 +90,13 @@ def experiment(
     if coma:
         if prioritized:
             raise UsageError("COMA learns from each episode once, so there is nothing to prioritise")
-        policy = partial(Coma, critic_learning_rate=learning_rate, critic_steps=critic_steps, **options)
+        policy = partial(policies.Coma, critic_learning_rate=learning_rate, critic_steps=critic_steps, **options)
         # Workers stop when two batches wait: what is learnt from must be what the present policy does.
         limiter = SampleToInsertRatio(1 / batch_size, min_size=batch_size, error_buffer=(0.0, 2.0))
         replay = FreshEpisodes(spec, replay_capacity)
     else:
-        policy = partial(Q_LEARNERS[algorithm], double_q=double_q, **options)
+        q_learner = {"qmix": policies.Qmix, "vdn": policies.Vdn, "iql": policies.Iql}[algorithm]
+        policy = partial(q_learner, double_q=double_q, **options)
         limiter = SampleToInsertRatio(
             updates_per_episode,
             min_size=max(warmup, batch_size),

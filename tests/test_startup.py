@@ -1,11 +1,21 @@
-"""Starting is quick: what takes long to import waits until it is needed."""
+"""Starting is quick: heavy libraries are imported when they are used."""
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-HELP = "from orchestra.cli.main import main; main(['--help'])"
+EXPERIMENT = Path(__file__).resolve().parents[1] / "experiments" / "qmix_8m.py"
+HEAVY = {"torch", "numba", "matplotlib", "tensorboardX"}
+
+QUICK = """
+import contextlib
+from orchestra.cli.main import main
+
+with contextlib.suppress(SystemExit):
+    main({arguments!r})
+"""
 ACTING = """
 import numpy as np
 from components import Monitor, Orchestrator, Trainer, TrajectoryManager, Worker, WorkerProxy
@@ -21,7 +31,12 @@ play(env, Qmix(env.spec, seed=0), 1, np.random.default_rng(0))
 @pytest.mark.parametrize(
     ("program", "waits"),
     [
-        pytest.param(HELP, {"torch", "numba", "matplotlib"}, id="the overview of the commands"),
+        pytest.param(QUICK.format(arguments=["--help"]), HEAVY | {"numpy"}, id="the overview of the commands"),
+        pytest.param(QUICK.format(arguments=["ps", "--help"]), HEAVY, id="help on ps"),
+        pytest.param(QUICK.format(arguments=["trace", "--help"]), HEAVY, id="help on traces"),
+        pytest.param(
+            QUICK.format(arguments=["run", str(EXPERIMENT), "--help"]), HEAVY, id="the flags of an experiment"
+        ),
         pytest.param(ACTING, {"torch._dynamo", "matplotlib", "tensorboardX"}, id="a worker that acts"),
     ],
 )

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from components.policies.base import Policy
 from orchestra import UsageError
@@ -19,6 +18,8 @@ def save_checkpoint(path: Path, policy: Policy, version: int, env_steps: int) ->
     Raises:
         OSError: it cannot be written.
     """
+    import torch  # slow to import, and planning a run does without
+
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(".unfinished")
     torch.save(
@@ -33,6 +34,8 @@ def load_checkpoint(path: Path, policy: Policy) -> dict[str, Any]:
     Raises:
         UsageError: the file is missing, no checkpoint, damaged, of another format, or of another policy.
     """
+    import torch
+
     try:
         saved = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:
@@ -67,6 +70,8 @@ def newest_checkpoint(folder: Path) -> Path:
 
 def as_arrays(state: Any) -> Any:
     """Return a `Policy.state_dict` with NumPy arrays in the place of tensors, sharing their memory where it can."""
+    import torch
+
     match state:
         case torch.Tensor():
             return state.numpy(force=True)
@@ -77,6 +82,8 @@ def as_arrays(state: Any) -> Any:
 
 def as_tensors(state: Any) -> Any:
     """Return what `as_arrays` was given: arrays, which may be read-only, become tensors with memory of their own."""
+    import torch
+
     match state:
         case np.ndarray():
             return torch.from_numpy(state.copy())

@@ -1,6 +1,8 @@
-"""Environments: what every one of them promises, and the battle simulator that needs nothing installed."""
+"""Environments: the interface that all of them have, and the battle simulator that needs nothing installed.
 
-from components.envs.base import Env, EnvSpec
-from components.envs.skirmish import SCENARIOS, Features, Rewards, Scenario, Skirmish, StarCraft2Env
+Names are imported when they are first used: the simulator stands on numba, which takes long to import.
+"""
 
-__all__ = ["SCENARIOS", "Env", "EnvSpec", "Features", "Rewards", "Scenario", "Skirmish", "StarCraft2Env"]
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

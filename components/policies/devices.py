@@ -2,10 +2,12 @@
 
 import os
 import re
-
-import torch
+from typing import TYPE_CHECKING
 
 from orchestra import UsageError
+
+if TYPE_CHECKING:
+    import torch
 
 
 def require(device: str) -> None:
@@ -19,6 +21,8 @@ def require(device: str) -> None:
         raise UsageError(f"device {device!r} is not allowed: it must be cpu, cuda or cuda:N")
     if device == "cpu":
         return
+    import torch  # slow to import, and planning a run on a CPU does without
+
     n_there = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if int(named[1] or 0) < n_there:
         return
@@ -31,12 +35,14 @@ def require(device: str) -> None:
     raise UsageError(f"device {device!r} is not there: {found}")
 
 
-def opened(device: str) -> torch.device:
+def opened(device: str) -> "torch.device":
     """Return a device on which the same seed gives the same numbers again.
 
     On a GPU that holds for the whole process: cuBLAS and cuDNN are given a workspace that does not depend on what else
     runs, and operations that add up in no certain order are replaced by those that do.
     """
+    import torch
+
     found = torch.device(device)
     if found.type == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

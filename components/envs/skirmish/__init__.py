@@ -1,19 +1,8 @@
-"""The embedded simulator of the StarCraft multi-agent challenge."""
+"""The embedded simulator of the StarCraft multi-agent challenge.
 
-from components.envs.skirmish.opposition import Opponent, Opposition
-from components.envs.skirmish.options import Features, Rewards
-from components.envs.skirmish.scenarios import SCENARIOS, Scenario
-from components.envs.skirmish.skirmish import Skirmish
-from components.envs.skirmish.starcraft2env import StarCraft2Env, get_map_params
+Names are imported when they are first used: the battle itself stands on numba, which takes long to import.
+"""
 
-__all__ = [
-    "SCENARIOS",
-    "Features",
-    "Opponent",
-    "Opposition",
-    "Rewards",
-    "Scenario",
-    "Skirmish",
-    "StarCraft2Env",
-    "get_map_params",
-]
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
