@@ -46,9 +46,9 @@ from orchestra import Node, freeze
 from orchestra.actors.codec import Encoder
 from orchestra.clock import RealClock
 from orchestra.runs.runner import run_loop
+from orchestra.trace.format.effects import MessageType
 from orchestra.trace.format.encoding import RecordEncoder
 from orchestra.trace.format.layout import Entry
-from orchestra.trace.format.naming import MessageType
 from orchestra.trace.format.records import Gap, Header, Kind, Mode
 from orchestra.trace.format.writer import TraceWriter
 from orchestra.trace.reading.run_trace import RunTrace
@@ -111,7 +111,7 @@ def dropped(run: Path) -> int:
     """Return how many records the traces of a run lack."""
     with RunTrace(run) as trace:
         indexes = [index for each in trace.recordings for index in each.indexes]
-        gaps = [index.file.record_at(index.file.place_at(offset)) for index in indexes for offset in index.gaps]
+        gaps = [index.file.record_at(index.file.location_at(offset)) for index in indexes for offset in index.gaps]
     return sum(gap.count for gap in gaps if isinstance(gap, Gap))
 
 

@@ -12,10 +12,9 @@ from orchestra.cli import trace_export, trace_story
 from orchestra.cli.trace_flags import add_filters, add_json, console_of, parser_of, query_of, table
 from orchestra.errors import TraceError, UsageError
 from orchestra.trace.analysis.stats import PERCENTILES, Tally, lags, tallies
-from orchestra.trace.analysis.text import as_json, effect_text, fields_text, seconds_text, value_text
-from orchestra.trace.format.records import Activation, Life
-from orchestra.trace.reading.following import follow
-from orchestra.trace.reading.query import Query, Seen, find_serial
+from orchestra.trace.analysis.values import as_json, effect_text, fields_text, seconds_text, value_text
+from orchestra.trace.format.records import Activation, Incarnation
+from orchestra.trace.reading.query import Query, Seen, find_serial, follow
 from orchestra.trace.reading.run_trace import RunTrace
 
 LIMIT = 100
@@ -55,7 +54,7 @@ def ls(arguments: list[str]) -> int:
         for tally in tallies(trace, Query()):
             count, nbytes, failed = counted.get(tally.actor, (0, 0, 0))
             counted[tally.actor] = (count + tally.count, nbytes + tally.nbytes, failed + tally.failed)
-        lives = trace.lives()
+        lives = trace.incarnations()
         notes = [note for recording in trace.recordings for note in recording.notes()]
         notes += [f"{path.name}: an older flight record; name this file to see it" for path in trace.older]
         if options.json:
@@ -182,7 +181,7 @@ QUESTIONS: dict[str, Callable[[list[str]], int]] = {
 }
 
 
-def activation_lines(trace: RunTrace, life: Life, activation: Activation) -> Iterable[str]:
+def activation_lines(trace: RunTrace, life: Incarnation, activation: Activation) -> Iterable[str]:
     """Yield an activation in full, for people."""
     birth, handled, delivery = life.birth, activation.handled, activation.delivery
     what = {"start": "its start", "stop": "its end"}.get(activation.phase) or f"delivery {activation.n}"
@@ -210,7 +209,7 @@ def activation_lines(trace: RunTrace, life: Life, activation: Activation) -> Ite
         yield f"  failed: {failure.type}: {failure.text} ({failure.file}:{failure.line})"
 
 
-def _activation_of(trace: RunTrace, what: str, incarnation: int | None) -> tuple[Life, Activation]:
+def _activation_of(trace: RunTrace, what: str, incarnation: int | None) -> tuple[Incarnation, Activation]:
     sender, mark, number = what.rpartition("#")
     if mark:
         if not number.isdigit():
@@ -219,15 +218,17 @@ def _activation_of(trace: RunTrace, what: str, incarnation: int | None) -> tuple
         if not found:
             raise TraceError(f"{trace.path}: no delivery of {what} was recorded")
         delivery = found[-1].delivery
-        life = trace.life(delivery.actor, generation=found[-1].header.generation, incarnation=delivery.incarnation)
+        life = trace.incarnation(
+            delivery.actor, generation=found[-1].header.generation, incarnation=delivery.incarnation
+        )
         n: int | None = delivery.n
     else:
         address, mark, number = what.rpartition(":")
         n = int(number) if mark and number.isdigit() else None
-        lives = trace.lives(address if n is not None else what)
+        lives = trace.incarnations(address if n is not None else what)
         lives = [each for each in lives if incarnation in (None, each.birth.incarnation)]
         if not lives:
-            life = trace.life(address if n is not None else what, incarnation=incarnation)  # says what is wrong
+            life = trace.incarnation(address if n is not None else what, incarnation=incarnation)  # says what is wrong
         life = lives[-1]
     activation = trace.activation(life, n)
     if activation is not None:
@@ -273,7 +274,7 @@ def _print_tallies(rows: list[Tally]) -> None:
 
 
 def _ls_json(
-    trace: RunTrace, lives: list[Life], counted: dict[str, tuple[int, int, int]], notes: list[str]
+    trace: RunTrace, lives: list[Incarnation], counted: dict[str, tuple[int, int, int]], notes: list[str]
 ) -> dict[str, Any]:
     return {
         "files": [

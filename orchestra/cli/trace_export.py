@@ -12,7 +12,7 @@ from orchestra.cli.trace_flags import add_filters, add_json, parser_of, query_of
 from orchestra.errors import UsageError
 from orchestra.trace.analysis.compare import Comparison, Ignored, compare
 from orchestra.trace.analysis.export import jsonl, mcap, mermaid, perfetto
-from orchestra.trace.analysis.text import as_json
+from orchestra.trace.analysis.values import as_json
 from orchestra.trace.reading.run_trace import RunTrace
 
 DIFFERENT = 1

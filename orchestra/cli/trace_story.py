@@ -7,7 +7,7 @@ from rich.text import Text
 from orchestra.cli.trace_flags import add_filters, add_json, console_of, parser_of, query_of
 from orchestra.errors import TraceError, UsageError
 from orchestra.trace.analysis.story import Stop, around, nothing_found, story, words
-from orchestra.trace.analysis.text import as_json, fields_text, seconds_text
+from orchestra.trace.analysis.values import as_json, fields_text, seconds_text
 from orchestra.trace.reading.query import Seen, find_serial
 from orchestra.trace.reading.run_trace import RunTrace
 

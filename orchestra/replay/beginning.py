@@ -10,11 +10,13 @@ from orchestra.actors.actor import Actor, making
 from orchestra.errors import CannotReplay
 from orchestra.replay.context import Stage
 from orchestra.replay.rebuild import Rebuilt
-from orchestra.trace.format.records import Activation, Life, Snapshot
+from orchestra.trace.format.records import Activation, ActorSnapshot, Incarnation
 from orchestra.trace.reading.run_trace import RunTrace
 
 
-def first_of(trace: RunTrace, life: Life, kind: type[Actor[Any]]) -> tuple[Snapshot | None, Iterator[Activation]]:
+def first_of(
+    trace: RunTrace, life: Incarnation, kind: type[Actor[Any]]
+) -> tuple[ActorSnapshot | None, Iterator[Activation]]:
     """Return the state to begin with, None for birth, and what came to the actor from there on.
 
     Raises:
@@ -39,7 +41,7 @@ def first_of(trace: RunTrace, life: Life, kind: type[Actor[Any]]) -> tuple[Snaps
     )
 
 
-async def reborn(stage: Stage, rebuilt: Rebuilt, snapshot: Snapshot, state: dict[str, Any]) -> Actor[Any]:
+async def reborn(stage: Stage, rebuilt: Rebuilt, snapshot: ActorSnapshot, state: dict[str, Any]) -> Actor[Any]:
     """Return the actor as it was when its state was kept: constructed, not started, and restored."""
     token = making.set(stage)
     try:
@@ -66,7 +68,7 @@ def _chained(first: Activation, rest: Iterator[Activation]) -> Iterator[Activati
     yield from rest
 
 
-def _why(life: Life, kind: type[Actor[Any]]) -> str:
+def _why(life: Incarnation, kind: type[Actor[Any]]) -> str:
     if life.header.mode != "flight":
         return ""
     keeps = "a flight record keeps the last of a run: record with --trace full, or keep more of it"

@@ -1,7 +1,7 @@
 """What led to a delivery: who sent it while doing what, and why that was being done."""
 
 from orchestra.replay.report import named
-from orchestra.trace.format.naming import MessageId
+from orchestra.trace.format.effects import MessageId
 from orchestra.trace.format.records import Activation, Delivery
 from orchestra.trace.reading.run_trace import RunTrace
 
@@ -24,7 +24,7 @@ def causes_of(trace: RunTrace, delivery: Delivery | None) -> tuple[str, ...]:
 
 def _sender(trace: RunTrace, message: MessageId) -> Activation | None:
     """Return the activation in which a message was sent."""
-    for life in trace.lives(message.sender):
+    for life in trace.incarnations(message.sender):
         if life.header.generation != message.generation:
             continue
         for index in trace.recording(life).indexes:

@@ -30,10 +30,11 @@ from orchestra.replay.performance import Performance, Said
 from orchestra.replay.place import place
 from orchestra.replay.scripted_clock import ScriptedClock, ScriptedTimer
 from orchestra.trace.format.effects import (
-    Answered,
     AnswerGiven,
+    AnswerReceived,
     AnswerRefused,
     Asked,
+    AskRaised,
     MonotonicRead,
     NowRead,
     Offloaded,
@@ -46,7 +47,6 @@ from orchestra.trace.format.effects import (
     Watched,
     Withdrawn,
 )
-from orchestra.trace.format.effects import AskFailed as AskHasFailed
 from orchestra.trace.format.records import Activation, Answer, Birth, Delivery, Header
 
 T = TypeVar("T")
@@ -257,7 +257,7 @@ class Stage:
         except asyncio.CancelledError:
             # The loop of then came late to a timeout: the answer was there, and that counts.
             late = self._script.input_for(key)
-            if not isinstance(late, Answered):
+            if not isinstance(late, AnswerReceived):
                 raise
             self._script.inputs.remove(late)
         answer = self._answers.get(effect.number)
@@ -299,7 +299,7 @@ class Stage:
             )
             due = loop.next_timer
             if effect is not None:
-                cancelled = not isinstance(effect, Answered) and getattr(effect, "error", "") == _CANCELLED
+                cancelled = not isinstance(effect, AnswerReceived) and getattr(effect, "error", "") == _CANCELLED
                 if due is not None and (cancelled or due <= self._began + effect.at):
                     loop.fire_timer()
                 elif cancelled:
@@ -326,7 +326,7 @@ class Stage:
             self._withdraw((*effect.request, effect.correlation))
             return
         future = self._pending[key_of(effect)]
-        if isinstance(effect, SendFailed | AskHasFailed):
+        if isinstance(effect, SendFailed | AskRaised):
             future.set_exception(error_of(effect.error, effect.text))
         else:
             future.set_result(None)

@@ -14,29 +14,29 @@ from typing import Any, TypeVar
 from orchestra import errors
 from orchestra.replay.difference import Difference, shown
 from orchestra.trace.format.effects import (
-    Answered,
     AnswerGiven,
+    AnswerReceived,
     AnswerRefused,
     Asked,
-    AskFailed,
+    AskRaised,
     Effect,
     MonotonicRead,
     NowRead,
     Offloaded,
+    SendCompleted,
     SendFailed,
     Sent,
     Spawned,
     StopRequested,
     TimerCancelled,
     TimerSet,
-    Told,
     Watched,
     Withdrawn,
 )
 from orchestra.trace.format.records import Activation
 
 E = TypeVar("E", bound=Effect)
-Input = Told | SendFailed | Answered | AskFailed | Offloaded | Withdrawn
+Input = SendCompleted | SendFailed | AnswerReceived | AskRaised | Offloaded | Withdrawn
 Key = tuple[str, int]
 """What an input is for: `told`, `answer`, `offload` or `withdrawn`, and the number of it."""
 
@@ -116,9 +116,9 @@ class Script:
 def key_of(effect: Input) -> Key:
     """Return what an input is for."""
     match effect:
-        case Told(number=number) | SendFailed(number=number):
+        case SendCompleted(number=number) | SendFailed(number=number):
             return ("told", number)
-        case Answered(number=number) | AskFailed(number=number):
+        case AnswerReceived(number=number) | AskRaised(number=number):
             return ("answer", number)
         case Offloaded(index=index):
             return ("offload", index)

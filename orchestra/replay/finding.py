@@ -22,7 +22,7 @@ def address_of(trace: RunTrace, actor: str | type[Actor[Any]]) -> str:
 def _only(trace: RunTrace, kind: type[Actor[Any]]) -> str:
     """Return the address of the one actor of a class."""
     name = f"{kind.__module__}:{kind.__qualname__}"
-    found = sorted({life.birth.actor for life in trace.lives() if life.birth.kind == name})
+    found = sorted({life.birth.actor for life in trace.incarnations() if life.birth.kind == name})
     if len(found) == 1:
         return found[0]
     which = f"{len(found)} actors are of it: {', '.join(found)}" if found else "no actor was of it"

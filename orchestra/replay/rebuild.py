@@ -22,10 +22,10 @@ from orchestra.replay.context import Factory
 from orchestra.runs.experiment import build, load_experiment
 from orchestra.runs.flags import Flags
 from orchestra.runs.topology import Topology
-from orchestra.trace.format.naming import MessageType
-from orchestra.trace.format.records import Birth, Delivery, Header, Life
+from orchestra.trace.format.effects import MessageType
+from orchestra.trace.format.records import Birth, Delivery, Header, Incarnation
 from orchestra.trace.reading.run_trace import RunTrace
-from orchestra.trace.recording.sources import source_hash
+from orchestra.trace.recording.capture import source_hash
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Sources:
     """A class to take the place of the actor's own."""
 
 
-def rebuilt(life: Life, sources: Sources, recipe_of_child: Callable[[Life], Factory]) -> Rebuilt:
+def rebuilt(life: Incarnation, sources: Sources, recipe_of_child: Callable[[Incarnation], Factory]) -> Rebuilt:
     """Return how the actor of `life` is made, with what `sources` wants changed.
 
     Args:
@@ -86,7 +86,7 @@ def rebuilt(life: Life, sources: Sources, recipe_of_child: Callable[[Life], Fact
     return replace(found, kind=kind, factory=made)
 
 
-def _as_it_was(life: Life, sources: Sources, recipe_of_child: Callable[[Life], Factory]) -> Rebuilt:
+def _as_it_was(life: Incarnation, sources: Sources, recipe_of_child: Callable[[Incarnation], Factory]) -> Rebuilt:
     """Return how the actor of `life` was made."""
     birth = life.birth
     if sources.factory is not None:
@@ -231,7 +231,7 @@ def actor_class_named(name: str, header: Header, sources: Sources) -> type[Actor
     return found
 
 
-def _planned(life: Life, sources: Sources) -> Rebuilt:
+def _planned(life: Incarnation, sources: Sources) -> Rebuilt:
     birth = life.birth
     if life.header.experiment is None:
         raise CannotReplay(f"the trace does not say which experiment planned {birth.actor}")
@@ -267,7 +267,7 @@ def _file_of(header: Header, sources: Sources) -> Path:
     return file
 
 
-def _noted(life: Life, kind: type[Actor[Any]], factory: Factory) -> Rebuilt:
+def _noted(life: Incarnation, kind: type[Actor[Any]], factory: Factory) -> Rebuilt:
     notes = []
     recorded = life.birth.source
     if recorded and source_hash(kind) != recorded:

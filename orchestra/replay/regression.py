@@ -9,8 +9,8 @@ from typing import Any
 from orchestra.errors import UsageError
 from orchestra.replay.replay import Replay
 from orchestra.trace.format.layout import ARRAYS, PREFIX, Decoder, blob_prefix, preamble
-from orchestra.trace.format.records import Kind, Life
-from orchestra.trace.reading.reader import Place, TraceFile
+from orchestra.trace.format.records import Incarnation, Kind
+from orchestra.trace.reading.reader import RecordLocation, TraceFile
 from orchestra.trace.reading.run_trace import RunTrace
 
 _OF_LIVES = (Kind.BIRTH, Kind.SNAPSHOT, Kind.DELIVERY, Kind.ANSWER, Kind.HANDLED, Kind.LATE, Kind.END)
@@ -63,7 +63,7 @@ def make_test(replay: Replay[Any], target: Path, *, until: int | None = None) ->
     return trace_path, size
 
 
-def trimmed(trace: RunTrace, life: Life, path: Path, *, until: int | None = None) -> int:
+def trimmed(trace: RunTrace, life: Incarnation, path: Path, *, until: int | None = None) -> int:
     """Write the records of one life, and the arrays in them, to a trace of their own; return its size in bytes.
 
     A child that its parent is needed for brings that along, up to where it spawns the child.
@@ -84,12 +84,12 @@ def trimmed(trace: RunTrace, life: Life, path: Path, *, until: int | None = None
         return target.tell()
 
 
-def _needed(trace: RunTrace, life: Life, until: int | None) -> list[tuple[Life, int | None]]:
+def _needed(trace: RunTrace, life: Incarnation, until: int | None) -> list[tuple[Incarnation, int | None]]:
     """The lives that are replayed to replay this one, each with the activation before which that stops."""
     birth = life.birth
     if birth.origin != "child" or birth.args is not None:
         return [(life, until)]
-    parent = trace.life(birth.parent, generation=life.header.generation, incarnation=birth.parent_incarnation)
+    parent = trace.incarnation(birth.parent, generation=life.header.generation, incarnation=birth.parent_incarnation)
     return [*_needed(trace, parent, birth.parent_n + 1), (life, until)]
 
 
@@ -98,7 +98,7 @@ def _pieces(
 ) -> Iterator[bytes]:
     """Yield the records of some lives as they stand in a file, and before each the types and arrays that it names."""
     passed: set[bytes] = set()
-    for place in file.places():
+    for place in file.locations():
         if (place.kind is Kind.HEADER and first) or place.kind is Kind.TYPE:
             yield file.bytes_at(place.offset, place.end)
         elif place.kind in ARRAYS:
@@ -116,7 +116,7 @@ def _pieces(
             yield file.bytes_at(place.offset, place.end)
 
 
-def _belongs(file: TraceFile, place: Place, lives: Mapping[tuple[str, int], int | None]) -> bool:
+def _belongs(file: TraceFile, place: RecordLocation, lives: Mapping[tuple[str, int], int | None]) -> bool:
     header = file.header_at(place)
     key = (header[0], header[1])
     if key not in lives:

@@ -33,15 +33,15 @@ from orchestra.replay.rebuild import Rebuilt, Sources, flags_of, message_of, reb
 from orchestra.replay.report import Divergence, compared_failures, named
 from orchestra.trace.format.records import (
     Activation,
+    ActorSnapshot,
     Delivery,
     Digest,
     Failure,
     Handled,
-    Life,
-    Snapshot,
+    Incarnation,
 )
 from orchestra.trace.reading.run_trace import RunTrace
-from orchestra.trace.recording.sources import failure_of
+from orchestra.trace.recording.capture import failure_of
 
 A = TypeVar("A", bound=Actor[Any])
 
@@ -122,7 +122,7 @@ class Replay(Generic[A]):
         self._debugger: bdb.Bdb | None = None
         try:
             address = address_of(self.trace, actor)
-            self.life: Life = self.trace.life(address, generation=generation, incarnation=incarnation)
+            self.life: Incarnation = self.trace.incarnation(address, generation=generation, incarnation=incarnation)
             """The incarnation that is replayed."""
             self._begin()
         except BaseException:
@@ -342,7 +342,7 @@ class Replay(Generic[A]):
         if snapshot is not None:
             self._restore(snapshot)
 
-    def _restore(self, snapshot: Snapshot) -> None:
+    def _restore(self, snapshot: ActorSnapshot) -> None:
         """Have the actor be as it was when its state was kept."""
         state = self.trace.resolved(dict(snapshot.state))
 
@@ -434,7 +434,7 @@ class Replay(Generic[A]):
             causes=causes_of(self.trace, activation.delivery),
         )
 
-    def _recipe_of_child(self, child: Life) -> Factory:
+    def _recipe_of_child(self, child: Incarnation) -> Factory:
         """Replay the parent until it spawns the child, and return how it does that."""
         birth = child.birth
         with Replay(

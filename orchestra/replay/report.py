@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestra.replay.difference import Difference
-from orchestra.trace.format.naming import MessageId
+from orchestra.trace.format.effects import MessageId
 from orchestra.trace.format.records import Delivery, Failure
 
 

@@ -45,7 +45,7 @@ def test_a_worker_plays_with_the_same_random_numbers(recorded_run: Path) -> None
     with RunTrace(recorded_run) as trace:
         told = [
             delivery
-            for each in trace.activations(trace.life("host-0/proxy"))
+            for each in trace.activations(trace.incarnation("host-0/proxy"))
             if isinstance(delivery := each.delivery, Delivery) and delivery.type.name == "InsertTransitionMsg"
         ]
         first = next(delivery for delivery in told if delivery.id.sender == "worker-0-0/worker")

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from orchestra.actors.ref import Ref
-from orchestra.trace.analysis.text import value_text
+from orchestra.trace.analysis.values import value_text
 from orchestra.trace.format.layout import digest_of
-from orchestra.trace.format.records import Delivery, Digest, Kind, Life
+from orchestra.trace.format.records import Delivery, Digest, Incarnation, Kind
 from orchestra.trace.reading.run_trace import RunTrace
 
 
@@ -83,10 +83,10 @@ def compare(left: RunTrace, right: RunTrace, *, actor: str = "*", ignored: Ignor
         ignored: what is left aside, as the time that a computation took, which no two runs have in common.
     """
     ignored = ignored or Ignored()
-    lives: tuple[dict[tuple[str, int], Life], dict[tuple[str, int], Life]] = ({}, {})
+    lives: tuple[dict[tuple[str, int], Incarnation], dict[tuple[str, int], Incarnation]] = ({}, {})
     for trace, found in zip((left, right), lives, strict=True):
         counts: dict[str, int] = {}
-        for life in trace.lives():
+        for life in trace.incarnations():
             if fnmatchcase(life.birth.actor, actor):
                 number = counts[life.birth.actor] = counts.get(life.birth.actor, -1) + 1
                 found[life.birth.actor, number] = life
@@ -132,7 +132,9 @@ def fields_differences(left: Mapping[str, Any], right: Mapping[str, Any]) -> Ite
             yield Difference(name, *_texts(left[name], right[name]))
 
 
-def _compare(left: RunTrace, one: Life, right: RunTrace, other: Life, ignored: Ignored) -> tuple[int, Parting | None]:
+def _compare(
+    left: RunTrace, one: Incarnation, right: RunTrace, other: Incarnation, ignored: Ignored
+) -> tuple[int, Parting | None]:
     same = 0
     pairs = [_deliveries(left, one, ignored), _deliveries(right, other, ignored)]
     while True:
@@ -149,7 +151,7 @@ def _compare(left: RunTrace, one: Life, right: RunTrace, other: Life, ignored: I
         same += 1
 
 
-def _deliveries(trace: RunTrace, life: Life, ignored: Ignored) -> Iterator[Delivery]:
+def _deliveries(trace: RunTrace, life: Incarnation, ignored: Ignored) -> Iterator[Delivery]:
     for record in trace.recording(life).records_of(life.birth.actor, Kind.DELIVERY):
         assert isinstance(record, Delivery)
         if record.incarnation == life.birth.incarnation and not ignored.message(record):

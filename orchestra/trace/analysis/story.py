@@ -12,8 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from orchestra.errors import TraceError, UsageError
-from orchestra.trace.format.effects import Asked, Sent, TimerSet
-from orchestra.trace.format.naming import MessageId
+from orchestra.trace.format.effects import Asked, MessageId, Sent, TimerSet
 from orchestra.trace.format.records import Delivery, Handled, Kind
 from orchestra.trace.reading.index import TraceIndex
 from orchestra.trace.reading.query import Seen, find_message

@@ -3,9 +3,48 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
-from orchestra.trace.format.naming import MessageId, MessageType
+GENERATION_SHIFT = 32
+"""Bits of a message's number below its generation."""
+
+
+class MessageId(NamedTuple):
+    """The name of a message."""
+
+    sender: str
+    number: int
+
+    @property
+    def serial(self) -> int:
+        """Which of its sender's messages it is, from 1."""
+        return self.number & ((1 << GENERATION_SHIFT) - 1)
+
+    @property
+    def generation(self) -> int:
+        """The generation of the sender's process."""
+        return self.number >> GENERATION_SHIFT
+
+    def __str__(self) -> str:
+        return f"{self.sender}#{self.serial}" if self.number else f"{self.sender}#?"
+
+
+@dataclass(frozen=True, slots=True)
+class MessageType:
+    """What a trace knows of a message class, so that it can be read without the code."""
+
+    tag: str
+    """Its name on the wire: module and qualified name."""
+    fingerprint: bytes
+    """A digest of its schema."""
+    fields: tuple[str, ...]
+    request: bool
+    """Whether it is answered."""
+
+    @property
+    def name(self) -> str:
+        """The class's own name."""
+        return self.tag.rpartition(".")[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +69,7 @@ class Sent(Effect):
 
 
 @dataclass(frozen=True, slots=True)
-class Told(Effect):
+class SendCompleted(Effect):
     """A `tell` that had to wait for room went on. One that did not wait has no such effect."""
 
     code: ClassVar[int] = 2
@@ -59,7 +98,7 @@ class Asked(Effect):
 
 
 @dataclass(frozen=True, slots=True)
-class Answered(Effect):
+class AnswerReceived(Effect):
     """An answer came, and the actor went on; the `Answer` record of this number has it."""
 
     code: ClassVar[int] = 5
@@ -67,7 +106,7 @@ class Answered(Effect):
 
 
 @dataclass(frozen=True, slots=True)
-class AskFailed(Effect):
+class AskRaised(Effect):
     """`ask` raised."""
 
     code: ClassVar[int] = 6
@@ -186,7 +225,18 @@ class Withdrawn(Effect):
 EFFECTS: dict[int, type[Effect]] = {
     kind.code: kind
     for kind in (
-        *(Sent, Told, SendFailed, Asked, Answered, AskFailed, AnswerGiven, AnswerRefused, Spawned, TimerSet),
+        *(
+            Sent,
+            SendCompleted,
+            SendFailed,
+            Asked,
+            AnswerReceived,
+            AskRaised,
+            AnswerGiven,
+            AnswerRefused,
+            Spawned,
+            TimerSet,
+        ),
         *(TimerCancelled, MonotonicRead, NowRead, Offloaded, StopRequested, Watched),
         Withdrawn,
     )

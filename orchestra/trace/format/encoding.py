@@ -1,18 +1,18 @@
 """From what a recorder keeps to what is written. Nothing is encoded on the loop: whoever writes does it."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from operator import itemgetter
 from typing import Any
 
 from orchestra.actors.codec import Encoder, values_of
 from orchestra.actors.message import Message, Request
-from orchestra.trace.format.effects import AnswerGiven, Asked, Sent, TimerSet
+from orchestra.trace.format.effects import AnswerGiven, Asked, MessageType, Sent, TimerSet
 from orchestra.trace.format.layout import Entry
-from orchestra.trace.format.naming import MessageType
 from orchestra.trace.format.records import Kind
-from orchestra.trace.recording.filters import Filters
 
-Draft = tuple[Any, ...]
+PendingRecord = tuple[Any, ...]
 """A record as it is kept in memory: its kind, whose it is, the Lamport clock, what it weighs in bytes, then its row.
 
 The row is that of the record in the file (`docs/traces.md`), but for messages: each stands in it whole, in the place of
@@ -31,12 +31,12 @@ _clock = itemgetter(2)
 _TELLS = frozenset({Sent.code, Asked.code, TimerSet.code})
 
 
-def in_order(drafts: Iterable[Draft]) -> list[Draft]:
+def in_order(drafts: Iterable[PendingRecord]) -> list[PendingRecord]:
     """Return drafts in the order in which they were made, each delivery one by itself."""
     return sorted((each for draft in drafts for each in parts(draft)), key=_clock)
 
 
-def parts(draft: Draft) -> tuple[Draft, ...]:
+def parts(draft: PendingRecord) -> tuple[PendingRecord, ...]:
     """Return each record of a draft by itself, a delivery first."""
     if draft[0] is not Kind.HANDLED or len(draft) == _DELIVERY_AT:
         return (draft,)
@@ -44,6 +44,28 @@ def parts(draft: Draft) -> tuple[Draft, ...]:
     clock, queued, *told = draft[_DELIVERY_AT:]
     delivery = (Kind.DELIVERY, actor, clock, 0, actor, incarnation, n, clock, began, queued, *told)
     return delivery, draft[:_DELIVERY_AT]
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """Patterns with `*` and `?`. One with a slash names actors by address, any other names message types.
+
+    An actor that is left out is not recorded at all. A type that is left out is recorded without its fields, so that
+    counts, times and journeys stay whole.
+    """
+
+    include: Sequence[str] = ()
+    """Where this names actors, only these are recorded; where it names types, only these keep their fields."""
+    exclude: Sequence[str] = ()
+    """What is left out in any case."""
+
+    def records(self, actor: str) -> bool:
+        """Whether the actor at this address is recorded."""
+        return _passes(actor, _actors(self.include), _actors(self.exclude))
+
+    def keeps(self, type_name: str) -> bool:
+        """Whether the fields of this message type are recorded."""
+        return _passes(type_name, _types(self.include), _types(self.exclude))
 
 
 class RecordEncoder:
@@ -61,7 +83,7 @@ class RecordEncoder:
         self._encoder = Encoder()
         self._numbers: dict[type[Message], tuple[int, bool]] = {}
 
-    def entry(self, draft: Draft) -> Entry:
+    def entry(self, draft: PendingRecord) -> Entry:
         """Return the entry of `draft`.
 
         Raises:
@@ -130,3 +152,17 @@ _COMPLETIONS: dict[Kind, Callable[[RecordEncoder, list[Any], list[int]], None]] 
     Kind.HANDLED: RecordEncoder._complete_handled,
     Kind.LATE: RecordEncoder._complete_late,
 }
+
+
+def _actors(patterns: Sequence[str]) -> list[str]:
+    return [pattern for pattern in patterns if "/" in pattern]
+
+
+def _types(patterns: Sequence[str]) -> list[str]:
+    return [pattern for pattern in patterns if "/" not in pattern]
+
+
+def _passes(name: str, include: list[str], exclude: list[str]) -> bool:
+    if include and not any(fnmatchcase(name, pattern) for pattern in include):
+        return False
+    return not any(fnmatchcase(name, pattern) for pattern in exclude)

@@ -27,14 +27,16 @@ from orchestra.trace.format.effects import (
     AnswerRefused,
     Asked,
     Effect,
+    MessageId,
+    MessageType,
     Sent,
     TimerSet,
     Withdrawn,
 )
-from orchestra.trace.format.naming import MessageId, MessageType
 from orchestra.trace.format.records import (
     INPUTS,
     PHASES,
+    ActorSnapshot,
     Answer,
     Birth,
     Close,
@@ -49,7 +51,6 @@ from orchestra.trace.format.records import (
     Kind,
     Late,
     Record,
-    Snapshot,
 )
 
 MAGIC = b"ORTRACE\n"
@@ -351,7 +352,7 @@ _BUILDERS: dict[Kind, Callable[[Decoder, list[Any]], Record]] = {
     Kind.HANDLED: _handled,
     Kind.LATE: _late,
     Kind.END: lambda _, row: End(*row),
-    Kind.SNAPSHOT: lambda _, row: Snapshot(*row),
+    Kind.SNAPSHOT: lambda _, row: ActorSnapshot(*row),
     Kind.GAP: lambda _, row: Gap(*row),
     Kind.CLOSE: lambda _, row: Close(*row),
 }

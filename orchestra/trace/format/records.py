@@ -28,8 +28,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from orchestra.trace.format.effects import Effect
-from orchestra.trace.format.naming import MessageId, MessageType
+from orchestra.trace.format.effects import Effect, MessageId, MessageType
 
 Mode = Literal["off", "flight", "digest", "full"]
 Phase = Literal["start", "message", "stop"]
@@ -158,7 +157,7 @@ class Birth:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class ActorSnapshot:
     """What an actor held before one of its activations: a replay can begin there."""
 
     actor: str
@@ -283,7 +282,7 @@ class Close:
     dropped: int
 
 
-Record = Birth | Snapshot | Delivery | Answer | Handled | Late | End | Gap | Close
+Record = Birth | ActorSnapshot | Delivery | Answer | Handled | Late | End | Gap | Close
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +320,7 @@ class Activation:
 
 
 @dataclass(slots=True)
-class Life:
+class Incarnation:
     """One incarnation of an actor in one process, put together."""
 
     header: Header

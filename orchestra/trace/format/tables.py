@@ -9,9 +9,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestra.trace.format.effects import Asked, Sent, TimerSet
+from orchestra.trace.format.effects import Asked, MessageType, Sent, TimerSet
 from orchestra.trace.format.layout import PREAMBLE
-from orchestra.trace.format.naming import MessageType
 from orchestra.trace.format.records import Damage, Kind
 
 MAGIC = b"ORINDEX3"

@@ -14,7 +14,7 @@ from orchestra import log
 from orchestra.actors.message import AnyArray
 from orchestra.clock import Clock
 from orchestra.trace.format.dedup import Tiles
-from orchestra.trace.format.encoding import Draft, RecordEncoder, parts
+from orchestra.trace.format.encoding import PendingRecord, RecordEncoder, parts
 from orchestra.trace.format.layout import (
     DIGEST_BYTES,
     INLINE_BELOW,
@@ -119,7 +119,7 @@ class TraceWriter:
         self._gap = _Missed()
         self._logical = 0
 
-    def record(self, drafts: Iterable[Draft]) -> None:
+    def record(self, drafts: Iterable[PendingRecord]) -> None:
         """Encode and write `drafts`, in order. What cannot be encoded is left out, counted, and said once per actor."""
         entries = []
         for draft in chain.from_iterable(map(parts, drafts)):

@@ -63,7 +63,7 @@ class TraceIndex:
         before = tables.scanned
         if file.nbytes <= before:
             return False
-        for place in file.places(before):
+        for place in file.locations(before):
             tables.scanned = place.end
             match place.kind:
                 case Kind.GAP:
@@ -106,7 +106,7 @@ class TraceIndex:
 
     def record(self, row: int, *, resolve: bool = True) -> Record:
         """Return the record of a row; without `resolve`, every large array in it is a `Digest`."""
-        return self.file.record_at(self.file.place_at(int(self.entries["offset"][row])), resolve=resolve)
+        return self.file.record_at(self.file.location_at(int(self.entries["offset"][row])), resolve=resolve)
 
     def sent_in(self, sender: str, number: int) -> list[tuple[int, int]]:
         """Return the activations in which an actor sent a message: their numbers, and those of the incarnations."""

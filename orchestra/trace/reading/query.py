@@ -1,6 +1,7 @@
 """Which deliveries are meant: by actor, sender, type, time, size, and a condition on the fields."""
 
 import heapq
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -12,12 +13,13 @@ from numpy.typing import NDArray
 
 from orchestra.actors.message import AnyArray
 from orchestra.actors.ref import Ref
-from orchestra.trace.format.naming import MessageId
+from orchestra.trace.format.effects import MessageId
 from orchestra.trace.format.records import Delivery, Digest, Handled, Header, Kind
 from orchestra.trace.reading.index import TraceIndex
-from orchestra.trace.reading.run_trace import Recording, RunTrace
+from orchestra.trace.reading.run_trace import Recording, RunTrace, trace_files
 from orchestra.trace.reading.where import Where
 
+LOOK_S = 0.2
 LOOK = 1024
 """Rows that are looked at together for the end of an activation."""
 
@@ -196,6 +198,41 @@ class Query:
             rows = rows[~np.isin(index.entries["type"][rows], others)]
         for row in reversed(rows) if newest_first else rows:
             yield Seen(recording, index, int(row))
+
+
+def follow(path: Path, query: Query, pause: Callable[[float], None] = time.sleep) -> Iterator[tuple[RunTrace, Seen]]:
+    """Yield what matches `query`, first what is there, then what is added, until every process has closed its files.
+
+    What nodes write between two looks is put into causal order; between looks it is as it comes.
+
+    Args:
+        path: of the run.
+        query: what is asked for.
+        pause: waits between two looks.
+    """
+    trace = RunTrace(path)
+    seen_rows: dict[Path, int] = {}
+    try:
+        while True:
+            for seen in query.deliveries(trace, after=seen_rows):
+                yield trace, seen
+            for recording in trace.recordings:
+                for index in recording.indexes:
+                    seen_rows[index.file.path] = len(index.entries)
+            if all(recording.closed for recording in trace.recordings):
+                return
+            pause(LOOK_S)
+            known = {file.path for recording in trace.recordings for file in recording.files}
+            if path.is_dir() and set(trace_files(path)) - known:
+                trace.close()
+                trace = RunTrace(path)
+                continue
+            for recording in trace.recordings:
+                for index in recording.indexes:
+                    if index.file.refresh():
+                        index.refresh()
+    finally:
+        trace.close()
 
 
 def find_message(trace: RunTrace, message: MessageId) -> list[Seen]:

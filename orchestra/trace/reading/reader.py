@@ -14,6 +14,7 @@ import numpy as np
 from orchestra.actors.message import AnyArray
 from orchestra.errors import NotATrace, TraceError, TraceVersion
 from orchestra.trace.format.dedup import Run
+from orchestra.trace.format.effects import MessageType
 from orchestra.trace.format.layout import (
     ARRAYS,
     DIGEST_BYTES,
@@ -29,7 +30,6 @@ from orchestra.trace.format.layout import (
     runs_of,
     type_of,
 )
-from orchestra.trace.format.naming import MessageType
 from orchestra.trace.format.records import Damage, Header, Kind, Record
 
 AHEAD = 256 << 10
@@ -38,7 +38,7 @@ _KINDS = {int(kind): kind for kind in Kind}
 _NAME = re.compile(r"(?P<node>.+)\.(?P<generation>\d+)(?P<flight>\.flight-\d+)?\.(?P<segment>\d+)\.trace")
 
 
-class Place(NamedTuple):
+class RecordLocation(NamedTuple):
     """Where a record lies."""
 
     offset: int
@@ -124,7 +124,7 @@ class TraceFile:
             self._memory.madvise(mmap.MADV_RANDOM)
         return True
 
-    def places(self, start: int = 0) -> Iterator[Place]:
+    def locations(self, start: int = 0) -> Iterator[RecordLocation]:
         """Yield where records lie, from the offset `start` on, and learn types and blobs on the way.
 
         Bodies are checked, but for those of blobs. What is no record is skipped and noted in `damages`; bytes at the
@@ -137,46 +137,46 @@ class TraceFile:
         while offset < len(memory):
             if offset >= ahead:
                 ahead = self._read_ahead(offset)
-            place = self._place(offset)
-            if place is None:
+            location = self._location(offset)
+            if location is None:
                 found = self._next_sync(offset + 1)
                 end = len(memory) if found is None else found
                 what = "cut off within a record" if found is None else "damaged: no record begins here"
                 self._note(Damage(offset, end - offset, what))
                 offset = end
                 continue
-            if place.end > len(memory):
+            if location.end > len(memory):
                 # Cut off; unless the length itself is wrong, which its CRC rules out.
-                self._note(Damage(offset, len(memory) - offset, f"cut off within a {place.kind.name} record"))
+                self._note(Damage(offset, len(memory) - offset, f"cut off within a {location.kind.name} record"))
                 return
-            if not self._sound(place):
-                self._note(Damage(offset, place.end - offset, f"a damaged {place.kind.name} record"))
+            if not self._sound(location):
+                self._note(Damage(offset, location.end - offset, f"a damaged {location.kind.name} record"))
             else:
-                self._learn(place)
-                yield place
-            offset = place.end
+                self._learn(location)
+                yield location
+            offset = location.end
 
     def records(self, start: int = 0) -> Iterator[tuple[int, Record]]:
         """Yield every record of an actor or of the file's end, with its offset, from the offset `start` on."""
-        for place in self.places(start):
-            if place.kind not in ARRAYS and place.kind not in (Kind.HEADER, Kind.TYPE):
-                yield place.offset, self.record_at(place)
+        for location in self.locations(start):
+            if location.kind not in ARRAYS and location.kind not in (Kind.HEADER, Kind.TYPE):
+                yield location.offset, self.record_at(location)
 
-    def record_at(self, place: Place, *, resolve: bool = True) -> Record:
-        """Return the record at `place`, its arrays filled in where the file has them, unless `resolve` is false.
+    def record_at(self, location: RecordLocation, *, resolve: bool = True) -> Record:
+        """Return the record at `location`, its arrays filled in where the file has them, unless `resolve` is false.
 
         Raises:
             TraceError: it cannot be understood.
         """
-        return self._decoder.record(place.kind, self._body(place), resolve=resolve)
+        return self._decoder.record(location.kind, self._body(location), resolve=resolve)
 
     def bytes_at(self, begin: int, end: int) -> bytes:
         """Return bytes of the file as they are."""
         return self._memory[begin:end]
 
-    def digest_at(self, place: Place) -> bytes:
-        """Return the digest of the array whose record is at `place`."""
-        begin = place.offset + PREFIX.size
+    def digest_at(self, location: RecordLocation) -> bytes:
+        """Return the digest of the array whose record is at `location`."""
+        begin = location.offset + PREFIX.size
         return self._memory[begin : begin + DIGEST_BYTES]
 
     def adopt(self, types: dict[int, MessageType], damages: list[Damage], *, closed: bool) -> None:
@@ -189,20 +189,20 @@ class TraceFile:
         """Let go of where arrays lie; `find_blob` knows."""
         self._blobs.clear()
 
-    def header_at(self, place: Place) -> list[Any]:
-        """Return the bare header of the record at `place`, its arrays left out."""
-        return self._decoder.unpacked(self._body(place), values=False)
+    def header_at(self, location: RecordLocation) -> list[Any]:
+        """Return the bare header of the record at `location`, its arrays left out."""
+        return self._decoder.unpacked(self._body(location), values=False)
 
-    def place_at(self, offset: int) -> Place:
-        """Return the place of the record that begins at `offset`.
+    def location_at(self, offset: int) -> RecordLocation:
+        """Return the location of the record that begins at `offset`.
 
         Raises:
             TraceError: none does.
         """
-        place = self._place(offset)
-        if place is None or place.end > len(self._memory) or not self._sound(place):
+        location = self._location(offset)
+        if location is None or location.end > len(self._memory) or not self._sound(location):
             raise TraceError(f"{self.path}: there is no readable record at byte {offset:,}")
-        return place
+        return location
 
     def blob(self, digest: bytes) -> AnyArray | None:
         """Return the bytes of an array (uint8, read-only), or None where the file has none, or damaged ones."""
@@ -226,9 +226,9 @@ class TraceFile:
             raise TraceVersion(f"{self.path} is a trace of format version {version}; this program reads {known}")
 
     def _header(self) -> Header:
-        for place in self.places():
-            if place.kind is Kind.HEADER:
-                return header_of(self._body(place))
+        for location in self.locations():
+            if location.kind is Kind.HEADER:
+                return header_of(self._body(location))
             break
         named = _NAME.fullmatch(self.path.name)
         return Header(
@@ -254,7 +254,7 @@ class TraceFile:
             self._memory.madvise(mmap.MADV_WILLNEED, begin, AHEAD)
         return begin + AHEAD
 
-    def _place(self, offset: int) -> Place | None:
+    def _location(self, offset: int) -> RecordLocation | None:
         memory = self._memory
         if offset + PREFIX.size > len(memory):
             return None
@@ -263,35 +263,35 @@ class TraceFile:
             return None
         if own != zlib.crc32(memory[offset : offset + PREFIX.size - 4]):
             return None
-        return Place(offset, _KINDS[kind], length)
+        return RecordLocation(offset, _KINDS[kind], length)
 
     def _next_sync(self, offset: int) -> int | None:
         while (offset := self._memory.find(SYNC, offset)) >= 0:
-            if self._place(offset) is not None:
+            if self._location(offset) is not None:
                 return offset
             offset += 1
         return None
 
-    def _sound(self, place: Place) -> bool:
-        begin = place.offset + PREFIX.size
-        crc: int = PREFIX.unpack_from(self._memory, place.offset)[5]
-        with memoryview(self._memory)[begin : place.end] as body:
-            return array_sound(place.kind, body, crc) if place.kind in ARRAYS else zlib.crc32(body) == crc
+    def _sound(self, location: RecordLocation) -> bool:
+        begin = location.offset + PREFIX.size
+        crc: int = PREFIX.unpack_from(self._memory, location.offset)[5]
+        with memoryview(self._memory)[begin : location.end] as body:
+            return array_sound(location.kind, body, crc) if location.kind in ARRAYS else zlib.crc32(body) == crc
 
-    def _learn(self, place: Place) -> None:
-        self.closed = place.kind is Kind.CLOSE
-        if place.kind in ARRAYS:
-            self._blobs[self.digest_at(place)] = place.offset
-        elif place.kind is Kind.TYPE:
+    def _learn(self, location: RecordLocation) -> None:
+        self.closed = location.kind is Kind.CLOSE
+        if location.kind in ARRAYS:
+            self._blobs[self.digest_at(location)] = location.offset
+        elif location.kind is Kind.TYPE:
             try:
-                number, kind = type_of(self._body(place))
+                number, kind = type_of(self._body(location))
             except (ValueError, TypeError, msgpack.UnpackException) as error:
-                self._note(Damage(place.offset, place.end - place.offset, f"a TYPE record: {error}"))
+                self._note(Damage(location.offset, location.end - location.offset, f"a TYPE record: {error}"))
                 return
             self.types[number] = kind
 
-    def _body(self, place: Place) -> bytes:
-        return self._memory[place.offset + PREFIX.size : place.end]
+    def _body(self, location: RecordLocation) -> bytes:
+        return self._memory[location.offset + PREFIX.size : location.end]
 
     def _note(self, damage: Damage) -> None:
         self._damages[damage.offset] = damage
@@ -300,21 +300,26 @@ class TraceFile:
         offset = self._blobs.get(digest)
         if offset is None:
             offset = self.find_blob(digest)
-        place = None if offset is None else self._place(offset)
-        if place is None or place.end > len(self._memory) or place.kind not in ARRAYS or not self._sound(place):
+        location = None if offset is None else self._location(offset)
+        if (
+            location is None
+            or location.end > len(self._memory)
+            or location.kind not in ARRAYS
+            or not self._sound(location)
+        ):
             return None
-        array = self._array(place)
+        array = self._array(location)
         if digest_of(array) != digest:
-            self._note(Damage(place.offset, place.end - place.offset, "a damaged array"))
+            self._note(Damage(location.offset, location.end - location.offset, "a damaged array"))
             return None
         return array
 
-    def _array(self, place: Place) -> AnyArray:
-        """Return the bytes of the array at `place`: a copy, aligned, and free of the file."""
-        begin = place.offset + PREFIX.size
-        runs = [Run(begin + DIGEST_BYTES, place.length - DIGEST_BYTES)]
-        if place.kind is Kind.MOSAIC:
-            with memoryview(self._memory)[begin : place.end] as body:
+    def _array(self, location: RecordLocation) -> AnyArray:
+        """Return the bytes of the array at `location`: a copy, aligned, and free of the file."""
+        begin = location.offset + PREFIX.size
+        runs = [Run(begin + DIGEST_BYTES, location.length - DIGEST_BYTES)]
+        if location.kind is Kind.MOSAIC:
+            with memoryview(self._memory)[begin : location.end] as body:
                 runs = runs_of(body)
         read = []
         for run in runs:

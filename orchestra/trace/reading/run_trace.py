@@ -14,6 +14,7 @@ from orchestra.actors.message import AnyArray
 from orchestra.errors import NotATrace, TraceError, ValuesMissing
 from orchestra.trace.format.records import (
     Activation,
+    ActorSnapshot,
     Answer,
     Birth,
     Delivery,
@@ -22,11 +23,10 @@ from orchestra.trace.format.records import (
     Gap,
     Handled,
     Header,
+    Incarnation,
     Kind,
     Late,
-    Life,
     Record,
-    Snapshot,
 )
 from orchestra.trace.reading.index import TraceIndex
 from orchestra.trace.reading.reader import TraceFile
@@ -73,7 +73,7 @@ class Recording:
         said: list[str] = []
         for index in self.indexes:
             file = index.file
-            gaps = [file.record_at(file.place_at(offset)) for offset in index.gaps]
+            gaps = [file.record_at(file.location_at(offset)) for offset in index.gaps]
             said += [f"{file.path.name}: {damage}" for damage in file.damages]
             said += [
                 f"{file.path.name}: {gap.count:,} records were not written ({gap.reason})"
@@ -146,28 +146,28 @@ class RunTrace:
                 found |= index.actors()
         return sorted(found)
 
-    def lives(self, actor: str | None = None) -> list[Life]:
+    def incarnations(self, actor: str | None = None) -> list[Incarnation]:
         """Return the incarnations that were recorded, of all actors or of one, oldest first for each process."""
-        found: list[Life] = []
+        found: list[Incarnation] = []
         for recording in self.recordings:
-            open_lives: dict[tuple[str, int], Life] = {}
+            open_lives: dict[tuple[str, int], Incarnation] = {}
             for index in recording.indexes:
                 rows = np.union1d(index.rows(Kind.BIRTH, actor), index.rows(Kind.END, actor))
                 for record in map(index.record, rows):
                     if isinstance(record, Birth):
-                        life = open_lives[record.actor, record.incarnation] = Life(recording.header, record)
+                        life = open_lives[record.actor, record.incarnation] = Incarnation(recording.header, record)
                         found.append(life)
                     elif isinstance(record, End) and (record.actor, record.incarnation) in open_lives:
                         open_lives[record.actor, record.incarnation].end = record
         return found
 
-    def life(self, actor: str, *, generation: int | None = None, incarnation: int | None = None) -> Life:
+    def incarnation(self, actor: str, *, generation: int | None = None, incarnation: int | None = None) -> Incarnation:
         """Return one incarnation of `actor`: the first that fits.
 
         Raises:
             TraceError: none was recorded.
         """
-        lives = self.lives(actor)
+        lives = self.incarnations(actor)
         for life in lives:
             if generation in (None, life.header.generation) and incarnation in (None, life.birth.incarnation):
                 return life
@@ -176,20 +176,20 @@ class RunTrace:
         known = ", ".join(self.actors()) or "none"
         raise TraceError(f"{self.path}: nothing was recorded of {actor!r}; the recorded actors are {known}")
 
-    def recording(self, life: Life) -> Recording:
+    def recording(self, life: Incarnation) -> Recording:
         """Return the recording that a life is in."""
         where = (life.header.node, life.header.generation)
         return next(each for each in self.recordings if (each.header.node, each.header.generation) == where)
 
-    def snapshot(self, life: Life) -> Snapshot | None:
+    def snapshot(self, life: Incarnation) -> ActorSnapshot | None:
         """Return the newest state that was recorded of one incarnation."""
         found = None
         for record in self.recording(life).records_of(life.birth.actor, Kind.SNAPSHOT):
-            if isinstance(record, Snapshot) and record.incarnation == life.birth.incarnation:
+            if isinstance(record, ActorSnapshot) and record.incarnation == life.birth.incarnation:
                 found = record
         return found
 
-    def activations(self, life: Life, *, since: int = 0, until: int | None = None) -> Iterator[Activation]:
+    def activations(self, life: Incarnation, *, since: int = 0, until: int | None = None) -> Iterator[Activation]:
         """Yield what came to one incarnation and what it did, activation by activation.
 
         Args:
@@ -216,7 +216,7 @@ class RunTrace:
         if current is not None:
             yield current
 
-    def activation(self, life: Life, n: int | None = None) -> Activation | None:
+    def activation(self, life: Incarnation, n: int | None = None) -> Activation | None:
         """Return activation `n` of one incarnation, or its last one; None where that is not recorded."""
         if n is None:
             for index in reversed(self.recording(life).indexes):
@@ -229,7 +229,7 @@ class RunTrace:
         return next(self.activations(life, since=n, until=n + 1), None)
 
     def _records_within(
-        self, life: Life, since: int, until: int | None
+        self, life: Incarnation, since: int, until: int | None
     ) -> Iterator[Delivery | Answer | Handled | Late]:
         for index in self.recording(life).indexes:
             for row in _rows_within(index, life, since, until):
@@ -287,7 +287,7 @@ def trace_files(path: Path) -> list[Path]:
     raise NotATrace(f"{str(path)!r} holds no trace: no *.trace in it, nor in its folder traces")
 
 
-def _rows_within(index: TraceIndex, life: Life, since: int, until: int | None) -> NDArray[np.int64]:
+def _rows_within(index: TraceIndex, life: Incarnation, since: int, until: int | None) -> NDArray[np.int64]:
     """The rows of what came to one incarnation and what it did, from one activation on, before another."""
     rows = index.rows_of(life.birth.actor, Kind.DELIVERY, Kind.ANSWER, Kind.HANDLED, Kind.LATE)
     entries = index.entries

@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import Iterable
 
 from orchestra import log
-from orchestra.trace.format.encoding import Draft
+from orchestra.trace.format.encoding import PendingRecord
 from orchestra.trace.format.writer import TraceWriter
 
 BACKLOG_BYTES = 256 << 20
@@ -46,7 +46,7 @@ class Backlog:
     def __init__(self, writer: TraceWriter, *, limit: int = BACKLOG_BYTES) -> None:
         self._writer = writer
         self._limit = limit
-        self._waiting: deque[Draft | _Missed] = deque()
+        self._waiting: deque[PendingRecord | _Missed] = deque()
         self._put_bytes = 0
         self._done_bytes = 0
         self._missed: _Missed | None = None
@@ -57,7 +57,7 @@ class Backlog:
         self._thread = threading.Thread(target=self._run, name="trace writer", daemon=True)
         self._thread.start()
 
-    def put(self, draft: Draft) -> None:
+    def put(self, draft: PendingRecord) -> None:
         """Queue a record, or drop it."""
         nbytes = draft[3]
         waiting = self._put_bytes - self._done_bytes
@@ -80,19 +80,19 @@ class Backlog:
         if waiting + nbytes > WAKE_BYTES:
             self._news.set()
 
-    def put_snapshot(self, draft: Draft) -> None:
+    def put_snapshot(self, draft: PendingRecord) -> None:
         """Queue it as any other record."""
         self.put(draft)
 
-    def failed(self, reason: str, in_hand: Iterable[Draft] = ()) -> None:
+    def failed(self, reason: str, in_hand: Iterable[PendingRecord] = ()) -> None:
         """An actor failed: what is known goes to the file now."""
         self._news.set()
 
-    def dump(self, reason: str, in_hand: Iterable[Draft] = ()) -> None:
+    def dump(self, reason: str, in_hand: Iterable[PendingRecord] = ()) -> None:
         """Somebody wants to see what is known so far."""
         self._news.set()
 
-    def close(self, in_hand: Iterable[Draft] = (), deadline: float = 30.0) -> None:
+    def close(self, in_hand: Iterable[PendingRecord] = (), deadline: float = 30.0) -> None:
         """Write what waits, close the file, and report what was left out. What the deadline (seconds) cuts is lost."""
         if self._closing:
             return
@@ -123,7 +123,7 @@ class Backlog:
             self._waiting.clear()
 
     def _write_batch(self) -> None:
-        batch: list[Draft] = []
+        batch: list[PendingRecord] = []
         nbytes = 0
         while self._waiting and len(batch) < BATCH and nbytes < WAKE_BYTES:
             draft = self._waiting.popleft()

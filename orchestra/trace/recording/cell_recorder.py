@@ -18,13 +18,12 @@ from orchestra.actors.mailbox import Told
 from orchestra.actors.message import FLAT, Message, Request, size_of
 from orchestra.clock import Clock, Handle
 from orchestra.trace.format import effects
-from orchestra.trace.format.encoding import Draft
+from orchestra.trace.format.encoding import PendingRecord
 from orchestra.trace.format.records import Kind
-from orchestra.trace.recording.keeping import holds_messages, kept, kept_message
+from orchestra.trace.recording.capture import failure_of, frozen_message, frozen_value, holds_messages, source_hash
 from orchestra.trace.recording.recorded_clock import RecordedClock, RecordedTimer
 from orchestra.trace.recording.recorder import Recorder
 from orchestra.trace.recording.snapshots import Snapshots
-from orchestra.trace.recording.sources import failure_of, source_hash
 
 if TYPE_CHECKING:
     from orchestra.actors.cell import Cell
@@ -86,7 +85,7 @@ class CellRecorder:
             return None
         return cls(recorder, cell)
 
-    def in_hand(self) -> list[Draft]:
+    def in_hand(self) -> list[PendingRecord]:
         """Return what it has not handed on: the delivery that is under way."""
         return [self._delivery()] if self._told else []
 
@@ -102,7 +101,7 @@ class CellRecorder:
     def given(self, args: Any, kwargs: Mapping[str, Any]) -> None:
         """Take note of what its constructor is given, where that can be written down."""
         try:
-            given = (kept(list(args)), kept(dict(kwargs)))
+            given = (frozen_value(list(args)), frozen_value(dict(kwargs)))
             codec.Encoder().encode(given)
         except (TypeError, ValueError, OverflowError):
             return
@@ -264,7 +263,7 @@ class CellRecorder:
     ) -> Any:
         """As `Asks.ask`."""
         node = self._cell.node
-        told = request if request.wire.immutable and not request.wire.array_fields else kept_message(request)
+        told = request if request.wire.immutable and not request.wire.array_fields else frozen_message(request)
         number, clock = self._next()
         self._effect(effects.Asked.code, number, recipient, told, weight=size_of(told))
         try:
@@ -272,17 +271,26 @@ class CellRecorder:
                 self._address, recipient, request, chain, asked, task, number=number, clock=clock
             )
         except BaseException as error:
-            self._effect(effects.AskFailed.code, number, type(error).__name__, str(error))
+            self._effect(effects.AskRaised.code, number, type(error).__name__, str(error))
             raise
         clock = self._recorder.tick()
-        row = (self._address, self._incarnation, self._n, clock, self._monotonic(), number, type(request), kept(value))
+        row = (
+            self._address,
+            self._incarnation,
+            self._n,
+            clock,
+            self._monotonic(),
+            number,
+            type(request),
+            frozen_value(value),
+        )
         self._put((Kind.ANSWER, self._address, clock, DELIVERY_BYTES, *row))
-        self._effect(effects.Answered.code, number)
+        self._effect(effects.AnswerReceived.code, number)
         return value
 
     def timer_set(self, delay: float, message: Message) -> tuple[Message, int, int]:
         """Return what the timer will tell, with its number and clock."""
-        message = kept_message(message)
+        message = frozen_message(message)
         number, clock = self._next()
         self._timers.add(number)
         self._effect(effects.TimerSet.code, number, delay, message, weight=size_of(message))
@@ -306,7 +314,7 @@ class CellRecorder:
 
     def answered(self, envelope: Envelope, value: Any) -> None:
         """It gave an answer."""
-        row = (envelope.sender, envelope.number, envelope.correlation, kept(value), type(envelope.message))
+        row = (envelope.sender, envelope.number, envelope.correlation, frozen_value(value), type(envelope.message))
         self._effect(effects.AnswerGiven.code, *row)
 
     def refused(self, envelope: Envelope, error: BaseException) -> None:
@@ -348,7 +356,7 @@ class CellRecorder:
         self._active = True
         self._offloads = 0
 
-    def _delivery(self) -> Draft:
+    def _delivery(self) -> PendingRecord:
         clock, queued, sender, number, message, correlation, nbytes, timer = self._told
         row = (self._address, self._incarnation, self._n, clock, self._began, queued)
         told = (sender, number, message, correlation, nbytes, timer)
@@ -370,7 +378,7 @@ class CellRecorder:
         """Take note of what is told; return it as nobody can change it, its number, and the times."""
         wire = message.wire
         if wire.array_fields or not wire.immutable:
-            message = kept_message(message)
+            message = frozen_message(message)
         else:
             self._plain.add(type(message))
         self._sent = number = self._sent + 1
@@ -392,7 +400,7 @@ class CellRecorder:
         except BaseException as error:
             self._effect(effects.SendFailed.code, number, type(error).__name__, str(error))
             raise
-        self._effect(effects.Told.code, number)
+        self._effect(effects.SendCompleted.code, number)
 
     def _effect(self, code: int, *fields: Any, weight: int = 0) -> None:
         now = self._monotonic()

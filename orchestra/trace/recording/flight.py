@@ -5,7 +5,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 
 from orchestra import log
-from orchestra.trace.format.encoding import Draft, in_order, parts
+from orchestra.trace.format.encoding import PendingRecord, in_order, parts
 from orchestra.trace.format.records import Kind
 from orchestra.trace.format.writer import TraceWriter
 
@@ -39,11 +39,11 @@ class FlightRing:
         self._writer = writer
         self._limit = limit
         self._at_end = at_end
-        self._ring: deque[Draft] = deque()
+        self._ring: deque[PendingRecord] = deque()
         self._most = limit
         """The total at which something is let go."""
-        self._births: dict[str, Draft] = {}
-        self._snapshots: dict[str, Draft] = {}
+        self._births: dict[str, PendingRecord] = {}
+        self._snapshots: dict[str, PendingRecord] = {}
         self._gone: defaultdict[str, int] = defaultdict(int)
         self._gone_bytes = 0
         self._gone_clocks = (0, 0)
@@ -53,20 +53,20 @@ class FlightRing:
         self._closed = False
         self._log = log.get(actor="trace")
 
-    def put(self, draft: Draft) -> None:
+    def put(self, draft: PendingRecord) -> None:
         """Keep a record, and let the oldest go."""
         self._ring.append(draft)
         self.total = total = self.total + draft[3]
         if total > self._most:
             self._shrink()
 
-    def put_snapshot(self, draft: Draft) -> None:
+    def put_snapshot(self, draft: PendingRecord) -> None:
         """Keep the state of an actor, in the place of the one before."""
         self._snapshots[draft[1]] = draft
         self.total += draft[3]
         self._most += draft[3]  # it counts as something recorded, but has no place in the ring
 
-    def failed(self, reason: str, in_hand: Iterable[Draft] = ()) -> None:
+    def failed(self, reason: str, in_hand: Iterable[PendingRecord] = ()) -> None:
         """An actor failed: write what led to it."""
         self._failures += 1
         if self._failures <= MOST_RECORDS:
@@ -74,7 +74,7 @@ class FlightRing:
         elif self._failures == MOST_RECORDS + 1:
             self._log.warning("no more flight records are written for failures", after=MOST_RECORDS)
 
-    def dump(self, reason: str, in_hand: Iterable[Draft] = ()) -> None:
+    def dump(self, reason: str, in_hand: Iterable[PendingRecord] = ()) -> None:
         """Write all that is kept, and what the actors have in hand, to files of its own, in a thread."""
         drafts = [*self._births.values(), *self._snapshots.values(), *self._ring, *in_hand]
         writer = self._writer(self._written, reason)
@@ -86,7 +86,7 @@ class FlightRing:
         self._threads = [*(thread for thread in self._threads if thread.is_alive()), thread]
         thread.start()
 
-    def close(self, in_hand: Iterable[Draft] = ()) -> None:
+    def close(self, in_hand: Iterable[PendingRecord] = ()) -> None:
         """Wait for what is being written; write at last if that was asked for."""
         if self._closed:
             return
@@ -117,7 +117,7 @@ class FlightRing:
             self._gone_bytes += nbytes
             self._gone_clocks = (self._gone_clocks[0] or clock, clock)
 
-    def _write(self, writer: TraceWriter, drafts: list[Draft], reason: str) -> None:
+    def _write(self, writer: TraceWriter, drafts: list[PendingRecord], reason: str) -> None:
         try:
             ordered = in_order(drafts)
             for begin in range(0, len(ordered), BATCH):

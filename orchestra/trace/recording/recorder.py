@@ -4,9 +4,8 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from orchestra.clock import Clock
-from orchestra.trace.format.encoding import Draft
-from orchestra.trace.format.naming import GENERATION_SHIFT
-from orchestra.trace.recording.filters import Filters
+from orchestra.trace.format.effects import GENERATION_SHIFT
+from orchestra.trace.format.encoding import Filters, PendingRecord
 
 
 class Sink(Protocol):
@@ -19,17 +18,17 @@ class Sink(Protocol):
     snapshot_every: float
     """Bytes after which it wants to know the state of an actor again."""
 
-    def put(self, draft: Draft) -> None: ...
-    def put_snapshot(self, draft: Draft) -> None: ...
-    def failed(self, reason: str, in_hand: Iterable[Draft] = ()) -> None: ...
-    def dump(self, reason: str, in_hand: Iterable[Draft] = ()) -> None: ...
-    def close(self, in_hand: Iterable[Draft] = ()) -> None: ...
+    def put(self, draft: PendingRecord) -> None: ...
+    def put_snapshot(self, draft: PendingRecord) -> None: ...
+    def failed(self, reason: str, in_hand: Iterable[PendingRecord] = ()) -> None: ...
+    def dump(self, reason: str, in_hand: Iterable[PendingRecord] = ()) -> None: ...
+    def close(self, in_hand: Iterable[PendingRecord] = ()) -> None: ...
 
 
 class InHand(Protocol):
     """Whoever may have a draft in hand."""
 
-    def in_hand(self) -> list[Draft]: ...
+    def in_hand(self) -> list[PendingRecord]: ...
 
 
 class Recorder:
@@ -89,5 +88,5 @@ class Recorder:
         """Write what is left. Waits for the disk, within limits."""
         self.sink.close(self._in_hand())
 
-    def _in_hand(self) -> list[Draft]:
+    def _in_hand(self) -> list[PendingRecord]:
         return [draft for cell in self.cells for draft in cell.in_hand()]

@@ -12,12 +12,11 @@ from typing import ClassVar, Self, get_args
 
 from orchestra.clock import Clock
 from orchestra.errors import UsageError
-from orchestra.trace.format.encoding import RecordEncoder
+from orchestra.trace.format.encoding import Filters, RecordEncoder
 from orchestra.trace.format.layout import VERSION
 from orchestra.trace.format.records import Experiment, Header, Mode
 from orchestra.trace.format.writer import TraceWriter
 from orchestra.trace.recording.backlog import Backlog
-from orchestra.trace.recording.filters import Filters
 from orchestra.trace.recording.flight import FLIGHT_BYTES, FlightRing
 from orchestra.trace.recording.recorder import Recorder, Sink
 

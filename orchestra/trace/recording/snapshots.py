@@ -8,7 +8,7 @@ from orchestra import log
 from orchestra.actors import codec
 from orchestra.actors.actor import Actor
 from orchestra.trace.format.records import Kind
-from orchestra.trace.recording.keeping import kept, nbytes_of
+from orchestra.trace.recording.capture import frozen_value, nbytes_of
 from orchestra.trace.recording.recorder import Recorder
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Snapshots:
             if told is None:
                 self.due = sink.total + self._every / AGAIN
                 return
-            state = kept(dict(told))
+            state = frozen_value(dict(told))
             codec.Encoder().encode(state)
         except Exception as error:  # whether its story can be told is no reason for it to fail
             self._give_up("what it says of its state cannot be kept", error)

@@ -34,7 +34,7 @@ from orchestra import Actor
 from orchestra.actors import codec
 from orchestra.actors.actor import making
 from orchestra.replay.state import state_differences
-from orchestra.trace.recording.keeping import kept
+from orchestra.trace.recording.capture import frozen_value
 
 DOWN = (LoadParamsMsg, SetCollectingMsg, EvaluateMsg, SaveStateMsg)
 
@@ -52,7 +52,7 @@ def another(cell: Any, factory: partial[Actor[Any]]) -> Any:
     """Return an actor made as that of `cell` was, and told its state, as it travels."""
     state = cell.actor.snapshot()
     assert state is not None
-    header, arrays = codec.Encoder().encode(kept(dict(state)))
+    header, arrays = codec.Encoder().encode(frozen_value(dict(state)))
     copy = made(cell, factory)
     copy.restore(codec.decode(header, codec.payload_array(arrays)))
     return copy

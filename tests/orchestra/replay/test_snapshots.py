@@ -241,7 +241,7 @@ def test_a_state_is_read_as_it_was_said(recorded: Recorded) -> None:
         node.recorder.dump("now")
 
     with RunTrace(flight(recorded, scene)) as trace:
-        snapshot = trace.snapshot(trace.life("here/summer"))
+        snapshot = trace.snapshot(trace.incarnation("here/summer"))
     assert snapshot is not None
     assert snapshot.state["note"] == {"text": ""}
     assert snapshot.state["to"] == Ref("here/sink")
@@ -255,7 +255,7 @@ def test_full_traces_hold_no_states(recorded: Recorded) -> None:
         assert node.cell("here/summer").actor.asked == 0
 
     with RunTrace(recorded(scene)) as trace:
-        assert trace.snapshot(trace.life("here/summer")) is None
+        assert trace.snapshot(trace.incarnation("here/summer")) is None
 
 
 def test_stopping_is_no_failure(recorded: Recorded) -> None:

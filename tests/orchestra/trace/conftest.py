@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from orchestra import Actor, Axes, Message, Node, Ref, on
 from orchestra.actors.codec import Encoder
 from orchestra.testing import ManualClock, settle
-from orchestra.trace.format.encoding import Draft, RecordEncoder
+from orchestra.trace.format.effects import MessageType
+from orchestra.trace.format.encoding import PendingRecord, RecordEncoder
 from orchestra.trace.format.layout import Entry
-from orchestra.trace.format.naming import MessageType
 from orchestra.trace.format.records import Experiment, Header, Kind
 from orchestra.trace.format.writer import TraceWriter, open_new
 from orchestra.trace.recording.settings import TraceSettings
@@ -60,15 +60,15 @@ class FrameMsg(Message):
     pixels: Annotated[NDArray[np.float32], Axes("float32", "n")]
 
 
-def draft(kind: Kind, row: Sequence[Any], nbytes: int = 100) -> Draft:
+def draft(kind: Kind, row: Sequence[Any], nbytes: int = 100) -> PendingRecord:
     return (kind, str(row[0]), int(row[2]), nbytes, *row)
 
 
-def birth_draft(actor: str = "toy/a") -> Draft:
+def birth_draft(actor: str = "toy/a") -> PendingRecord:
     return draft(Kind.BIRTH, [actor, 0, 1, 0.5, "toys:Toy", "", "planned", 0, "", 0, 0, None, None])
 
 
-def delivery_draft(n: int, message: Message | None = None, actor: str = "toy/a") -> Draft:
+def delivery_draft(n: int, message: Message | None = None, actor: str = "toy/a") -> PendingRecord:
     message = CountMsg(count=n, note=f"note {n}") if message is None else message
     kind, row = Kind.DELIVERY, (actor, 0, n, 2 * n, float(n), n - 0.25, "toy/b", n, message, 0, 128, False)
     return (kind, actor, 2 * n, 300, *row)

@@ -78,7 +78,7 @@ def test_episodes_that_come_again_are_not_written_again(writer: MakeWriter, toy:
     new = 4 * 512 * (20 + 9 + 4 + 5)
     assert new < made.nbytes < new + 8 * TILE
     with TraceFile(made.paths[0]) as file:
-        kinds = [place.kind for place in file.places() if place.kind in (Kind.BLOB, Kind.MOSAIC)]
+        kinds = [place.kind for place in file.locations() if place.kind in (Kind.BLOB, Kind.MOSAIC)]
     assert kinds == [Kind.MOSAIC] * 3  # the third message has the array of the first
     with RunTrace(tmp_path) as trace:
         told = [record for record in trace.recordings[0].records() if isinstance(record, Delivery)]
@@ -96,7 +96,7 @@ def test_a_part_of_a_trace_needs_nothing_of_the_whole(writer: MakeWriter, toy: A
     part = tmp_path / "part" / "part.trace"
     part.parent.mkdir()
     with RunTrace(tmp_path) as trace:
-        assert trimmed(trace, trace.life("toy/a"), part) == part.stat().st_size
+        assert trimmed(trace, trace.incarnation("toy/a"), part) == part.stat().st_size
     with TraceFile(part) as file:
         (told,) = [record for _, record in file.records() if isinstance(record, Delivery)]
     assert told.actor == "toy/a"
@@ -138,7 +138,7 @@ def test_a_damaged_mosaic_costs_its_array_alone(writer: MakeWriter, toy: Any, tm
     made.close()
     content = made.paths[0].read_bytes()
     with TraceFile(made.paths[0]) as file:
-        last = [place for place in file.places() if place.kind is Kind.MOSAIC][-1]
+        last = [place for place in file.locations() if place.kind is Kind.MOSAIC][-1]
         whole = sum(isinstance(record, Delivery | Close) for _, record in file.records())
     for at in [*range(last.offset, last.offset + PREFIX.size + 16), last.offset + 200, *range(last.end - 40, last.end)]:
         damaged = bytearray(content)

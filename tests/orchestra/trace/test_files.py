@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from orchestra.errors import NotATrace, TraceVersion, ValuesMissing
-from orchestra.trace.format.effects import Sent, Told
+from orchestra.trace.format.effects import MessageId, SendCompleted, Sent
 from orchestra.trace.format.layout import MAGIC, PREAMBLE
-from orchestra.trace.format.naming import MessageId
 from orchestra.trace.format.records import Birth, Close, Delivery, Digest, Gap, Handled, Kind, Record
 from orchestra.trace.format.writer import TraceWriter
 from orchestra.trace.reading.reader import TraceFile
@@ -45,7 +44,7 @@ def test_what_was_written_is_read(writer: MakeWriter, toy: Any) -> None:
     first, second = done.effects
     assert isinstance(first, Sent)
     assert (first.number, first.recipient, first.type.name) == (9, "toy/c", "FrameMsg")
-    assert second == Told(at=0.75, number=9)
+    assert second == SendCompleted(at=0.75, number=9)
     assert isinstance(end, Close)
     assert (end.records, end.dropped) == (3, 0)
     assert made.nbytes == path.stat().st_size
@@ -139,7 +138,7 @@ def small_trace(writer: MakeWriter, toy: Any) -> tuple[Path, list[Record]]:
 def telling(path: Path) -> list[int]:
     """Every byte of a file; but of the insides of a large array, one byte is like the other, so some of them."""
     with TraceFile(path) as file:
-        blobs = [place for place in file.places() if place.kind is Kind.BLOB]
+        blobs = [place for place in file.locations() if place.kind is Kind.BLOB]
     inside = {at for blob in blobs for at in range(blob.offset + 60, blob.end - 20)}
     return [at for at in range(path.stat().st_size) if at not in inside or at % 97 == 0]
 
@@ -162,7 +161,7 @@ def test_a_trace_cut_off_at_any_byte_is_read_up_to_there(writer: MakeWriter, toy
         with TraceFile(cut) as file:
             told = [record for _, record in file.records()]
             assert not file.closed
-            ends = [place.end for place in file.places()]
+            ends = [place.end for place in file.locations()]
             left = size - (ends[-1] if ends else PREAMBLE.size)
             assert [damage.length for damage in file.damages] == ([left] if left else [])
             assert all("cut off" in str(damage) for damage in file.damages)
@@ -175,7 +174,7 @@ def test_a_damaged_byte_costs_the_record_that_it_is_in(writer: MakeWriter, toy: 
     path, whole = small_trace(writer, toy)
     content = path.read_bytes()
     with TraceFile(path) as file:
-        starts = [place.offset for place in file.places()]
+        starts = [place.offset for place in file.locations()]
     hurt = tmp_path / "hurt.trace"
     for at in telling(path):
         damaged = bytearray(content)
@@ -264,7 +263,7 @@ def test_a_file_that_grows_is_read_on(writer: MakeWriter, toy: Any) -> None:
     made = writer()
     made.write([toy.delivery(1)])
     with TraceFile(made.paths[0]) as file:
-        (place,) = [place for place in file.places() if place.kind.name == "DELIVERY"]
+        (place,) = [place for place in file.locations() if place.kind.name == "DELIVERY"]
         assert not file.refresh()
         made.write([toy.delivery(2)])
         assert file.refresh()
@@ -290,7 +289,7 @@ def test_activations_are_put_together(writer: MakeWriter, toy: Any, tmp_path: Pa
     made.close()
     with RunTrace(tmp_path) as trace:
         assert trace.actors() == ["toy/a", "toy/b"]
-        life = trace.life("toy/a")
+        life = trace.incarnation("toy/a")
         assert [(each.n, each.phase, each.handled is not None) for each in trace.activations(life)] == [
             (0, "start", True),
             (1, "message", True),

@@ -115,7 +115,7 @@ def test_a_failure_of_an_actor_writes_what_led_to_it(tmp_path: Path, run: Run) -
     assert path.name == f"here.{int(ManualClock().now().timestamp())}.flight-0.000.trace"
     with RunTrace(tmp_path) as trace:
         assert trace.recordings[0].header.reason == "here/counter failed: ValueError: seven"
-        *_, last = trace.activations(trace.life("here/counter"))
+        *_, last = trace.activations(trace.incarnation("here/counter"))
     assert (last.delivery.fields, last.handled.failure.text) == ({"number": 7}, "seven")
 
 
@@ -137,6 +137,6 @@ def test_of_several_flight_records_of_a_process_the_newest_is_shown(tmp_path: Pa
     with RunTrace(tmp_path) as trace:
         assert len(trace.recordings) == 1
         assert trace.recordings[0].header.reason == "twice"
-        assert len(list(trace.activations(trace.life("here/counter")))) == 2
+        assert len(list(trace.activations(trace.incarnation("here/counter")))) == 2
         (older,) = trace.older
         assert older.name.endswith("flight-0.000.trace")

@@ -138,10 +138,12 @@ def test_an_activation_is_read_alone(made: TraceWriter, toy: Any, monkeypatch: p
     made.write([toy.birth(), toy.delivery(7, [7, toy.frame(7)], kind=2)])
     made.close()
     with RunTrace(made.paths[0]) as trace:
-        life = trace.life("toy/a")
+        life = trace.incarnation("toy/a")
         whole = {activation.n: activation for activation in trace.activations(life)}
         looked: list[int] = []
-        monkeypatch.setattr(TraceFile, "place_at", lambda file, offset: looked.append(offset) or PLACE_AT(file, offset))
+        monkeypatch.setattr(
+            TraceFile, "location_at", lambda file, offset: looked.append(offset) or PLACE_AT(file, offset)
+        )
         for n in (1, 30, 49):
             looked.clear()
             found = trace.activation(life, n)
@@ -155,7 +157,7 @@ def test_an_activation_is_read_alone(made: TraceWriter, toy: Any, monkeypatch: p
         assert last.n == 49
 
 
-PLACE_AT = TraceFile.place_at
+PLACE_AT = TraceFile.location_at
 
 
 def test_what_was_sent_is_indexed(writer: MakeWriter, toy: Any) -> None:

@@ -10,8 +10,7 @@ import pytest
 
 from orchestra.cli.main import main
 from orchestra.trace.format.writer import TraceWriter
-from orchestra.trace.reading.following import follow
-from orchestra.trace.reading.query import Query
+from orchestra.trace.reading.query import Query, follow
 
 Ask = Callable[..., str]
 

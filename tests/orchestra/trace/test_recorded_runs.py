@@ -121,11 +121,13 @@ def test_a_run_of_several_processes_is_recorded_whole(tmp_path: Path) -> None:
         assert header.experiment.flags == ("--stop-at=50", "--fail-at=0", "--until=1000")
         sent = {
             effect.number: effect
-            for each in trace.activations(trace.life("far/client"))
+            for each in trace.activations(trace.incarnation("far/client"))
             for effect in each.effects
             if isinstance(effect, Sent) and effect.recipient == "root/server"
         }
-        came = [each.delivery for each in trace.activations(trace.life("root/server")) if each.delivery is not None]
+        came = [
+            each.delivery for each in trace.activations(trace.incarnation("root/server")) if each.delivery is not None
+        ]
         counted = [each for each in came if each.type.name == "CountMsg"]
         assert [each.fields["number"] for each in counted[:50]] == list(range(1, 51))
         for each in counted:
@@ -158,7 +160,7 @@ def test_a_failure_and_a_signal_write_the_flight_records_of_processes(tmp_path: 
     assert process.returncode == 1
     assert "20 is too much" in err
     with RunTrace(run_of(other)) as trace:
-        *_, last = trace.activations(trace.life("root/server"))
+        *_, last = trace.activations(trace.incarnation("root/server"))
     assert last.handled.failure.text == "20 is too much"
     assert last.handled.failure.file.endswith("counting.py")
 
@@ -177,7 +179,9 @@ def test_what_a_killed_process_had_recorded_can_be_read(tmp_path: Path) -> None:
     with RunTrace(run_of(tmp_path)) as trace:
         notes = [note for each in trace.recordings if each.header.node == "root" for note in each.notes()]
         assert any("not closed; its process was killed" in note for note in notes)
-        came = [each.delivery for each in trace.activations(trace.life("root/server")) if each.delivery is not None]
+        came = [
+            each.delivery for each in trace.activations(trace.incarnation("root/server")) if each.delivery is not None
+        ]
         numbers = [each.fields["number"] for each in came if each.type.name == "CountMsg"]
     assert numbers == list(range(1, len(numbers) + 1))
     assert len(numbers) > 50

@@ -14,23 +14,23 @@ from orchestra import Actor, Axes, Message, Node, Ref, Request, Restart, Stop, S
 from orchestra.errors import AskFailed, MailboxFull
 from orchestra.testing import ManualClock, settle
 from orchestra.trace.format.effects import (
-    Answered,
     AnswerGiven,
+    AnswerReceived,
     AnswerRefused,
     Asked,
+    AskRaised,
     MonotonicRead,
     NowRead,
     Offloaded,
+    SendCompleted,
     SendFailed,
     Sent,
     Spawned,
     StopRequested,
     TimerCancelled,
     TimerSet,
-    Told,
     Watched,
 )
-from orchestra.trace.format.effects import AskFailed as AskFailure
 from orchestra.trace.format.records import Activation, Delivery, Digest
 from orchestra.trace.reading.run_trace import RunTrace
 from orchestra.trace.recording.settings import TraceSettings
@@ -152,7 +152,7 @@ def run(test: Callable[[], Any]) -> Any:
 
 def activations(folder: Path, actor: str, incarnation: int = 0) -> list[Activation]:
     with RunTrace(folder) as trace:
-        return list(trace.activations(trace.life(actor, incarnation=incarnation)))
+        return list(trace.activations(trace.incarnation(actor, incarnation=incarnation)))
 
 
 async def do(node: Node, *pokes: str) -> None:
@@ -179,13 +179,13 @@ def test_an_actor_is_recorded_from_its_birth_to_its_end(tmp_path: Path, traced: 
     told = of(tmp_path, traced, "tell")
     assert [each.phase for each in told] == ["start", "message", "message", "message", "stop"]
     with RunTrace(tmp_path) as trace:
-        life = trace.life("here/doer")
+        life = trace.incarnation("here/doer")
         assert (life.birth.origin, life.birth.incarnation) == ("planned", 0)
         assert life.birth.kind.endswith(":Doer")
         assert len(life.birth.source) == 64
         assert life.end is not None
         assert (life.end.reason, life.end.final) == ("stopped", True)
-        assert trace.life("here/other").birth.origin == "outside"
+        assert trace.incarnation("here/other").birth.origin == "outside"
         assert trace.actors() == ["here/doer", "here/other"]  # the runtime's own actors are not recorded
     begin = told[0]
     assert [type(effect) for effect in begin.effects] == [MonotonicRead, Sent]
@@ -212,10 +212,10 @@ def test_an_ask_is_recorded_on_both_sides(tmp_path: Path, traced: Traced) -> Non
     asked, answered = told[2].effects
     assert isinstance(asked, Asked)
     assert asked.fields == {"tags": {"a": 1, "b": 2}}
-    assert answered == Answered(answered.at, asked.number)
+    assert answered == AnswerReceived(answered.at, asked.number)
     assert told[2].answers[asked.number].value == {"sum": 3}
     _, failed = told[3].effects
-    assert isinstance(failed, AskFailure)
+    assert isinstance(failed, AskRaised)
     assert (failed.error, failed.text) == ("AskFailed", "here/other: ValueError: no sum today")
     other = activations(tmp_path, "here/other")
     (given,) = other[1].effects
@@ -252,7 +252,7 @@ def test_an_answer_given_later_belongs_to_the_activation_begun_last(tmp_path: Pa
 def test_a_full_mailbox_and_the_wait_for_it_are_recorded(tmp_path: Path, traced: Traced) -> None:
     told = of(tmp_path, traced, "flood")
     one, two, full, three, through = told[2].effects
-    assert [type(each) for each in (one, two, full, three, through)] == [Sent, Sent, SendFailed, Sent, Told]
+    assert [type(each) for each in (one, two, full, three, through)] == [Sent, Sent, SendFailed, Sent, SendCompleted]
     assert (full.number, full.error) == (two.number, "MailboxFull")
     assert (one.nowait, three.nowait, through.number) == (True, False, three.number)
 
@@ -319,7 +319,7 @@ def test_work_children_and_the_wish_to_stop_are_recorded(tmp_path: Path, traced:
     assert watched == Watched(watched.at, "here/doer:child")
     assert told[4].effects == (StopRequested(told[4].effects[0].at, True),)
     with RunTrace(tmp_path) as trace:
-        birth = trace.life("here/doer:child").birth
+        birth = trace.incarnation("here/doer:child").birth
     assert (birth.origin, birth.parent, birth.parent_n) == ("child", "here/doer", 3)
     assert (birth.args, birth.kwargs) == ((), {"factor": 2})
 
@@ -341,7 +341,7 @@ def test_a_failure_is_recorded_and_the_next_incarnation_counts_on(
     assert (failure.type, failure.text, failure.file) == ("RuntimeError", "on purpose", __file__)
     assert Path(__file__).read_text().splitlines()[failure.line - 1].strip() == 'raise RuntimeError("on purpose")'
     with RunTrace(tmp_path) as trace:
-        first, second = trace.lives("here/doer")
+        first, second = trace.incarnations("here/doer")
         assert (first.end.reason, first.end.final) == ("RuntimeError: on purpose", False)
         assert (second.birth.incarnation, second.birth.sent & 0xFFFFFFFF) == (1, 1)
         assert second.end.final
@@ -402,7 +402,7 @@ def test_only_what_is_included_is_recorded(tmp_path: Path, traced: Traced) -> No
     of(tmp_path, traced, "tell", include=("*/doer", "Note*"))
     with RunTrace(tmp_path) as trace:
         assert trace.actors() == ["here/doer"]
-        told = list(trace.activations(trace.life("here/doer")))
+        told = list(trace.activations(trace.incarnation("here/doer")))
     assert told[2].delivery.fields is None
     assert told[2].effects[0].fields["text"] == "hi"
 
@@ -438,7 +438,7 @@ def test_clocks_follow_causes_across_nodes_and_back(tmp_path: Path, clock: Manua
     run(test)
     deliveries: dict[Any, Delivery] = {}
     with RunTrace(tmp_path) as trace:
-        told = {actor: list(trace.activations(trace.life(actor))) for actor in ("left/doer", "right/other")}
+        told = {actor: list(trace.activations(trace.incarnation(actor))) for actor in ("left/doer", "right/other")}
     for each in told["right/other"]:
         if each.delivery is not None:
             deliveries[each.delivery.id.number] = each.delivery
@@ -478,11 +478,11 @@ def test_a_child_on_another_node_names_its_parent(tmp_path: Path, clock: ManualC
     run(test)
     with RunTrace(tmp_path) as trace:
         (child,) = [actor for actor in trace.actors() if actor.startswith("right/")]
-        birth = trace.life(child).birth
+        birth = trace.incarnation(child).birth
         assert (birth.origin, birth.parent) == ("child", "left/founder")
         asked, watched = [
             effect
-            for each in trace.activations(trace.life("left/founder"))
+            for each in trace.activations(trace.incarnation("left/founder"))
             for effect in each.effects
             if isinstance(effect, Asked | Watched)
         ]

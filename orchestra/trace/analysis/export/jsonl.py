@@ -3,8 +3,8 @@
 import json
 from typing import TextIO
 
-from orchestra.trace.analysis.text import as_json
 from orchestra.trace.analysis.timeline import Timeline
+from orchestra.trace.analysis.values import as_json
 from orchestra.trace.reading.query import Query
 from orchestra.trace.reading.run_trace import RunTrace
 

@@ -4,8 +4,8 @@ import json
 from typing import BinaryIO
 
 from orchestra.errors import UsageError
-from orchestra.trace.analysis.text import as_json
 from orchestra.trace.analysis.timeline import Timeline
+from orchestra.trace.analysis.values import as_json
 from orchestra.trace.reading.query import Query
 from orchestra.trace.reading.run_trace import RunTrace
 

@@ -2,7 +2,7 @@
 
 from typing import TextIO
 
-from orchestra.trace.analysis.text import fields_text
+from orchestra.trace.analysis.values import fields_text
 from orchestra.trace.reading.query import Query
 from orchestra.trace.reading.run_trace import RunTrace
 

@@ -4,10 +4,9 @@ import json
 from collections.abc import Iterator
 from typing import Any, TextIO
 
-from orchestra.trace.analysis.text import as_json
 from orchestra.trace.analysis.timeline import Timeline
-from orchestra.trace.format.effects import Answered, AnswerGiven, Asked, Sent, TimerSet
-from orchestra.trace.format.naming import MessageId
+from orchestra.trace.analysis.values import as_json
+from orchestra.trace.format.effects import AnswerGiven, AnswerReceived, Asked, MessageId, Sent, TimerSet
 from orchestra.trace.format.records import Delivery, Handled, Kind
 from orchestra.trace.reading.query import Query
 from orchestra.trace.reading.run_trace import Recording, RunTrace
@@ -60,7 +59,7 @@ def _events(trace: RunTrace, query: Query) -> Iterator[dict[str, Any]]:
                     yield {**_start(_arrow(MessageId(address, effect.number))), **moment}
                 elif isinstance(effect, AnswerGiven):
                     yield {**_start(f"answer to {_arrow(effect.request)}"), **moment}
-                elif isinstance(effect, Answered):
+                elif isinstance(effect, AnswerReceived):
                     yield {**_end(f"answer to {_arrow(MessageId(address, effect.number))}"), **moment}
 
 

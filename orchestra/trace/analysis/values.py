@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from orchestra.actors.ref import Ref
-from orchestra.trace.format.effects import Effect
-from orchestra.trace.format.naming import MessageId, MessageType
+from orchestra.trace.format.effects import Effect, MessageId, MessageType
 from orchestra.trace.format.records import Digest
 
 SHORT = 6

@@ -1,5 +1,8 @@
 """How a recorder keeps a value: as it is now, whatever becomes of it."""
 
+import hashlib
+import inspect
+import traceback
 from typing import Any
 
 import numpy as np
@@ -12,12 +15,12 @@ ATOMS = (type(None), bool, int, float, str, bytes, Ref)
 """What cannot change, and travels as it is."""
 
 
-def kept_message(message: Message) -> Message:
+def frozen_message(message: Message) -> Message:
     """Return `message`, or a copy of it if its sender could still change it."""
     return isolated(message) if message.wire.immutable else codec.copied(message)
 
 
-def kept(value: Any) -> Any:
+def frozen_value(value: Any) -> Any:
     """Return `value` as it is now, sharing nothing with it that could change. Frozen arrays are not copied.
 
     Raises:
@@ -29,11 +32,11 @@ def kept(value: Any) -> Any:
         case np.ndarray():
             return value if value.flags.c_contiguous and is_frozen(value) else frozen_copy(value)
         case Message():
-            return kept_message(value)
+            return frozen_message(value)
         case dict():
-            return {key: kept(item) for key, item in value.items()}
+            return {key: frozen_value(item) for key, item in value.items()}
         case list() | tuple():
-            return [kept(item) for item in value]
+            return [frozen_value(item) for item in value]
     header, arrays = codec.Encoder().encode(value)
     return codec.decode(header, codec.payload_array(arrays))
 
@@ -64,3 +67,21 @@ def holds_messages(value: Any) -> bool:
         case list() | tuple() | set() | frozenset():
             return any(map(holds_messages, value))
     return False
+
+
+def source_hash(kind: type) -> str:
+    """Return the SHA-256 of a class's source, in hexadecimal; empty where there is no source to be had."""
+    try:
+        return hashlib.sha256(inspect.getsource(kind).encode()).hexdigest()
+    except (OSError, TypeError):
+        return ""
+
+
+def failure_of(error: BaseException, kind: type) -> list[Any]:
+    """Return the fields of the `Failure` that `error` was to an actor of class `kind`."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = inspect.getsourcefile(kind) if kind.__module__ != "__main__" else None
+    where = next((frame for frame in reversed(frames) if frame.filename == own), frames[-1] if frames else None)
+    told = "".join(traceback.format_exception(error))
+    file, line = (where.filename, where.lineno or 0) if where is not None else ("", 0)
+    return [type(error).__name__, str(error), file, line, told]
