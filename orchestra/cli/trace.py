@@ -201,7 +201,8 @@ def activation_lines(trace: RunTrace, life: Incarnation, activation: Activation)
     else:
         yield f"  handled in {seconds_text(handled.seconds)}"
     for effect in activation.effects:
-        yield f"    {seconds_text(max(effect.at, 0.0)):>9}  {effect_text(effect)}"
+        serial = getattr(effect, "number", 0) & 0xFFFFFFFF
+        yield f"    {seconds_text(max(effect.at, 0.0)):>9}  {f'#{serial} ' if serial else ''}{effect_text(effect)}"
     for number, answer in activation.answers.items():
         yield f"    answer to #{number & 0xFFFFFFFF}: {value_text(answer.value)}"
     if handled is not None and handled.failure is not None:

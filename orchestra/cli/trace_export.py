@@ -68,23 +68,22 @@ def diff(arguments: list[str]) -> int:
             print(json.dumps(as_json(found)))
         else:
             _print(found, whole=options.all)
-    return DIFFERENT if found.partings or found.only_left or found.only_right else 0
+    return DIFFERENT if found.first_differences or found.only_left or found.only_right else 0
 
 
 def _print(found: Comparison, *, whole: bool) -> None:
     for which, actors in (("first", found.only_left), ("second", found.only_right)):
         if actors:
             print(f"only the {which} run has {', '.join(actors)}")
-    if not found.partings:
-        print(f"{found.compared:,} deliveries are the same")
+    if not found.first_differences:
+        print(f"{found.equal:,} deliveries are the same")
         return
-    shown = found.partings if whole else found.partings[:1]
-    for parting in shown:
-        told = parting.left or parting.right
-        assert told is not None
-        print(f"{parting.actor}:{parting.n} {told.type.name} from {told.id}: the first delivery that differs")
-        for difference in parting.differences:
-            print(f"  {difference.what}: {difference.left}")
-            print(f"  {'':{len(difference.what)}}  {difference.right}")
-    others = ", ".join(parting.actor for parting in found.partings[len(shown) :])
-    print(f"{found.compared:,} deliveries before are the same{f'; later {others} differ' if others else ''}")
+    shown = found.first_differences if whole else found.first_differences[:1]
+    for each in shown:
+        delivery = each.delivery
+        print(f"{each.actor}:{each.n} {delivery.type.name} from {delivery.id}: the first delivery that differs")
+        for difference in each.differences:
+            print(f"  {difference.path}: {difference.left}")
+            print(f"  {'':{len(difference.path)}}  {difference.right}")
+    others = ", ".join(each.actor for each in found.first_differences[len(shown) :])
+    print(f"{found.equal:,} deliveries before are the same{f'; later {others} differ' if others else ''}")

@@ -7,7 +7,7 @@ from rich.text import Text
 from orchestra.cli.trace_flags import add_filters, add_json, console_of, parser_of, query_of
 from orchestra.errors import TraceError, UsageError
 from orchestra.trace.analysis.story import Stop, around, nothing_found, story, words
-from orchestra.trace.analysis.values import as_json, fields_text, seconds_text
+from orchestra.trace.analysis.values import as_json, fields_text, seconds_text, shortened
 from orchestra.trace.reading.query import Seen, find_serial
 from orchestra.trace.reading.run_trace import RunTrace
 
@@ -76,10 +76,9 @@ def _print(trace: RunTrace, stops: list[Stop]) -> None:
         if stop.handled is not None and stop.handled.failure is not None:
             line.append(f"  failed: {stop.handled.failure.type}: {stop.handled.failure.text}", style="red")
         console.print(line)
-        shown = fields_text(stop.seen.whole().fields)
-        if not shown:
-            continue
-        console.print(Text(f"{'':14}{shown if len(shown) <= FIELDS else shown[: FIELDS - 1] + '…'}", style="dim"))
+        fields = shortened(fields_text(stop.seen.whole().fields), FIELDS)
+        if fields:
+            console.print(Text(f"{'':14}{fields}", style="dim"))
     nodes = {stop.seen.header.node for stop in stops}
     waited = sum(stop.delivery.waited for stop in stops)
     handled = sum(stop.handled.seconds for stop in stops if stop.handled is not None)

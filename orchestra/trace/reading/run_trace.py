@@ -62,11 +62,17 @@ class Recording:
             for _, record in file.records():
                 yield record
 
-    def records_of(self, actor: str, *kinds: Kind) -> Iterator[Record]:
-        """Yield the records of an actor that are of one of `kinds`, or of any kind, in order."""
+    def records_of(self, actor: str, *kinds: Kind, resolve: bool = True) -> Iterator[Record]:
+        """Yield the records of an actor of the given kinds, or of any kind, in order.
+
+        Args:
+            actor: its address.
+            kinds: the kinds; none for all.
+            resolve: whether to read large arrays; a record has `Digest`s in their place otherwise.
+        """
         for index in self.indexes:
             for row in index.rows_of(actor, *kinds):
-                yield index.record(int(row))
+                yield index.record(int(row), resolve=resolve)
 
     def notes(self) -> list[str]:
         """Say what is not there: what was cut off, damaged, dropped or not closed."""

@@ -43,7 +43,7 @@ def test_a_file_that_was_closed_has_its_index_and_the_same_as_a_scan_makes(
         with TraceFile(path) as file:
             TraceIndex.of(file)
         assert beside(path).read_bytes() == content
-    monkeypatch.setattr(TraceFile, "places", no_scan)
+    monkeypatch.setattr(TraceFile, "locations", no_scan)
     with RunTrace(made.paths[0].parent) as trace:  # the first question reads nothing whole
         assert len(trace.recordings[0].indexes) == len(made.paths)
         assert sum(len(index.gaps) for index in trace.recordings[0].indexes) == 2
@@ -59,12 +59,12 @@ def test_a_file_ends_after_so_many_records(writer: MakeWriter, toy: Any, monkeyp
 
 
 def no_scan(self: TraceFile, start: int = 0) -> Any:
-    """Stands for `TraceFile.places` where the file must not be read from its begin; its header may."""
+    """Stands for `TraceFile.locations` where the file must not be read from its begin; its header may."""
     assert start != 0 or not hasattr(self, "header"), "scanned"
     return REAL(self, start)
 
 
-REAL = TraceFile.places
+REAL = TraceFile.locations
 
 
 def test_a_record_is_found_without_a_scan(made: TraceWriter, monkeypatch: pytest.MonkeyPatch, toy: Any) -> None:
@@ -72,7 +72,7 @@ def test_a_record_is_found_without_a_scan(made: TraceWriter, monkeypatch: pytest
     with TraceFile(made.paths[0]) as file:
         rows = TraceIndex.of(file).rows(Kind.DELIVERY, "toy/a")
         assert len(rows) == 49
-    monkeypatch.setattr(TraceFile, "places", no_scan)
+    monkeypatch.setattr(TraceFile, "locations", no_scan)
     with TraceFile(made.paths[0]) as file:
         index = TraceIndex.of(file)
         record = index.record(int(index.rows(Kind.DELIVERY, "toy/a")[30]))
@@ -142,7 +142,7 @@ def test_an_activation_is_read_alone(made: TraceWriter, toy: Any, monkeypatch: p
         whole = {activation.n: activation for activation in trace.activations(life)}
         looked: list[int] = []
         monkeypatch.setattr(
-            TraceFile, "location_at", lambda file, offset: looked.append(offset) or PLACE_AT(file, offset)
+            TraceFile, "location_at", lambda file, offset: looked.append(offset) or LOCATION_AT(file, offset)
         )
         for n in (1, 30, 49):
             looked.clear()
@@ -157,7 +157,7 @@ def test_an_activation_is_read_alone(made: TraceWriter, toy: Any, monkeypatch: p
         assert last.n == 49
 
 
-PLACE_AT = TraceFile.location_at
+LOCATION_AT = TraceFile.location_at
 
 
 def test_what_was_sent_is_indexed(writer: MakeWriter, toy: Any) -> None:

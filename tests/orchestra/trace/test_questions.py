@@ -81,7 +81,7 @@ def test_show_tells_an_activation_whole(ask: Ask) -> None:
     said = ask("show", "toy/a:7")
     assert "CountMsg from toy/b#7" in said
     assert "count = 7" in said
-    assert "sent: #7 toy/c FrameMsg step=7  pixels=float32[512]" in said
+    assert "#7 told toy/c FrameMsg(step=7, pixels=float32[512]" in said
     assert "handled in 125.0 ms" in said
     assert "delivery 20" in ask("show", "toy/a")
     assert "toy/c (toys:Toy): delivery 7" in ask("show", "toy/a#7")

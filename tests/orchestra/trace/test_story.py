@@ -50,7 +50,7 @@ def test_the_story_of_a_message_is_told(played: Path, capsys: pytest.CaptureFixt
         "right/player:1",
         "left/player:3",
     ]
-    assert "name='red'  throws=5" in said
+    assert "name='red', throws=5" in said
     assert "4 stops on 3 nodes" in said
 
 

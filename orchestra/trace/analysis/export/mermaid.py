@@ -2,7 +2,7 @@
 
 from typing import TextIO
 
-from orchestra.trace.analysis.values import fields_text
+from orchestra.trace.analysis.values import fields_text, shortened
 from orchestra.trace.reading.query import Query
 from orchestra.trace.reading.run_trace import RunTrace
 
@@ -23,10 +23,8 @@ def export(trace: RunTrace, query: Query, out: TextIO) -> int:
             break
         delivery = seen.delivery
         who |= {delivery.id.sender: None, delivery.actor: None}
-        shown = fields_text(delivery.fields)
-        shown = shown if len(shown) <= SHORT else shown[: SHORT - 1] + "…"
         line = "-->>" if delivery.timer else "->>"
-        text = _safe(f"{delivery.type.name} {shown}".strip())
+        text = _safe(f"{delivery.type.name} {shortened(fields_text(delivery.fields), SHORT)}".strip())
         arrows.append(f"    {_name(delivery.id.sender)}{line}{_name(delivery.actor)}: {text}")
     out.write(f"# {trace.path.name}\n\n```mermaid\nsequenceDiagram\n")
     out.writelines(f"    participant {_name(address)} as {_safe(address)}\n" for address in who)
