@@ -1,7 +1,7 @@
-"""Compiling: once for each machine and version of the source, whatever the number of processes that ask for it.
+"""Compiled packages: numba compiles their functions once for a machine and a version of the source.
 
-numba's cache on disk notices a change in the file that a function is in, not in those whose functions it calls. So the
-cache of a package of such functions lies in a directory named after the contents of all its files.
+numba's cache on disk notices a change in the file of a function, but not in the files of the functions that it calls.
+So the cache of a package lies in a folder named after the contents of all its files.
 """
 
 import fcntl
@@ -9,10 +9,11 @@ import hashlib
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
-from typing import Any, TypeVar, cast
+from typing import Any, TextIO, TypeVar, cast
 
 import numba
 
@@ -25,15 +26,15 @@ COMPILED = not config.DISABLE_JIT
 
 
 class CompiledPackage:
-    """A package whose functions numba compiles, and where the result is kept.
+    """A package whose functions numba compiles, and the folder of its cache.
 
-    That is in the first of `places` that can be written to, and where none can, in a folder that lasts until the
-    machine is tidied.
+    The cache lies in the first of `places` that can be written to. If there is none, it lies in a temporary folder.
 
     Args:
-        name: what its caches' names begin with.
-        sources: its folder.
-        places: folders for the cache; by default its `__pycache__`, or the user's cache.
+        name: the prefix of the cache's folder.
+        sources: the folder of the package.
+        places: candidates for the parent of the cache's folder. The default is `NUMBA_CACHE_DIR` where it is set, then
+            the package's `__pycache__`, then the user's cache.
     """
 
     def __init__(self, name: str, sources: Path, places: list[Path] | None = None) -> None:
@@ -43,10 +44,11 @@ class CompiledPackage:
             if config.CACHE_DIR:
                 places.insert(0, Path(config.CACHE_DIR))
         self.home = self._home_in(places) if COMPILED else Path()
-        """Where compiled code is kept."""
+        """The folder of the cache."""
+        self._complete = not COMPILED
 
     def fingerprint(self) -> str:
-        """A name for the contents of the folder's Python files, and for who compiles them and how."""
+        """Return a digest of the package's Python files, of Python's version and of numba's."""
         digest = hashlib.sha256(f"{sys.version} {numba.__version__}".encode())
         for path in [Path(__file__), *sorted(self._sources.glob("*.py"))]:
             digest.update(path.name.encode() + b"\0" + path.read_bytes())
@@ -64,7 +66,7 @@ class CompiledPackage:
         return Path(tempfile.mkdtemp(prefix=f"{self.name}-"))
 
     def compiled(self, function: _F, **options: Any) -> _F:
-        """Compile at the first call and keep the result on disk; fast-math only where the options ask for it."""
+        """Return `function` as numba compiles it at its first call. The result is cached; fast-math is an option."""
         usual, config.CACHE_DIR = config.CACHE_DIR, str(self.home)
         try:
             jit = numba.njit(cache=COMPILED, nogil=True, error_model="numpy", **options)
@@ -72,33 +74,60 @@ class CompiledPackage:
         finally:
             config.CACHE_DIR = usual
 
-    def compile_once(self, about: str, compile_all: Callable[[], None], say: Callable[[str], object]) -> None:
-        """Compile unless that has been done here; one process does, the others wait for it.
+    def compile_once(self, title: str, calls: Mapping[str, Callable[[], object]], stream: TextIO | None = None) -> None:
+        """Compile the package unless the cache is complete. One process compiles; the others wait for it.
 
-        Older versions' caches beside this one are removed. Whoever is killed while compiling leaves nothing but work
-        undone.
+        The caches of older sources are removed. A process that is killed while it compiles leaves an incomplete cache,
+        which the next process completes.
 
         Args:
-            about: what is compiled, to tell who waits.
-            compile_all: does it, by calling everything once.
-            say: shows a line.
+            title: what is compiled, in words for the user.
+            calls: by name, calls that together use every function with the types that it is used with.
+            stream: where progress is shown; stderr by default.
         """
-        done = self.home / "complete"
-        if done.exists():
+        if self._complete or (self.home / "complete").exists():
+            self._complete = True
             return
+        stream = stream or sys.stderr
         with (self.home / "lock").open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                say(f"Another process is compiling {about}: waiting for it ...\n")
+                print(f"Waiting for another process, which compiles {title} ...", file=stream, flush=True)
                 fcntl.flock(lock, fcntl.LOCK_EX)
-            if done.exists():
-                return
-            say(f"Compiling {about}, once for this machine: some twenty seconds ...\n")
-            start = perf_counter()
-            compile_all()
-            done.touch()
-            say(f"... compiled in {perf_counter() - start:.0f} s\n")
-            for old in self.home.parent.glob(f"{self.name}-*"):
-                if old != self.home:
-                    shutil.rmtree(old, ignore_errors=True)
+            if not (self.home / "complete").exists():
+                self._compile(title, calls, stream)
+        self._complete = True
+
+    def _compile(self, title: str, calls: Mapping[str, Callable[[], object]], stream: TextIO) -> None:
+        print(f"Compiling {title} for this machine, once; the result stays in {self.home}", file=stream, flush=True)
+        start = perf_counter()
+        with _progress(len(calls), stream) as show:
+            for name, call in calls.items():
+                show(name)
+                call()
+        (self.home / "complete").touch()
+        print(f"Compiled {title} in {perf_counter() - start:.0f} s", file=stream, flush=True)
+        for old in self.home.parent.glob(f"{self.name}-*"):
+            if old != self.home:
+                shutil.rmtree(old, ignore_errors=True)
+
+
+@contextmanager
+def _progress(n_calls: int, stream: TextIO) -> Iterator[Callable[[str], None]]:
+    """Show a bar on a terminal; yield what is called with the name of each function before it is compiled."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    console = Console(file=stream)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=n_calls)
+        n_begun = 0
+
+        def show(name: str) -> None:
+            nonlocal n_begun
+            bar.update(task, description=name, completed=n_begun)
+            n_begun += 1
+
+        yield show

@@ -108,6 +108,7 @@ def experiment(
     topology = Topology(f"{algorithm}_{spec.name}")
     topology.before_start(partial(require, device))
     topology.before_start(planned.prepare)
+    topology.before_start(policies.kernel.prepare)
     learner = topology.node("learner")
     monitor = learner.spawn("monitor", Monitor, title=f"{algorithm} {spec.name}")
     trajectories = learner.spawn("trajectories", TrajectoryManager, replay=replay)

@@ -1,3 +1,4 @@
+from . import kernel as kernel
 from .base import EpisodeBatch as EpisodeBatch
 from .base import Policy as Policy
 from .base import TrainStepResult as TrainStepResult

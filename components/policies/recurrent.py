@@ -83,7 +83,7 @@ class RecurrentPolicy(Policy):
         """
 
     def prepare(self) -> None:
-        kernel.compile_all(np.dtype(np.float64 if self._dtype == torch.float64 else np.float32))
+        kernel.prepare(np.dtype(np.float64 if self._dtype == torch.float64 else np.float32))
         for optimizer in self._optimizers().values():
             optimizer.prepare()
 

@@ -1,5 +1,6 @@
 """Functions are compiled once for each machine and source, by one process."""
 
+import io
 import subprocess
 import sys
 import threading
@@ -86,45 +87,65 @@ def test_where_no_place_can_be_written_to_there_still_is_one(sources, tmp_path):
     home.rmdir()
 
 
-@needs_compiler
-def test_one_compiles_while_the_others_wait_and_nobody_does_again(package):
-    compiling, may_end, waiting = threading.Event(), threading.Event(), threading.Event()
-    compiled, said = [], []
+class Stream(io.StringIO):
+    """Notes what is printed, and sets `waiting` when a process says that it waits."""
 
-    def compile_all():
+    def __init__(self):
+        super().__init__()
+        self.waiting = threading.Event()
+
+    def write(self, text):
+        if "Waiting" in text:
+            self.waiting.set()
+        return super().write(text)
+
+
+@needs_compiler
+def test_one_process_compiles_while_the_others_wait_and_nothing_is_compiled_twice(sources, tmp_path):
+    compiling, may_end, stream, compiled = threading.Event(), threading.Event(), Stream(), []
+
+    def call():
         compiling.set()
         assert may_end.wait(30)
         compiled.append(threading.current_thread().name)
 
-    def say(words):
-        said.append(words)
-        if "waiting" in words:
-            waiting.set()
-
-    args = ("the loops", compile_all, say)
-    first = threading.Thread(target=package.compile_once, args=args, name="first")
-    second = threading.Thread(target=package.compile_once, args=args, name="second")
-    first.start()
+    packages = [CompiledPackage("loops", sources, [tmp_path / "caches"]) for _ in range(3)]  # one for each process
+    threads = [
+        threading.Thread(target=package.compile_once, args=("the loops", {"call": call}, stream), name=name)
+        for package, name in zip(packages, ("first", "second"), strict=False)
+    ]
+    threads[0].start()
     assert compiling.wait(30)
-    second.start()
-    assert waiting.wait(30)
+    threads[1].start()
+    assert stream.waiting.wait(30)
     may_end.set()
-    first.join()
-    second.join()
-    package.compile_once(*args)
+    for thread in threads:
+        thread.join()
+    packages[2].compile_once("the loops", {"call": call}, stream)
     assert compiled == ["first"]
-    assert [words.split()[0] for words in said] == ["Compiling", "Another", "..."]
+    assert [line.split()[0] for line in stream.getvalue().splitlines()] == ["Compiling", "Waiting", "Compiled"]
 
 
 @needs_compiler
-def test_who_fails_to_compile_leaves_it_to_the_next(package):
+def test_progress_on_a_terminal_names_the_function_that_is_compiled(package, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes the stream for a terminal
+    monkeypatch.setenv("COLUMNS", "100")
+    stream = Stream()
+    package.compile_once("the loops", {"first_loop": list, "second_loop": list}, stream)
+    assert "second_loop" in stream.getvalue()
+    assert "1/2" in stream.getvalue()
+    assert str(package.home) in stream.getvalue()
+
+
+@needs_compiler
+def test_what_one_process_fails_to_compile_the_next_one_compiles(package):
     def fail():
         raise MemoryError
 
     with pytest.raises(MemoryError):
-        package.compile_once("the loops", fail, len)
+        package.compile_once("the loops", {"fail": fail}, io.StringIO())
     compiled = []
-    package.compile_once("the loops", lambda: compiled.append(True), len)
+    package.compile_once("the loops", {"call": lambda: compiled.append(True)}, io.StringIO())
     assert compiled == [True]
 
 
@@ -133,7 +154,7 @@ def test_caches_of_older_sources_are_removed(package):
     caches = package.home.parent
     for name in ("loops-0", "something-else"):
         (caches / name).mkdir()
-    package.compile_once("the loops", list, len)
+    package.compile_once("the loops", {}, io.StringIO())
     assert sorted(path.name for path in caches.iterdir()) == [package.home.name, "something-else"]
 
 
@@ -159,3 +180,23 @@ def test_another_process_compiles_nothing_whatever_the_scenario_and_the_number_o
     )
     assert run.stdout.splitlines() == [f"{name} 1 0" for name in ("reset_all", "step_all", "show_all", "first_refused")]
     assert run.stderr == ""
+
+
+LEARN_AGAIN = """
+from components.policies import kernel
+kernel.prepare()
+functions = [getattr(kernel, name) for name in kernel.__all__]
+print(sum(sum(function.stats.cache_misses.values()) for function in functions if hasattr(function, "stats")))
+"""
+
+
+@needs_compiler
+def test_another_process_compiles_no_loop_of_a_gradient_step(capfd):
+    from components.warm_up import command
+
+    assert command([]) == 0
+    assert capfd.readouterr().out == "The battle simulator and the loops of a gradient step are compiled.\n"
+    run = subprocess.run(
+        [sys.executable, "-c", LEARN_AGAIN], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True
+    )
+    assert (run.stdout, run.stderr) == ("0\n", "")

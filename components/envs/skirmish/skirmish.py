@@ -1,7 +1,6 @@
 """B battles of one scenario, as an environment."""
 
-import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from operator import index
 from typing import Any
 
@@ -20,7 +19,6 @@ from components.envs.skirmish.units import Ruleset, UnitType
 
 HARDEST = 10
 
-_PREPARED: list[bool] = []
 """Not empty once this process has seen the kernel compiled."""
 
 
@@ -169,23 +167,23 @@ class Skirmish(Env):
         kernel.reset_all(np.ascontiguousarray(which), *self._for_reset)
 
     def prepare(self) -> None:
-        """See that the kernel is compiled on this machine: some twenty seconds, once. The first `reset` does it too."""
-        if kernel.COMPILED and not _PREPARED:
-            kernel.CODE.compile_once("the battle simulator", self._compile, sys.stderr.write)
-            _PREPARED.append(True)
+        """Compile the kernel, which takes some twenty seconds once on a machine. The first `reset` does it too."""
+        kernel.CODE.compile_once("the battle simulator", self._calls())
 
-    def _compile(self) -> None:
-        """Call every function of the kernel, for no battle at all."""
+    def _calls(self) -> dict[str, Callable[[], object]]:
+        """Return a call of each function of the kernel, with no battle at all."""
         actions = np.zeros((0, self.spec.n_agents), np.int64)
         battles = {id(array) for array in (self.units, self.battles, *self._written)}
 
         def none(arrays: tuple[Any, ...]) -> list[Any]:
             return [array[:0] if id(array) in battles else array for array in arrays]
 
-        kernel.first_refused(actions, *none((self.battles, self.available)))
-        kernel.reset_all(self._everywhere[:0], *none(self._for_reset))
-        kernel.step_all(actions, self._enemy_actions, *none(self._for_step))
-        kernel.show_all(*none(self._for_show))
+        return {
+            "first_refused": lambda: kernel.first_refused(actions, *none((self.battles, self.available))),
+            "reset_all": lambda: kernel.reset_all(self._everywhere[:0], *none(self._for_reset)),
+            "step_all": lambda: kernel.step_all(actions, self._enemy_actions, *none(self._for_step)),
+            "show_all": lambda: kernel.show_all(*none(self._for_show)),
+        }
 
     def step(self, actions: NDArray[np.int64]) -> None:
         """Make one step in every battle: `actions` (B, A), of any integer type.

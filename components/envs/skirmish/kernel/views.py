@@ -181,7 +181,8 @@ def write_state(
     if rules.obs_instead_of_state:
         agents, width = observations.shape
         for i in range(agents):
-            row[i * width : (i + 1) * width] = observations[i]
+            for k in range(width):  # a slice would take numba two seconds more to compile
+                row[i * width + k] = observations[i, k]
         return
     at = 0
     for i in range(len(units)):

@@ -1,0 +1,19 @@
+"""`orchestra warm-up`: compile ahead of time what a machine's first run would compile."""
+
+from components.envs import Skirmish
+from components.policies import kernel
+from orchestra.runs.flags import FlagParser
+
+_HELP = """Compile the battle simulator and the loops of a gradient step for this machine.
+
+The first run does the same, which takes half a minute. The result is cached on disk, for every later process of the
+machine and for every image made of it. Set NUMBA_CACHE_DIR to choose the folder."""
+
+
+def command(arguments: list[str]) -> int:
+    """Compile ahead of time what a machine's first run would compile."""
+    FlagParser(prog="orchestra warm-up", description=_HELP, usage="orchestra warm-up").parse_strictly(arguments)
+    Skirmish("3m", 1).prepare()
+    kernel.prepare()
+    print("The battle simulator and the loops of a gradient step are compiled.")
+    return 0
