@@ -34,7 +34,7 @@ class RunCounters:
         totals = np.add.reduceat(msg.reward, np.concatenate([[0], ends[:-1]]))
         for won, total, length in zip(msg.won, totals, msg.lengths, strict=True):
             self._recent.append((bool(won), float(total), int(length)))
-        self._epsilon = msg.epsilon
+        self._epsilon = float(msg.epsilon[-1])
         if version is not None:
             self._lag = version - int(msg.versions.min())
 

@@ -94,7 +94,6 @@ class Orchestrator(
         limiter: how many batches belong to an episode.
         batch_size: episodes of a batch.
         goal_steps: environment steps after which the run ends.
-        batches_per_load: batches from one publication of parameters to the next.
         batches_in_flight: batches that may be on their way to the Trainer; with two, it never waits for one.
         test_interval: environment steps between two greedy tests.
         test_episodes: episodes of a test.
@@ -114,7 +113,6 @@ class Orchestrator(
         limiter: SampleToInsertRatio,
         batch_size: int,
         goal_steps: int,
-        batches_per_load: int = 1,
         batches_in_flight: int = 2,
         test_interval: int = 10_000,
         test_episodes: int = 32,
@@ -130,7 +128,6 @@ class Orchestrator(
         self._limiter = limiter
         self._batch_size = batch_size
         self._goal_steps = goal_steps
-        self._batches_per_load = batches_per_load
         self._batches_in_flight = batches_in_flight
         self._test_interval = test_interval
         self._test_episodes = test_episodes
@@ -329,7 +326,6 @@ class Orchestrator(
                 SampleBatchMsg(
                     number=self._asked,
                     batch_size=self._batch_size,
-                    publish=self._asked % self._batches_per_load == 0,
                     trainer=self._trainer,
                 )
             )

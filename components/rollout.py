@@ -63,8 +63,11 @@ class Rollout:
         if not self._begun:
             self._env.reset()
             self._begun = True
-        finished = [episodes for _ in range(steps) if (episodes := self._step(epsilon)) is not None]
-        return concatenated(finished) if finished else None
+        # At most every episode under way and every step made now, each step the end of an episode.
+        ended = _Ended(self._memories(), room=int(self._t.sum()) + 2 * steps * len(self._t))
+        for _ in range(steps):
+            self._step(epsilon, ended)
+        return ended.message(self.version, epsilon)
 
     def state(self) -> dict[str, NDArray[Any]] | None:
         """Return copies of all that changes but the generator; None if the environment takes no snapshots.
@@ -105,7 +108,7 @@ class Rollout:
         """What is remembered of the episodes under way, by name: (B, frames, …)."""
         return {name: getattr(self, f"_{name}") for name in ("obs", "state", "available", "actions", "reward")}
 
-    def _step(self, epsilon: float) -> InsertTransitionMsg | None:
+    def _step(self, epsilon: float, finished: "_Ended") -> None:
         env, rows, t = self._env, self._rows, self._t
         self._observe(rows, t)
         actions, self._hidden = self._policy.act(
@@ -121,13 +124,12 @@ class Rollout:
             self._begin_anew(lost)
         done = env.terminated | env.truncated
         if not done.any():
-            return None
-        ended = np.flatnonzero(done)
-        self._observe(ended, t[ended])
-        episodes = self._episodes(ended, epsilon)
+            return
+        rows = np.flatnonzero(done)
+        self._observe(rows, t[rows])
+        finished.add(rows, t[rows], env.terminated[rows], env.won[rows])
         env.reset(done)
         self._begin_anew(done)
-        return episodes
 
     def _begin_anew(self, which: NDArray[np.bool_]) -> None:
         self._hidden[which] = 0.0
@@ -140,24 +142,56 @@ class Rollout:
         self._state[rows, t] = env.state[rows]
         self._available[rows, t] = env.available[rows]
 
-    def _episodes(self, rows: NDArray[np.int64], epsilon: float) -> InsertTransitionMsg:
-        lengths = self._t[rows]
 
-        def joined(memory: NDArray[Any], extra: int) -> NDArray[Any]:
-            pieces = [memory[row, : length + extra] for row, length in zip(rows, lengths, strict=True)]
-            return freeze(np.concatenate(pieces))
+class _Ended:
+    """Episodes that ended, copied once: out of the rollout's memory into the arrays of their message.
 
+    Args:
+        memories: of the episodes under way, by name: (B, frames, …).
+        room: frames that suffice for all episodes.
+    """
+
+    def __init__(self, memories: dict[str, NDArray[Any]], room: int) -> None:
+        self._memories = memories
+        self._room = room
+        self._arrays: dict[str, NDArray[Any]] = {}
+        self._steps = 0
+        self._lengths: list[int] = []
+        self._terminated: list[bool] = []
+        self._won: list[bool] = []
+
+    def add(
+        self, rows: NDArray[np.int64], lengths: NDArray[np.int64], terminated: NDArray[np.bool_], won: NDArray[np.bool_]
+    ) -> None:
+        """Append the episodes of some rows (E,) of the memories."""
+        if not self._arrays:
+            for name, memory in self._memories.items():
+                self._arrays[name] = np.empty((self._room, *memory.shape[2:]), memory.dtype)
+        for row, length in zip(rows.tolist(), lengths.tolist(), strict=True):
+            for name, memory in self._memories.items():
+                last = name in _FRAMES  # an episode has one frame more than steps
+                at = self._steps + last * len(self._lengths)
+                self._arrays[name][at : at + length + last] = memory[row, : length + last]
+            self._lengths.append(length)
+            self._steps += length
+        self._terminated += terminated.tolist()
+        self._won += won.tolist()
+
+    def message(self, version: int, epsilon: float) -> InsertTransitionMsg | None:
+        """Return the episodes, which parameters of `version` played; None where there are none."""
+        n = len(self._lengths)
+        if n == 0:
+            return None
+        for name, array in self._arrays.items():
+            # Gives the rest back without a copy.
+            array.resize((self._steps + n * (name in _FRAMES), *array.shape[1:]), refcheck=False)
         return InsertTransitionMsg(
-            obs=joined(self._obs, 1),
-            state=joined(self._state, 1),
-            available=joined(self._available, 1),
-            actions=joined(self._actions, 0),
-            reward=joined(self._reward, 0),
-            lengths=freeze(lengths.astype(np.int32)),
-            terminated=freeze(self._env.terminated[rows]),
-            won=freeze(self._env.won[rows]),
-            versions=freeze(np.full(len(rows), self.version, np.int64)),
-            epsilon=epsilon,
+            **{name: freeze(array) for name, array in self._arrays.items()},
+            lengths=freeze(np.array(self._lengths, np.int32)),
+            terminated=freeze(np.array(self._terminated)),
+            won=freeze(np.array(self._won)),
+            versions=freeze(np.full(n, version, np.int64)),
+            epsilon=freeze(np.full(n, epsilon, np.float32)),
         )
 
 
@@ -167,10 +201,11 @@ def concatenated(parts: list[InsertTransitionMsg]) -> InsertTransitionMsg:
         return parts[0]
     names = InsertTransitionMsg.wire.array_fields
     arrays = {name: freeze(np.concatenate([getattr(part, name) for part in parts])) for name in names}
-    return InsertTransitionMsg(**arrays, epsilon=parts[-1].epsilon)
+    return InsertTransitionMsg(**arrays)
 
 
 _CHANGING = ("t", "hidden", "last_actions")
+_FRAMES = ("obs", "state", "available")
 
 
 def _played(memory: NDArray[Any], t: NDArray[np.int64]) -> NDArray[np.bool_]:

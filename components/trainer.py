@@ -30,6 +30,7 @@ class Trainer(Actor[BatchTrainingDataMsg | SaveCheckpointMsg]):
         policy: makes the policy.
         to: the Orchestrator.
         priorities_to: the TrajectoryManager, if it samples by priority.
+        publish_interval: batches from one publication of parameters to the next.
         threads: threads that torch may use for learning.
     """
 
@@ -42,6 +43,7 @@ class Trainer(Actor[BatchTrainingDataMsg | SaveCheckpointMsg]):
         policy: PolicyFactory,
         to: Ref[JoinMsg | LoadParamsMsg | TrainResultMsg],
         priorities_to: Ref[UpdatePriorityMsg] | None = None,
+        publish_interval: int = 1,
         threads: int = 1,
     ) -> None:
         self._threads = threads
@@ -49,6 +51,7 @@ class Trainer(Actor[BatchTrainingDataMsg | SaveCheckpointMsg]):
         self._policy.prepare()
         self._to = to
         self._priorities_to = priorities_to
+        self._publish_interval = publish_interval
         self._version = 0
 
     async def started(self) -> None:
@@ -88,7 +91,7 @@ class Trainer(Actor[BatchTrainingDataMsg | SaveCheckpointMsg]):
         await self._to.tell(
             TrainResultMsg(number=msg.number, seconds=seconds, metrics=tuple(sorted(learned.metrics.items())))
         )
-        if msg.publish:
+        if msg.number % self._publish_interval == 0:
             self._version += 1
             await self._publish()
 
@@ -101,7 +104,7 @@ class Trainer(Actor[BatchTrainingDataMsg | SaveCheckpointMsg]):
         return str(path)
 
     async def _publish(self) -> None:
-        await self._to.tell(LoadParamsMsg(version=self._version, params=self._policy.params(), env_steps=0))
+        await self._to.tell(LoadParamsMsg(version=self._version, params=self._policy.params(), env_steps=None))
 
 
 def _checkpoint(run_directory: Path, moment: str) -> Path:

@@ -25,6 +25,8 @@ class ReplayBuffer(Protocol):
         reward: NDArray[np.float32],
         terminated: NDArray[np.bool_],
         lengths: NDArray[np.int32],
+        *,
+        epsilon: NDArray[np.float32],
     ) -> None: ...
 
     def sample(self, batch_size: int, rng: np.random.Generator) -> Sampled: ...
@@ -54,7 +56,6 @@ class TrajectoryManager(Actor[InsertTransitionMsg | SampleBatchMsg | UpdatePrior
 
     def __init__(self, *, replay: ReplayBuffer) -> None:
         self._replay = replay
-        self._epsilon = 0.0
 
     async def started(self) -> None:
         if self.resume_from is None:
@@ -64,7 +65,6 @@ class TrajectoryManager(Actor[InsertTransitionMsg | SampleBatchMsg | UpdatePrior
             raise UsageError(f"{str(self.resume_from)!r} holds nothing of {self.me.address}")
         values, _ = saved
         self.rng.bit_generator.state = values["rng"]
-        self._epsilon = values["epsilon"]
         try:
             await self.offload(self._replay.load, self._experience(self.resume_from))
         except (CheckpointError, OSError) as error:
@@ -72,8 +72,16 @@ class TrajectoryManager(Actor[InsertTransitionMsg | SampleBatchMsg | UpdatePrior
 
     @on(InsertTransitionMsg)
     def insert(self, msg: InsertTransitionMsg) -> None:
-        self._epsilon = msg.epsilon
-        self._replay.insert(msg.obs, msg.state, msg.available, msg.actions, msg.reward, msg.terminated, msg.lengths)
+        self._replay.insert(
+            msg.obs,
+            msg.state,
+            msg.available,
+            msg.actions,
+            msg.reward,
+            msg.terminated,
+            msg.lengths,
+            epsilon=msg.epsilon,
+        )
 
     @on(SampleBatchMsg)
     async def sample(self, msg: SampleBatchMsg) -> None:
@@ -82,8 +90,6 @@ class TrajectoryManager(Actor[InsertTransitionMsg | SampleBatchMsg | UpdatePrior
         await msg.trainer.tell(
             BatchTrainingDataMsg(
                 number=msg.number,
-                publish=msg.publish,
-                epsilon=self._epsilon,
                 obs=batch.obs,
                 state=batch.state,
                 available=batch.available,
@@ -91,6 +97,7 @@ class TrajectoryManager(Actor[InsertTransitionMsg | SampleBatchMsg | UpdatePrior
                 reward=batch.reward,
                 lengths=batch.lengths,
                 terminated=batch.terminated,
+                epsilon=batch.epsilon,
                 weights=batch.weights,
                 indices=sampled.indices,
                 generations=sampled.generations,
@@ -110,8 +117,7 @@ class TrajectoryManager(Actor[InsertTransitionMsg | SampleBatchMsg | UpdatePrior
         if self.run_directory is None:
             raise UsageError("this run keeps no files, so there is no place for what it has seen")
         folder = run_state.unfinished(self.run_directory, msg.env_steps)
-        values = {"rng": self.rng.bit_generator.state, "epsilon": self._epsilon}
-        run_state.write(folder, self.me.address, values)
+        run_state.write(folder, self.me.address, {"rng": self.rng.bit_generator.state})
         await self.offload(self._replay.save, self._experience(folder))
         return str(folder)
 

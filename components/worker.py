@@ -106,7 +106,8 @@ class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | SetCollectingMsg | E
     @on(LoadParamsMsg)
     async def load(self, msg: LoadParamsMsg) -> None:
         self._rollout.load(msg.params, msg.version)
-        self._env_steps = msg.env_steps
+        if msg.env_steps is not None:
+            self._env_steps = msg.env_steps
         self._loaded = True
         tests, self._tests = self._tests, []
         for test in tests:

@@ -120,7 +120,6 @@ def experiment(
         limiter=limiter,
         batch_size=batch_size,
         goal_steps=steps,
-        batches_per_load=updates_per_load,
         test_interval=test_interval,
         test_episodes=test_episodes,
         checkpoint_interval=checkpoint_interval,
@@ -132,6 +131,7 @@ def experiment(
         policy=partial(policy, device=device),
         to=orchestrator,
         priorities_to=trajectories if prioritized else None,
+        publish_interval=updates_per_load,
         threads=learner_threads,
     )
     for host in range(hosts):

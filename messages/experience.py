@@ -27,8 +27,8 @@ class InsertTransitionMsg(Message):
     won: Annotated[NDArray[np.bool_], Axes("bool", "episodes")]
     versions: Annotated[NDArray[np.int64], Axes("int64", "episodes")]
     """The version of the parameters that chose the episode's last action."""
-    epsilon: float
-    """The exploration rate when the last of the episodes ended."""
+    epsilon: Annotated[NDArray[np.float32], Axes("float32", "episodes")]
+    """Exploration rate at the end of each episode, 0 to 1."""
 
     @model_validator(mode="after")
     def _lengths_agree(self) -> Self:

@@ -16,5 +16,6 @@ class LoadParamsMsg(Message):
     version: int
     """Counts publications, from 0 for the initial parameters."""
     params: Annotated[NDArray[np.float32], Axes("float32", "parameters")]
-    env_steps: int
-    """Environment steps of the whole run when the Orchestrator passed this on: what exploration is scheduled by."""
+    env_steps: int | None
+    """Environment steps of the run so far, by which workers schedule exploration. The Orchestrator adds the number: the
+    Trainer, which publishes the parameters, does not know it."""

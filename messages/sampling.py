@@ -16,10 +16,6 @@ class BatchTrainingDataMsg(Message):
 
     number: int
     """Which batch of the run this is, from 1."""
-    publish: bool
-    """Whether the Trainer shall publish its parameters after learning from it."""
-    epsilon: float
-    """The exploration rate of the newest experience when it was drawn."""
     obs: Annotated[NDArray[np.float32], Axes("float32", "episodes", "frames", "agents", "features")]
     state: Annotated[NDArray[np.float32], Axes("float32", "episodes", "frames", "state")]
     available: Annotated[NDArray[np.bool_], Axes("bool", "episodes", "frames", "agents", "actions")]
@@ -27,6 +23,8 @@ class BatchTrainingDataMsg(Message):
     reward: Annotated[NDArray[np.float32], Axes("float32", "episodes", "steps")]
     lengths: Annotated[NDArray[np.int32], Axes("int32", "episodes")]
     terminated: Annotated[NDArray[np.bool_], Axes("bool", "episodes")]
+    epsilon: Annotated[NDArray[np.float32], Axes("float32", "episodes")]
+    """Exploration rate at the end of each episode, 0 to 1."""
     weights: Annotated[NDArray[np.float32], Axes("float32", "episodes")]
     """Importance weights of prioritised sampling; ones otherwise."""
     indices: Annotated[NDArray[np.int64], Axes("int64", "episodes")]
@@ -50,8 +48,6 @@ class SampleBatchMsg(Message):
     """Which batch of the run this is, from 1."""
     batch_size: int
     """Episodes."""
-    publish: bool
-    """Whether the Trainer shall publish its parameters after this batch."""
     trainer: Ref[BatchTrainingDataMsg]
     """Where the batch goes."""
 

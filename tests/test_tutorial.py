@@ -74,7 +74,7 @@ def played(*outcomes: bool) -> InsertTransitionMsg:
         terminated=np.ones(n, np.bool_),
         won=won,
         versions=np.zeros(n, np.int64),
-        epsilon=0.5,
+        epsilon=np.full(n, 0.5, np.float32),
     )
 
 
@@ -90,10 +90,10 @@ def test_the_trajectory_manager_of_the_example_rehearses_what_was_won(run) -> No
             won = [False] * 20 + [True]
             await manager.tell(played(*won))
             for number in (1, 2):  # one won episode is no batch of two: nothing to rehearse yet
-                await manager.tell(SampleBatchMsg(number=number, batch_size=2, publish=False, trainer=ref))
+                await manager.tell(SampleBatchMsg(number=number, batch_size=2, trainer=ref))
             await manager.tell(played(*won))
             for number in (3, 4, 5, 6):
-                await manager.tell(SampleBatchMsg(number=number, batch_size=2, publish=False, trainer=ref))
+                await manager.tell(SampleBatchMsg(number=number, batch_size=2, trainer=ref))
             await settle(node)
             batches = {batch.number: batch for batch in await trainer.heard(BatchTrainingDataMsg, 6)}
             rehearsed = {number for number, batch in batches.items() if (batch.generations == -1).all()}

@@ -25,8 +25,7 @@ class EpisodeBatch:
     lengths: NDArray[np.int32]  # (E,): steps of each episode, 1 to T; frames 0 to length are real
     terminated: NDArray[np.bool_]  # (E,): false where the episode was cut and its last frame has a value
     weights: NDArray[np.float32]  # (E,): importance weights of prioritised sampling; ones otherwise
-    epsilon: float = 0.0
-    """The exploration rate of the newest of them; what an algorithm that learns from its own chances must know."""
+    epsilon: NDArray[np.float32] | None = None  # (E,): exploration rate at the end of each episode; None for 0
 
 
 @dataclass(frozen=True, slots=True)

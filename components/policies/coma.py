@@ -75,6 +75,7 @@ class Counterfactuals:
     last_actions: Tensor  # (F, A)
     departs: Tensor  # (N,)
     weights: Tensor  # (N, 1)
+    epsilon: Tensor  # (N, 1, 1)
     target: Tensor  # (N, A)
 
 
@@ -207,7 +208,7 @@ class Coma(RecurrentPolicy):
         """
         data = self.prepared(batch)
         values, critic_loss, critic_norm = self._learn_critic(data)
-        chances = self.chances(data, batch.epsilon)
+        chances = self.chances(data)
         taken = data.actions.unsqueeze(2)
         advantage = values.gather(2, taken).squeeze(2) - (chances.detach() * values).sum(2)
         loss = self.actor_loss(data, chances, advantage)
@@ -240,6 +241,7 @@ class Coma(RecurrentPolicy):
         self._check(batch)
         packing = Packing.of(batch.lengths, batch.terminated, batch.actions.shape[1])
         n_episodes = len(batch.lengths)
+        epsilon = np.zeros(n_episodes, np.float32) if batch.epsilon is None else batch.epsilon
         obs = self._gather("obs", batch.obs, packing.frames, self._dtype)
         state = self._gather("state", batch.state, packing.frames, self._dtype)
         available = self._gather("available", batch.available, packing.frames, torch.bool)
@@ -268,15 +270,16 @@ class Coma(RecurrentPolicy):
             last_actions=last_actions,
             departs=departs,
             weights=torch.from_numpy(batch.weights[packing.episode]).to(self._device, self._dtype).unsqueeze(1),
+            epsilon=torch.from_numpy(epsilon[packing.episode]).to(self._device, self._dtype).view(-1, 1, 1),
             target=torch.from_numpy(returns).to(self._device),
         )
 
-    def chances(self, data: Counterfactuals, epsilon: float) -> Tensor:
+    def chances(self, data: Counterfactuals) -> Tensor:
         """Return the probability of each action at each step (N, A, U), exploration included."""
         logits = self.agent.values(data.inputs)[data.departs]
         softmax = logits.masked_fill(~data.available, -torch.inf).softmax(2)
         uniform = data.available.to(self._dtype) / data.available.sum(2, keepdim=True)
-        return (1.0 - epsilon) * softmax + epsilon * uniform
+        return (1.0 - data.epsilon) * softmax + data.epsilon * uniform
 
     def actor_loss(self, data: Counterfactuals, chances: Tensor, advantage: Tensor) -> Tensor:
         """Return minus the mean of log π(u) times the `advantage` (N, A): Eq. 7 of the paper, as a loss."""

@@ -186,9 +186,11 @@ class RecurrentPolicy(Policy):
             ("lengths", (n_episodes,)),
             ("terminated", (n_episodes,)),
             ("weights", (n_episodes,)),
+            ("epsilon", (n_episodes,)),
         ):
-            if getattr(batch, name).shape != expected:
-                raise ValueError(f"batch.{name}: expected shape {expected}, got {getattr(batch, name).shape}")
+            array = getattr(batch, name)
+            if array is not None and array.shape != expected:
+                raise ValueError(f"batch.{name}: expected shape {expected}, got {array.shape}")
 
     # Checkpoints ----------------------------------------------------------------------------------------------------
 

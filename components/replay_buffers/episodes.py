@@ -22,7 +22,7 @@ from components.replay_buffers.invalid import (
     check_priorities,
     describe,
 )
-from components.replay_buffers.storage import BatchBuffers, allocate
+from components.replay_buffers.storage import BatchBuffers, allocate, read_only
 
 if TYPE_CHECKING:  # the one brings a compiler along, the other torch, and memories work without either
     from components.envs.base import EnvSpec
@@ -61,6 +61,14 @@ def check_rollout(length: int, burn_in: int) -> None:
         raise ValueError(f"expected length of at least 1 and burn_in of 0 to length - 1, got {length} and {burn_in}")
 
 
+def checked_epsilon(epsilon: NDArray[np.float32] | None, n: int) -> NDArray[np.float32]:
+    """Return `epsilon` (n,), zeros for None; raise `InvalidExperience` unless its shape and dtype fit."""
+    if epsilon is None:
+        return np.zeros(n, np.float32)
+    check_array("epsilon", epsilon, (n,), np.float32)
+    return epsilon
+
+
 class EpisodeReplay(Closable, Checkpointed):
     """The last `capacity` episodes, drawn uniformly and without repetition within a batch, as PyMARL does.
 
@@ -70,23 +78,23 @@ class EpisodeReplay(Closable, Checkpointed):
     Args:
         spec: sizes of the environment.
         capacity: episodes held at most; the oldest go first.
-        batch_buffers: batches that are valid at a time. The arrays of a batch are overwritten when `batch_buffers` more
-            have been drawn; 2 lets the next be drawn while one is learnt from.
+        batch_buffers: 0 gives each batch read-only memory of its own. Otherwise the arrays of a batch are overwritten
+            when `batch_buffers` more have been drawn, which saves the system handing out fresh memory.
         folder: where frames are kept, in files without a name that are mapped into memory; by default they are in
             memory. On a disk, room for `capacity` episodes of full length is taken at once.
 
     Raises:
-        ValueError: `capacity` or `batch_buffers` is below 1.
+        ValueError: `capacity` is below 1 or `batch_buffers` below 0.
         OSError: there is no such folder, or too little space in it.
     """
 
     state_kind = "EpisodeReplay"
 
     def __init__(
-        self, spec: "EnvSpec", capacity: int, *, batch_buffers: int = 2, folder: str | Path | None = None
+        self, spec: "EnvSpec", capacity: int, *, batch_buffers: int = 0, folder: str | Path | None = None
     ) -> None:
-        if capacity < 1 or batch_buffers < 1:
-            raise ValueError(f"capacity and batch_buffers must be at least 1, got {capacity} and {batch_buffers}")
+        if capacity < 1 or batch_buffers < 0:
+            raise ValueError(f"expected capacity from 1 and batch_buffers from 0, got {capacity} and {batch_buffers}")
         self.spec, self.capacity = spec, capacity
         self.inserted = 0
         """Episodes inserted so far, those that are gone included."""
@@ -106,6 +114,7 @@ class EpisodeReplay(Closable, Checkpointed):
         self._starts = np.zeros(capacity, np.int64)
         self._lengths = np.zeros(capacity, np.int32)
         self._terminated = np.zeros(capacity, np.bool_)
+        self._epsilon = np.zeros(capacity, np.float32)
         self._generations = np.full(capacity, -1, np.int64)  # how many were inserted before
         self.batch_buffers = BatchBuffers(batch_buffers)
         """Where batches are gathered."""
@@ -134,6 +143,8 @@ class EpisodeReplay(Closable, Checkpointed):
         reward: NDArray[np.float32],  # (N,)
         terminated: NDArray[np.bool_],  # (E,)
         lengths: NDArray[np.int32],  # (E,): steps; an episode has one frame more
+        *,
+        epsilon: NDArray[np.float32] | None = None,  # (E,): exploration rate at the end; 0 by default
     ) -> None:
         """Add episodes that lie back to back, and drop the oldest beyond `capacity`.
 
@@ -143,13 +154,14 @@ class EpisodeReplay(Closable, Checkpointed):
         """
         fields = {"obs": obs, "state": state, "available": available, "actions": actions, "reward": reward}
         self._check(fields, terminated, lengths)
+        epsilon = checked_epsilon(epsilon, len(lengths))
         held = len(self)
         surplus = max(len(lengths) - self.capacity, 0)  # these would be dropped at once
         if surplus:
             skipped = int(lengths[:surplus].sum())
             for name in fields:
                 fields[name] = fields[name][skipped + (surplus if name in FRAME_FIELDS else 0) :]
-            lengths, terminated = lengths[surplus:], terminated[surplus:]
+            lengths, terminated, epsilon = lengths[surplus:], terminated[surplus:], epsilon[surplus:]
         leaving = (self.inserted - held + np.arange(max(held + len(lengths) - self.capacity, 0))) % self.capacity
         self._used -= int((self._lengths[leaving] + 1).sum())
         self._generations[leaving] = -1
@@ -162,6 +174,7 @@ class EpisodeReplay(Closable, Checkpointed):
         stops = np.cumsum(n_frames)
         self._starts[slots] = (self._head + stops - n_frames) % self._n_frames
         self._lengths[slots], self._terminated[slots], self._generations[slots] = lengths, terminated, serials
+        self._epsilon[slots] = epsilon
         self._write(fields, stops)
         self.inserted += surplus + len(lengths)
         self._took(int(slots[0]), len(slots))
@@ -237,7 +250,7 @@ class EpisodeReplay(Closable, Checkpointed):
     def sample(self, batch_size: int, rng: np.random.Generator) -> Sampled:
         """Draw `batch_size` episodes, padded with zeros to the longest of them.
 
-        The arrays of the batch are this object's memory: see `batch_buffers`.
+        With `batch_buffers` above 0 the arrays of the batch are this object's memory.
 
         Raises:
             ValueError: fewer episodes are held, or `batch_size` is below 1.
@@ -257,7 +270,7 @@ class EpisodeReplay(Closable, Checkpointed):
         another, or all if it is shorter. Before them come `burn_in` steps that warm a recurrent net up (Kapturowski et
         al. 2019), or as many as there are: a rollout from the episode's first step on has the initial state.
 
-        The arrays of the batch are this object's memory: see `batch_buffers`.
+        With `batch_buffers` above 0 the arrays of the batch are this object's memory.
 
         Args:
             batch_size: rollouts, B.
@@ -343,11 +356,13 @@ class EpisodeReplay(Closable, Checkpointed):
                 out[at : at + rest] = source[:rest]
             for i in short:
                 out[i * width + int(n_frames[i]) - missing : (i + 1) * width] = 0
-            gathered[name] = out.reshape(len(slots), width, *source.shape[1:])
+            batch = out.reshape(len(slots), width, *source.shape[1:])
+            gathered[name] = read_only(batch) if self.batch_buffers.fresh else batch
         from components.policies.base import EpisodeBatch
 
         terminated = self._terminated[slots] & (firsts + lengths == self._lengths[slots])
-        return EpisodeBatch(lengths=lengths, terminated=terminated, weights=weights, **gathered)
+        epsilon = self._epsilon[slots]
+        return EpisodeBatch(lengths=lengths, terminated=terminated, weights=weights, epsilon=epsilon, **gathered)
 
     def update(
         self,
@@ -375,6 +390,7 @@ class EpisodeReplay(Closable, Checkpointed):
             "inserted": StateArray.of(np.array(self.inserted, np.int64)),
             "lengths": StateArray.of(self._lengths[slots]),
             "terminated": StateArray.of(self._terminated[slots]),
+            "epsilon": StateArray.of(self._epsilon[slots]),
         }
         for name, array in self._ring.items():
             pieces = array[tail : tail + until_end], array[: self._used - until_end]
@@ -388,6 +404,7 @@ class EpisodeReplay(Closable, Checkpointed):
         if held and (lengths.min() < 1 or lengths.max() > limit):
             raise CheckpointError(f"lengths: expected 1 to {limit} steps each, got {lengths}")
         reader.expect("terminated", np.bool_, (held,))
+        reader.expect("epsilon", np.float32, (held,))
         for name, (item, dtype) in self._items.items():
             reader.expect(f"frames/{name}", dtype, (int(lengths.sum()) + held, *item))
 
@@ -409,11 +426,12 @@ class EpisodeReplay(Closable, Checkpointed):
         slots = serials % self.capacity
         self._starts[slots], self._lengths[slots] = np.cumsum(n_frames) - n_frames, lengths
         self._terminated[slots], self._generations[slots] = reader.read("terminated", np.bool_, (held,)), serials
+        self._epsilon[slots] = reader.read("epsilon", np.float32, (held,))
         self._used, self._head, self.inserted = used, used % self._n_frames, inserted
 
     def _release(self) -> None:
         self._ring = {}
-        self.batch_buffers = BatchBuffers(1)
+        self.batch_buffers = BatchBuffers(0)
 
     def check_valid(self) -> list[str]:
         """Return what is wrong with the books, one sentence each; nothing if all is well."""

@@ -28,7 +28,7 @@ class FreshEpisodes(EpisodeReplay):
     state_kind = "FreshEpisodes"
 
     def __init__(
-        self, spec: "EnvSpec", capacity: int, *, batch_buffers: int = 2, folder: str | Path | None = None
+        self, spec: "EnvSpec", capacity: int, *, batch_buffers: int = 0, folder: str | Path | None = None
     ) -> None:
         super().__init__(spec, capacity, batch_buffers=batch_buffers, folder=folder)
         self._next = 0  # how many came before the next to be drawn

@@ -227,7 +227,7 @@ class PrioritizedEpisodeReplay(Prioritized, EpisodeReplay):
         normalize: Literal["batch", "buffer"] = "batch",
         decay: float = 1.0,
         variant: Variant = "proportional",
-        batch_buffers: int = 2,
+        batch_buffers: int = 0,
         folder: str | Path | None = None,
     ) -> None:
         super().__init__(spec, capacity, batch_buffers=batch_buffers, folder=folder)
@@ -246,6 +246,8 @@ class PrioritizedEpisodeReplay(Prioritized, EpisodeReplay):
         terminated: NDArray[np.bool_],  # (E,)
         lengths: NDArray[np.int32],  # (E,)
         priorities: NDArray[np.floating[Any]] | None = None,  # (E,)
+        *,
+        epsilon: NDArray[np.float32] | None = None,  # (E,)
     ) -> None:
         """Add episodes that lie back to back, with priorities or the largest so far, and drop the oldest.
 
@@ -254,7 +256,7 @@ class PrioritizedEpisodeReplay(Prioritized, EpisodeReplay):
                 or not finite, or so large that sums would overflow.
         """
         weights = None if priorities is None else self.priorities.weigh(priorities, np.size(lengths))
-        super().insert(obs, state, available, actions, reward, terminated, lengths)
+        super().insert(obs, state, available, actions, reward, terminated, lengths, epsilon=epsilon)
         if priorities is not None and weights is not None:
             held = min(len(weights), self.capacity)
             serials = self.inserted - held + np.arange(held)

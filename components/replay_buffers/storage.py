@@ -48,14 +48,26 @@ def allocate(shape: tuple[int, ...], dtype: DTypeLike, folder: str | Path | None
     return np.frombuffer(mapped, np.uint8)[: prod(shape) * np.dtype(dtype).itemsize].view(dtype).reshape(shape)
 
 
+def read_only(array: NDArray[Any]) -> NDArray[Any]:
+    """Make `array` and the memory that it views read-only, and return it."""
+    memory: Any = array
+    while isinstance(memory, np.ndarray):
+        memory.flags.writeable = False
+        memory = memory.base
+    return array
+
+
 class BatchBuffers:
-    """The memory of batches, used again and again in turn.
+    """The memory of batches.
 
     Args:
-        n: batches that are valid at a time, at least 1.
+        n: batches that are valid at a time: the next one overwrites the oldest. With 0 each batch has fresh memory,
+            which becomes read-only, so that it can be sent without a copy.
     """
 
     def __init__(self, n: int) -> None:
+        self.fresh = n == 0
+        """True where each batch has memory of its own."""
         self._buffers: list[dict[str, NDArray[Any]]] = [{} for _ in range(n)]
         self._next = 0
         self._allocate: Allocate = empty
@@ -71,6 +83,8 @@ class BatchBuffers:
 
     def turn(self) -> dict[str, NDArray[Any]]:
         """Return the buffer for the next batch: arrays by field, which `take` takes from and adds to."""
+        if not self._buffers:
+            return {}
         buffer = self._buffers[self._next]
         self._next = (self._next + 1) % len(self._buffers)
         return buffer
@@ -79,6 +93,8 @@ class BatchBuffers:
         self, buffer: dict[str, NDArray[Any]], name: str, n: int, source: NDArray[Any], most: int = 0
     ) -> NDArray[Any]:
         """Return room for `n` rows like those of `source`; if there is too little, it is taken for `most` at least."""
+        if not self._buffers:
+            return self._allocate((n, *source.shape[1:]), source.dtype)
         out = buffer.get(name)
         if out is None or len(out) < n:
             out = buffer[name] = self._allocate((max(n, most), *source.shape[1:]), source.dtype)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from components.checkpoints.array_file import ROWS, ArrayReader, CheckpointError, StateArray, prefixed
-from components.replay_buffers.episodes import FRAME_FIELDS, EpisodeReplay
+from components.replay_buffers.episodes import FRAME_FIELDS, EpisodeReplay, checked_epsilon
 from components.replay_buffers.selectors import Selector
 from components.replay_buffers.slots import RemoveBy, Slots
 from components.replay_buffers.transitions import Field, SampledTransitions, Transitions
@@ -184,7 +184,7 @@ class EpisodeTable(EpisodeReplay):
         remove_by: RemoveBy = "priority",
         max_times_sampled: int = 0,
         rng: np.random.Generator | None = None,
-        batch_buffers: int = 2,
+        batch_buffers: int = 0,
         folder: str | Path | None = None,
     ) -> None:
         super().__init__(spec, capacity, batch_buffers=batch_buffers, folder=folder)
@@ -221,6 +221,8 @@ class EpisodeTable(EpisodeReplay):
         terminated: NDArray[np.bool_],  # (E,)
         lengths: NDArray[np.int32],  # (E,): steps; an episode has one frame more
         priorities: NDArray[np.floating[Any]] | None = None,  # (E,)
+        *,
+        epsilon: NDArray[np.float32] | None = None,  # (E,)
     ) -> None:
         """Add episodes that lie back to back, of priority 1 by default; of those there, as many go as are in the way.
 
@@ -230,9 +232,10 @@ class EpisodeTable(EpisodeReplay):
         """
         fields = {"obs": obs, "state": state, "available": available, "actions": actions, "reward": reward}
         self._check(fields, terminated, lengths)
+        epsilon = checked_epsilon(epsilon, len(lengths))
         self.slots.check(len(lengths), priorities)
         slots = self.slots.put(len(lengths), priorities)
-        self._lengths[slots], self._terminated[slots] = lengths, terminated
+        self._lengths[slots], self._terminated[slots], self._epsilon[slots] = lengths, terminated, epsilon
         rows, ends = self._rows(slots)
         for name, array in self._ring.items():
             if name in FRAME_FIELDS:
@@ -281,6 +284,7 @@ class EpisodeTable(EpisodeReplay):
             "capacity": StateArray.of(np.array(self.capacity, np.int64)),
             "lengths": StateArray.of(self._lengths[used]),
             "terminated": StateArray.of(self._terminated[used]),
+            "epsilon": StateArray.of(self._epsilon[used]),
             **prefixed("slots", self.slots.state_arrays()),
             **prefixed("frames", {name: _kept(array, rows) for name, array in self._ring.items()}),
         }
@@ -292,6 +296,7 @@ class EpisodeTable(EpisodeReplay):
         if len(used) and (lengths.min() < 1 or lengths.max() > limit):
             raise CheckpointError(f"lengths: expected 1 to {limit} steps each, got {lengths}")
         reader.expect("terminated", np.bool_, (len(used),))
+        reader.expect("epsilon", np.float32, (len(used),))
         for name, (item, dtype) in self._items.items():
             reader.expect(f"frames/{name}", dtype, (int(lengths.sum()) + len(used), *item))
 
@@ -300,6 +305,7 @@ class EpisodeTable(EpisodeReplay):
         self.inserted, used = self.slots.inserted, self.slots.used
         self._lengths[used] = reader.read("lengths", np.int32, (len(used),))
         self._terminated[used] = reader.read("terminated", np.bool_, (len(used),))
+        self._epsilon[used] = reader.read("epsilon", np.float32, (len(used),))
         rows, _ = self._rows(used)
         for name, array in self._ring.items():
             _put_back(reader, f"frames/{name}", array, rows)

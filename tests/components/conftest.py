@@ -233,7 +233,7 @@ def episodes() -> Callable[..., InsertTransitionMsg]:
             terminated=freeze(np.ones(n, np.bool_)),
             won=freeze(np.full(n, won, np.bool_)),
             versions=freeze(np.full(n, version, np.int64)),
-            epsilon=epsilon,
+            epsilon=freeze(np.full(n, epsilon, np.float32)),
         )
 
     return make

@@ -88,7 +88,7 @@ class Run:
 
 
 def params(version: int) -> LoadParamsMsg:
-    return LoadParamsMsg(version=version, params=np.full(2, version, np.float32), env_steps=0)
+    return LoadParamsMsg(version=version, params=np.full(2, version, np.float32), env_steps=None)
 
 
 def result_at(env_steps: int, win_rate: float = 0.5) -> EvaluationResultMsg:
@@ -262,20 +262,6 @@ def test_workers_wait_while_the_trainer_is_behind_and_go_on_after(run, stage, ep
             assert worker.of(SetCollectingMsg)[-1] == SetCollectingMsg(running=True)
             assert late.of(SetCollectingMsg)[-1] == SetCollectingMsg(running=True)
             assert len(worker.of(SetCollectingMsg)) == 3  # told once each time
-
-    run(main())
-
-
-@pytest.mark.parametrize("per_load", [1, 3])
-def test_every_so_many_batches_parameters_are_published(run, stage, episodes, per_load: int) -> None:
-    async def main() -> None:
-        async with stage() as scene:
-            play = Run(scene, batches_per_load=per_load)
-            await play.join_trainer()
-            await play.tell(episodes(*[1] * 20))
-            await play.train(7)
-            publish = [message.publish for message in play.trajectories.of(SampleBatchMsg)]
-            assert publish == [number % per_load == 0 for number in range(1, 10)]
 
     run(main())
 

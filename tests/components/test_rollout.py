@@ -127,7 +127,7 @@ def test_the_exploration_rate_is_the_policy_s_and_is_told(corridor, scripted) ->
     policy = scripted(env.spec, seed=0)
     message = Rollout(env, policy, RNG).collect(2, 0.75)
     assert message is not None
-    assert (policy.epsilons, message.epsilon) == ([0.75, 0.75], 0.75)
+    assert (policy.epsilons, message.epsilon.tolist()) == ([0.75, 0.75], [0.75])
 
 
 def test_what_is_told_never_changes_again(corridor, scripted) -> None:
@@ -145,11 +145,11 @@ def test_what_is_told_never_changes_again(corridor, scripted) -> None:
 
 
 def test_messages_are_joined_in_their_order(episodes) -> None:
-    parts = [episodes(2, 1, mark=1.0, epsilon=0.9), episodes(3, mark=2.0, epsilon=0.8)]
+    parts = [episodes(2, 1, mark=1.0, epsilon=0.75), episodes(3, mark=2.0, epsilon=0.5)]
     joined = concatenated(parts)
     assert joined.lengths.tolist() == [2, 1, 3]
     assert joined.obs[:, 0, 0].tolist() == [1.0] * 5 + [2.0] * 4
-    assert joined.epsilon == 0.8
+    assert joined.epsilon.tolist() == [0.75, 0.75, 0.5]
     assert all(is_frozen(getattr(joined, name)) for name in joined.wire.array_fields)
     assert concatenated(parts[:1]) is parts[0]
 

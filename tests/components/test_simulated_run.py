@@ -156,9 +156,9 @@ def recording(kind: type[Any], account: Account) -> Any:
     """An empty replay buffer of a kind that writes down what it is given."""
 
     class Recording(kind):
-        def insert(self, obs: Any, state: Any, available: Any, actions: Any, reward: Any, *rest: Any) -> None:
-            super().insert(obs, state, available, actions, reward, *rest)
-            starts = np.cumsum(rest[1] + 1) - (rest[1] + 1)
+        def insert(self, obs: Any, *rest: Any, epsilon: Any) -> None:
+            super().insert(obs, *rest, epsilon=epsilon)
+            starts = np.cumsum(rest[-1] + 1) - (rest[-1] + 1)
             account.inserted += [(int(a), int(b), int(c)) for a, b, c in obs[starts, 0]]
 
     return Recording(SPEC, 16)
@@ -202,7 +202,7 @@ class Plan:
         self.prioritized = dice.chance(0.3)
         self.n_envs = 1 + dice.below(3)
         self.goal = 12 + dice.below(24)
-        self.batches_per_load = 1 + dice.below(3)
+        self.publish_interval = 1 + dice.below(3)
         self.manager, self.gatherer = manager, gatherer
         self.learner = sim.node("learner", self._learner, run_directory=Path("nowhere"))
         upstream = "learner/orchestrator"
@@ -244,7 +244,6 @@ class Plan:
             limiter=SampleToInsertRatio(ratio, min_size=3, error_buffer=max(2.0 * ratio, dice.choice((2.0, 8.0)))),
             batch_size=2,
             goal_steps=self.goal,
-            batches_per_load=self.batches_per_load,
             batches_in_flight=1 + dice.below(3),
             test_interval=10,
             test_episodes=2,
@@ -257,6 +256,7 @@ class Plan:
             policy=self.policy,
             to=orchestrator,
             priorities_to=manager if self.prioritized else None,
+            publish_interval=self.publish_interval,
         )
         self.orchestrator = node.cell(orchestrator.address).terminated
 

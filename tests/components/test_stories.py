@@ -103,7 +103,7 @@ def trained(tmp_path: Path, episodes: Any) -> Path:
             await one.tell(episodes(2, 2, 5, mark=3.0))
             await settle(node)
             for number, size in ((1, 6), (2, 1)):
-                await replay.tell(SampleBatchMsg(number=number, batch_size=size, publish=False, trainer=trainer))
+                await replay.tell(SampleBatchMsg(number=number, batch_size=size, trainer=trainer))
             await settle(node)
 
     asyncio.run(main())

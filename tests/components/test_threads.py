@@ -79,9 +79,8 @@ def test_the_last_actor_of_a_process_does_not_decide_for_the_others(run, stage, 
 
 def one_batch() -> BatchTrainingDataMsg:
     return BatchTrainingDataMsg(
-        epsilon=0.1,
+        epsilon=np.full(1, 0.1, np.float32),
         number=1,
-        publish=False,
         obs=np.zeros((1, 4, 2, 4), np.float32),
         state=np.zeros((1, 4, 3), np.float32),
         available=np.ones((1, 4, 2, 3), np.bool_),

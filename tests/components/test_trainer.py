@@ -1,4 +1,4 @@
-"""A trainer learns from what it is sent, publishes when it is told to, and can be saved."""
+"""A trainer learns from what it is sent, publishes its parameters at intervals, and can be saved."""
 
 from functools import partial
 from pathlib import Path
@@ -17,11 +17,9 @@ SPEC = EnvSpec("corridor", n_agents=2, n_actions=3, obs_size=4, state_size=3, ep
 UP = (JoinMsg, LoadParamsMsg, TrainResultMsg)
 
 
-def batch(number: int, *, publish: bool, n: int = 2) -> BatchTrainingDataMsg:
+def batch(number: int, *, n: int = 2) -> BatchTrainingDataMsg:
     return BatchTrainingDataMsg(
         number=number,
-        publish=publish,
-        epsilon=0.1,
         obs=np.full((n, 4, 2, 4), number, np.float32),
         state=np.zeros((n, 4, 3), np.float32),
         available=np.ones((n, 4, 2, 3), np.bool_),
@@ -29,6 +27,7 @@ def batch(number: int, *, publish: bool, n: int = 2) -> BatchTrainingDataMsg:
         reward=np.zeros((n, 3), np.float32),
         lengths=np.full(n, 3, np.int32),
         terminated=np.ones(n, np.bool_),
+        epsilon=np.full(n, 0.25, np.float32),
         weights=np.full(n, 0.5, np.float32),
         indices=np.arange(n) + 10,
         generations=np.arange(n) + 100,
@@ -42,7 +41,7 @@ def test_a_trainer_publishes_its_first_parameters_at_once_and_joins(run, stage, 
             trainer = scene.node.spawn("trainer", Trainer, spec=SPEC, policy=scripted, to=up.ref)
             await scene.settle()
             load, join = up.told
-            assert (load.version, load.env_steps) == (0, 0)
+            assert (load.version, load.env_steps) == (0, None)
             assert load.params.shape == (2,)
             assert join == JoinMsg(role="trainer", ref=trainer)
 
@@ -68,22 +67,23 @@ def test_it_is_prepared_to_learn_before_it_says_that_it_is_there(run, stage, scr
     run(main())
 
 
-def test_it_publishes_exactly_when_a_batch_says_so(run, stage, scripted) -> None:
+def test_it_publishes_after_every_so_many_batches_of_the_run(run, stage, scripted) -> None:
     async def main() -> None:
         async with stage() as scene:
             up = scene.probe("up", *UP)
-            trainer = scene.node.spawn("trainer", Trainer, spec=SPEC, policy=scripted, to=up.ref)
+            trainer = scene.node.spawn("trainer", Trainer, spec=SPEC, policy=scripted, to=up.ref, publish_interval=3)
             first = await up.hear(LoadParamsMsg)
             told = []
-            for number, publish in enumerate([False, True, False, False, True, True], start=1):
-                await trainer.tell(batch(number, publish=publish))
+            for number in range(5, 13):  # a resumed run counts on
+                await trainer.tell(batch(number))
                 await scene.settle()
                 told.append(len(up.of(LoadParamsMsg)) - 1)
-            assert told == [0, 1, 1, 1, 2, 3]
+            assert told == [0, 1, 1, 1, 2, 2, 2, 3]
             assert [message.version for message in up.of(LoadParamsMsg)] == [0, 1, 2, 3]
+            assert {message.env_steps for message in up.of(LoadParamsMsg)} == {None}  # it does not count them
             # what it published is what it had learned by then, and stays so
             base = first.params[0]
-            assert [message.params[0] - base for message in up.of(LoadParamsMsg)] == [0.0, 2.0, 5.0, 6.0]
+            assert [message.params[0] - base for message in up.of(LoadParamsMsg)] == [0.0, 2.0, 5.0, 8.0]
 
     run(main())
 
@@ -94,7 +94,7 @@ def test_every_batch_is_reported_by_its_number_with_what_the_algorithm_says(run,
             up = scene.probe("up", *UP)
             trainer = scene.node.spawn("trainer", Trainer, spec=SPEC, policy=scripted, to=up.ref)
             for number in (1, 2):
-                await trainer.tell(batch(number, publish=False))
+                await trainer.tell(batch(number))
             await up.hear(TrainResultMsg, 2)
             assert up.of(TrainResultMsg) == [
                 TrainResultMsg(number=1, seconds=0.0, metrics=(("grad_norm", 1.0), ("loss", 0.5))),
@@ -115,11 +115,21 @@ def test_it_learns_from_the_very_batch_that_it_was_sent(run, stage, scripted) ->
         async with stage() as scene:
             up = scene.probe("up", *UP)
             trainer = scene.node.spawn("trainer", Trainer, spec=SPEC, policy=policy, to=up.ref)
-            message = batch(3, publish=False)
+            message = batch(3)
             await trainer.tell(message)
             await up.hear(TrainResultMsg)
             (learned,) = made[0].batches
-            for name in ("obs", "state", "available", "actions", "reward", "lengths", "terminated", "weights"):
+            for name in (
+                "obs",
+                "state",
+                "available",
+                "actions",
+                "reward",
+                "lengths",
+                "terminated",
+                "weights",
+                "epsilon",
+            ):
                 np.testing.assert_array_equal(getattr(learned, name), getattr(message, name))
 
     run(main())
@@ -133,7 +143,7 @@ def test_priorities_go_back_only_when_asked_for(run, stage, scripted, asked: boo
             trajectories = scene.probe("trajectories", UpdatePriorityMsg)
             factory = {"spec": SPEC, "policy": scripted, "to": up.ref}
             trainer = scene.node.spawn("trainer", Trainer, **factory, priorities_to=trajectories.ref if asked else None)
-            await trainer.tell(batch(1, publish=False, n=3))
+            await trainer.tell(batch(1, n=3))
             await up.hear(TrainResultMsg)
             await scene.settle()
             assert len(trajectories.told) == asked
@@ -169,17 +179,17 @@ def test_what_it_saves_can_be_loaded_and_learned_on(run, stage, scripted, tmp_pa
     async def main() -> None:
         async with stage(run_directory=tmp_path) as scene:
             up = scene.probe("up", *UP)
-            trainer = scene.node.spawn("trainer", Trainer, spec=SPEC, policy=scripted, to=up.ref)
+            trainer = scene.node.spawn("trainer", Trainer, spec=SPEC, policy=scripted, to=up.ref, publish_interval=2)
             for number in (1, 2, 3):
-                await trainer.tell(batch(number, publish=number == 2))
+                await trainer.tell(batch(number))
             path = await trainer.ask(SaveCheckpointMsg(env_steps=4321))
             assert path == str(tmp_path / "checkpoints" / "steps-0000004321.pt")
             policy = scripted(SPEC, seed=0)
             assert load_checkpoint(Path(path), policy) == {"version": 1, "env_steps": 4321}
             assert policy.updates == 3
-            await trainer.tell(batch(4, publish=True))
+            await trainer.tell(batch(4))
             newest = await up.hear(LoadParamsMsg, 3)
-            policy.learn(batch(4, publish=True))  # what the saved one would have learned next
+            policy.learn(batch(4))  # what the saved one would have learned next
             np.testing.assert_array_equal(policy.params(), newest.params)
 
     run(main())
@@ -207,7 +217,7 @@ def test_a_trainer_that_fails_fails_the_run(run, stage, scripted) -> None:
             up = scene.probe("up", *UP)
             factory = {"spec": SPEC, "policy": partial(Broken), "to": up.ref}
             trainer = scene.node.spawn("trainer", Trainer, **factory)
-            await trainer.tell(batch(1, publish=False))
+            await trainer.tell(batch(1))
             await up.hear(TrainResultMsg)
 
     with pytest.RaisesGroup(pytest.RaisesExc(ActorFailed, match="here/trainer")) as caught:

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from components.envs.base import EnvSpec
+from components.policies.base import EpisodeBatch
 from components.replay_buffers import EpisodeReplay, PrioritizedEpisodeReplay
+from components.replay_buffers.episodes import Sampled
 from components.trajectory_manager import TrajectoryManager
 from messages import BatchTrainingDataMsg, SampleBatchMsg, UpdatePriorityMsg
 from orchestra.actors.cell import ActorFailed
@@ -13,8 +15,8 @@ from orchestra.actors.message import is_frozen
 SPEC = EnvSpec("corridor", n_agents=2, n_actions=3, obs_size=4, state_size=3, episode_limit=6)
 
 
-def sample(trainer, number: int, batch_size: int, *, publish: bool = False) -> SampleBatchMsg:
-    return SampleBatchMsg(number=number, batch_size=batch_size, publish=publish, trainer=trainer.ref)
+def sample(trainer, number: int, batch_size: int) -> SampleBatchMsg:
+    return SampleBatchMsg(number=number, batch_size=batch_size, trainer=trainer.ref)
 
 
 def test_a_batch_goes_to_the_trainer_that_the_sample_names(run, stage, episodes) -> None:
@@ -23,10 +25,10 @@ def test_a_batch_goes_to_the_trainer_that_the_sample_names(run, stage, episodes)
             one, other = (scene.probe(name, BatchTrainingDataMsg) for name in ("one", "other"))
             manager = scene.node.spawn("trajectories", TrajectoryManager, replay=EpisodeReplay(SPEC, 10))
             await manager.tell(episodes(2, 5, mark=3.0, reward=0.5))
-            await manager.tell(sample(one, 7, 2, publish=True))
+            await manager.tell(sample(one, 7, 2))
             await manager.tell(sample(other, 8, 1))
             batch = await one.hear(BatchTrainingDataMsg)
-            assert (batch.number, batch.publish, batch.epsilon) == (7, True, 0.5)
+            assert (batch.number, batch.epsilon.tolist()) == (7, [0.5, 0.5])
             assert sorted(batch.lengths.tolist()) == [2, 5]
             assert batch.obs.shape == (2, 6, 2, 4)
             assert batch.weights.tolist() == [1.0, 1.0]
@@ -35,16 +37,19 @@ def test_a_batch_goes_to_the_trainer_that_the_sample_names(run, stage, episodes)
                 assert not batch.reward[e, length:].any()
                 assert (batch.obs[e, : length + 1] == 3.0).all()
             batch = await other.hear(BatchTrainingDataMsg)
-            assert (batch.number, batch.publish, len(batch.lengths)) == (8, False, 1)
+            assert (batch.number, len(batch.lengths)) == (8, 1)
 
     run(main())
 
 
-def test_a_batch_stays_as_it_was_sent_though_the_buffer_uses_its_memory_again(run, stage, episodes) -> None:
+@pytest.mark.parametrize("batch_buffers", [0, 1])
+def test_a_batch_stays_as_it_was_sent_though_the_buffer_uses_its_memory_again(
+    run, stage, episodes, batch_buffers: int
+) -> None:
     async def main() -> None:
         async with stage() as scene:
             trainer = scene.probe("trainer", BatchTrainingDataMsg)
-            replay = EpisodeReplay(SPEC, 1, batch_buffers=1)
+            replay = EpisodeReplay(SPEC, 1, batch_buffers=batch_buffers)
             manager = scene.node.spawn("trajectories", TrajectoryManager, replay=replay)
             for mark in range(4):
                 await manager.tell(episodes(4, mark=float(mark)))
@@ -53,6 +58,43 @@ def test_a_batch_stays_as_it_was_sent_though_the_buffer_uses_its_memory_again(ru
             for mark, batch in enumerate(trainer.told):
                 assert (batch.obs == mark).all()
                 assert all(is_frozen(getattr(batch, name)) for name in batch.wire.array_fields)
+
+    run(main())
+
+
+def test_a_batch_is_sent_in_the_memory_in_which_it_was_gathered(run, stage, episodes) -> None:
+    gathered: list[EpisodeBatch] = []
+
+    class Noting(EpisodeReplay):
+        def sample(self, batch_size: int, rng: np.random.Generator) -> Sampled:
+            sampled = super().sample(batch_size, rng)
+            gathered.append(sampled.batch)
+            return sampled
+
+    async def main() -> None:
+        async with stage() as scene:
+            trainer = scene.probe("trainer", BatchTrainingDataMsg)
+            manager = scene.node.spawn("trajectories", TrajectoryManager, replay=Noting(SPEC, 4))
+            await manager.tell(episodes(4, 2))
+            await manager.tell(sample(trainer, 1, 2))
+            batch = await trainer.hear(BatchTrainingDataMsg)
+            for name in ("obs", "state", "available", "actions", "reward"):
+                assert np.shares_memory(getattr(batch, name), getattr(gathered[0], name)), name
+
+    run(main())
+
+
+def test_an_episode_keeps_the_exploration_rate_with_which_it_was_played(run, stage, episodes) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            trainer = scene.probe("trainer", BatchTrainingDataMsg)
+            manager = scene.node.spawn("trajectories", TrajectoryManager, replay=EpisodeReplay(SPEC, 4))
+            for length in (1, 2, 3, 4, 5):  # the first is overwritten
+                await manager.tell(episodes(length, epsilon=length / 8))
+            await manager.tell(sample(trainer, 1, 4))
+            batch = await trainer.hear(BatchTrainingDataMsg)
+            assert sorted(batch.lengths.tolist()) == [2, 3, 4, 5]
+            assert (batch.epsilon == batch.lengths / 8).all()
 
     run(main())
 

@@ -46,7 +46,7 @@ def insert(*lengths: int, **changed: Any) -> dict[str, Any]:
         "terminated": np.ones(episodes, np.bool_),
         "won": np.zeros(episodes, np.bool_),
         "versions": np.arange(episodes),
-        "epsilon": 0.25,
+        "epsilon": np.full(episodes, 0.25, np.float32),
     }
     return fields | changed
 
@@ -55,8 +55,6 @@ def batch(*lengths: int, **changed: Any) -> dict[str, Any]:
     e, t = len(lengths), max(lengths)
     fields = {
         "number": 3,
-        "epsilon": 0.25,
-        "publish": True,
         "obs": np.ones((e, t + 1, 3, 4), np.float32),
         "state": np.ones((e, t + 1, 5), np.float32),
         "available": np.ones((e, t + 1, 3, 6), np.bool_),
@@ -64,6 +62,7 @@ def batch(*lengths: int, **changed: Any) -> dict[str, Any]:
         "reward": np.ones((e, t), np.float32),
         "lengths": np.array(lengths, np.int32),
         "terminated": np.ones(e, np.bool_),
+        "epsilon": np.full(e, 0.25, np.float32),
         "weights": np.ones(e, np.float32),
         "indices": np.arange(e),
         "generations": np.arange(e),
@@ -109,7 +108,7 @@ EXAMPLES: list[Message] = [
     WorkerCountMsg(proxy=HERE, workers=3),
     SetCollectingMsg(running=False),
     ProgressMsg(**progress()),
-    SampleBatchMsg(number=1, batch_size=32, publish=False, trainer=HERE),
+    SampleBatchMsg(number=1, batch_size=32, trainer=HERE),
     SaveStateMsg(env_steps=12, reply_to=HERE),
     StateSavedMsg(ref=HERE),
     TrainResultMsg(number=1, seconds=0.5, metrics=(("loss", float("inf")),)),

@@ -158,11 +158,10 @@ def sample() -> EpisodeBatch:
         lengths=np.full(2, 3, np.int32),
         terminated=np.ones(2, np.bool_),
         weights=np.ones(2, np.float32),
+        epsilon=np.full(2, 0.25, np.float32),
     )
 
 
 def batch(number: int) -> BatchTrainingDataMsg:
     places = np.arange(2)
-    return BatchTrainingDataMsg(
-        number=number, publish=True, indices=places, generations=places, **dataclasses.asdict(sample())
-    )
+    return BatchTrainingDataMsg(number=number, indices=places, generations=places, **dataclasses.asdict(sample()))

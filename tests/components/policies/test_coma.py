@@ -29,6 +29,7 @@ def reference_chances(policy, batch, e):
     """[t][a] → the probabilities (U,) of agent a in every frame of episode e; torch's own GRU, an agent at a time."""
     spec, agent = policy.spec, policy.agent
     length, before = frames_of(batch, e)
+    epsilon = float(batch.epsilon[e])
     chances = [[None] * spec.n_agents for _ in range(length + 1)]
     for a in range(spec.n_agents):
         inputs = [
@@ -45,7 +46,7 @@ def reference_chances(policy, batch, e):
         for t, logits in enumerate(agent.head(hidden)):
             available = torch.tensor(batch.available[e, t, a])
             softmax = logits.masked_fill(~available, -torch.inf).softmax(0)
-            chances[t][a] = (1 - batch.epsilon) * softmax + batch.epsilon * available.to(F64) / available.sum()
+            chances[t][a] = (1 - epsilon) * softmax + epsilon * available.to(F64) / available.sum()
     return chances
 
 
@@ -114,7 +115,7 @@ def packed(policy, batch, rows):
 
 @pytest.fixture
 def batch(make_batch):
-    return replace(make_batch(weights=[0.3, 1.0, 0.7, 0.9]), epsilon=0.2)
+    return replace(make_batch(weights=[0.3, 1.0, 0.7, 0.9]), epsilon=np.array([0.2, 0.5, 0.0, 0.1], np.float32))
 
 
 @pytest.mark.parametrize("td_lambda", [0.0, 0.8, 1.0])
@@ -160,7 +161,7 @@ def test_the_actors_gradient_is_the_counterfactual_one_of_the_paper(spec, batch)
 
     data = policy.prepared(batch)
     _, values = policy.critic_loss(data, slice(None))
-    chances = policy.chances(data, batch.epsilon)
+    chances = policy.chances(data)
     taken = data.actions.unsqueeze(2)
     advantage = values.gather(2, taken).squeeze(2) - (chances.detach() * values).sum(2)
     loss = policy.actor_loss(data, chances, advantage)
@@ -270,7 +271,7 @@ def test_it_learns_which_of_two_actions_pays(spec):
                 lengths=np.ones(n, np.int32),
                 terminated=np.ones(n, np.bool_),
                 weights=np.ones(n, np.float32),
-                epsilon=0.1,
+                epsilon=np.full(n, 0.1, np.float32),
             )
         )
     actions, _ = policy.act(obs[:, 0], available[:, 0], start, hidden, epsilon=0.0, rng=rng)

@@ -220,10 +220,10 @@ def test_malformed_priorities_are_refused(kind, spec, make_episodes, indices, ge
 
 
 def test_a_buffer_of_no_size_is_refused(kind, spec):
-    with pytest.raises(ValueError, match="capacity and batch_buffers must be at least 1, got 0 and 2"):
+    with pytest.raises(ValueError, match="expected capacity from 1 and batch_buffers from 0, got 0 and 0"):
         kind(spec, 0)
-    with pytest.raises(ValueError, match="capacity and batch_buffers must be at least 1, got 1 and 0"):
-        kind(spec, 1, batch_buffers=0)
+    with pytest.raises(ValueError, match="expected capacity from 1 and batch_buffers from 0, got 1 and -1"):
+        kind(spec, 1, batch_buffers=-1)
 
 
 @pytest.mark.parametrize(
