@@ -61,7 +61,7 @@ def test_a_batch_of_rows_is_gathered_where_others_see_it(pair):
 
 def test_a_batch_of_episodes_is_gathered_where_others_see_it(pair, spec, make_episodes):
     mine, theirs = pair
-    replay, generator = EpisodeReplay(spec, 6), np.random.default_rng(0)
+    replay, generator = EpisodeReplay(spec, 6, batch_buffers=2), np.random.default_rng(0)
     replay.batch_buffers.allocate_with(mine.allocate)
     for first, lengths in enumerate(([1], [2], [3, 6])):
         replay.insert(**make_episodes(lengths, first=first))
