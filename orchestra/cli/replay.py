@@ -1,4 +1,4 @@
-"""`orchestra replay`: run one actor of a recorded run again, held to what it said, or stopped in a debugger."""
+"""`orchestra replay`: run one actor of a recorded run again, compared with its record or in a debugger."""
 
 import bdb
 import contextlib
@@ -15,7 +15,7 @@ from orchestra.cli.exit_codes import FAILED
 from orchestra.errors import CannotReplay, ReplayDiverged, UsageError
 from orchestra.replay.determinism import first_mismatch
 from orchestra.replay.difference import shown
-from orchestra.replay.performance import Performance
+from orchestra.replay.effects import ReplayedActivation
 from orchestra.replay.regression import make_test
 from orchestra.replay.replay import Replay
 from orchestra.replay.what_if import edited_class, what_if
@@ -24,53 +24,64 @@ from orchestra.trace.format.records import Delivery
 from orchestra.trace.reading.query import values_of
 from orchestra.trace.reading.where import Where
 
-_HELP = """Run one actor of a recorded run again: the real class, fed what it was fed. What it says is compared with the
-record, byte for byte; the first difference is told with what led to it, and the exit code is 1.
+_HELP = """Run one actor of a recorded run again: the real class, with its recorded inputs. Its outputs are compared
+with the record, byte for byte. The first difference is printed with its causes, and the exit code is 1.
 
-Without --at, --type or --where the whole record is replayed. With one of them the deliveries that fit are shown, or,
-with --pdb, the debugger stops at the first line of their handlers."""
+Without --at, --type or --where the whole record is replayed. With one of them the matching deliveries are printed; with
+--pdb, the debugger stops at the first line of their handlers."""
 
-TELL_EVERY_S = 1.0
+PROGRESS_INTERVAL_S = 1.0
 
 
 def parser() -> FlagParser:
-    """Return what reads the command line."""
+    """Return the parser of the command line."""
     parser = FlagParser(
         prog="orchestra replay", description=_HELP, usage="orchestra replay RUN --actor ADDRESS [flags]"
     )
     parser.add_argument("run", metavar="RUN", type=Path, help="a run directory, a folder of traces, or a trace file")
-    parser.add_argument("--actor", metavar="ADDRESS", help="which actor: learner/trainer")
-    parser.add_argument("--incarnation", type=int, metavar="N", help="which of its lives, from 0 (default: the first)")
+    parser.add_argument("--actor", metavar="ADDRESS", help="the actor, as in learner/trainer")
+    parser.add_argument(
+        "--incarnation", type=int, metavar="N", help="the restart to replay, from 0 (default: the first recorded)"
+    )
     where = parser.add_argument_group("where to stop")
-    where.add_argument("--at", type=int, metavar="N", help="at the delivery of this number")
-    where.add_argument("--type", metavar="T", help="at every message of this type")
-    where.add_argument("--where", metavar="EXPR", help="at every message whose fields fit: 'version > 120'")
-    where.add_argument("--until", type=int, metavar="N", help="go no further than before this delivery")
-    where.add_argument("--pdb", action="store_true", help="stop in the debugger")
+    where.add_argument("--at", type=int, metavar="N", help="the delivery of this number")
+    where.add_argument("--type", metavar="T", help="every message of this type")
+    where.add_argument("--where", metavar="EXPR", help="every message whose fields match: 'version > 120'")
+    where.add_argument("--until", type=int, metavar="N", help="end before this delivery")
+    where.add_argument("--pdb", action="store_true", help="stop in the debugger (default: at the first delivery)")
     how = parser.add_argument_group("how to compare")
     how.add_argument(
         "--tolerance", type=float, default=0.0, metavar="X",
-        help="of floating-point numbers, for another machine or number of threads (default: 0, equal bytes)",
+        help="relative and absolute tolerance of floating-point numbers, for another machine or number of threads "
+        "(default: 0, equal bytes)",
     )  # fmt: skip
     how.add_argument(
-        "--check-determinism", action="store_true", help="replay twice, and compare the two with each other"
+        "--check-determinism", action="store_true", help="replay twice, and compare the two replays with each other"
     )
-    changed = parser.add_argument_group("with something changed")
-    changed.add_argument("--experiment", type=Path, metavar="FILE", help="the experiment, if it is not where it was")
+    changed = parser.add_argument_group("what to change")
+    changed.add_argument("--experiment", type=Path, metavar="FILE", help="the experiment, if its file has moved")
     changed.add_argument(
-        "--allow-changes", action="store_true", help="replay with an experiment that has changed since"
+        "--allow-changes", action="store_true", help="accept an experiment that has changed since the run"
     )
     changed.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", dest="settings",
-        help="what if this flag, or argument of the actor, had been another; from birth, or from --at on",
+        help="change a flag of the experiment or an argument of the actor, from birth or from --at on, and count how "
+        "the outputs differ",
     )  # fmt: skip
-    changed.add_argument("--class", metavar="FILE.py:CLASS", dest="edited", help="what if the actor were of this class")
-    parser.add_argument("--make-test", type=Path, metavar="FILE", help="write a test that replays this, and its trace")
+    changed.add_argument(
+        "--class",
+        metavar="FILE.py:CLASS",
+        dest="edited",
+        help="replace the actor's class, and count how the outputs differ",
+    )
+    parser.add_argument(
+        "--make-test", type=Path, metavar="FILE", help="write a test that replays the actor, with the trace it needs"
+    )
     return parser
 
 
 def command(arguments: list[str]) -> int:
-    """Run a recorded actor again, and compare or debug it."""
+    """Run `orchestra replay` with these arguments, and return the exit code."""
     options = parser().parse_strictly(arguments)
     _check(options)
 
@@ -99,7 +110,7 @@ def command(arguments: list[str]) -> int:
         except bdb.BdbQuit:
             return 0
         except BrokenPipeError:
-            sys.stderr.close()  # whoever read, as `head` does, has seen enough
+            sys.stderr.close()  # the reader of the output, such as `head`, has closed it
             return 0
 
 
@@ -108,12 +119,12 @@ def _check(options: Namespace) -> None:
         raise UsageError("orchestra replay needs --actor, as in: orchestra replay RUN --actor learner/trainer")
     targets = [name for name in ("at", "type", "where") if getattr(options, name) is not None]
     if len(targets) > 1:
-        raise UsageError(f"--{targets[0]} and --{targets[1]} say both where to stop; give one of them")
+        raise UsageError(f"--{targets[0]} and --{targets[1]} both select deliveries; give one of them")
     for name in ("check_determinism", "settings", "edited", "make_test"):
         if getattr(options, name) and options.pdb:
-            raise UsageError(f"--pdb stops in one replay; it has no meaning with {_FLAGS[name]}")
+            raise UsageError(f"--pdb cannot be combined with {_FLAGS[name]}")
     if options.tolerance < 0:
-        raise UsageError(f"--tolerance: {options.tolerance} is not allowed: it must be 0 or more")
+        raise UsageError(f"--tolerance: {options.tolerance} is not allowed; it must be 0 or more")
     if options.pdb and not targets:
         options.at = 1
 
@@ -125,11 +136,11 @@ _FLAGS = {
 
 def _whole(options: Namespace, replay: Replay[Any]) -> int:
     with _quietly(), _Progress(replay.address) as progress:
-        replay.run(until=options.until, each=progress.take)
+        replay.run(until=options.until, each=progress.add)
     print(f"{progress.summary()}: all as recorded")
-    failed = replay.told_failure()
+    failed = replay.failure_record
     if failed is not None:
-        print(f"it fails as it did: {failed.type}: {failed.text}  ({failed.file}:{failed.line})")
+        print(f"it fails as recorded: {failed.type}: {failed.text}  ({failed.file}:{failed.line})")
     return 0
 
 
@@ -143,20 +154,20 @@ def _stop_at(options: Namespace, replay: Replay[Any]) -> int:
                 break
             if delivery is None or not fits(delivery):
                 with _quietly():
-                    performance = replay.step()
-                if performance is not None:
-                    progress.take(performance)
+                    replayed = replay.step()
+                if replayed is not None:
+                    progress.add(replayed)
                 continue
             found += 1
             progress.clear()
-            print(_told(delivery))
-            performance = replay.step(debugger=pdb.Pdb() if options.pdb else None)
-            for said in performance.said if performance is not None else ():
-                print(f"  {said}")
+            print(_delivery_text(delivery))
+            replayed = replay.step(debugger=pdb.Pdb() if options.pdb else None)
+            for output in replayed.outputs if replayed is not None else ():
+                print(f"  {output}")
             if options.at is not None:
                 break
     if not found:
-        raise CannotReplay(f"{replay.address} was told nothing that fits; {progress.summary()}")
+        raise CannotReplay(f"{replay.address} got no matching delivery; {progress.summary()}")
     return 0
 
 
@@ -173,7 +184,7 @@ def _check_determinism(options: Namespace, opened: Any) -> int:
     with _quietly():
         count, mismatch = first_mismatch(lambda: opened(strict=False), until=options.until)
     if mismatch is None:
-        print(f"{options.actor}: {count:,} activations, twice the same")
+        print(f"{options.actor}: {count:,} activations, the same twice")
         return 0
     print(mismatch)
     return FAILED
@@ -184,13 +195,13 @@ def _what_if(options: Namespace, opened: Any) -> int:
     for each in options.settings:
         name, equals, text = each.partition("=")
         if not equals:
-            raise UsageError(f"--set takes NAME=VALUE, and {each!r} has no =")
+            raise UsageError(f"--set takes NAME=VALUE, got {each!r}")
         settings[name.strip().replace("-", "_")] = text
     edited = edited_class(options.edited) if options.edited else None
     with _quietly(), _Progress(options.actor) as progress:
         report = what_if(
             lambda: opened(strict=False), begin=options.at or 0, settings=settings, edited=edited, until=options.until,
-            each=progress.take,
+            each=progress.add,
         )  # fmt: skip
     print(report)
     return 0
@@ -202,32 +213,32 @@ def _make_test(options: Namespace, replay: Replay[Any]) -> int:
             trace, size = make_test(replay, options.make_test, until=options.until)
     except ReplayDiverged as diverged:
         print(diverged)
-        print("no test was written: it would fail")
+        print("no test was written, because it would fail")
         return FAILED
     print(f"wrote {options.make_test} and {trace} ({size:,} bytes)")
     return 0
 
 
-def _told(delivery: Delivery) -> str:
+def _delivery_text(delivery: Delivery) -> str:
     number = f"delivery {delivery.n:,}"
     return f"{number}: {delivery.type.name}({shown(delivery.fields)}) from {delivery.id}"
 
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """Keep what actors print to themselves: it was said then."""
+    """Suppress the printed output of actors: the run printed it already."""
     with contextlib.redirect_stdout(io.StringIO()):
         yield
 
 
 class _Progress:
-    """How far a replay is, on a terminal."""
+    """The progress of a replay, shown on a terminal."""
 
     def __init__(self, actor: str) -> None:
         self._actor = actor
-        self._since = self._told = time.monotonic()
+        self._since = self._shown = time.monotonic()
         self._activations = 0
-        self._said = 0
+        self._outputs = 0
         self._shows = sys.stderr.isatty()
 
     def __enter__(self) -> Self:
@@ -236,22 +247,22 @@ class _Progress:
     def __exit__(self, *_: object) -> None:
         self.clear()
 
-    def take(self, performance: Performance) -> None:
-        """Count one activation."""
+    def add(self, replayed: ReplayedActivation) -> None:
+        """Count an activation."""
         self._activations += 1
-        self._said += len(performance.said)
+        self._outputs += len(replayed.outputs)
         now = time.monotonic()
-        if self._shows and now - self._told > TELL_EVERY_S:
-            self._told = now
+        if self._shows and now - self._shown > PROGRESS_INTERVAL_S:
+            self._shown = now
             print(f"\r{self.summary()}\x1b[K", end="", file=sys.stderr, flush=True)
 
     def clear(self) -> None:
-        """Take the line away."""
+        """Clear the line."""
         if self._shows:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
     def summary(self) -> str:
-        """Return how much was replayed, and how fast."""
+        """Return the amount and the speed of the replay."""
         seconds = max(time.monotonic() - self._since, 1e-9)
         rate = f"{self._activations / seconds:,.0f}/s"
-        return f"{self._actor}: {self._activations:,} activations, {self._said:,} messages, {seconds:.1f} s, {rate}"
+        return f"{self._actor}: {self._activations:,} activations, {self._outputs:,} messages, {seconds:.1f} s, {rate}"

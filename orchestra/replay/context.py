@@ -1,20 +1,20 @@
-"""The stage on which an actor is replayed: its `Context` and `Sender`, deaf to the world.
-
-Everything that comes to it is the script's.
-"""
+"""The context of a replayed actor: it answers from the record, and sends nothing."""
 
 import asyncio
 import bdb
 import contextvars
+import inspect
+import sys
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, WrappedLogger
 
-from orchestra import errors
 from orchestra.actors.actor import Actor
 from orchestra.actors.message import Message, Request
 from orchestra.actors.ref import Ref, speaking
@@ -22,52 +22,44 @@ from orchestra.actors.seeding import generator_for
 from orchestra.clock import Clock, Handle
 from orchestra.errors import AskFailed
 from orchestra.nodes import spawning
-from orchestra.replay.activation import beginning_of, was_cut_off
-from orchestra.replay.difference import Difference, Lookup, fields_as_travelled, first_difference, renamed, travelled
-from orchestra.replay.effects import Input, Key, Script, error_of, key_of, told_of
-from orchestra.replay.event_loop import QuietLoop
-from orchestra.replay.performance import Performance, Said
-from orchestra.replay.place import place
-from orchestra.replay.scripted_clock import ScriptedClock, ScriptedTimer
-from orchestra.trace.format.effects import (
-    AnswerGiven,
-    AnswerReceived,
-    AnswerRefused,
-    Asked,
-    AskRaised,
-    MonotonicRead,
-    NowRead,
-    Offloaded,
-    SendFailed,
-    Sent,
-    Spawned,
-    StopRequested,
-    TimerCancelled,
-    TimerSet,
-    Watched,
-    Withdrawn,
+from orchestra.replay.answers import ReplayedAnswers, request_key
+from orchestra.replay.difference import Difference, Lookup, fields_as_travelled, first_difference, renamed
+from orchestra.replay.effects import (
+    Input,
+    InputKey,
+    Output,
+    RecordedEffects,
+    ReplayedActivation,
+    beginning_of,
+    effect_text,
+    error_of,
+    key_of,
+    target_of,
+    timer_verb,
+    was_aborted,
 )
+from orchestra.replay.event_loop import QuietLoop, current_line
+from orchestra.trace.format import effects as recorded
 from orchestra.trace.format.records import Activation, Answer, Birth, Delivery, Header
 
 T = TypeVar("T")
+E = TypeVar("E", recorded.Sent, recorded.Asked, recorded.TimerSet)
 Factory = Callable[[], Actor[Any]]
 
-_RequestKey = tuple[str, int, int]
-"""Sender, number and correlation of a request."""
 _CANCELLED = "CancelledError"
 
 
-class Stage:
-    """What a replayed actor reaches the world through.
+class ReplayContext:
+    """The replay's implementation of an actor's context and of the sender behind its refs.
 
     Args:
-        header: what its process was.
-        birth: its own.
-        values: finds what a digest stands for.
-        resolved: returns a recorded value with the arrays in it.
-        run_directory: a scratch folder to stand for the run's, if it had one.
-        recorded_directory: how the run's own folder was called.
-        tolerance: of floating-point numbers.
+        header: the record's header.
+        birth: the birth of the incarnation.
+        values: finds an array by its digest.
+        resolved: returns a recorded value with its arrays in place.
+        run_directory: a scratch folder in the place of the run's, if the run had one.
+        recorded_directory: the path of the run's own folder.
+        tolerance: relative and absolute tolerance of floating-point numbers.
     """
 
     def __init__(
@@ -83,119 +75,101 @@ class Stage:
     ) -> None:
         self.address = birth.actor
         self.rng = generator_for(header.seed, birth.actor, birth.incarnation)
-        self.clock: Clock = ScriptedClock(self)
+        self.clock: Clock = _ReplayClock(self)
         self.log: FilteringBoundLogger = structlog.wrap_logger(
-            None, processors=[_unsaid], wrapper_class=structlog.make_filtering_bound_logger(0)
+            None, processors=[_dropped], wrapper_class=structlog.make_filtering_bound_logger(0)
         )
         self.run_directory = run_directory
-        # As the cell has it: what is started again begins anew.
+        # As in the run: a restarted actor does not resume.
         self.resume_from = Path(header.resume_from) if header.resume_from and not birth.incarnation else None
-        self.factories: dict[str, tuple[type[Actor[Any]], Factory]] = {}
-        """How the children that it has spawned are made, by address."""
-        self._values = values
+        self.factories: dict[str, Factory] = {}
+        """The factories of the children spawned so far, by address."""
+        self._compare = partial(first_difference, tolerance=tolerance, values=values)
         self._resolved = resolved
         self._recorded_directory = recorded_directory
-        self._tolerance = tolerance
         self._loop = QuietLoop()  # type: ignore[abstract]  # what it lacks raises NotImplementedError
         self._context = contextvars.copy_context()
         self._context.run(speaking.set, self)
-        self._script = Script(Activation(0, "start"), strict=False, report=self._report)
-        self._performance = Performance(Activation(0, "start"))
-        self._answers: dict[int, Answer] = {}
-        self._pending: dict[Key, asyncio.Future[None]] = {}
-        self._given: dict[_RequestKey, AnswerGiven | AnswerRefused] = {}
-        self._parked: dict[_RequestKey, asyncio.Future[Any]] = {}
-        self._withdrawn: set[_RequestKey] = set()
+        self._answers = ReplayedAnswers(self.address, self._emit)
+        self._begin(Activation(0, "start"), strict=False)
+        self._pending: dict[InputKey, asyncio.Future[None]] = {}
         self._task: asyncio.Task[None] | None = None
         self._unrecorded = 0
-        self._offloads = 0
-        self._began = 0.0
-
-    # What Replay does with it
 
     def perform(
         self, activation: Activation, work: Callable[[], Coroutine[Any, Any, None]], *, strict: bool
-    ) -> Performance:
-        """Run one activation to its end, and hold it to what was recorded if `strict`."""
-        performance = self._performance = Performance(activation)
-        script = self._script = Script(activation, strict=strict, report=self._report)
-        self._answers = activation.answers
-        self._offloads = 0
-        self._began = beginning_of(activation)
-        self._loop.advance_to(self._began)
+    ) -> ReplayedActivation:
+        """Run one activation to its end; compare it with the record if `strict`."""
+        self._begin(activation, strict=strict)
+        replayed = self._replayed
         task = self._task = self._loop.create_task(work(), context=self._context)
-        self._play(task, script)
-        if was_cut_off(activation):
-            performance.unfinished = True
+        self._play(task)
+        if was_aborted(activation):
+            replayed.unfinished = True
         elif task.cancelled():
-            # Nobody aborts it: it awaited something that somebody else cancelled.
-            performance.error = RuntimeError(f"{self.address} awaited what was cancelled")
+            # The replay cancels only aborted activations: the actor awaited a future that its own code cancelled.
+            replayed.error = RuntimeError(f"{self.address} awaited a cancelled future")
         elif (error := task.exception()) is not None:
             if not isinstance(error, Exception) or isinstance(error, bdb.BdbQuit):
                 raise error
-            performance.error = error
-        self._conclude(script, activation)
-        return performance
+            replayed.error = error
+        self._conclude()
+        return replayed
 
-    def answer(self, delivery: Delivery, result: Any) -> None:
-        """Take the answer that a handler returned, or the promise of one."""
-        request = _request(delivery)
-        if request in self._withdrawn:
-            return  # it was asked to give up, and had its answer all the same
-        if not isinstance(result, asyncio.Future):
-            self._give(delivery, result)
-            return
-        self._parked[request] = result
+    async def handle(
+        self, handler: Callable[[Any], Any], delivery: Delivery, message: Message, debugger: bdb.Bdb | None
+    ) -> None:
+        """Call a handler of the actor, and compare its answer if `delivery` is a request.
 
-        def settled(future: asyncio.Future[Any]) -> None:
-            if self._parked.pop(request, None) is None:
-                return
-            if future.cancelled():
-                self.refuse(delivery, errors.ActorStopped(f"{self.address} gave up the answer"))
-            elif (error := future.exception()) is not None:
-                self.refuse(delivery, self.blame(error))
-            else:
-                try:
-                    self._give(delivery, future.result())
-                except TypeError as unfit:
-                    self.refuse(delivery, self.blame(unfit))
+        Args:
+            handler: the handler.
+            delivery: the recorded delivery.
+            message: the handler's argument.
+            debugger: stops at the handler's first line.
+        """
+        is_async = inspect.iscoroutinefunction(handler)
+        if debugger is not None:
+            # It stops in the next frame that begins: the handler's, for a coroutine as well.
+            debugger.reset()
+            sys.settrace(debugger.trace_dispatch)
+        try:
+            result = handler(message)
+            if is_async:
+                result = await result
+            if delivery.correlation:
+                self._answers.answer(delivery, result)
+        except asyncio.CancelledError:
+            if not self._answers.is_withdrawn(delivery):
+                raise
+        except Exception as error:
+            if delivery.correlation:
+                self._answers.fail(delivery, error)
+            raise
+        finally:
+            if debugger is not None:
+                sys.settrace(None)
 
-        result.add_done_callback(settled)
-
-    def refuse(self, delivery: Delivery, error: Exception) -> None:
-        """Take note that a request has no answer."""
-        kind, text = type(error).__name__, str(error)
-        self._performance.said.append(Said("refused", delivery.id.sender, delivery.type.name, f"{kind}: {text}"))
-        self._given[_request(delivery)] = AnswerRefused(0.0, delivery.id, delivery.correlation, kind, text)
-
-    def given_up(self, delivery: Delivery) -> bool:
-        """Whether whoever asked this has given up."""
-        return _request(delivery) in self._withdrawn
-
-    def blame(self, error: BaseException) -> AskFailed:
-        """Return what whoever asked is told of a failure."""
-        return AskFailed(f"{self.address}: {type(error).__name__}: {error}")
-
-    # Context
+    # The actor's context
 
     def request_stop(self, *, graceful: bool = True) -> None:
-        effect = self._script.take(StopRequested, lambda: told_of(StopRequested(0.0, graceful)))
-        self._same("it asked to stop otherwise", effect and {"graceful": effect.graceful}, {"graceful": graceful})
+        effect = self._effects.take(recorded.StopRequested, lambda: effect_text(recorded.StopRequested(0.0, graceful)))
+        if effect is not None:
+            self._effects.compare("different stop request", {"graceful": effect.graceful}, {"graceful": graceful})
 
     def watch(self, ref: Ref[Any]) -> None:
-        effect = self._script.take(
-            Watched, lambda: told_of(Watched(0.0, ref.address)), lambda effect: effect.address == ref.address
+        effect = self._effects.take(
+            recorded.Watched,
+            lambda: effect_text(recorded.Watched(0.0, ref.address)),
+            lambda effect: effect.address == ref.address,
         )
-        self._same("it watched somebody else", effect and {"address": effect.address}, {"address": ref.address})
+        if effect is not None:
+            self._effects.compare("different actor watched", {"address": effect.address}, {"address": ref.address})
 
     def after(self, delay: float, message: Message) -> Handle:
-        kind, fields = type(message).__name__, fields_as_travelled(message)
-        said = Said(f"set a timer of {delay:g} s,", "itself", kind, fields)
-        self._performance.said.append(said)
-        effect = self._script.take(TimerSet, lambda: str(said), lambda effect: effect.type.name == kind)
+        effect = self._send(recorded.TimerSet, timer_verb(delay), "itself", message)
         if effect is not None:
-            self._same_deed("a timer", effect, (effect.type.name, effect.delay), (kind, float(delay)), said)
-        return ScriptedTimer(self)
+            self._effects.compare("different timer", {"delay": effect.delay}, {"delay": float(delay)})
+        return _ReplayTimer(self)
 
     async def offload(self, function: Callable[..., T], *args: Any) -> T:
         self._offloads += 1
@@ -205,26 +179,32 @@ class Stage:
             result = function(*args)
         except Exception as raised:
             error = raised
-        effect = self._script.input_for(key)
-        if isinstance(effect, Offloaded) and effect.error != _CANCELLED:
-            self._same("its offloaded work ended otherwise", {"raised": effect.error}, {"raised": _type_of(error)})
+        effect = self._effects.input_for(key)
+        if isinstance(effect, recorded.Offloaded) and effect.error != _CANCELLED:
+            raised_type = "" if error is None else type(error).__name__
+            self._effects.compare(
+                "different result of offloaded work", {"raised": effect.error}, {"raised": raised_type}
+            )
         await self._arrival(key)
         if error is not None:
             raise error
         return result
 
     def spawn_child(self, name: str, kind: type[Actor[Any]], factory: Factory) -> Ref[Any]:
-        address, named = f"{self.address}:{name}", f"{kind.__module__}:{kind.__qualname__}"
-        self.factories[address] = (kind, factory)
-        self._performance.said.append(Said("spawned", address, named, {}))
-        effect = self._script.take(
-            Spawned, lambda: told_of(Spawned(0.0, address, named)), lambda effect: effect.address == address
+        address, class_name = f"{self.address}:{name}", f"{kind.__module__}:{kind.__qualname__}"
+        self.factories[address] = factory
+        self._emit(Output("spawned", address, class_name, {}))
+        effect = self._effects.take(
+            recorded.Spawned,
+            lambda: effect_text(recorded.Spawned(0.0, address, class_name)),
+            lambda effect: effect.address == address,
         )
-        self._same(
-            "it spawned another child",
-            effect and {"address": effect.address, "class": effect.kind},
-            {"address": address, "class": named},
-        )
+        if effect is not None:
+            self._effects.compare(
+                "different child",
+                {"address": effect.address, "class": effect.kind},
+                {"address": address, "class": class_name},
+            )
         return Ref(address)
 
     async def spawn_remote(
@@ -232,122 +212,126 @@ class Stage:
     ) -> Ref[Any]:
         return await spawning.spawn(self, node, name, kind, args, kwargs)
 
-    # Sender
+    # The sender behind its refs
 
     def post(self, recipient: str, message: Message) -> Awaitable[None] | None:
-        number = self._told(recipient, message)
-        return self._arrival(("told", number)) if self._script.input_for(("told", number)) is not None else None
+        key = ("told", self._tell(recipient, message))
+        return self._arrival(key) if self._effects.input_for(key) is not None else None
 
     def post_nowait(self, recipient: str, message: Message) -> None:
-        self._told(recipient, message)
+        self._tell(recipient, message)
 
     async def ask(self, recipient: str, request: Request[Any]) -> Any:
-        kind, fields = type(request).__name__, fields_as_travelled(request)
-        said = Said("asked", recipient, kind, fields)
-        self._performance.said.append(said)
-        effect = self._script.take(
-            Asked, lambda: str(said), lambda effect: (effect.recipient, effect.type.name) == (recipient, kind)
-        )
+        kind = type(request).__name__
+        effect = self._send(recorded.Asked, "asked", recipient, request)
         if effect is None:
-            raise AskFailed(f"the record has no answer of {recipient} to this {kind}")
-        self._same_deed("a request", effect, (effect.recipient, effect.type.name), (recipient, kind), said)
+            raise AskFailed(f"the record holds no request {kind} to {recipient} here")
         key = ("answer", effect.number)
         try:
             await self._arrival(key)
         except asyncio.CancelledError:
-            # The loop of then came late to a timeout: the answer was there, and that counts.
-            late = self._script.input_for(key)
-            if not isinstance(late, AnswerReceived):
+            # In the run, the loop noticed a timeout late: the answer had come first, and counts.
+            late = self._effects.input_for(key)
+            if not isinstance(late, recorded.AnswerReceived):
                 raise
-            self._script.inputs.remove(late)
-        answer = self._answers.get(effect.number)
+            self._effects.inputs.remove(late)
+        answer = self._received.get(effect.number)
         if answer is None:
-            raise AskFailed(f"the record has lost the answer of {recipient} to this {kind}")
+            raise AskFailed(f"the record holds no answer of {recipient} to this {kind}")
         return type(request).answer_adapter().validate_python(self._resolved(answer.value))
 
-    # What its clock and timers do
+    # Its clock and timers
 
     def read_monotonic(self) -> float:
-        """Return what the actor read from the clock at this point."""
-        effect = self._script.take(MonotonicRead, lambda: "read the clock")
+        """Return the recorded reading of the monotonic clock."""
+        effect = self._effects.take(recorded.MonotonicRead, lambda: "read the clock")
         return self._loop.time() if effect is None else effect.value
 
     def read_now(self) -> datetime:
-        """Return what the actor read from the wall clock at this point."""
-        effect = self._script.take(NowRead, lambda: "read the clock")
-        return (
-            datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=self._loop.time()) if effect is None else effect.value
-        )
+        """Return the recorded reading of the wall clock."""
+        effect = self._effects.take(recorded.NowRead, lambda: "read the clock")
+        if effect is None:
+            return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=self._loop.time())
+        return effect.value
 
     def call_later(self, delay: float, call: Callable[[], None]) -> Handle:
-        """Call `call` when the loop's time has come so far."""
+        """Call `call` when the replay's loop has advanced by `delay` seconds."""
         return self._loop.call_later(delay, call)
 
     def timer_cancelled(self) -> None:
-        """Take note that a timer was taken back."""
-        self._script.take(TimerCancelled, lambda: "took a timer back")
+        """Compare the cancellation of a timer with the record."""
+        self._effects.take(recorded.TimerCancelled, lambda: effect_text(recorded.TimerCancelled(0.0, 0)))
 
-    # Inside
+    # Running an activation
 
-    def _play(self, task: asyncio.Task[None], script: Script) -> None:
-        """Run until the task is done and nothing more comes in."""
-        loop = self._loop
+    def _begin(self, activation: Activation, *, strict: bool) -> None:
+        self._replayed = ReplayedActivation(activation)
+        self._effects = RecordedEffects(activation, strict=strict, compare=self._compare, report=self._report)
+        self._received: dict[int, Answer] = activation.answers
+        self._offloads = 0
+        self._began = beginning_of(activation)
+        self._loop.advance_to(self._began)
+
+    def _play(self, task: asyncio.Task[None]) -> None:
+        """Run until the task is done and no input is left that something waits for."""
+        loop, effects = self._loop, self._effects
         while True:
             loop.run_ready()
             effect = next(
-                (each for each in script.inputs if isinstance(each, Withdrawn) or key_of(each) in self._pending), None
+                (
+                    each
+                    for each in effects.inputs
+                    if isinstance(each, recorded.Withdrawn) or key_of(each) in self._pending
+                ),
+                None,
             )
             due = loop.next_timer
             if effect is not None:
-                cancelled = not isinstance(effect, AnswerReceived) and getattr(effect, "error", "") == _CANCELLED
+                cancelled = (
+                    not isinstance(effect, recorded.AnswerReceived) and getattr(effect, "error", "") == _CANCELLED
+                )
                 if due is not None and (cancelled or due <= self._began + effect.at):
                     loop.fire_timer()
                 elif cancelled:
-                    script.inputs.remove(effect)
+                    effects.inputs.remove(effect)
                     task.cancel()
                 else:
                     loop.advance_to(self._began + effect.at)
-                    script.inputs.remove(effect)
-                    self._hand_in(effect)
+                    effects.inputs.remove(effect)
+                    self._deliver_input(effect, task)
             elif task.done():
                 return
             elif due is not None:
                 loop.fire_timer()
             else:
-                if not was_cut_off(self._performance.activation):
-                    waits = ", ".join(f"{what} {number}" for what, number in self._pending) or "something of its own"
-                    script.differs("it does not come to its end", Difference("", "it did", f"it waits for {waits}"))
+                if not was_aborted(self._replayed.activation):
+                    waits = ", ".join(f"{what} {number}" for what, number in self._pending) or "a future of its own"
+                    effects.differs("it does not finish", Difference("", "finished", f"waits for {waits}"))
                 task.cancel()
                 loop.run_ready()
                 return
 
-    def _hand_in(self, effect: Input) -> None:
-        if isinstance(effect, Withdrawn):
-            self._withdraw((*effect.request, effect.correlation))
+    def _deliver_input(self, effect: Input, task: asyncio.Task[None]) -> None:
+        if isinstance(effect, recorded.Withdrawn):
+            self._answers.withdraw(effect)
+            delivery = self._replayed.activation.delivery
+            if delivery is not None and request_key(delivery) == (*effect.request, effect.correlation):
+                task.cancel()
             return
         future = self._pending[key_of(effect)]
-        if isinstance(effect, SendFailed | AskRaised):
+        if isinstance(effect, recorded.SendFailed | recorded.AskRaised):
             future.set_exception(error_of(effect.error, effect.text))
         else:
             future.set_result(None)
 
-    def _withdraw(self, request: _RequestKey) -> None:
-        """Whoever asked has given up: break the handler off where it waits, or drop the answer for later."""
-        self._withdrawn.add(request)
-        delivery = self._performance.activation.delivery
-        if delivery is not None and _request(delivery) == request and self._task is not None and not self._task.done():
-            self._task.cancel()
-        elif (future := self._parked.pop(request, None)) is not None:
-            future.cancel()
-
-    async def _arrival(self, key: Key) -> None:
-        """Wait until the script says that this has come."""
-        own = asyncio.current_task() is self._task  # else it is a task that may outlive this activation
-        if own and self._script.input_for(key) is None:
-            if was_cut_off(self._performance.activation):
+    async def _arrival(self, key: InputKey) -> None:
+        """Wait until the input for `key` is delivered."""
+        own = asyncio.current_task() is self._task  # another task of the actor's may outlive this activation
+        if own and self._effects.input_for(key) is None:
+            if was_aborted(self._replayed.activation):
                 await self._loop.create_future()  # it still waited when the record ended
-            what = "it waits for what did not come"
-            self._script.differs(what, Difference("", "no such thing", f"{key[0]} {key[1]}"))
+            difference = Difference("", "no such event", f"{key[0]} {key[1]}")
+            self._effects.differs("it waits for an event that was not recorded", difference)
             return
         future = self._pending[key] = self._loop.create_future()
         try:
@@ -355,86 +339,70 @@ class Stage:
         finally:
             del self._pending[key]
 
-    def _told(self, recipient: str, message: Message) -> int:
-        kind, fields = type(message).__name__, fields_as_travelled(message)
-        said = Said("told", recipient, kind, fields)
-        self._performance.said.append(said)
-        effect = self._script.take(
-            Sent, lambda: str(said), lambda effect: (effect.recipient, effect.type.name) == (recipient, kind)
-        )
+    def _conclude(self) -> None:
+        """Compare what is known only at the end of an activation: answers, and outputs that are missing."""
+        effects, replayed = self._effects, self._replayed
+        self._answers.compare(effects)
+        handled = replayed.activation.handled
+        new_failure = replayed.error is not None and (handled is None or not handled.failure)
+        missing = effects.next_output
+        if missing is not None and not replayed.unfinished and not new_failure:
+            effects.differs("missing action", Difference("", effect_text(missing), "nothing more"))
+
+    # Outputs
+
+    def _tell(self, recipient: str, message: Message) -> int:
+        """Compare a sent message with the record, and return its number; a negative one if it was not recorded."""
+        effect = self._send(recorded.Sent, "told", recipient, message)
         if effect is None:
             self._unrecorded -= 1
             return self._unrecorded
-        self._same_deed("a message", effect, (effect.recipient, effect.type.name), (recipient, kind), said)
-        refused = self._script.refused.get(effect.number)
+        refused = self._effects.refused.get(effect.number)
         if refused is not None:
             raise error_of(refused.error, refused.text)
         return effect.number
 
-    def _same_deed(
-        self, noun: str, effect: Sent | Asked | TimerSet, old: tuple[Any, ...], new: tuple[Any, ...], said: Said
-    ) -> None:
-        if not self._script.strict:
-            return
-        if old != new:
-            self._script.differs(f"it is another {noun.partition(' ')[2]}", Difference("", told_of(effect), str(said)))
-        elif effect.fields is not None:
-            self._same(f"{said.verb} {said.recipient} {said.kind}", effect.fields, said.fields)
+    def _send(self, kind: type[E], verb: str, recipient: str, message: Message) -> E | None:
+        """Compare an output that carries a message with the record, and return the recorded one."""
+        output = self._emit(Output(verb, recipient, type(message).__name__, fields_as_travelled(message)))
+        target = (recipient, output.kind)
+        effect: E | None = self._effects.take(kind, output.__str__, lambda effect: target_of(effect) == target)
+        if effect is not None and target_of(effect) != target:
+            noun = {recorded.Sent: "message", recorded.Asked: "request", recorded.TimerSet: "timer"}[kind]
+            self._effects.differs(f"different {noun}", Difference("", effect_text(effect), str(output)))
+        elif effect is not None:
+            self._effects.compare(" ".join(output.key), effect.fields, output.fields)
+        return effect
 
-    def _same(self, what: str, old: Any, new: Any) -> None:
-        if not self._script.strict or old is None:
-            return
-        difference = self._compared(old, new)
-        if difference is not None:
-            self._script.differs(what, difference)
-
-    def _compared(self, old: Any, new: Any) -> Difference | None:
-        difference = first_difference(old, new, tolerance=self._tolerance, values=self._values)
-        if difference is None or self.run_directory is None:
-            return difference
-        as_then = renamed(new, str(self.run_directory), self._recorded_directory)
-        return first_difference(old, as_then, tolerance=self._tolerance, values=self._values)
-
-    def _give(self, delivery: Delivery, value: Any) -> None:
-        given = travelled(value)
-        self._performance.said.append(Said("answered", delivery.id.sender, delivery.type.name, given))
-        self._given[_request(delivery)] = AnswerGiven(0.0, delivery.id, delivery.correlation, given)
-
-    def _conclude(self, script: Script, activation: Activation) -> None:
-        """Compare what can be compared only when the activation is over: its answers, what it left out, its failure."""
-        for effect in script.answers:
-            mine = self._given.pop((*effect.request, effect.correlation), None)
-            if isinstance(effect, AnswerRefused) and effect.error == "ActorStopped":
-                continue  # the runtime's doing, when an actor is gone
-            self._same(
-                f"the answer to {effect.request}", _answer_of(effect), None if mine is None else _answer_of(mine)
-            )
-        left = script.left()
-        fails_anew = self._performance.error is not None and (
-            activation.handled is None or not activation.handled.failure
-        )
-        if left is not None and not self._performance.unfinished and not fails_anew:
-            script.differs("it left something out", Difference("", told_of(left), "nothing more"))
+    def _emit(self, output: Output) -> Output:
+        """Note an output, with the run's folder in the place of the scratch folder, and return it."""
+        if self.run_directory is not None:
+            fields = renamed(output.fields, str(self.run_directory), self._recorded_directory)
+            output = replace(output, fields=fields)
+        self._replayed.outputs.append(output)
+        return output
 
     def _report(self, what: str, difference: Difference) -> None:
-        if self._performance.difference is None:
-            at = place() if asyncio.current_task(self._loop) is not None else ""
-            self._performance.difference = (what, difference, at)
+        if self._replayed.difference is None:
+            line = current_line() if asyncio.current_task(self._loop) is not None else ""
+            self._replayed.difference = (what, difference, line)
 
 
-def _unsaid(logger: WrappedLogger, method: str, given: EventDict) -> NoReturn:
+class _ReplayClock:
+    """The clock of a replayed actor: it returns the recorded readings."""
+
+    def __init__(self, context: ReplayContext) -> None:
+        self.monotonic = context.read_monotonic
+        self.now = context.read_now
+        self.call_later = context.call_later
+
+
+class _ReplayTimer:
+    """A timer of a replayed actor: its message comes from the record."""
+
+    def __init__(self, context: ReplayContext) -> None:
+        self.cancel = context.timer_cancelled
+
+
+def _dropped(logger: WrappedLogger, method: str, line: EventDict) -> NoReturn:
     raise structlog.DropEvent
-
-
-def _request(delivery: Delivery) -> _RequestKey:
-    return (*delivery.id, delivery.correlation)
-
-
-def _answer_of(effect: AnswerGiven | AnswerRefused) -> dict[str, Any]:
-    if isinstance(effect, AnswerGiven):
-        return {"value": effect.value}
-    return {"error": effect.error, "text": effect.text}
-
-
-def _type_of(error: Exception | None) -> str:
-    return "" if error is None else type(error).__name__

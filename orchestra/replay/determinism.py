@@ -1,8 +1,8 @@
-"""Finds actors that are not made by their messages alone: two replays of one record are held against each other."""
+"""Finds actors that depend on more than their messages: compares two replays of one record with each other."""
 
 import datetime as dt
 import os
-import random  # noqa: TID251 (it is looked at, not drawn from)
+import random  # noqa: TID251 (its state is compared; nothing is drawn)
 import sys
 import threading
 import time
@@ -16,103 +16,103 @@ from typing import Any
 import numpy as np
 
 from orchestra.errors import ReplayDiverged
-from orchestra.replay import report
 from orchestra.replay.difference import Difference, first_difference
-from orchestra.replay.performance import Performance
+from orchestra.replay.effects import ReplayedActivation
 from orchestra.replay.replay import Replay
-from orchestra.replay.report import Divergence
+from orchestra.replay.report import Divergence, activation_text
 from orchestra.replay.state import state_differences
 from orchestra.trace.format.records import Activation
 
-WHOLE_EVERY = 256
-"""Deliveries after which large arrays of the state are compared as well; at the end they are in any case."""
+LARGE_ARRAYS_EVERY = 256
+"""Deliveries between two comparisons of the large arrays of the state. The last delivery compares them as well."""
 _CLOCKS = {
-    time.time: "time.time",  # noqa: TID251 (it is looked for, not read)
+    time.time: "time.time",  # noqa: TID251 (looked for, not called)
     time.time_ns: "time.time_ns", time.monotonic: "time.monotonic",
     time.monotonic_ns: "time.monotonic_ns", time.perf_counter: "time.perf_counter",
     time.perf_counter_ns: "time.perf_counter_ns", os.urandom: "os.urandom",
 }  # fmt: skip
-_UNWRITTEN = (0xAB, 0xCD)
-"""What stands in memory that numpy hands out unwritten, in the one replay and in the other."""
+_FILL = (0xAB, 0xCD)
+"""The bytes of uninitialised numpy arrays in the first and in the second replay."""
 _DATES = (dt.datetime, dt.date)
 _NOW = ("now", "today", "utcnow")
 
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """The first thing in which two replays of one record are not the same."""
+    """The first difference between two replays of one record."""
 
     divergence: Divergence
     suspects: tuple[str, ...]
-    """What the actor did in that delivery that no record holds: a clock, a generator, a thread of its own."""
+    """Sources of indeterminism in that delivery: a clock, a global generator, a thread."""
 
     def __str__(self) -> str:
         text = str(self.divergence).replace("  recorded  ", "  once      ").replace("  replayed  ", "  again     ")
-        said = "\n".join(f"  suspect   {suspect}" for suspect in self.suspects)
-        return f"{text}\n{said}" if said else text
+        return "\n".join([text, *(f"  suspect   {suspect}" for suspect in self.suspects)])
 
 
 def first_mismatch(make: Callable[[], Replay[Any]], *, until: int | None = None) -> tuple[int, Mismatch | None]:
-    """Replay twice, side by side, and return how far that went, and the first difference, if there is one.
+    """Replay twice, side by side; return the number of activations compared and the first difference, if any.
 
-    What is said is compared, and after each activation what the actor holds. Neither is compared with the record.
-    Memory that numpy hands out unwritten holds one thing in the one replay and another in the other.
+    Compared are the outputs of each activation and the actor's state after it, with each other and not with the record.
+    Uninitialised numpy memory holds different bytes in the two replays.
 
     Args:
         make: opens a replay that is not strict.
         until: the delivery before which to stop.
     """
     with ExitStack() as stack:
-        with _unwritten_memory(_UNWRITTEN[0]):
-            one = stack.enter_context(make())
-        with _unwritten_memory(_UNWRITTEN[1]):
-            other = stack.enter_context(make())
+        replays = []
+        for byte in _FILL:
+            with _filled_memory(byte):
+                replays.append(stack.enter_context(make()))
+        one, other = replays
         count = 0
         while (activation := one.activation) is not None and (until is None or activation.n < until):
-            with _unwritten_memory(_UNWRITTEN[0]):
-                mine = one.step()
-            with _unwritten_memory(_UNWRITTEN[1]):
-                theirs = other.step()
+            with _filled_memory(_FILL[0]):
+                first = one.step()
+            with _filled_memory(_FILL[1]):
+                second = other.step()
+            assert first is not None
             count += 1
-            last = one.activation is None
-            found = _difference((mine, theirs), one, other, whole=last or count % WHOLE_EVERY == 0)
+            large = one.activation is None or count % LARGE_ARRAYS_EVERY == 0
+            found = _output_difference(first, second) or _state_difference(first, one, other, large=large)
             if found is not None:
-                what, difference = found
-                found_at = Divergence(
-                    one.address, activation.n, report.named(activation.delivery, activation.phase), what, difference
-                )
-                return count, Mismatch(found_at, _suspects(make, activation))
+                during = activation_text(activation.delivery, activation.phase)
+                divergence = Divergence(one.address, activation.n, during, *found)
+                return count, Mismatch(divergence, _suspects(make, activation))
     return count, None
 
 
-def _difference(
-    performances: tuple[Performance | None, Performance | None], one: Replay[Any], other: Replay[Any], *, whole: bool
-) -> tuple[str, Difference] | None:
-    mine, theirs = performances
-    assert mine is not None
-    if theirs is None:
-        return "one comes to its end", Difference("", "it goes on", "it has ended")
-    for said, again in zip(mine.said, theirs.said, strict=False):
-        if (said.verb, said.recipient, said.kind) != (again.verb, again.recipient, again.kind):
-            return "it does something else", Difference("", str(said), str(again))
-        difference = first_difference(said.fields, again.fields)
+def _output_difference(one: ReplayedActivation, other: ReplayedActivation | None) -> tuple[str, Difference] | None:
+    if other is None:
+        return "only one of them ends", Difference("", "goes on", "has ended")
+    for left, right in zip(one.outputs, other.outputs, strict=False):
+        if left.key != right.key:
+            return "different output", Difference("", str(left), str(right))
+        difference = first_difference(left.fields, right.fields)
         if difference is not None:
-            return f"{said.verb} {said.recipient} {said.kind}", difference
-    if len(mine.said) != len(theirs.said):
-        return "it says more", Difference("", *(f"{len(each.said)} things" for each in (mine, theirs)))
-    if repr(mine.error) != repr(theirs.error):
-        return "it fails otherwise", Difference("", repr(mine.error), repr(theirs.error))
-    if mine.error is not None:
+            return " ".join(left.key), difference
+    if len(one.outputs) != len(other.outputs):
+        return "different number of outputs", Difference("", str(len(one.outputs)), str(len(other.outputs)))
+    if repr(one.error) != repr(other.error):
+        return "different failure", Difference("", repr(one.error), repr(other.error))
+    return None
+
+
+def _state_difference(
+    replayed: ReplayedActivation, one: Replay[Any], other: Replay[Any], *, large: bool
+) -> tuple[str, Difference] | None:
+    if replayed.error is not None:
         return None
-    inside = next(state_differences(one.actor, other.actor, whole=whole, unwritten=_UNWRITTEN), None)
+    inside = next(state_differences(one.actor, other.actor, large=large, unwritten=_FILL), None)
     if inside is None:
         return None
     path = inside.path + inside.difference.path
-    return "what it holds afterwards", Difference(path, inside.difference.recorded, inside.difference.replayed)
+    return "its state afterwards", Difference(path, inside.difference.recorded, inside.difference.replayed)
 
 
 def _suspects(make: Callable[[], Replay[Any]], activation: Activation) -> tuple[str, ...]:
-    """Replay up to an activation, and watch what the actor does in it."""
+    """Replay up to an activation, and watch the actor in it."""
     found: list[str] = []
     with make() as replay:
         replay.run(until=activation.n)
@@ -120,13 +120,13 @@ def _suspects(make: Callable[[], Replay[Any]], activation: Activation) -> tuple[
             try:
                 replay.step()
             except ReplayDiverged:
-                found.append("it does not do what was recorded either")
+                found.append("it differs from the record as well")
     return tuple(dict.fromkeys(found))
 
 
 @contextmanager
-def _unwritten_memory(byte: int) -> Iterator[None]:
-    """While the block runs, fill what numpy hands out unwritten with `byte`."""
+def _filled_memory(byte: int) -> Iterator[None]:
+    """While the block runs, fill new uninitialised numpy arrays with `byte`."""
     empty, empty_like = np.empty, np.empty_like
 
     def filling(make: Any) -> Any:
@@ -149,20 +149,20 @@ def _unwritten_memory(byte: int) -> Iterator[None]:
 
 @contextmanager
 def _watched(found: list[str]) -> Iterator[None]:
-    """While the block runs, take note of clocks that are read, global generators drawn from, threads begun."""
-    own = (__file__, threading.__file__)
+    """While the block runs, note the clocks that are read, the global generators that are used, the threads started."""
+    own = ("asyncio", "threading", __name__)
 
     def watch(frame: FrameType, event: str, called: Any) -> None:
-        if event != "c_call" or frame.f_code.co_filename in own or "asyncio" in frame.f_code.co_filename:
+        if event != "c_call" or frame.f_globals.get("__name__", "").startswith(own):
             return
         name = next((name for function, name in _CLOCKS.items() if function is called), None)
-        owner, named = getattr(called, "__self__", None), getattr(called, "__name__", "")
-        if named in _NOW and any(owner is date for date in _DATES):
-            name = f"datetime.{named}"
+        owner, method = getattr(called, "__self__", None), getattr(called, "__name__", "")
+        if method in _NOW and any(owner is date for date in _DATES):
+            name = f"datetime.{method}"
         if name is not None:
             found.append(f"{name}, read at {frame.f_code.co_filename}:{frame.f_lineno}")
 
-    python, numbers = random.getstate(), repr(np.random.get_state())  # noqa: NPY002 (it is looked at)
+    python, numbers = random.getstate(), repr(np.random.get_state())  # noqa: NPY002 (compared only)
     begun: list[str] = []
     start = threading.Thread.start
 
@@ -170,15 +170,15 @@ def _watched(found: list[str]) -> Iterator[None]:
         begun.append(self.name)
         start(self)
 
-    threading.Thread.start = started  # type: ignore[method-assign]  # put back below
+    threading.Thread.start = started  # type: ignore[method-assign]  # restored below
     sys.setprofile(watch)
     try:
         yield
     finally:
         sys.setprofile(None)
-        threading.Thread.start = start  # type: ignore[method-assign]  # as it was
+        threading.Thread.start = start  # type: ignore[method-assign]  # the original
     if random.getstate() != python:
-        found.append("Python's global random numbers: `random` instead of `self.rng`")
-    if repr(np.random.get_state()) != numbers:  # noqa: NPY002 (it is looked at)
-        found.append("numpy's global random numbers: `numpy.random` instead of `self.rng`")
-    found += [f"a thread of its own, {name}: `self.offload` instead" for name in begun]
+        found.append("Python's global random numbers: use `self.rng` instead of `random`")
+    if repr(np.random.get_state()) != numbers:  # noqa: NPY002 (compared only)
+        found.append("numpy's global random numbers: use `self.rng` instead of `numpy.random`")
+    found += [f"a thread of its own, {name}: use `self.offload` instead" for name in begun]

@@ -1,13 +1,15 @@
-"""What was recorded of one activation, as a script that the replayed actor is held to.
+"""What an actor did in one activation: by the record, and when it is replayed.
 
-Outputs (what it told, asked, read from the clock, …) are expected in their order. Inputs (answers, room in a mailbox,
-offloaded work that is done) are handed in, in theirs, whenever the actor can do nothing without one.
+Recorded effects are outputs or inputs. The replayed actor has to produce the outputs (messages, clock readings, …) in
+their recorded order. It is given the inputs (answers, room in a mailbox, results of offloaded work) in their recorded
+order, each as soon as the actor cannot go on without one.
 """
 
 import asyncio
 import builtins
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -37,33 +39,73 @@ from orchestra.trace.format.records import Activation
 
 E = TypeVar("E", bound=Effect)
 Input = SendCompleted | SendFailed | AnswerReceived | AskRaised | Offloaded | Withdrawn
-Key = tuple[str, int]
-"""What an input is for: `told`, `answer`, `offload` or `withdrawn`, and the number of it."""
+InputKey = tuple[str, int]
+"""What an input belongs to: `told`, `answer`, `offload` or `withdrawn`, and the number of that."""
+Compare = Callable[[Any, Any], Difference | None]
+"""Returns the first difference between a recorded value and a replayed one."""
 
-Report = Callable[[str, Difference], None]
-"""Takes what is not the same, in words, and how."""
+_ABORTED = frozenset({"Aborted", "_Halted"})
+"""The recorded failure types of an activation that was ended from outside."""
 
 
-class Script:
-    """The effects of one activation.
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Something that an actor sent, answered or spawned."""
+
+    verb: str
+    recipient: str
+    kind: str
+    """The message's type."""
+    fields: Any
+    """The message's fields in the form of a trace; of an answer, its value."""
+
+    def __str__(self) -> str:
+        return message_text(self.verb, self.recipient, self.kind, self.fields)
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Outputs of one key are compared with each other."""
+        return (self.verb, self.recipient, self.kind)
+
+
+@dataclass(slots=True)
+class ReplayedActivation:
+    """The result of replaying one activation."""
+
+    activation: Activation
+    outputs: list[Output] = field(default_factory=list)
+    error: Exception | None = None
+    """The exception that ended it."""
+    difference: tuple[str, Difference, str] | None = None
+    """The first difference from the record: a description, the values, and the line of the actor's code."""
+    unfinished: bool = False
+    """True if the record ends while the actor still waits."""
+
+
+class RecordedEffects:
+    """The recorded effects of one activation; the replayed actor consumes them.
 
     Args:
-        activation: what was recorded.
-        strict: whether to report what does not fit; else the actor is humoured: each thing that it does takes the next
-            recorded one of its sort, if there is one.
-        report: takes the first thing that does not fit; from then on the actor is humoured.
+        activation: the record.
+        strict: whether to report mismatches. Otherwise, and after the first report, mismatches are tolerated: each
+            action consumes the next recorded effect of its kind, if there is one.
+        compare: compares recorded values with replayed ones.
+        report: takes the description and the values of the first mismatch.
     """
 
-    def __init__(self, activation: Activation, *, strict: bool, report: Report) -> None:
+    def __init__(
+        self, activation: Activation, *, strict: bool, compare: Compare, report: Callable[[str, Difference], None]
+    ) -> None:
         self.strict = strict
         self.refused: dict[int, SendFailed] = {}
-        """Sends that raised at once, by number."""
-        self._report = report
+        """Sends that raised at once, by message number."""
         self.inputs: deque[Input] = deque()
-        """What is still to be handed in, in order."""
-        self._outputs: deque[Effect] = deque()
+        """Inputs that the actor has not been given yet, in order."""
         self.answers: list[AnswerGiven | AnswerRefused] = []
-        """What it answered, or did not."""
+        """Its answers to requests. They are compared at the end: their order among the outputs is not fixed."""
+        self._compare = compare
+        self._report = report
+        self._outputs: deque[Effect] = deque()
         failure = None if activation.handled is None else activation.handled.failure
         self._failure = "" if failure is None else f"{failure.type}: {failure.text}"
         effects = activation.effects
@@ -79,42 +121,82 @@ class Script:
                 self.inputs.append(effect)
 
     def differs(self, what: str, difference: Difference) -> None:
-        """Report that something is not as recorded, once."""
+        """Report a mismatch, unless one was reported before."""
         if self.strict:
             self.strict = False
             self._report(what, difference)
 
-    def take(self, kind: type[E], did: Callable[[], str], fits: Callable[[E], bool] = lambda _: True) -> E | None:
-        """Return the recorded effect that the actor's deed is, or None if there is none.
+    def compare(self, what: str, recorded: Any, replayed: Any) -> None:
+        """Report the first difference between two values; a recorded None is not compared."""
+        if self.strict and recorded is not None and (difference := self._compare(recorded, replayed)) is not None:
+            self.differs(what, difference)
+
+    def take(self, kind: type[E], action: Callable[[], str], fits: Callable[[E], bool] = lambda _: True) -> E | None:
+        """Consume the recorded effect of an action of the actor, and return it; None if there is none.
 
         Args:
-            kind: of effect.
-            did: puts the deed in words, for the report.
-            fits: tells which of the recorded ones it may be, where the actor is humoured.
+            kind: the effect's type.
+            action: describes the action for the report.
+            fits: selects among the recorded effects of this type where mismatches are tolerated.
         """
         if self.strict:
-            expected = self._outputs[0] if self._outputs else None
+            expected = self.next_output
             if isinstance(expected, kind):
                 self._outputs.popleft()
                 return expected
-            self.differs("it did something else", Difference("", told_of(expected, self._failure), did()))
+            self.differs("different action", Difference("", effect_text(expected, self._failure), action()))
         for index, effect in enumerate(self._outputs):
             if isinstance(effect, kind) and fits(effect):
                 del self._outputs[index]
                 return effect
         return None
 
-    def input_for(self, key: Key) -> Input | None:
-        """Return the input that is still to come for `key`."""
+    def input_for(self, key: InputKey) -> Input | None:
+        """Return the input for `key` if it is still to come."""
         return next((effect for effect in self.inputs if key_of(effect) == key), None)
 
-    def left(self) -> Effect | None:
-        """Return what the actor should have done and has not."""
+    @property
+    def next_output(self) -> Effect | None:
+        """The output that the actor has to produce next."""
         return self._outputs[0] if self._outputs else None
 
 
-def key_of(effect: Input) -> Key:
-    """Return what an input is for."""
+def recorded_outputs(activation: Activation) -> list[Output]:
+    """Return what an actor sent, answered and spawned in an activation, by the record."""
+    request = "" if activation.delivery is None else activation.delivery.type.name
+    outputs = []
+    for effect in activation.effects:
+        match effect:
+            case Sent(recipient=recipient, type=kind, fields=fields):
+                outputs.append(Output("told", recipient, kind.name, fields))
+            case Asked(recipient=recipient, type=kind, fields=fields):
+                outputs.append(Output("asked", recipient, kind.name, fields))
+            case TimerSet(delay=delay, type=kind, fields=fields):
+                outputs.append(Output(timer_verb(delay), "itself", kind.name, fields))
+            case Spawned(address=address, kind=name):
+                outputs.append(Output("spawned", address, name, {}))
+            case AnswerGiven(request=asked, value=value):
+                outputs.append(Output("answered", asked.sender, request, value))
+            case AnswerRefused(request=asked, error=error, text=text):
+                outputs.append(Output("refused", asked.sender, request, f"{error}: {text}"))
+    return outputs
+
+
+def beginning_of(activation: Activation) -> float:
+    """Return when an activation began, in seconds of the node's clock."""
+    if activation.handled is not None:
+        return activation.handled.time
+    return 0.0 if activation.delivery is None else activation.delivery.time
+
+
+def was_aborted(activation: Activation) -> bool:
+    """Return whether an activation did not end by itself: it was aborted, or the record stops within it."""
+    handled = activation.handled
+    return handled is None or (handled.failure is not None and handled.failure.type in _ABORTED)
+
+
+def key_of(effect: Input) -> InputKey:
+    """Return what an input belongs to."""
     match effect:
         case SendCompleted(number=number) | SendFailed(number=number):
             return ("told", number)
@@ -126,37 +208,47 @@ def key_of(effect: Input) -> Key:
             return ("withdrawn", correlation)
 
 
-def deed(verb: str, recipient: str, kind: str, fields: Mapping[str, Any] | None) -> str:
-    """Return in words that somebody was told or asked something."""
+def target_of(effect: Sent | Asked | TimerSet) -> tuple[str, str]:
+    """Return the recipient and the type of a message."""
+    return ("itself" if isinstance(effect, TimerSet) else effect.recipient, effect.type.name)
+
+
+def timer_verb(delay: float) -> str:
+    """Return the verb of an output that sets a timer."""
+    return f"set a timer of {delay:g} s,"
+
+
+def message_text(verb: str, recipient: str, kind: str, fields: Mapping[str, Any] | None) -> str:
+    """Return a message as text: `told learner/trainer SampleBatchMsg(number=12)`."""
     return f"{verb} {recipient} {kind}({'…' if fields is None else shown(fields)})"
 
 
-def told_of(effect: Effect | None, failure: str = "") -> str:
-    """Return a recorded output in words; None is the end, by a failure perhaps."""
+def effect_text(effect: Effect | None, failure: str = "") -> str:
+    """Return a recorded output as text; None stands for the end of the activation, with its failure if it failed."""
     match effect:
         case None:
-            return f"it failed there: {failure}" if failure else "nothing more"
+            return f"failed with {failure}" if failure else "nothing more"
         case Sent(recipient=recipient, type=kind, fields=fields):
-            return deed("told", recipient, kind.name, fields)
+            return message_text("told", recipient, kind.name, fields)
         case Asked(recipient=recipient, type=kind, fields=fields):
-            return deed("asked", recipient, kind.name, fields)
+            return message_text("asked", recipient, kind.name, fields)
         case TimerSet(delay=delay, type=kind, fields=fields):
-            return deed(f"set a timer of {delay:g} s,", "itself", kind.name, fields)
+            return message_text(timer_verb(delay), "itself", kind.name, fields)
         case TimerCancelled():
-            return "took a timer back"
+            return "cancelled a timer"
         case Spawned(address=address, kind=name):
             return f"spawned {address}, a {name}"
         case MonotonicRead() | NowRead():
             return "read the clock"
         case StopRequested(graceful=graceful):
-            return "asked to stop" if graceful else "asked to be aborted"
+            return "requested a stop" if graceful else "requested an abort"
         case Watched(address=address):
             return f"watched {address}"
     return type(effect).__name__
 
 
 def error_of(kind: str, text: str) -> Exception:
-    """Return the exception of this name, as far as its class is known here."""
+    """Return a recorded exception. An unknown class becomes `AskFailed` with the class name in its text."""
     found = getattr(errors, kind, None) or getattr(builtins, kind, None) or getattr(asyncio, kind, None)
     if isinstance(found, type) and issubclass(found, Exception):
         return found(text)

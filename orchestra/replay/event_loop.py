@@ -1,35 +1,40 @@
-"""An event loop with nothing behind it: no sockets, no threads, no time but what it is told."""
+"""An event loop without sockets, threads and a clock: the replay decides when its time advances."""
 
 import asyncio
 import contextvars
 import heapq
 import itertools
+import sys
 from collections import deque
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any, TypeVar, TypeVarTuple
 
 Ts = TypeVarTuple("Ts")
 T = TypeVar("T")
 
+_RUNTIME = frozenset({"orchestra", "asyncio"})
+"""The packages of the runtime."""
+
 
 class QuietLoop(asyncio.AbstractEventLoop):
-    """Runs what is ready until nothing is; then somebody says what happens next.
+    """Runs ready callbacks until none is left; the caller then decides what happens next.
 
-    Coroutines find on it what asyncio itself needs: tasks, futures, `sleep`, `timeout`, `gather`. Its time stands still
-    while anything runs, and moves when `fire_timer` or `advance_to` says so.
+    It supports what asyncio needs for tasks, futures, `sleep`, `timeout` and `gather`. Its time stands still while
+    callbacks run; `fire_timer` and `advance_to` advance it.
     """
 
     def __init__(self) -> None:
         self.unhandled: list[dict[str, Any]] = []
-        """What nobody caught, as asyncio reports it."""
+        """Exceptions that no code caught, as asyncio reports them."""
         self._now = 0.0
         self._ready: deque[asyncio.Handle] = deque()
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._numbers = itertools.count()
 
     def run_ready(self) -> None:
-        """Run until nothing is ready."""
-        # Whoever calls may be in a coroutine of a loop of his own, as in a notebook.
+        """Run callbacks until none is ready."""
+        # The caller may be a coroutine of another loop, as in a notebook.
         outer = asyncio._get_running_loop()
         asyncio._set_running_loop(self)
         try:
@@ -42,22 +47,22 @@ class QuietLoop(asyncio.AbstractEventLoop):
 
     @property
     def next_timer(self) -> float | None:
-        """When the next timer is due; None if there is none."""
+        """The time of the next timer; None without timers."""
         while self._timers and self._timers[0][2].cancelled():
             heapq.heappop(self._timers)
         return self._timers[0][0] if self._timers else None
 
     def fire_timer(self) -> None:
-        """Let time pass until the next timer is due, and make that ready."""
+        """Advance to the next timer, and make its callback ready."""
         due, _, handle = heapq.heappop(self._timers)
         self.advance_to(due)
         self._ready.append(handle)
 
     def advance_to(self, when: float) -> None:
-        """Let time pass; it never goes back."""
+        """Advance the time to `when`; an earlier `when` changes nothing."""
         self._now = max(self._now, when)
 
-    # What asyncio asks of a loop
+    # The interface of asyncio
 
     def time(self) -> float:
         return self._now
@@ -109,10 +114,26 @@ class QuietLoop(asyncio.AbstractEventLoop):
         return False
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """It stays in the heap until its time comes."""
+        """A cancelled timer stays in the heap until it is due."""
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         self.unhandled.append(context)
 
     def run_in_executor(self, executor: Any, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
-        raise NotImplementedError("an actor that is replayed has no threads but those of `self.offload`")
+        raise NotImplementedError("a replayed actor has no threads; use `self.offload` instead of `run_in_executor`")
+
+
+def current_line() -> str:
+    """Return the innermost line that runs outside of the runtime: `components/trainer.py:74 in train`.
+
+    Frames of the runtime are recognised by the name of their module, so that the code of an actor that lies in a folder
+    of the runtime, or beside it, is found. Empty in a task that was begun elsewhere.
+    """
+    frame = sys._getframe(1)
+    while frame.f_globals.get("__name__", "").partition(".")[0] in _RUNTIME:
+        if frame.f_code is QuietLoop.run_ready.__code__ or frame.f_back is None:
+            return ""
+        frame = frame.f_back
+    file = Path(frame.f_code.co_filename)
+    shown = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
+    return f"{shown}:{frame.f_lineno} in {frame.f_code.co_name}"

@@ -1,282 +1,376 @@
-"""How an actor is made again: from the experiment that planned it, from what its parent gave it, or by hand."""
+"""Rebuilds a recorded actor: from the experiment that planned it, from its parent, or from a factory given by hand."""
 
+import difflib
 import hashlib
 import importlib
 import inspect
+import json
 import platform
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import metadata
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from orchestra.actors import codec
-from orchestra.actors.actor import Actor
+from orchestra.actors.actor import Actor, making
 from orchestra.actors.envelope import node_of
 from orchestra.actors.message import REGISTRY, Message
 from orchestra.actors.system_messages import SpawnMsg
 from orchestra.errors import CannotReplay, ExperimentChanged, UsageError, ValuesMissing
 from orchestra.nodes import spawning
-from orchestra.replay.context import Factory
+from orchestra.replay.context import Factory, ReplayContext
 from orchestra.runs.experiment import build, load_experiment
 from orchestra.runs.flags import Flags
 from orchestra.runs.topology import Topology
 from orchestra.trace.format.effects import MessageType
-from orchestra.trace.format.records import Birth, Delivery, Header, Incarnation
+from orchestra.trace.format.records import Activation, ActorSnapshot, Delivery, Incarnation
 from orchestra.trace.reading.run_trace import RunTrace
 from orchestra.trace.recording.capture import source_hash
 
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """An actor to be, as it was."""
+    """How to construct a recorded actor."""
 
     kind: type[Actor[Any]]
     factory: Factory
     notes: tuple[str, ...]
-    """What is not as it was, and may be why a replay differs."""
+    """Changes since the run that may explain a difference."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sources:
-    """Where actors come from.
+class RebuildOptions:
+    """Where an actor comes from, and what is changed.
 
-    A change of the experiment's file is an error, unless `allow_changes`; a change of the actor's class is only noted:
-    to see what it does is what a replay is for.
+    A changed experiment file is an error unless `allow_changes`. A changed class is only noted: seeing the effect of
+    such a change is a purpose of a replay.
     """
 
     experiment: Path | None = None
-    """The experiment's file, if it is not where it was."""
+    """The experiment's file, if it has moved since the run."""
     allow_changes: bool = False
     factory: Factory | None = None
-    """Makes the actor, where the trace cannot say how."""
+    """Constructs the actor. Required where the trace does not hold the constructor's arguments."""
     kind: type[Actor[Any]] | None = None
-    """Its class, if that is known."""
-    changes: Mapping[str, str] | None = None
-    """Flags of the experiment that shall be others, as on a command line."""
+    """The actor's class, if known."""
+    flags: Mapping[str, str] | None = None
+    """Changed flags of the experiment, as on a command line."""
     arguments: Mapping[str, Any] | None = None
-    """Arguments of the constructor that shall be others."""
+    """Changed arguments of the constructor."""
     edited: type[Actor[Any]] | None = None
-    """A class to take the place of the actor's own."""
+    """A class that replaces the actor's own."""
 
 
-def rebuilt(life: Incarnation, sources: Sources, recipe_of_child: Callable[[Incarnation], Factory]) -> Rebuilt:
-    """Return how the actor of `life` is made, with what `sources` wants changed.
+class Rebuilder:
+    """Finds the class, the constructor's arguments and the messages of one recorded actor.
 
     Args:
-        life: what was recorded of it.
-        sources: where to look.
-        recipe_of_child: replays the parent of a child until it spawns that, and returns how it does it.
-
-    Raises:
-        CannotReplay: the trace does not say enough.
-        ExperimentChanged: the experiment is not what it was.
+        trace: the run's trace.
+        life: the incarnation.
+        options: where to look, and what to change.
+        factory_from_parent: replays the parent of a child until it spawns the child, and returns the child's factory.
     """
-    found = _as_it_was(life, sources, recipe_of_child)
-    if not sources.arguments and sources.edited is None:
+
+    def __init__(
+        self,
+        trace: RunTrace,
+        life: Incarnation,
+        options: RebuildOptions,
+        factory_from_parent: Callable[[Incarnation], Factory],
+    ) -> None:
+        self._trace = trace
+        self._life = life
+        self._header = life.header
+        self._birth = life.birth
+        self._options = options
+        self._factory_from_parent = factory_from_parent
+
+    def rebuild(self) -> Rebuilt:
+        """Return how the actor is constructed, with the changes of the options.
+
+        Raises:
+            CannotReplay: the trace does not hold enough.
+            ExperimentChanged: the experiment is not the recorded one.
+        """
+        rebuilt = self._unchanged()
+        arguments, edited = self._options.arguments, self._options.edited
+        if not arguments and edited is None:
+            return rebuilt
+        factory = rebuilt.factory if isinstance(rebuilt.factory, partial) else partial(rebuilt.factory)
+        if factory.func is not rebuilt.kind:
+            raise CannotReplay(
+                f"{self._birth.actor} is constructed by {factory.func!r}; only the arguments of its class "
+                f"{rebuilt.kind.__name__} could be changed"
+            )
+        kind: Any = edited or rebuilt.kind
+        changed: Factory = partial(kind, *factory.args, **{**factory.keywords, **(arguments or {})})
+        return replace(rebuilt, kind=kind, factory=changed)
+
+    def flag_names(self) -> list[str]:
+        """Return the names of the experiment's flags; none for an actor that no experiment planned.
+
+        Raises:
+            ExperimentChanged: the experiment's file is not the recorded one.
+        """
+        if self._birth.origin != "planned" or self._options.factory is not None:
+            return []
+        return [flag.name for flag in Flags.of(load_experiment(self._experiment_file()))]
+
+    def message(self, delivery: Delivery, kind: type[Actor[Any]]) -> Message:
+        """Return the message of a delivery, as a handler of the class `kind` gets it.
+
+        Raises:
+            CannotReplay: its class does not exist, or has other fields now.
+            ValuesMissing: its fields, or the values of an array, were not recorded.
+        """
+        message = _edited_message(delivery, kind) or self._message_class(delivery.type)
+        if delivery.fields is None:
+            raise ValuesMissing(
+                f"{delivery.actor}: delivery {delivery.n:,} cannot be replayed: the fields of {delivery.type.name} "
+                "were left out of the trace"
+            )
+        return codec.build(message, self._trace.resolved(dict(delivery.fields)))
+
+    def _unchanged(self) -> Rebuilt:
+        birth, options = self._birth, self._options
+        if options.factory is not None:
+            return self._noted(options.kind or self._actor_class(), options.factory)
+        if birth.origin == "planned":
+            return self._planned()
+        kind = self._actor_class()
+        if birth.origin == "child":
+            if birth.args is None:
+                return self._noted(kind, self._factory_from_parent(self._life))
+            if node_of(birth.parent) != node_of(birth.actor):
+                return self._noted(kind, self._remote_factory())
+            return self._noted(kind, partial(kind, *birth.args, **(birth.kwargs or {})))
+        required = [
+            parameter.name
+            for parameter in inspect.signature(kind).parameters.values()
+            if parameter.default is parameter.empty
+            and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        ]
+        if required:
+            raise CannotReplay(
+                f"{birth.actor} was spawned from outside of actors, and the trace does not hold its constructor's "
+                f"arguments; give a factory: Replay(..., factory=lambda: {kind.__name__}({', '.join(required)}))"
+            )
+        return self._noted(kind, kind)
+
+    def _remote_factory(self) -> Factory:
+        """Return the factory of an actor that a parent on another node requested."""
+        birth = self._birth
+        request = SpawnMsg(
+            name=birth.actor.partition("/")[2],
+            kind=birth.kind,
+            parent=birth.parent,
+            args=list(birth.args or ()),
+            kwargs=dict(birth.kwargs or {}),
+        )
+        try:
+            return spawning.factory_of(request)
+        except UsageError as error:
+            raise CannotReplay(f"{birth.actor} cannot be constructed: {error}") from error
+
+    def _planned(self) -> Rebuilt:
+        birth = self._birth
+        topology = self._topology()
+        planned = {f"{node.name}/{actor.name}": actor for node in topology.nodes.values() for actor in node.actors}
+        actor = planned.get(birth.actor)
+        if actor is None:
+            raise ExperimentChanged(
+                f"the experiment no longer plans {birth.actor}; it plans {', '.join(planned) or 'no actor'}"
+            )
+        if actor.kind.__qualname__ != birth.kind.partition(":")[2]:
+            kind = f"{actor.kind.__module__}:{actor.kind.__qualname__}"
+            raise ExperimentChanged(f"{birth.actor} was a {birth.kind} in the run, and is planned as a {kind} now")
+        return self._noted(actor.kind, actor.factory)
+
+    def _topology(self) -> Topology:
+        """Return the run's topology, built for this replay alone."""
+        function = load_experiment(self._experiment_file())
+        assert self._header.experiment is not None
+        flags = Flags.of(function)
+        try:
+            values = flags.parse(self._header.experiment.flags)
+        except UsageError as error:
+            raise ExperimentChanged(f"the experiment rejects the flags of the run: {error}") from error
+        for flag in flags:
+            text = (self._options.flags or {}).get(flag.name)
+            if text is not None:
+                values[flag.name] = None if flag.optional and text.lower() == "none" else flag.value_of(text)
+        return build(function, values)
+
+    def _experiment_file(self) -> Path:
+        experiment = self._header.experiment
+        if experiment is None:
+            raise CannotReplay(f"{self._birth.actor} cannot be constructed: the trace names no experiment")
+        file = self._options.experiment or Path(experiment.file)
+        if not file.exists():
+            raise CannotReplay(
+                f"the experiment's file {str(file)!r} does not exist; give its path with --experiment FILE"
+            )
+        if not self._options.allow_changes and hashlib.sha256(file.read_bytes()).hexdigest() != experiment.sha256:
+            raise ExperimentChanged(
+                f"the experiment's file {str(file)!r} has changed since the run (its SHA-256 was "
+                f"{experiment.sha256[:8]}…); --allow-changes replays with the changed file"
+            )
+        return file
+
+    def _actor_class(self) -> type[Actor[Any]]:
+        name = self._birth.kind
+        module, _, qualname = name.partition(":")
+        self._load_experiment_of(module)
+        try:
+            found: Any = importlib.import_module(module)
+            for part in qualname.split("."):
+                found = getattr(found, part)
+        except (ImportError, AttributeError) as error:
+            raise CannotReplay(f"the class {name} cannot be imported: {error}") from error
+        if not (isinstance(found, type) and issubclass(found, Actor)):
+            raise CannotReplay(f"{name} is not an actor class")
         return found
-    factory = found.factory if isinstance(found.factory, partial) else partial(found.factory)
-    if factory.func is not found.kind:
-        raise CannotReplay(
-            f"{life.birth.actor} is made by {factory.func!r}, of which nothing can be changed from outside"
-        )
-    kind: Any = sources.edited or found.kind
-    made: Factory = partial(kind, *factory.args, **{**factory.keywords, **(sources.arguments or {})})
-    return replace(found, kind=kind, factory=made)
+
+    def _message_class(self, recorded: MessageType) -> type[Message]:
+        found = REGISTRY.get(recorded.tag)
+        if found is None:
+            self._import_owner(recorded.tag)
+            found = REGISTRY.get(recorded.tag)
+        if found is None:
+            raise CannotReplay(f"the message class {recorded.tag} does not exist; was it renamed or moved?")
+        if found.wire.fingerprint != recorded.fingerprint:
+            raise CannotReplay(
+                f"{recorded.name} has changed since the run: its fields were {', '.join(recorded.fields)}, and are "
+                f"{', '.join(found.wire.fields)} now; their types may differ as well"
+            )
+        return found
+
+    def _import_owner(self, tag: str) -> None:
+        """Import the module of a message class: the longest part of its tag that can be imported."""
+        if self._load_experiment_of(tag):
+            return
+        module = tag
+        while "." in module:
+            module = module.rpartition(".")[0]
+            try:
+                importlib.import_module(module)
+            except ModuleNotFoundError:
+                continue
+            return
+
+    def _load_experiment_of(self, module: str) -> bool:
+        """Load the experiment if `module` lies in its file; return whether it does."""
+        if not module.startswith("experiment_") or self._header.experiment is None:
+            return False
+        load_experiment(self._experiment_file())
+        return True
+
+    def _noted(self, kind: type[Actor[Any]], factory: Factory) -> Rebuilt:
+        notes = []
+        recorded = self._birth.source
+        if recorded and source_hash(kind) != recorded:
+            notes.append(f"the class {kind.__name__} has changed since the run")
+        for name, then in self._header.versions.items():
+            now = _version(name)
+            if then and now and then != now:
+                notes.append(f"{name} was {then} in the run, and is {now} now")
+        return Rebuilt(kind, factory, tuple(notes))
 
 
-def _as_it_was(life: Incarnation, sources: Sources, recipe_of_child: Callable[[Incarnation], Factory]) -> Rebuilt:
-    """Return how the actor of `life` was made."""
-    birth = life.birth
-    if sources.factory is not None:
-        kind = sources.kind or actor_class_named(birth.kind, life.header, sources)
-        return _noted(life, kind, sources.factory)
-    if birth.origin == "planned":
-        return _planned(life, sources)
-    kind = actor_class_named(birth.kind, life.header, sources)
-    if birth.origin == "child":
-        if birth.args is not None and node_of(birth.parent) != node_of(birth.actor):
-            return _noted(life, kind, _from_afar(birth))
-        if birth.args is not None:
-            return _noted(life, kind, partial(kind, *birth.args, **(birth.kwargs or {})))
-        return _noted(life, kind, recipe_of_child(life))
-    needed = [
-        parameter.name
-        for parameter in inspect.signature(kind).parameters.values()
-        if parameter.default is parameter.empty
-        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-    ]
-    if needed:
-        raise CannotReplay(
-            f"{birth.actor} was spawned by the code around its node, which the trace does not hold; "
-            f"say how it is made: Replay(..., recipe=lambda: {kind.__name__}({', '.join(needed)}))"
-        )
-    return _noted(life, kind, kind)
-
-
-def _from_afar(birth: Birth) -> Factory:
-    """Return what makes an actor that another node asked for, from what that gave it."""
-    request = SpawnMsg(
-        name=birth.actor.partition("/")[2],
-        kind=birth.kind,
-        parent=birth.parent,
-        args=list(birth.args or ()),
-        kwargs=dict(birth.kwargs or {}),
-    )
-    try:
-        return spawning.factory_of(request)
-    except UsageError as error:
-        raise CannotReplay(f"{birth.actor} cannot be made again: {error}") from error
-
-
-def topology_of(header: Header, sources: Sources) -> Topology:
-    """Return the plan of the run, built anew: nothing in it is shared with another.
+def address_of(trace: RunTrace, actor: str | type[Actor[Any]]) -> str:
+    """Return the address of the recorded actor that is named by its address, or by its class.
 
     Raises:
-        ExperimentChanged: the experiment is not what it was.
+        CannotReplay: the trace does not hold it, or several actors are of that class.
     """
-    function = load_experiment(_file_of(header, sources))
-    experiment = header.experiment
-    assert experiment is not None
-    flags = Flags.of(function)
-    try:
-        values = flags.parse(experiment.flags)
-    except UsageError as error:
-        raise ExperimentChanged(f"the experiment does not take the run's flags any longer: {error}") from error
-    for flag in flags:
-        text = (sources.changes or {}).get(flag.name)
-        if text is not None:
-            values[flag.name] = None if flag.optional and text.lower() == "none" else flag.value_of(text)
-    return build(function, values)
+    known = trace.actors()
+    if isinstance(actor, str):
+        if actor in known:
+            return actor
+        close = difflib.get_close_matches(actor, known, n=1)
+        hint = f" (did you mean {close[0]}?)" if close else ""
+        every = ", ".join(known) or "none"
+        raise CannotReplay(f"{trace.path}: nothing was recorded of {actor!r}{hint}; the recorded actors are {every}")
+    name = f"{actor.__module__}:{actor.__qualname__}"
+    found = sorted({life.birth.actor for life in trace.incarnations() if life.birth.kind == name})
+    if len(found) == 1:
+        return found[0]
+    which = f"{len(found)} actors are of this class: {', '.join(found)}" if found else "no actor is of this class"
+    raise CannotReplay(f"{trace.path}: {actor.__name__} does not select one actor: {which}; give an address instead")
 
 
-def flags_of(header: Header, sources: Sources) -> list[str]:
-    """Return the names of the experiment's flags.
+def recorded_start(
+    trace: RunTrace, life: Incarnation, kind: type[Actor[Any]]
+) -> tuple[ActorSnapshot | None, Iterator[Activation]]:
+    """Return the snapshot with which a replay begins, None for the actor's birth, and the activations from there on.
 
     Raises:
-        ExperimentChanged: its file is not what it was.
+        CannotReplay: the record reaches back neither to the actor's birth nor to a snapshot.
     """
-    return [flag.name for flag in Flags.of(load_experiment(_file_of(header, sources)))]
-
-
-def message_class(kind: MessageType, header: Header, sources: Sources) -> type[Message]:
-    """Return the class of a recorded message.
-
-    Raises:
-        CannotReplay: there is none of that name, or it has other fields now.
-    """
-    found = REGISTRY.get(kind.tag)
-    if found is None:
-        _import_owner(kind.tag, header, sources)
-        found = REGISTRY.get(kind.tag)
-    if found is None:
-        raise CannotReplay(f"there is no message class {kind.tag} any longer; was it renamed or moved?")
-    if found.wire.fingerprint != kind.fingerprint:
-        raise CannotReplay(
-            f"{kind.name} is not the message that was recorded: its fields were {', '.join(kind.fields)}, and are "
-            f"{', '.join(found.wire.fields)}; their types may differ as well"
-        )
-    return found
-
-
-def message_of(
-    delivery: Delivery, actor: type[Actor[Any]], trace: RunTrace, header: Header, sources: Sources
-) -> Message:
-    """Return the message of a delivery, as a handler of `actor` gets it.
-
-    Raises:
-        CannotReplay: there is no class of it any longer.
-        ValuesMissing: its fields, or the numbers of an array, were not recorded.
-    """
-    kind = _edited_message(delivery, actor) or message_class(delivery.type, header, sources)
-    if delivery.fields is None:
-        raise ValuesMissing(
-            f"{delivery.actor}: what delivery {delivery.n:,} said was not recorded: the fields of "
-            f"{delivery.type.name} were left out of the trace"
-        )
-    return codec.build(kind, trace.resolved(dict(delivery.fields)))
-
-
-def _edited_message(delivery: Delivery, actor: type[Actor[Any]]) -> type[Message] | None:
-    """Return the class's own copy of a message that stands in its file, where another file takes its place."""
-    name, tag = delivery.type.name, delivery.type.tag
-    if any(message.wire.tag == tag for message in actor.handlers):
-        return None
-    own = [
-        message
-        for message in actor.handlers
-        if message.__name__ == name and message.wire.fields == delivery.type.fields
-    ]
-    return own[0] if own else None
-
-
-def actor_class_named(name: str, header: Header, sources: Sources) -> type[Actor[Any]]:
-    """Return the actor class `module:qualname`.
-
-    Raises:
-        CannotReplay: there is none.
-    """
-    module, _, qualname = name.partition(":")
-    if module.startswith("experiment_") and header.experiment is not None:
-        load_experiment(_file_of(header, sources))
-    try:
-        found: Any = importlib.import_module(module)
-        for part in qualname.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
-        raise CannotReplay(f"the class {name} cannot be found: {error}") from error
-    if not (isinstance(found, type) and issubclass(found, Actor)):
-        raise CannotReplay(f"{name} is no actor class any longer")
-    return found
-
-
-def _planned(life: Incarnation, sources: Sources) -> Rebuilt:
-    birth = life.birth
-    if life.header.experiment is None:
-        raise CannotReplay(f"the trace does not say which experiment planned {birth.actor}")
-    topology = topology_of(life.header, sources)
-    node, _, name = birth.actor.partition("/")
-    planned = topology.nodes[node].actors if node in topology.nodes else []
-    for actor in planned:
-        if actor.name == name:
-            break
+    activations = trace.activations(life)
+    first = next(activations, None)
+    if first is not None and first.n == 0:
+        return None, chain([first], activations)
+    snapshot = trace.snapshot(life)
+    while first is not None and snapshot is not None and first.n < snapshot.n:
+        first = next(activations, None)
+    if first is not None and snapshot is not None and first.n == snapshot.n:
+        return snapshot, chain([first], activations)
+    if first is not None:
+        begins = f"the record begins at {first.n:,}"
     else:
-        every = (f"{each.name}/{actor.name}" for each in topology.nodes.values() for actor in each.actors)
-        raise ExperimentChanged(
-            f"the experiment plans no {birth.actor} any longer; it plans {', '.join(every) or 'nobody'}"
+        begins = "its record holds no delivery" + ("" if snapshot is None else " after its last snapshot")
+    advice = ""
+    if life.header.mode == "flight":
+        advice = (
+            "; a flight record keeps only the end of a run: record with --trace full, or with a larger flight record"
         )
-    kind = f"{actor.kind.__module__}:{actor.kind.__qualname__}"
-    if kind.partition(":")[2] != birth.kind.partition(":")[2]:
-        raise ExperimentChanged(f"{birth.actor} was a {birth.kind}, and is planned as a {kind} now")
-    return _noted(life, actor.kind, actor.factory)
+        if kind.snapshot is Actor.snapshot:
+            advice += f", or implement {kind.__name__}.snapshot (see Actor.snapshot)"
+    raise CannotReplay(
+        f"{life.birth.actor} cannot be replayed from its birth: {begins}, without a snapshot of its state{advice}"
+    )
 
 
-def _file_of(header: Header, sources: Sources) -> Path:
-    experiment = header.experiment
-    if experiment is None:
-        raise CannotReplay("the trace does not say which experiment it is of")
-    file = sources.experiment or Path(experiment.file)
-    if not file.exists():
-        raise CannotReplay(f"the experiment's file {str(file)!r} is gone; say where it is now (--experiment FILE)")
-    if not sources.allow_changes and hashlib.sha256(file.read_bytes()).hexdigest() != experiment.sha256:
-        raise ExperimentChanged(
-            f"the experiment's file {str(file)!r} has changed since the run (its SHA-256 was "
-            f"{experiment.sha256[:8]}…); --allow-changes replays with it as it is now"
-        )
-    return file
+def from_snapshot(
+    context: ReplayContext, factory: Factory, snapshot: ActorSnapshot, state: dict[str, Any]
+) -> Actor[Any]:
+    """Return the actor with the state of a snapshot: constructed, not started, and restored."""
+    made = constructed(context, factory)
+    context.rng.bit_generator.state = json.loads(snapshot.random)
+    made.restore(state)
+    return made
 
 
-def _noted(life: Incarnation, kind: type[Actor[Any]], factory: Factory) -> Rebuilt:
-    notes = []
-    recorded = life.birth.source
-    if recorded and source_hash(kind) != recorded:
-        notes.append(f"the class {kind.__name__} has changed since the run")
-    for name, then in life.header.versions.items():
-        now = _version(name)
-        if then and now and then != now:
-            notes.append(f"{name} was {then} then, and is {now} now")
-    return Rebuilt(kind, factory, tuple(notes))
+def constructed(context: ReplayContext, factory: Factory) -> Actor[Any]:
+    """Return a new actor that lives in `context`."""
+    token = making.set(context)
+    try:
+        return factory()
+    finally:
+        making.reset(token)
+
+
+def scratch_folder(run_directory: Path) -> Path:
+    """Create a folder in the place of the run's: with its configuration, and folders for the files of an actor."""
+    scratch = Path(tempfile.mkdtemp(prefix="replay-"))
+    for name in ("checkpoints", "logs", "tensorboard", "traces"):
+        (scratch / name).mkdir()
+    config = run_directory / "config.json"
+    (scratch / "config.json").write_bytes(config.read_bytes() if config.exists() else b"{}")
+    return scratch
+
+
+def _edited_message(delivery: Delivery, kind: type[Actor[Any]]) -> type[Message] | None:
+    """Return an edited actor's own copy of a message class: its file defines the message again under another tag."""
+    name, tag, fields = delivery.type.name, delivery.type.tag, delivery.type.fields
+    if any(message.wire.tag == tag for message in kind.handlers):
+        return None
+    return next((each for each in kind.handlers if (each.__name__, each.wire.fields) == (name, fields)), None)
 
 
 def _version(name: str) -> str | None:
@@ -285,19 +379,4 @@ def _version(name: str) -> str | None:
     try:
         return metadata.version("orchestra-rl" if name == "orchestra" else name)
     except metadata.PackageNotFoundError:
-        return None  # a library that is not installed here; what needs it will say so
-
-
-def _import_owner(tag: str, header: Header, sources: Sources) -> None:
-    """Import the module that a message class is in: the longest part of its name that is one."""
-    if tag.startswith("experiment_") and header.experiment is not None:
-        load_experiment(_file_of(header, sources))
-        return
-    module = tag
-    while "." in module:
-        module = module.rpartition(".")[0]
-        try:
-            importlib.import_module(module)
-        except ModuleNotFoundError:
-            continue
-        return
+        return None  # not installed here; an actor that needs it fails to import

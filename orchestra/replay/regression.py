@@ -1,4 +1,4 @@
-"""A recorded life as a regression test: a trace of one actor alone, and a test file that replays it."""
+"""Makes a regression test of a recorded actor: a test file, and a trace of this actor alone."""
 
 import os
 import re
@@ -13,9 +13,9 @@ from orchestra.trace.format.records import Incarnation, Kind
 from orchestra.trace.reading.reader import RecordLocation, TraceFile
 from orchestra.trace.reading.run_trace import RunTrace
 
-_OF_LIVES = (Kind.BIRTH, Kind.SNAPSHOT, Kind.DELIVERY, Kind.ANSWER, Kind.HANDLED, Kind.LATE, Kind.END)
+_ACTOR_RECORDS = (Kind.BIRTH, Kind.SNAPSHOT, Kind.DELIVERY, Kind.ANSWER, Kind.HANDLED, Kind.LATE, Kind.END)
 
-_TEST = '''"""{actor}, in {what}, does what it did when that was recorded."""
+_TEST = '''"""{actor}, in {what}, behaves as recorded."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from orchestra import Replay
 HERE = Path(__file__).resolve().parent
 
 
-def test_{name}_does_what_was_recorded() -> None:
+def test_{name}_behaves_as_recorded() -> None:
     with Replay(
         HERE / "{trace}",
         "{actor}",
@@ -34,43 +34,43 @@ def test_{name}_does_what_was_recorded() -> None:
 
 
 def make_test(replay: Replay[Any], target: Path, *, until: int | None = None) -> tuple[Path, int]:
-    """Write a test that replays this life up to the delivery `until`, and the part of the trace that it needs.
+    """Write a test that replays an actor up to the delivery `until`, and the part of the trace that it needs.
 
-    The replay is run on the way: a test that fails from the start is not written.
+    The replay runs first: a test that fails from the start is not written.
 
     Args:
-        replay: at its birth.
-        target: the test's file, `tests/test_trainer.py`; the trace goes beside it, as `test_trainer.trace`.
+        replay: a replay that has not begun.
+        target: the test's file, `tests/test_trainer.py`; the trace is written beside it, as `test_trainer.trace`.
         until: the delivery before which the test ends.
 
     Returns:
         The trace's file, and its size in bytes.
 
     Raises:
-        UsageError: the target is no Python file for a test, or is there already.
-        ReplayDiverged: the actor does not do what was recorded.
+        UsageError: the target is not named like a test file, or exists.
+        ReplayDiverged: the actor differs from the record.
     """
     trace_path = target.with_suffix(".trace")
     if target.suffix != ".py" or not target.name.startswith("test_"):
-        raise UsageError(f"--make-test takes the name of a test file, tests/test_NAME.py, and not {str(target)!r}")
+        raise UsageError(f"--make-test takes the path of a test file, tests/test_NAME.py, got {str(target)!r}")
     for path in (target, trace_path):
         if path.exists():
-            raise UsageError(f"{str(path)!r} is there already")
+            raise UsageError(f"{str(path)!r} exists; remove it, or give another name")
     count = replay.run(until=until)
     target.parent.mkdir(parents=True, exist_ok=True)
-    size = trimmed(replay.trace, replay.life, trace_path, until=until)
+    size = write_trimmed(replay.trace, replay.life, trace_path, until=until)
     target.write_text(_text(replay, target, trace_path, count, until))
     return trace_path, size
 
 
-def trimmed(trace: RunTrace, life: Incarnation, path: Path, *, until: int | None = None) -> int:
-    """Write the records of one life, and the arrays in them, to a trace of their own; return its size in bytes.
+def write_trimmed(trace: RunTrace, life: Incarnation, path: Path, *, until: int | None = None) -> int:
+    """Write the records of one incarnation, and the arrays in them, to a new trace; return its size in bytes.
 
-    A child that its parent is needed for brings that along, up to where it spawns the child.
+    If the parent must be replayed to construct the actor, its records are included up to the spawn.
 
     Args:
-        trace: where they are.
-        life: whose.
+        trace: the trace to copy from.
+        life: the incarnation.
         path: the new file.
         until: the activation before which to stop.
     """
@@ -85,7 +85,7 @@ def trimmed(trace: RunTrace, life: Incarnation, path: Path, *, until: int | None
 
 
 def _needed(trace: RunTrace, life: Incarnation, until: int | None) -> list[tuple[Incarnation, int | None]]:
-    """The lives that are replayed to replay this one, each with the activation before which that stops."""
+    """Return the incarnations whose replay is required, each with the activation before which it stops."""
     birth = life.birth
     if birth.origin != "child" or birth.args is not None:
         return [(life, until)]
@@ -96,16 +96,16 @@ def _needed(trace: RunTrace, life: Incarnation, until: int | None) -> list[tuple
 def _pieces(
     file: TraceFile, lives: Mapping[tuple[str, int], int | None], kept: set[bytes], *, first: bool
 ) -> Iterator[bytes]:
-    """Yield the records of some lives as they stand in a file, and before each the types and arrays that it names."""
+    """Yield the records of some incarnations as they stand in a file, each after the types and arrays that it names."""
     passed: set[bytes] = set()
     for place in file.locations():
         if (place.kind is Kind.HEADER and first) or place.kind is Kind.TYPE:
             yield file.bytes_at(place.offset, place.end)
         elif place.kind in ARRAYS:
             passed.add(file.digest_at(place))
-        elif place.kind in _OF_LIVES and _belongs(file, place, lives):
+        elif place.kind in _ACTOR_RECORDS and _belongs(file, place, lives):
             digests: list[bytes] = []
-            # Looks for no array, but learns of those that it would find.
+            # Collects the digests of the record instead of resolving them.
             Decoder(file.types, digests.append).unpacked(
                 file.bytes_at(place.offset + PREFIX.size, place.end), resolve=True
             )
@@ -129,16 +129,16 @@ def _belongs(file: TraceFile, place: RecordLocation, lives: Mapping[tuple[str, i
 
 def _text(replay: Replay[Any], target: Path, trace: Path, count: int, until: int | None) -> str:
     life = replay.life
-    options = ["allow_changes=True,  # of the experiment's file: what counts here is what the actor does"]
+    options = ["allow_changes=True,  # the experiment's file may change; the actor's behaviour is tested"]
     if life.header.experiment is not None:
-        file = replay.sources.experiment or Path(life.header.experiment.file)
-        way = os.path.relpath(file.resolve(), target.resolve().parent)
-        options.insert(0, f'experiment=(HERE / "{way}").resolve(),')
+        file = replay.options.experiment or Path(life.header.experiment.file)
+        relative = os.path.relpath(file.resolve(), target.resolve().parent)
+        options.insert(0, f'experiment=(HERE / "{relative}").resolve(),')
     if life.birth.incarnation:
         options.append(f"incarnation={life.birth.incarnation},")
     return _TEST.format(
         actor=replay.address,
-        what="all its recorded life" if until is None else f"what came to it before delivery {until:,}",
+        what="all its deliveries" if until is None else f"its deliveries before {until:,}",
         name=re.sub(r"\W+", "_", replay.address).lower(),
         trace=trace.name,
         options="".join(f"        {option}\n" for option in options),

@@ -1,10 +1,10 @@
-"""Replay: one actor of a recorded run, live again, fed what it was fed, and held to what it said.
+"""Replay: one actor of a recorded run, live again, with its recorded inputs, and compared with its recorded outputs.
 
     with Replay("runs/qmix_8m/20260101-120000-seed0", "learner/trainer") as replay:
-        replay.seek(412)        # everything before it has been handled again, for real
-        print(replay.message)   # what it is about to be told
+        replay.seek(412)        # handles everything before it
+        print(replay.message)   # the next message
         print(replay.actor)     # the live object: look, call, change
-        replay.step()           # runs the handler; raises ReplayDiverged if it now says something else
+        replay.step()           # runs the handler; raises ReplayDiverged if an output differs from the record
 
 It is synchronous, so that a debugger or a notebook needs no event loop.
 """
@@ -17,29 +17,25 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Self, TypedDict, TypeVar, Unpack, overload
 
-from orchestra.actors.actor import Actor, making
+from orchestra.actors.actor import Actor
 from orchestra.actors.message import AnyArray, Message
 from orchestra.actors.system_messages import StopMsg
 from orchestra.errors import CannotReplay, ReplayDiverged
-from orchestra.replay.activation import was_cut_off
-from orchestra.replay.beginning import first_of, reborn, scratch_for
-from orchestra.replay.causes import causes_of
-from orchestra.replay.context import Factory, Stage
+from orchestra.replay.context import Factory, ReplayContext
 from orchestra.replay.difference import Difference
-from orchestra.replay.finding import address_of
-from orchestra.replay.handling import handle
-from orchestra.replay.performance import Performance
-from orchestra.replay.rebuild import Rebuilt, Sources, flags_of, message_of, rebuilt
-from orchestra.replay.report import Divergence, compared_failures, named
-from orchestra.trace.format.records import (
-    Activation,
-    ActorSnapshot,
-    Delivery,
-    Digest,
-    Failure,
-    Handled,
-    Incarnation,
+from orchestra.replay.effects import ReplayedActivation, was_aborted
+from orchestra.replay.rebuild import (
+    Rebuilder,
+    RebuildOptions,
+    Rebuilt,
+    address_of,
+    constructed,
+    from_snapshot,
+    recorded_start,
+    scratch_folder,
 )
+from orchestra.replay.report import Divergence, activation_text, causes_of, compare_failures
+from orchestra.trace.format.records import Activation, ActorSnapshot, Delivery, Digest, Failure, Handled, Incarnation
 from orchestra.trace.reading.run_trace import RunTrace
 from orchestra.trace.recording.capture import failure_of
 
@@ -59,31 +55,33 @@ class Options(TypedDict, total=False):
 
 
 class Replay(Generic[A]):
-    """One incarnation of an actor, from its birth on.
+    """One incarnation of an actor, from its birth, or from a snapshot if a flight record no longer holds the birth.
 
-    Its sends go nowhere and are compared with those recorded; what it asked is answered from the record, and so is what
-    it read from the clock; its random numbers are drawn anew from the same seed. What it offloads runs at once. Its
-    files go to a scratch folder. What it does besides (a socket, a file elsewhere) happens again, for real.
+    The actor is an object of its real class. Its sends are compared with the record and go nowhere; the answers to its
+    asks and the readings of its clock come from the record; its random numbers are drawn again from the same seed.
+    Offloaded work runs at once, and files go to a scratch folder. Any other side effect, such as a socket or a file
+    elsewhere, happens again.
 
-    Two coroutines of one handler that wait at once, and share state without waiting for each other, may go on in
-    another order than they did.
+    Not reproduced: the order in which two coroutines of one handler continue if both wait at the same time and share
+    state without awaiting each other.
 
     Args:
         path: a run directory, a folder of traces, or one trace file.
-        actor: its address; or its class, if the run had one of it.
-        incarnation: which one: 0 for the first, and one more for each restart.
-        generation: of its process, where several were its node, one after the other; the first by default.
-        experiment: the experiment's file, if it is not where it was.
-        allow_changes: whether the experiment's file may have changed since the run. A change of the actor's class is no
-            error, but noted: to see what it does is what a replay is for.
-        recipe: makes the actor, where the trace cannot say how.
-        tolerance: relative and absolute, of floating-point numbers; 0 for equal bytes.
-        strict: whether to compare at all.
+        actor: the actor's address; or its class, if one actor of the run is of that class.
+        incarnation: 0 for the actor's first start, and one more for each restart; the first recorded one by default.
+        generation: of the node's process, if several processes were this node one after the other; the first by
+            default.
+        experiment: the experiment's file, if it has moved since the run.
+        allow_changes: whether the experiment's file may differ from the recorded one. A change of the actor's class is
+            only noted (`notes`): seeing its effect is a purpose of a replay.
+        factory: constructs the actor. Required where the trace does not hold the constructor's arguments.
+        tolerance: relative and absolute tolerance of floating-point numbers; 0 requires equal bytes.
+        strict: whether to compare the actor with the record.
 
     Raises:
-        NotATrace, TraceVersion: there is no trace that can be read.
+        NotATrace, TraceVersion: `path` holds no readable trace.
         TraceError: nothing was recorded of this actor.
-        CannotReplay: it cannot be rebuilt; `ExperimentChanged` if that is why.
+        CannotReplay: the actor cannot be rebuilt; `ExperimentChanged` if that is because the experiment has changed.
     """
 
     @overload
@@ -105,25 +103,25 @@ class Replay(Generic[A]):
         strict: bool = True,
     ) -> None:
         self.trace = RunTrace(Path(path))
-        """The trace it comes from."""
+        """The run's trace."""
         self.tolerance = tolerance
         self.strict = strict
-        self.sources = Sources(experiment, allow_changes, factory, actor if isinstance(actor, type) else None)
+        self.options = RebuildOptions(experiment, allow_changes, factory, actor if isinstance(actor, type) else None)
         self.divergence: Divergence | None = None
-        """What was not as recorded, if anything was."""
+        """The first difference from the record, if there was one."""
+        self.first = 0
+        """The first activation of the replay: 0, the actor's birth, or the one after the snapshot it begins with."""
         self._scratch: Path | None = None
         self._actor: Any = None
         self._failure: Exception | None = None
         self._next: Activation | None = None
         self._last = 0
-        self.first = 0
-        """The activation with which the record can be replayed: 0, its birth, unless a flight record has lost that."""
         self._gap = ""
         self._debugger: bdb.Bdb | None = None
         try:
             address = address_of(self.trace, actor)
             self.life: Incarnation = self.trace.incarnation(address, generation=generation, incarnation=incarnation)
-            """The incarnation that is replayed."""
+            """The replayed incarnation."""
             self._begin()
         except BaseException:
             self.close()
@@ -138,19 +136,19 @@ class Replay(Generic[A]):
         self.close()
 
     def __repr__(self) -> str:
-        return f"<Replay of {self.life.birth.actor} at {self._next.n if self._next else 'its end'}>"
+        return f"<Replay of {self.address} at {self._next.n if self._next else 'its end'}>"
 
     def close(self) -> None:
-        """Close the trace, and remove what the actor wrote."""
+        """Close the trace, and remove the scratch folder."""
         self.trace.close()
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
 
-    # Where it is
+    # Its state
 
     @property
     def address(self) -> str:
-        """The actor's."""
+        """The actor's address."""
         return self.life.birth.actor
 
     @property
@@ -158,84 +156,87 @@ class Replay(Generic[A]):
         """The live object, of the real class.
 
         Raises:
-            CannotReplay: it has not been made yet; `step` does that.
+            CannotReplay: the actor is constructed by the first `step`, which was not called yet.
         """
         if self._actor is None:
-            raise CannotReplay(f"{self.address} is not born yet: the first step makes it")
+            raise CannotReplay(f"{self.address} does not exist yet: the first step() constructs it")
         return self._actor  # type: ignore[no-any-return]  # of the class that the address stands for
 
     @property
     def activation(self) -> Activation | None:
-        """What comes next; None at the end of the record."""
+        """The next activation; None at the end of the record."""
         return self._next
 
     @property
     def delivery(self) -> Delivery | None:
-        """The message that it is told next; None before its birth, at its stop, and at the end."""
+        """The next delivery; None if the next activation is the birth or the stop, and at the end."""
         return None if self._next is None else self._next.delivery
 
     @property
     def message(self) -> Message | None:
-        """That message, as the handler gets it."""
+        """The message of the next delivery, as the handler gets it."""
         delivery = self.delivery
         return None if delivery is None else self._message(delivery)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is not as it was: a class that was edited since, another version of a library; and where it begins."""
+        """Changes since the run (an edited class, another version of a library), and where the replay begins."""
         if not self.first:
             return self._rebuilt.notes
-        begins = f"it begins with the state of {self.address} before delivery {self.first:,}"
+        begins = f"the replay begins with a snapshot of {self.address} before delivery {self.first:,}"
         return (*self._rebuilt.notes, begins)
 
     @property
     def failure(self) -> Exception | None:
-        """What the actor raised, if it has failed; with its traceback."""
+        """The exception that ended the actor, with its traceback; None without one."""
         return self._failure
+
+    @property
+    def failure_record(self) -> Failure | None:
+        """`failure` in the form of a trace, with its line."""
+        return None if self._failure is None else Failure(*failure_of(self._failure, self.kind))
 
     @property
     def kind(self) -> type[Actor[Any]]:
         """The actor's class."""
         return self._rebuilt.kind
 
-    def flags(self) -> list[str]:
-        """Return the names of the experiment's flags, where the actor comes from one."""
-        if self.life.birth.origin != "planned" or self.sources.factory is not None:
-            return []
-        return flags_of(self.life.header, self.sources)
+    def flag_names(self) -> list[str]:
+        """Return the names of the experiment's flags; none for an actor that no experiment planned."""
+        return self._rebuilder.flag_names()
 
-    def parameters(self) -> list[str]:
-        """Return the names of what the actor's constructor takes."""
+    def parameter_names(self) -> list[str]:
+        """Return the names of the parameters of the actor's constructor."""
         return list(inspect.signature(self.kind).parameters)
 
-    def told_failure(self) -> Failure | None:
-        """Return what it raised as a trace tells it, with the line."""
-        return None if self._failure is None else Failure(*failure_of(self._failure, self.kind))
+    def values(self, digest: Digest) -> AnyArray | None:
+        """Return the bytes of an array that was recorded by its digest; None if the trace does not hold them."""
+        return self.trace.array(digest.digest)
 
     # Changing it
 
-    def remake(self, sources: Sources) -> None:
-        """Begin again, with an actor that comes from elsewhere."""
-        self.sources = sources
+    def rebuild(self, options: RebuildOptions) -> None:
+        """Begin again with an actor that is rebuilt by other options."""
+        self.options = options
         self._begin()
 
-    def recast(self, kind: type[Actor[Any]]) -> None:
-        """Have the live actor be of another class from now on."""
+    def set_class(self, kind: type[Actor[Any]]) -> None:
+        """Change the class of the live actor to an edited copy of its own."""
         self.actor.__class__ = kind  # type: ignore[assignment]  # an edited copy of its own
 
-    # Going on
+    # Running it
 
-    def step(self, *, debugger: bdb.Bdb | None = None) -> Performance | None:
-        """Do what comes next: make the actor, let it handle a message, or stop it. Return None at the end.
+    def step(self, *, debugger: bdb.Bdb | None = None) -> ReplayedActivation | None:
+        """Run the next activation: construct and start the actor, handle a message, or stop. Return None at the end.
 
-        A failure that was recorded and comes again is what was expected: see `failure`.
+        A recorded failure that happens again is no difference; see `failure`.
 
         Args:
             debugger: stops at the first line of the handler.
 
         Raises:
-            ReplayDiverged: it does not do what was recorded.
-            CannotReplay: what came to it was not recorded whole.
+            ReplayDiverged: the actor differs from the record.
+            CannotReplay: the record of this activation is incomplete.
         """
         activation = self._next
         if activation is None:
@@ -243,88 +244,96 @@ class Replay(Generic[A]):
         if self._gap:
             raise CannotReplay(self._gap)
         self._debugger = debugger
-        performance = self._stage.perform(activation, self._work(activation), strict=self._compares(activation))
+        compares = self.strict and activation.handled is not None
+        replayed = self._context.perform(activation, self._work(activation), strict=compares)
         self._advance()
-        self._failure = performance.error
-        if performance.error is not None and not self.strict:
+        self._failure = replayed.error
+        if replayed.error is not None and not self.strict:
             self._next = None
-        if performance.difference is None and self._compares(activation):
-            performance.difference = self._compare_failure(activation, performance.error)
-        if performance.difference is not None and self.strict:
-            self.divergence = self._divergence(activation, performance.difference)
-            raise ReplayDiverged(str(self.divergence)) from performance.error
-        return performance
+        if replayed.difference is None and compares:
+            replayed.difference = self._failure_difference(activation)
+        if replayed.difference is not None and self.strict:
+            what, difference, where = replayed.difference
+            during = activation_text(activation.delivery, activation.phase)
+            causes = causes_of(self.trace, activation.delivery)
+            self.divergence = Divergence(self.address, activation.n, during, what, difference, where, causes)
+            raise ReplayDiverged(str(self.divergence)) from replayed.error
+        return replayed
 
     def seek(self, target: int | str | type[Message] | Callable[[Delivery], bool]) -> Delivery:
-        """Go on until the next message is the one that is meant, and return it; it has not been handled then.
+        """Run up to the delivery `target`, which is not handled, and return it.
 
         Args:
-            target: the number of a delivery (one that has passed is sought from birth), a message's type or its name,
+            target: a delivery's number (the replay begins again if it has passed), a message's type or the name of one,
                 or a predicate.
 
         Raises:
-            ReplayDiverged: as `step`.
-            CannotReplay: there is no such delivery up to the end of the record.
+            ReplayDiverged: see `step`.
+            CannotReplay: the rest of the record holds no such delivery.
         """
         if isinstance(target, int):
             if target < self.first:
-                raise CannotReplay(f"{self.address}: the record begins with the state before delivery {self.first:,}")
+                raise CannotReplay(
+                    f"{self.address}: delivery {target:,} cannot be reached: the replay begins with a snapshot before "
+                    f"delivery {self.first:,}"
+                )
             if self._next is None or target < self._next.n:
                 self._begin()
             fits: Callable[[Delivery], bool] = lambda delivery: delivery.n == target  # noqa: E731 (one of three)
-            said = f"delivery {target:,}"
+            sought = f"delivery {target:,}"
         elif isinstance(target, str | type):
             name = target if isinstance(target, str) else target.__name__
             fits = lambda delivery: delivery.type.name == name  # noqa: E731 (two of three)
-            said = f"further {name}"
+            sought = f"further {name}"
         else:
-            fits, said = target, "delivery of this kind"
+            fits, sought = target, "delivery that fits"
         while self._next is not None:
             delivery = self._next.delivery
             if delivery is not None and fits(delivery):
                 return delivery
             self.step()
-        raise CannotReplay(f"{self.address} was told no {said}; its record has {self._last:,} deliveries")
+        raise CannotReplay(f"{self.address} got no {sought}; its record has {self._last:,} deliveries")
 
-    def run(self, *, until: int | None = None, each: Callable[[Performance], None] | None = None) -> int:
-        """Go on to the end of the record, or to the delivery `until`, which is not handled; return how far that is.
+    def run(self, *, until: int | None = None, each: Callable[[ReplayedActivation], None] | None = None) -> int:
+        """Run to the end of the record, or up to the delivery `until`; return the number of activations.
 
         Args:
-            until: where to stop.
-            each: hears of each activation.
+            until: the delivery before which to stop.
+            each: called after each activation.
 
         Raises:
-            ReplayDiverged: as `step`.
+            ReplayDiverged: see `step`.
         """
         count = 0
         while self._next is not None and (until is None or self._next.n < until):
-            performance = self.step()
+            replayed = self.step()
             count += 1
-            if each is not None and performance is not None:
-                each(performance)
+            if each is not None and replayed is not None:
+                each(replayed)
         return count
 
     def __iter__(self) -> Iterator[Delivery]:
-        """Yield each message before it is handled; it is handled when the next one is asked for."""
+        """Yield each delivery before it is handled; asking for the next one handles it."""
         while (activation := self._next) is not None:
             if activation.delivery is not None:
                 yield activation.delivery
-            if self._next is activation:  # the body of the loop may have taken the step itself
+            if self._next is activation:  # the body of the loop may have called step()
                 self.step()
 
     # Inside
 
     def _begin(self) -> None:
-        """Stand before its birth."""
+        """Go to the actor's birth, or to its snapshot."""
         life = self.life
         recorded = life.header.run_directory
         if recorded and self._scratch is None:
-            self._scratch = scratch_for(Path(recorded))
-        resume_from = Path(life.header.resume_from)
-        if life.header.resume_from and not resume_from.exists():
-            raise CannotReplay(f"{self.address} went on from {str(resume_from)!r}, which is not there any more")
-        self._rebuilt: Rebuilt = rebuilt(life, self.sources, self._recipe_of_child)
-        self._stage = Stage(
+            self._scratch = scratch_folder(Path(recorded))
+        resume_from = life.header.resume_from
+        if resume_from and not Path(resume_from).exists():
+            raise CannotReplay(f"{self.address} resumed from {resume_from!r}, which does not exist")
+        self._rebuilder = Rebuilder(self.trace, life, self.options, self._child_factory)
+        self._rebuilt: Rebuilt = self._rebuilder.rebuild()
+        self._context = ReplayContext(
             life.header,
             life.birth,
             values=self.values,
@@ -336,27 +345,26 @@ class Replay(Generic[A]):
         self._actor = self._failure = self.divergence = None
         self._last = 0
         self._gap = ""
-        snapshot, self._activations = first_of(self.trace, life, self._rebuilt.kind)
+        snapshot, self._activations = recorded_start(self.trace, life, self._rebuilt.kind)
         self._next = next(self._activations, None)
         self.first = 0 if snapshot is None else snapshot.n
         if snapshot is not None:
             self._restore(snapshot)
 
     def _restore(self, snapshot: ActorSnapshot) -> None:
-        """Have the actor be as it was when its state was kept."""
+        """Construct the actor with the state of a snapshot."""
         state = self.trace.resolved(dict(snapshot.state))
 
-        async def restored() -> None:
-            self._actor = await reborn(self._stage, self._rebuilt, snapshot, state)
+        async def restore() -> None:
+            self._actor = from_snapshot(self._context, self._rebuilt.factory, snapshot, state)
 
-        nothing = Handled(self.address, snapshot.incarnation, snapshot.n - 1, "start", 0, snapshot.time, 0.0, ())
-        began = Activation(snapshot.n - 1, "start", handled=nothing)
-        failure = self._stage.perform(began, restored, strict=False).error
-        if failure is not None:
+        handled = Handled(self.address, snapshot.incarnation, snapshot.n - 1, "start", 0, snapshot.time, 0.0, ())
+        error = self._context.perform(Activation(snapshot.n - 1, "start", handled=handled), restore, strict=False).error
+        if error is not None:
             raise CannotReplay(
-                f"{self.address} cannot hold the state again that it had before delivery {snapshot.n:,}: "
-                f"{type(failure).__name__}: {failure}"
-            ) from failure
+                f"{self.address} cannot restore its snapshot before delivery {snapshot.n:,}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
         self._last = snapshot.n - 1
 
     def _advance(self) -> None:
@@ -364,9 +372,7 @@ class Replay(Generic[A]):
         self._last = self._next.n
         following = next(self._activations, None)
         if following is not None and following.n != self._last + 1:
-            self._gap = (
-                f"{self.address}: what came after delivery {self._last:,} and before {following.n:,} was not recorded"
-            )
+            self._gap = f"{self.address}: the deliveries between {self._last:,} and {following.n:,} were not recorded"
         self._next = following
 
     def _work(self, activation: Activation) -> Callable[[], Any]:
@@ -376,83 +382,55 @@ class Replay(Generic[A]):
             return self._stop
         delivery = activation.delivery
         if delivery is None:
-            raise CannotReplay(f"{self.address}: the message of delivery {activation.n:,} is lost")
+            raise CannotReplay(f"{self.address}: the message of delivery {activation.n:,} was not recorded")
         message = self._message(delivery)
         return lambda: self._handle(delivery, message)
 
     async def _start(self) -> None:
-        token = making.set(self._stage)
-        try:
-            made = self._rebuilt.factory()
-        finally:
-            making.reset(token)
-        self._actor = made
-        await made.started()
+        self._actor = constructed(self._context, self._rebuilt.factory)
+        await self._actor.started()
 
     async def _handle(self, delivery: Delivery, message: Message) -> None:
         name = self._actor.handlers.get(type(message))
         if name is not None:
-            await handle(getattr(self._actor, name), delivery, message, self._stage, self._debugger)
+            await self._context.handle(getattr(self._actor, name), delivery, message, self._debugger)
         elif isinstance(message, StopMsg):
-            self._stage.request_stop(graceful=message.graceful)
+            self._context.request_stop(graceful=message.graceful)
 
     async def _stop(self) -> None:
         await self._actor.stopped()
 
     def _message(self, delivery: Delivery) -> Message:
-        kind = self.kind if self._actor is None else type(self._actor)
-        return message_of(delivery, kind, self.trace, self.life.header, self.sources)
+        return self._rebuilder.message(delivery, self.kind if self._actor is None else type(self._actor))
 
-    def values(self, digest: Digest) -> AnyArray | None:
-        """Return the bytes of an array that was recorded by its digest, if the run has them anywhere."""
-        return self.trace.array(digest.digest)
-
-    def _compares(self, activation: Activation) -> bool:
-        return self.strict and activation.handled is not None
-
-    def _handles(self, activation: Activation) -> bool:
-        """Whether the actor has a hand in it: of most of the runtime's own messages it never hears."""
+    def _failure_difference(self, activation: Activation) -> tuple[str, Difference, str] | None:
         delivery = activation.delivery
-        return delivery is None or type(self._message(delivery)) in self._actor.handlers
-
-    def _compare_failure(self, activation: Activation, error: Exception | None) -> tuple[str, Difference, str] | None:
-        if was_cut_off(activation) or not self._handles(activation):
+        handled = delivery is None or type(self._message(delivery)) in self._actor.handlers
+        if was_aborted(activation) or not handled:  # the runtime handles most of its own messages itself
             return None
         recorded = activation.handled.failure if activation.handled is not None else None
         changed = any("class" in note for note in self.notes)
-        return compared_failures(recorded, self.told_failure(), other_lines=changed)
+        return compare_failures(recorded, self.failure_record, class_changed=changed)
 
-    def _divergence(self, activation: Activation, found: tuple[str, Difference, str]) -> Divergence:
-        what, difference, where = found
-        return Divergence(
-            actor=self.address,
-            n=activation.n,
-            during=named(activation.delivery, activation.phase),
-            what=what,
-            difference=difference,
-            where=where,
-            causes=causes_of(self.trace, activation.delivery),
-        )
-
-    def _recipe_of_child(self, child: Incarnation) -> Factory:
-        """Replay the parent until it spawns the child, and return how it does that."""
+    def _child_factory(self, child: Incarnation) -> Factory:
+        """Replay the parent until it spawns the child, and return the child's factory."""
         birth = child.birth
         with Replay(
             self.trace.path,
             birth.parent,
             incarnation=birth.parent_incarnation,
             generation=child.header.generation,
-            experiment=self.sources.experiment,
-            allow_changes=self.sources.allow_changes,
+            experiment=self.options.experiment,
+            allow_changes=self.options.allow_changes,
             strict=False,
         ) as parent:
             if parent.first > birth.parent_n:
                 raise CannotReplay(
-                    f"{birth.parent} makes {birth.actor}, and its record begins with its delivery {parent.first:,}, "
-                    f"after it did that in {birth.parent_n:,}"
+                    f"{birth.actor} was spawned by {birth.parent} in delivery {birth.parent_n:,}, and the replay of "
+                    f"{birth.parent} begins later, with delivery {parent.first:,}"
                 )
             parent.run(until=birth.parent_n + 1)
-            made = parent._stage.factories.get(birth.actor)
-        if made is None:
-            raise CannotReplay(f"{birth.parent} does not spawn {birth.actor} any longer when it is replayed")
-        return made[1]
+            factory = parent._context.factories.get(birth.actor)
+        if factory is None:
+            raise CannotReplay(f"{birth.actor} cannot be constructed: {birth.parent} did not spawn it when replayed")
+        return factory

@@ -1,29 +1,33 @@
-"""What a replay says when an actor does not do what was recorded."""
+"""The report of a replay that differs from its record: what differs, in which delivery, and what caused that."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 from orchestra.replay.difference import Difference
 from orchestra.trace.format.effects import MessageId
-from orchestra.trace.format.records import Delivery, Failure
+from orchestra.trace.format.records import Activation, Delivery, Failure
+from orchestra.trace.reading.run_trace import RunTrace
+
+MAX_CAUSES = 6
+"""Links of the causal chain that a report shows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """The first thing in an activation that is not as it was recorded."""
+    """The first difference between an activation and its record."""
 
     actor: str
     n: int
-    """Which activation it is."""
+    """The activation's number."""
     during: str
-    """The activation in words: `BatchTrainingDataMsg from learner/trajectories`."""
+    """The activation as text: `BatchTrainingDataMsg from learner/trajectories`."""
     what: str
-    """What is not the same, in words."""
+    """What differs: `told learner/trainer BatchTrainingDataMsg`, `missing action`, …"""
     difference: Difference
     where: str = ""
-    """The line of the actor's code that did it: `components/trainer.py:74 in train`."""
+    """The line of the actor's code: `components/trainer.py:74 in train`."""
     causes: tuple[str, ...] = ()
-    """What led to this delivery, newest first."""
+    """The causes of this delivery, newest first."""
 
     def __str__(self) -> str:
         difference = self.difference
@@ -37,38 +41,63 @@ class Divergence:
         return "\n".join(lines)
 
 
-def named(delivery: Delivery | None, phase: str) -> str:
-    """Return an activation in words."""
+def activation_text(delivery: Delivery | None, phase: str) -> str:
+    """Return an activation as text: `BatchTrainingDataMsg from learner/trajectories#3`."""
     if delivery is None:
         return {"start": "its constructor and `started`", "stop": "`stopped`"}.get(phase, "a message that is lost")
-    return f"{delivery.type.name} from {whose(delivery.id, timer=delivery.timer)}"
+    sender = f"its own timer #{delivery.id.serial}" if delivery.timer else str(delivery.id)
+    return f"{delivery.type.name} from {sender}"
 
 
-def whose(identity: MessageId, *, timer: bool = False) -> str:
-    """Return who sent a message, in words."""
-    return f"its own timer #{identity.serial}" if timer else str(identity)
-
-
-def compared_failures(
-    recorded: Failure | None, told: Failure | None, *, other_lines: bool
+def compare_failures(
+    recorded: Failure | None, replayed: Failure | None, *, class_changed: bool
 ) -> tuple[str, Difference, str] | None:
-    """Return how an activation fails otherwise than it did, if it does: what, the difference, and no line.
+    """Return the difference between two failures, or None: a description, the failures, and no line.
 
     Args:
-        recorded: how it failed then, if it did.
-        told: how it fails now.
-        other_lines: whether the code has changed, so that its lines have other numbers.
+        recorded: the failure in the record, if there is one.
+        replayed: the failure of the replay, if there is one.
+        class_changed: whether the actor's source has changed, so that line numbers are not compared.
     """
-    if recorded is None and told is None:
+    if recorded is None and replayed is None:
         return None
-    if recorded is not None and told is not None and (recorded.type, recorded.text) == (told.type, told.text):
-        same_line = Path(recorded.file).name == Path(told.file).name and recorded.line == told.line
-        if same_line or other_lines:
+    if recorded is None or replayed is None:
+        what = "it fails" if recorded is None else "it does not fail"
+    else:
+        what = "different failure"
+        same_line = Path(recorded.file).name == Path(replayed.file).name and recorded.line == replayed.line
+        same_error = (recorded.type, recorded.text) == (replayed.type, replayed.text)
+        if same_error and (same_line or class_changed):
             return None
-    return "it fails otherwise" if recorded and told else "it fails", Difference("", _said(recorded), _said(told)), ""
+    return what, Difference("", _failure_text(recorded), _failure_text(replayed)), ""
 
 
-def _said(failure: Failure | None) -> str:
+def causes_of(trace: RunTrace, delivery: Delivery | None) -> tuple[str, ...]:
+    """Return the activations that led to `delivery`, newest first: its sender's, that one's sender's, …"""
+    causes: list[str] = []
+    while delivery is not None and delivery.id.number and len(causes) < MAX_CAUSES:
+        sender = _sending_activation(trace, delivery.id)
+        if sender is None:
+            causes.append(f"{delivery.id.sender}, whose activation is not in the record")
+            break
+        during = activation_text(sender.delivery, sender.phase)
+        causes.append(f"{delivery.id.sender} sent it in its delivery {sender.n}, {during}")
+        delivery = sender.delivery
+    return tuple(causes)
+
+
+def _sending_activation(trace: RunTrace, message: MessageId) -> Activation | None:
+    for life in trace.incarnations(message.sender):
+        if life.header.generation != message.generation:
+            continue
+        for index in trace.recording(life).indexes:
+            for n, incarnation in index.sent_in(message.sender, message.number):
+                if incarnation == life.birth.incarnation:
+                    return trace.activation(life, n)
+    return None
+
+
+def _failure_text(failure: Failure | None) -> str:
     if failure is None:
-        return "it did not fail"
+        return "no failure"
     return f"{failure.type}: {failure.text}  ({Path(failure.file).name}:{failure.line})"

@@ -1,4 +1,4 @@
-"""Where two objects of one class differ inside, however deep."""
+"""Compares the state of two objects: attributes, items of containers and arrays, at any depth."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -15,11 +15,11 @@ from orchestra.actors.ref import Ref
 from orchestra.replay.difference import Difference, first_difference, shown
 
 LARGE = 1 << 20
-"""Bytes from which an array is looked at only when everything is."""
+"""Bytes from which an array counts as large."""
 _ATOMS = (type(None), bool, int, float, complex, str, bytes, Enum, PurePath, Ref, np.generic, np.dtype)
 _OPAQUE = (type, FunctionType, BuiltinFunctionType, MethodType, ModuleType)
 _LEFT_OUT = frozenset({"_context"})
-"""What the runtime put there."""
+"""Attributes that the runtime sets."""
 
 Step = tuple[str, Any]
 """`attr` or `item`, and its name, index or key."""
@@ -27,7 +27,7 @@ Step = tuple[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class StateDifference:
-    """One place in an object where it is not as another is."""
+    """One place where two objects differ."""
 
     steps: tuple[Step, ...]
     one: Any
@@ -36,19 +36,19 @@ class StateDifference:
 
     @property
     def path(self) -> str:
-        """The place, as one would write it: `_policy._optimizer.param_groups[0]['lr']`."""
+        """The place as an expression: `_policy._optimizer.param_groups[0]['lr']`."""
         return "".join(f".{name}" if sort == "attr" else f"[{name!r}]" for sort, name in self.steps).removeprefix(".")
 
     @property
     def simple(self) -> bool:
-        """Whether what differs is a plain value, that one could set."""
+        """True if both values are plain, so that one can be set."""
         return isinstance(self.one, _ATOMS) and isinstance(self.other, _ATOMS)
 
     def assign(self, root: Any) -> None:
-        """Set this place of `root` to what `other` has there.
+        """Set this place of `root` to the value `other`.
 
         Raises:
-            LookupError, AttributeError, TypeError: `root` has no such place, or it cannot be set.
+            LookupError, AttributeError, TypeError: `root` has no such place, or the place cannot be set.
         """
         holder = root
         for sort, name in self.steps[:-1]:
@@ -61,25 +61,25 @@ class StateDifference:
 
 
 def state_differences(
-    one: Any, other: Any, *, whole: bool = True, unwritten: tuple[int, int] | None = None
+    one: Any, other: Any, *, large: bool = True, unwritten: tuple[int, int] | None = None
 ) -> Iterator[StateDifference]:
-    """Yield where two objects differ inside: attributes, items of containers, numbers of arrays.
+    """Yield the places where two objects differ: attributes, items of containers, arrays.
 
     Args:
         one: an object.
         other: another of the same class.
-        whole: whether large arrays are looked at too.
-        unwritten: the bytes that stand in each of the two where memory was taken and not written to.
+        large: whether to compare large arrays.
+        unwritten: the byte that fills uninitialised memory in each of the two; such elements are not compared.
     """
-    yield from _Walk(whole, unwritten).compare((), one, other)
+    yield from _Walk(large, unwritten).compare((), one, other)
 
 
 class _Walk:
-    def __init__(self, whole: bool, unwritten: tuple[int, int] | None) -> None:
-        self._whole = whole
+    def __init__(self, large: bool, unwritten: tuple[int, int] | None) -> None:
+        self._large = large
         self._unwritten = unwritten
         self._seen: set[tuple[int, int]] = set()
-        self._kept: list[Any] = []  # what was made on the way, so that no other object gets its id
+        self._kept: list[Any] = []  # keeps temporary objects alive, so that no other object gets their ids
 
     def compare(self, steps: tuple[Step, ...], one: Any, other: Any) -> Iterator[StateDifference]:
         if one is other or isinstance(one, _OPAQUE):
@@ -88,7 +88,7 @@ class _Walk:
             yield StateDifference(steps, one, other, Difference("", shown(one), shown(other)))
             return
         if isinstance(one, _ATOMS):
-            yield from self._told(steps, one, other, first_difference(_plain(one), _plain(other)))
+            yield from self._at(steps, one, other, first_difference(_plain(one), _plain(other)))
             return
         if (id(one), id(other)) in self._seen:
             return
@@ -96,8 +96,8 @@ class _Walk:
         self._kept += (one, other)
         arrays = _as_array(one), _as_array(other)
         if arrays[0] is not None and arrays[1] is not None:
-            if self._whole or arrays[0].nbytes < LARGE:
-                yield from self._told(steps, one, other, self._written(arrays[0], arrays[1]))
+            if self._large or arrays[0].nbytes < LARGE:
+                yield from self._at(steps, one, other, self._written(arrays[0], arrays[1]))
             return
         parts, others = _parts(one), _parts(other)
         if [step for step, _ in parts] != [step for step, _ in others]:
@@ -107,7 +107,7 @@ class _Walk:
             yield from self.compare((*steps, step), part, counterpart)
 
     def _written(self, one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> Difference | None:
-        """The first difference between what was written to two arrays."""
+        """Return the first difference between two arrays, without elements that neither object wrote."""
         found = first_difference(one, other)
         if found is None or self._unwritten is None or one.shape != other.shape or one.dtype != other.dtype:
             return found
@@ -118,9 +118,7 @@ class _Walk:
         return first_difference(one, agreed.reshape(one.shape))
 
     @staticmethod
-    def _told(
-        steps: tuple[Step, ...], one: Any, other: Any, difference: Difference | None
-    ) -> Iterator[StateDifference]:
+    def _at(steps: tuple[Step, ...], one: Any, other: Any, difference: Difference | None) -> Iterator[StateDifference]:
         if difference is not None:
             yield StateDifference(steps, one, other, difference)
 
@@ -130,7 +128,7 @@ def _plain(value: Any) -> Any:
 
 
 def _as_array(value: Any) -> np.ndarray[Any, Any] | None:
-    """The numbers of an array, or of a tensor of whatever library."""
+    """Return the elements of an array, or of a tensor of any library; None for anything else."""
     detach: Callable[[], Any] | None = getattr(value, "detach", None)
     if callable(detach):
         value = detach()
@@ -141,7 +139,7 @@ def _as_array(value: Any) -> np.ndarray[Any, Any] | None:
 
 
 def _parts(value: Any) -> list[tuple[Step, Any]]:
-    """The attributes and items of an object, each with the step that leads to it."""
+    """Return the attributes and items of an object, each with the step that leads to it."""
     match value:
         case np.random.Generator():
             return [(("attr", "state"), repr(value.bit_generator.state))]
@@ -171,5 +169,5 @@ def _other_parts(one: list[tuple[Step, Any]], other: list[tuple[Step, Any]]) -> 
     only = [[str(name) for (_, name) in (step for step, _ in side)] for side in (one, other)]
     lacks = [[name for name in only[side] if name not in only[1 - side]] for side in (0, 1)]
     if any(lacks):
-        return Difference("", *(f"has {', '.join(names[:4])}" if names else "has not" for names in lacks))
+        return Difference("", *(f"has {', '.join(names[:4])}" if names else "lacks it" for names in lacks))
     return Difference("", *(f"in the order {', '.join(names[:4])}" for names in only))

@@ -1,4 +1,4 @@
-"""What if: an actor is replayed with something changed, and what it then says otherwise is counted."""
+"""What if: replays an actor with a change, and counts how its outputs differ from the record."""
 
 import ast
 import importlib.util
@@ -12,8 +12,8 @@ from typing import Any
 from orchestra.actors.actor import Actor
 from orchestra.errors import CannotReplay, UsageError
 from orchestra.replay.difference import Difference, Lookup, first_difference, shown
-from orchestra.replay.performance import Performance, Said, recorded_said
-from orchestra.replay.rebuild import Sources
+from orchestra.replay.effects import Output, ReplayedActivation, recorded_outputs
+from orchestra.replay.rebuild import RebuildOptions
 from orchestra.replay.replay import Replay
 from orchestra.replay.state import StateDifference, state_differences
 
@@ -21,61 +21,66 @@ EDITED = "edited"
 
 
 @dataclass(slots=True)
-class Account:
-    """How often one sort of thing was said, and how it differs from what was recorded."""
+class OutputCounts:
+    """How many outputs of one kind are as recorded, and how many are not."""
 
     what: str
     """`told learner/orchestrator TrainResultMsg`."""
     same: int = 0
-    differ: int = 0
-    only_recorded: int = 0
-    only_replayed: int = 0
+    different: int = 0
+    missing: int = 0
+    """Outputs that only the record has."""
+    new: int = 0
+    """Outputs that only the replay has."""
     first: tuple[int, Difference] | None = None
-    """The delivery in which it first differs, and how."""
+    """The first delivery with a different output, and the difference."""
 
     def __str__(self) -> str:
-        counts = [(self.same, "as recorded"), (self.differ, "otherwise"), (self.only_recorded, "no longer"),
-                  (self.only_replayed, "new")]  # fmt: skip
-        said = ", ".join(f"{count:,} {words}" for count, words in counts if count)
+        counts = [
+            (self.same, "as recorded"),
+            (self.different, "different"),
+            (self.missing, "missing"),
+            (self.new, "new"),
+        ]
+        text = ", ".join(f"{count:,} {words}" for count, words in counts if count)
         first = "" if self.first is None else f"\n    first in delivery {self.first[0]:,}: {self.first[1]}"
-        return f"  {self.what}: {said}{first}"
+        return f"  {self.what}: {text}{first}"
 
 
 @dataclass(slots=True)
 class WhatIf:
-    """What became of it."""
+    """The result: the outputs of a range of deliveries, compared with the record."""
 
     actor: str
     begin: int
-    """The delivery from which on it counts."""
+    """The first delivery that is compared."""
     end: int = 0
     changes: list[str] = field(default_factory=list)
-    """What was changed, in words."""
-    accounts: dict[tuple[str, str, str], Account] = field(default_factory=dict)
+    """The changes, as text."""
+    outputs: dict[tuple[str, str, str], OutputCounts] = field(default_factory=dict)
     failure: str = ""
-    """How it ended, if it failed."""
+    """The exception that ended the actor, as text; empty without one."""
 
     def __str__(self) -> str:
         lines = [f"{self.actor}, deliveries {self.begin:,} to {self.end:,}, with {'; '.join(self.changes)}:"]
-        lines += [str(account) for account in self.accounts.values()] or ["  it said nothing, then and now"]
+        lines += [str(counts) for counts in self.outputs.values()] or ["  no outputs, in the record and in the replay"]
         if self.failure:
             lines.append(f"  it failed in delivery {self.end:,}: {self.failure}")
         return "\n".join(lines)
 
-    def count(self, performance: Performance, recorded: list[Said], values: Lookup) -> None:
-        """Take in one activation."""
-        for key in dict.fromkeys((said.verb, said.recipient, said.kind) for said in (*recorded, *performance.said)):
-            account = self.accounts.setdefault(key, Account(" ".join(key)))
-            old, new = ([each for each in side if (each.verb, each.recipient, each.kind) == key]
-                        for side in (recorded, performance.said))  # fmt: skip
-            account.only_recorded += max(len(old) - len(new), 0)
-            account.only_replayed += max(len(new) - len(old), 0)
-            for was, now in zip(old, new, strict=False):
-                difference = first_difference(was.fields, now.fields, values=values)
-                account.same += difference is None
-                account.differ += difference is not None
-                if difference is not None and account.first is None:
-                    account.first = (performance.activation.n, difference)
+    def add(self, replayed: ReplayedActivation, recorded: list[Output], values: Lookup) -> None:
+        """Compare and count the outputs of one activation."""
+        for key in dict.fromkeys(output.key for output in (*recorded, *replayed.outputs)):
+            counts = self.outputs.setdefault(key, OutputCounts(" ".join(key)))
+            old, new = ([each for each in side if each.key == key] for side in (recorded, replayed.outputs))
+            counts.missing += max(len(old) - len(new), 0)
+            counts.new += max(len(new) - len(old), 0)
+            for before, now in zip(old, new, strict=False):
+                difference = first_difference(before.fields, now.fields, values=values)
+                counts.same += difference is None
+                counts.different += difference is not None
+                if difference is not None and counts.first is None:
+                    counts.first = (replayed.activation.n, difference)
 
 
 def what_if(
@@ -85,66 +90,67 @@ def what_if(
     settings: Mapping[str, str] | None = None,
     edited: type[Actor[Any]] | None = None,
     until: int | None = None,
-    each: Callable[[Performance], None] | None = None,
+    each: Callable[[ReplayedActivation], None] | None = None,
 ) -> WhatIf:
-    """Replay with something changed, from the delivery `begin` on.
+    """Replay with changes, from the delivery `begin` on.
 
-    From birth (0) on, an actor is made with other settings. From a later delivery on, it lives as it did until then;
-    then everything in it is set that the settings would have made different at birth: `learning_rate` reaches the
+    From birth (0) on, the actor is constructed with the changed settings. From a later delivery on, it is unchanged up
+    to there; then every attribute is set that the settings change at birth, so that `learning_rate` reaches the
     optimiser.
 
     Args:
         make: opens a replay that is not strict.
-        begin: the first delivery that counts.
+        begin: the first delivery with the changes.
         settings: flags of the experiment or arguments of the actor's constructor, as on a command line.
-        edited: takes the place of the actor's class.
+        edited: a class that replaces the actor's own.
         until: the delivery before which to stop.
-        each: hears of each activation.
+        each: called after each activation.
 
     Raises:
-        UsageError: a setting is neither, or cannot be changed in the middle of a life.
+        UsageError: a setting is unknown, or cannot be changed after birth.
+        CannotReplay: an attribute cannot be set.
     """
     with make() as replay:
         report = WhatIf(replay.address, begin, begin)
-        sources = _with_settings(replay, settings or {})
+        options = _with_settings(replay, settings or {})
         report.changes += [f"{name}={text}" for name, text in (settings or {}).items()]
         if begin == 0:
-            replay.remake(replace(sources, edited=edited))
+            replay.rebuild(replace(options, edited=edited))
         else:
             replay.run(until=begin, each=each)
             if settings:
                 with make() as plain, make() as changed:
-                    changed.remake(sources)
+                    changed.rebuild(options)
                     plain.step()
                     changed.step()
                     _carry_over(list(state_differences(plain.actor, changed.actor)), replay, report)
             if edited is not None:
-                replay.recast(edited)
+                replay.set_class(edited)
         if edited is not None:
             report.changes.append(f"the class {edited.__name__} of {Path(inspect.getfile(edited)).name}")
         while (activation := replay.activation) is not None and (until is None or activation.n < until):
-            recorded = recorded_said(activation)
-            performance = replay.step()
-            assert performance is not None
+            recorded = recorded_outputs(activation)
+            replayed = replay.step()
+            assert replayed is not None
             if each is not None:
-                each(performance)
+                each(replayed)
             report.end = activation.n
-            report.count(performance, recorded, replay.values)
-            if performance.error is not None:
-                report.failure = f"{type(performance.error).__name__}: {performance.error}"
+            report.add(replayed, recorded, replay.values)
+            if replayed.error is not None:
+                report.failure = f"{type(replayed.error).__name__}: {replayed.error}"
         return report
 
 
-def edited_class(spelt: str) -> type[Actor[Any]]:
-    """Return the actor class of `FILE.py:CLASS`.
+def edited_class(text: str) -> type[Actor[Any]]:
+    """Return the actor class that is written as `FILE.py:CLASS`.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is no such file or class, or the file cannot be imported.
     """
-    file, colon, name = spelt.rpartition(":")
+    file, colon, name = text.rpartition(":")
     path = Path(file)
     if not colon or path.suffix != ".py" or not path.exists():
-        raise UsageError(f"--class takes FILE.py:CLASS, and {spelt!r} names no file that is there")
+        raise UsageError(f"--class takes FILE.py:CLASS, and {text!r} names no existing Python file")
     module_name = f"{EDITED}_{path.stem}"
     spec = importlib.util.spec_from_file_location(module_name, path)
     assert spec is not None
@@ -163,31 +169,31 @@ def edited_class(spelt: str) -> type[Actor[Any]]:
     return found
 
 
-def _with_settings(replay: Replay[Any], settings: Mapping[str, str]) -> Sources:
-    """Return where an actor with other settings comes from."""
-    flags, parameters = replay.flags(), replay.parameters()
+def _with_settings(replay: Replay[Any], settings: Mapping[str, str]) -> RebuildOptions:
+    """Return the replay's options with changed settings."""
+    flags, parameters = replay.flag_names(), replay.parameter_names()
     for name in settings:
         if name not in flags and name not in parameters:
             raise UsageError(
-                f"--set {name}: neither the experiment nor {replay.kind.__name__} has a setting of that name; "
+                f"--set {name}: neither the experiment nor {replay.kind.__name__} has this setting; "
                 f"the experiment's are {', '.join(sorted(flags)) or 'none'}; the actor's are "
                 f"{', '.join(parameters) or 'none'}"
             )
-    in_flags = {name: text for name, text in settings.items() if name in flags}
+    changed = {name: text for name, text in settings.items() if name in flags}
     arguments = {name: _value_of(text) for name, text in settings.items() if name not in flags}
-    return replace(replay.sources, changes=in_flags, arguments=arguments)
+    return replace(replay.options, flags=changed, arguments=arguments)
 
 
 def _carry_over(differences: list[StateDifference], replay: Replay[Any], report: WhatIf) -> None:
-    """Set in the live actor what other settings had made different at birth."""
-    what = ", ".join(report.changes)
+    """Set in the live actor what other settings change at birth."""
+    changes = ", ".join(report.changes)
     if not differences:
-        raise UsageError(f"{what} changes nothing in {replay.address} at its birth, so there is nothing to set later")
+        raise UsageError(f"{changes} changes no attribute of {replay.address} at birth, so none can be set later")
     for each in differences:
         if not each.simple:
             raise UsageError(
-                f"{what} changes {each.path} from {each.difference.recorded} to {each.difference.replayed}; it cannot "
-                "be done in the middle of its life: replay from its birth (without --at)"
+                f"{changes} changes {each.path} from {each.difference.recorded} to {each.difference.replayed}, which "
+                "cannot be set in a live actor: replay from its birth (without --at)"
             )
     for each in differences:
         try:

@@ -102,12 +102,12 @@ def test_a_failure_long_after_birth_is_replayed_to_the_same_line(
     with Replay(run, actor) as replay:
         assert replay.first > 1
         count = replay.run()
-        failure = replay.told_failure()
+        failure = replay.failure_record
         assert count >= 1
     assert failure is not None
     assert failure.type == "ArithmeticError"
     assert main(["replay", str(run), "--actor", actor]) == 0
     said = capsys.readouterr()
-    assert f"it fails as it did: ArithmeticError: {failure.text}  (" in said.out
+    assert f"it fails as recorded: ArithmeticError: {failure.text}  (" in said.out
     assert f"failing.py:{failure.line})" in said.out
-    assert f"it begins with the state of {actor} before delivery {replay.first:,}" in said.err
+    assert f"the replay begins with a snapshot of {actor} before delivery {replay.first:,}" in said.err

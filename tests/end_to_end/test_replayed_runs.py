@@ -33,7 +33,7 @@ ACTORS = {
 def test_an_actor_does_again_what_it_did(recorded_run: Path, actor: str) -> None:
     said: set[tuple[str, str]] = set()
     with Replay(recorded_run, actor) as replay:
-        count = replay.run(each=lambda performance: said.update((each.verb, each.kind) for each in performance.said))
+        count = replay.run(each=lambda replayed: said.update((each.verb, each.kind) for each in replayed.outputs))
         assert replay.activation is None
         assert replay.notes == ()
     assert count > 20
@@ -54,8 +54,8 @@ def test_a_worker_plays_with_the_same_random_numbers(recorded_run: Path) -> None
     with Replay(recorded_run, "worker-0-0/worker") as replay:
         found = None
         while found is None:
-            performance = replay.step()
-            assert performance is not None
-            found = next((each for each in performance.said if each.kind == "InsertTransitionMsg"), None)
+            replayed = replay.step()
+            assert replayed is not None
+            found = next((each for each in replayed.outputs if each.kind == "InsertTransitionMsg"), None)
     assert found.fields["obs"].tobytes() == recorded["obs"].tobytes()
     assert found.fields["reward"].tobytes() == recorded["reward"].tobytes()

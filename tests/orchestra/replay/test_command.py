@@ -167,7 +167,7 @@ def test_deliveries_are_found_by_type_and_by_condition(say: Say) -> None:
     assert [line.split("round=")[1][0] for line in some.splitlines()] == ["3", "4", "5"]
     code, _, err = say("--actor", "one/log", "--where", "round > 99")
     assert code == 2
-    assert "one/log was told nothing that fits" in err
+    assert "one/log got no matching delivery" in err
 
 
 def test_the_debugger_stops_at_the_first_line_of_the_handler(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +193,7 @@ def test_the_debugger_may_be_left(say: Say, monkeypatch: pytest.MonkeyPatch) -> 
 def test_twice_the_same(say: Say) -> None:
     code, out, _ = say("--actor", "one/sink", "--check-determinism")
     assert code == 0
-    assert out == "one/sink: 9 activations, twice the same\n"
+    assert out == "one/sink: 9 activations, the same twice\n"
 
 
 # What if
@@ -204,28 +204,28 @@ def test_what_if_an_argument_had_been_another(say: Say) -> None:
     assert code == 0
     assert out.splitlines()[0] == "one/sink, deliveries 0 to 8, with weight=2.0:"
     assert "  asked one/source ScaleMsg: 6 as recorded\n" in out
-    assert "  told one/log SumMsg: 6 otherwise\n    first in delivery 1: total: recorded " in out
+    assert "  told one/log SumMsg: 6 different\n    first in delivery 1: total: recorded " in out
 
 
 def test_what_if_a_flag_had_been_another(say: Say) -> None:
     _, out, _ = say("--actor", "one/source", "--set", "rounds=3")
-    assert "  told one/source GoMsg: 3 as recorded, 3 no longer\n" in out
+    assert "  told one/source GoMsg: 3 as recorded, 3 missing\n" in out
 
 
 def test_what_if_it_changes_in_the_middle(say: Say) -> None:
     _, out, _ = say("--actor", "one/sink", "--set", "weight=2.0", "--at", "4")
     assert out.splitlines()[0] == "one/sink, deliveries 4 to 8, with weight=2.0, was 1.0:"
-    assert "  told one/log SumMsg: 3 otherwise\n" in out
+    assert "  told one/log SumMsg: 3 different\n" in out
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--set", "wait=2"], "--set wait: neither the experiment nor Sink has a setting of that name"),
-        (["--set", "weight"], "--set takes NAME=VALUE, and 'weight' has no ="),
+        (["--set", "wait=2"], "--set wait: neither the experiment nor Sink has this setting"),
+        (["--set", "weight"], "--set takes NAME=VALUE, got 'weight'"),
         (["--set", "rounds=0"], "--rounds: '0' is not allowed"),
-        (["--set", "scale=2", "--at", "3"], "scale=2 changes nothing in one/sink at its birth"),
-        (["--class", "nowhere.py:Sink"], "names no file that is there"),
+        (["--set", "scale=2", "--at", "3"], "scale=2 changes no attribute of one/sink at birth"),
+        (["--class", "nowhere.py:Sink"], "names no existing Python file"),
         (["--class", "{file}:Sunk"], "has no actor class 'Sunk'; it has "),
     ],
 )
@@ -243,7 +243,7 @@ def test_what_if_it_were_of_an_edited_class(say: Say, tmp_path: Path, at: str, f
     code, out, _ = say("--actor", "one/sink", "--class", f"{edited}:Sink", "--at", at)
     assert code == 0
     assert out.startswith(f"one/sink, {first}, with the class Sink of edited.py:\n")
-    assert "SumMsg: 6 otherwise" in out if at == "0" else "SumMsg: 4 otherwise" in out
+    assert "SumMsg: 6 different" in out if at == "0" else "SumMsg: 4 different" in out
 
 
 # From trace to test
@@ -264,7 +264,7 @@ def test_a_trace_becomes_a_test_that_fails_when_the_actor_differs(say: Say, coun
     assert pytest_says(test) == 1
     code, _, err = say(*words, "--allow-changes")
     assert code == 2
-    assert "is there already" in err
+    assert "exists; remove it, or give another name" in err
 
 
 def pytest_says(path: Path) -> int:
@@ -299,7 +299,7 @@ def test_the_flight_record_of_a_crash_replays_to_the_same_line(
     told = capsys.readouterr().out.splitlines()
     line = next(n for n, text in enumerate(EXPERIMENT.splitlines(), 1) if "cannot be" in text)
     assert told[0].endswith("all as recorded")
-    assert told[1] == f"it fails as it did: ArithmeticError: round 4 cannot be  ({tmp_path / 'counting.py'}:{line})"
+    assert told[1] == f"it fails as recorded: ArithmeticError: round 4 cannot be  ({tmp_path / 'counting.py'}:{line})"
     # Mended, it differs where it failed.
     mended = tmp_path / "mended" / "counting.py"
     mended.parent.mkdir()
@@ -307,8 +307,8 @@ def test_the_flight_record_of_a_crash_replays_to_the_same_line(
     words = ["--actor", "one/source", "--experiment", str(mended), "--allow-changes"]
     assert main(["replay", str(path), *words]) == 1
     told = capsys.readouterr().out.splitlines()
-    assert told[0] == "one/source differs in delivery 4, GoMsg from one/source#7: it did something else"
-    assert told[1] == "  recorded  it failed there: ArithmeticError: round 4 cannot be"
+    assert told[0] == "one/source differs in delivery 4, GoMsg from one/source#7: different action"
+    assert told[1] == "  recorded  failed with ArithmeticError: round 4 cannot be"
 
 
 # Bad input
@@ -320,11 +320,15 @@ def test_misuse_is_told_in_one_line(say: Say, counted: Path, tmp_path: Path) -> 
     for words, path, said in [
         ((), None, "orchestra replay needs --actor"),
         (("--actor", "one/snik"), None, "nothing was recorded of 'one/snik' (did you mean one/sink?); the recorded "),
-        (("--actor", "one/sink", "--at", "1", "--type", "T"), None, "--at and --type say both where to stop"),
-        (("--actor", "one/sink", "--at", "99"), None, "one/sink was told nothing that fits"),
+        (("--actor", "one/sink", "--at", "1", "--type", "T"), None, "--at and --type both select deliveries"),
+        (("--actor", "one/sink", "--at", "99"), None, "one/sink got no matching delivery"),
         (("--actor", "one/sink", "--incarnation", "3"), None, "has no incarnation 3"),
         (("--actor", "one/sink", "--tolerance", "-1"), None, "it must be 0 or more"),
-        (("--actor", "one/sink", "--pdb", "--check-determinism"), None, "--pdb stops in one replay"),
+        (
+            ("--actor", "one/sink", "--pdb", "--check-determinism"),
+            None,
+            "--pdb cannot be combined with --check-determinism",
+        ),
         (("--actor", "one/sink"), tmp_path / "nowhere", "there is no run or trace"),
         (("--actor", "one/sink"), tmp_path / "text.trace", "is no trace: it begins with b'no trace'"),
         (("--actor", "one/sink"), tmp_path / "old.trace", "is a trace of format version 99; this program reads"),
@@ -346,10 +350,18 @@ def newer_version() -> bytes:
 def test_a_changed_experiment_is_named_by_what_has_changed(say: Say, tmp_path: Path) -> None:
     for change, words, said in [
         (("", ""), (), "has changed since the run (its SHA-256 was "),
-        (('node.spawn("sink", Sink', 'node.spawn("drain", Sink'), ("--allow-changes",), "plans no one/sink any longer"),
-        (("rounds: Ann", "turns: Ann"), ("--allow-changes",), "does not take the run's flags any longer: unknown flag"),
+        (
+            ('node.spawn("sink", Sink', 'node.spawn("drain", Sink'),
+            ("--allow-changes",),
+            "the experiment no longer plans one/sink",
+        ),
+        (
+            ("rounds: Ann", "turns: Ann"),
+            ("--allow-changes",),
+            "the experiment rejects the flags of the run: unknown flag",
+        ),
         (('"sink", Sink, log=log, rounds=rounds', '"sink", Log'), ("--allow-changes",), "was a experiment_"),
-        (("    total: float\n", "    totals: float\n"), ("--allow-changes",), "SumMsg is not the message"),
+        (("    total: float\n", "    totals: float\n"), ("--allow-changes",), "SumMsg has changed since the run"),
     ]:
         file = tmp_path / f"counting{len(list(tmp_path.iterdir()))}" / "counting.py"
         file.parent.mkdir()
@@ -362,7 +374,7 @@ def test_a_changed_experiment_is_named_by_what_has_changed(say: Say, tmp_path: P
         assert code == 2
         assert said in err, err
     gone = say("--actor", "one/sink", "--experiment", tmp_path / "gone.py")
-    assert "gone.py' is gone; say where it is now (--experiment FILE)" in gone[2]
+    assert "gone.py' does not exist; give its path with --experiment FILE" in gone[2]
 
 
 def test_digests_do_not_do_where_values_are_needed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -162,14 +162,14 @@ async def _offloading(self: Keeper, msg: ScoreMsg) -> None:
 @pytest.mark.parametrize(
     ("handler", "words"),
     [
-        (_silent, ["it left something out", "recorded  told here/board TotalsMsg(", "replayed  nothing more"]),
-        (_twice, ["it did something else", "recorded  nothing more", "replayed  told here/board TotalsMsg("]),
-        (_elsewhere, ["it is another message", "recorded  told here/board", "replayed  told here/wall"]),
+        (_silent, ["missing action", "recorded  told here/board TotalsMsg(", "replayed  nothing more"]),
+        (_twice, ["different action", "recorded  nothing more", "replayed  told here/board TotalsMsg("]),
+        (_elsewhere, ["different message", "recorded  told here/board", "replayed  told here/wall"]),
         (_otherwise, ["field     totals", "recorded  float64[200]", "replayed  float64[3]"]),
-        (_broken, ["it fails", "recorded  it did not fail", "replayed  KeyError: 'a'"]),
-        (_stuck, ["it does not come to its end", "recorded  it did", "replayed  it waits for something of its own"]),
-        (_late, ["it did something else", "replayed  read the clock"]),
-        (_offloading, ["it waits for what did not come", "replayed  offload 1"]),
+        (_broken, ["it fails", "recorded  no failure", "replayed  KeyError: 'a'"]),
+        (_stuck, ["it does not finish", "recorded  finished", "replayed  waits for a future of its own"]),
+        (_late, ["different action", "replayed  read the clock"]),
+        (_offloading, ["it waits for an event that was not recorded", "replayed  offload 1"]),
     ],
 )
 def test_every_sort_of_change_is_told(
@@ -219,9 +219,9 @@ def test_a_changed_class_is_noted_and_so_is_another_library(recorded: Recorded) 
         life.birth = replace(life.birth, source="0" * 64)
         life.header = replace(life.header, versions={"numpy": "0.9"})
         replay.seek(1)
-        replay.remake(replay.sources)
+        replay.rebuild(replay.options)
         assert replay.notes[0] == "the class Keeper has changed since the run"
-        assert replay.notes[1].startswith("numpy was 0.9 then, and is ")
+        assert replay.notes[1].startswith("numpy was 0.9 in the run, and is ")
 
 
 # Actors that cheat
@@ -284,7 +284,7 @@ def test_state_that_nothing_was_said_of_is_compared_as_well(
     folder = recorded(scene)
     _, mismatch = first_mismatch(lambda: keeper(folder, strict=False))
     assert mismatch is not None
-    assert mismatch.divergence.what == "what it holds afterwards"
+    assert mismatch.divergence.what == "its state afterwards"
     assert mismatch.divergence.difference.path == "scores_of_mine[0]"
 
 

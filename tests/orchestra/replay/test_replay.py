@@ -341,7 +341,7 @@ def test_seeking_by_number_type_and_predicate(recorded: Recorded) -> None:
         assert back.n == 1
         assert len(replay.actor.seen) == 2  # it has been born anew
         assert replay.seek("TickMsg").n == tick.n
-        with pytest.raises(CannotReplay, match=r"here/doer was told no delivery 99; its record has \d+ deliveries"):
+        with pytest.raises(CannotReplay, match=r"here/doer got no delivery 99; its record has \d+ deliveries"):
             replay.seek(99)
 
 

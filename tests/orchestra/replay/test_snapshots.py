@@ -135,7 +135,7 @@ def test_a_failure_comes_again_however_long_the_actor_had_lived(recorded: Record
     with summer(flight(recorded, scene)) as replay:
         assert (replay.first > 0) == (before > 10)
         assert replay.run() < 200
-        failure = replay.told_failure()
+        failure = replay.failure_record
     assert failure is not None
     assert (failure.type, failure.text.split()[1:]) == ("ArithmeticError", ["remember", "me"])
 
@@ -148,11 +148,11 @@ def test_what_came_before_the_state_is_refused_and_what_came_after_is_found(reco
 
     with summer(flight(recorded, scene)) as replay:
         first = replay.first
-        assert any(f"begins with the state of here/summer before delivery {first}" in note for note in replay.notes)
+        assert any(f"begins with a snapshot of here/summer before delivery {first}" in note for note in replay.notes)
         assert replay.actor.total.sum() > 0  # it is alive at once
         assert replay.seek(first + 3).n == first + 3
         assert replay.seek(first).n == first  # from the state again
-        with pytest.raises(CannotReplay, match=f"begins with the state before delivery {first:,}"):
+        with pytest.raises(CannotReplay, match=f"begins with a snapshot before delivery {first:,}"):
             replay.seek(first - 1)
 
 
@@ -230,7 +230,7 @@ def test_a_class_that_says_no_state_is_named(recorded: Recorded) -> None:
         assert node.recorder is not None
         node.recorder.dump("now")
 
-    with pytest.raises(CannotReplay, match=r"or have Sink say its state \(Actor.snapshot\)"):
+    with pytest.raises(CannotReplay, match=r"or implement Sink.snapshot \(see Actor.snapshot\)"):
         Replay(flight(recorded, scene), "here/sink")
 
 

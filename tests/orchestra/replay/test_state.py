@@ -86,7 +86,7 @@ def test_the_place_of_a_difference_is_named(one: Any, other: Any, path: str) -> 
 
 def test_large_arrays_are_compared_only_where_everything_is() -> None:
     one, other = np.zeros(1 << 20), np.ones(1 << 20)
-    assert paths(one, other, whole=False) == []
+    assert paths(one, other, large=False) == []
     assert paths(one, other) == ["value"]
 
 

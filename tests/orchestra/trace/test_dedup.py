@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestra.replay.regression import trimmed
+from orchestra.replay.regression import write_trimmed
 from orchestra.trace.format import output
 from orchestra.trace.format.dedup import TILE, Tiles
 from orchestra.trace.format.layout import PREAMBLE, PREFIX
@@ -96,7 +96,7 @@ def test_a_part_of_a_trace_needs_nothing_of_the_whole(writer: MakeWriter, toy: A
     part = tmp_path / "part" / "part.trace"
     part.parent.mkdir()
     with RunTrace(tmp_path) as trace:
-        assert trimmed(trace, trace.incarnation("toy/a"), part) == part.stat().st_size
+        assert write_trimmed(trace, trace.incarnation("toy/a"), part) == part.stat().st_size
     with TraceFile(part) as file:
         (told,) = [record for _, record in file.records() if isinstance(record, Delivery)]
     assert told.actor == "toy/a"
