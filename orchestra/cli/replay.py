@@ -14,12 +14,12 @@ from typing import Any, Self
 from orchestra.cli.exit_codes import FAILED
 from orchestra.errors import CannotReplay, ReplayDiverged, UsageError
 from orchestra.replay.determinism import first_mismatch
-from orchestra.replay.difference import shown
 from orchestra.replay.effects import ReplayedActivation
 from orchestra.replay.regression import make_test
 from orchestra.replay.replay import Replay
 from orchestra.replay.what_if import edited_class, what_if
 from orchestra.runs.flags import FlagParser
+from orchestra.trace.analysis.values import fields_text
 from orchestra.trace.format.records import Delivery
 from orchestra.trace.reading.query import values_of
 from orchestra.trace.reading.where import Where
@@ -220,8 +220,8 @@ def _make_test(options: Namespace, replay: Replay[Any]) -> int:
 
 
 def _delivery_text(delivery: Delivery) -> str:
-    number = f"delivery {delivery.n:,}"
-    return f"{number}: {delivery.type.name}({shown(delivery.fields)}) from {delivery.id}"
+    fields = "…" if delivery.fields is None else fields_text(delivery.fields)
+    return f"delivery {delivery.n:,}: {delivery.type.name}({fields}) from {delivery.id}"
 
 
 @contextlib.contextmanager

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 from orchestra.errors import ActorStopped, AskFailed
-from orchestra.replay.difference import travelled
 from orchestra.replay.effects import Output, RecordedEffects
+from orchestra.trace.analysis.values import recorded_form
 from orchestra.trace.format.effects import AnswerGiven, Withdrawn
 from orchestra.trace.format.records import Delivery
 
@@ -82,7 +82,7 @@ class ReplayedAnswers:
             effects.compare(f"the answer to {effect.request}", recorded, given)
 
     def _give(self, delivery: Delivery, value: Any) -> None:
-        output = self._emit(Output("answered", delivery.id.sender, delivery.type.name, travelled(value)))
+        output = self._emit(Output("answered", delivery.id.sender, delivery.type.name, recorded_form(value)))
         self._given[request_key(delivery)] = {"value": output.fields}
 
     def _refuse(self, delivery: Delivery, error: Exception) -> None:

@@ -23,7 +23,6 @@ from orchestra.clock import Clock, Handle
 from orchestra.errors import AskFailed
 from orchestra.nodes import spawning
 from orchestra.replay.answers import ReplayedAnswers, request_key
-from orchestra.replay.difference import Difference, Lookup, fields_as_travelled, first_difference, renamed
 from orchestra.replay.effects import (
     Input,
     InputKey,
@@ -31,7 +30,6 @@ from orchestra.replay.effects import (
     RecordedEffects,
     ReplayedActivation,
     beginning_of,
-    effect_text,
     error_of,
     key_of,
     target_of,
@@ -39,6 +37,7 @@ from orchestra.replay.effects import (
     was_aborted,
 )
 from orchestra.replay.event_loop import QuietLoop, current_line
+from orchestra.trace.analysis.values import FindArray, ValueDifference, effect_text, recorded_fields, value_difference
 from orchestra.trace.format import effects as recorded
 from orchestra.trace.format.records import Activation, Answer, Birth, Delivery, Header
 
@@ -55,7 +54,7 @@ class ReplayContext:
     Args:
         header: the record's header.
         birth: the birth of the incarnation.
-        values: finds an array by its digest.
+        find_array: looks up the array of a digest.
         resolved: returns a recorded value with its arrays in place.
         run_directory: a scratch folder in the place of the run's, if the run had one.
         recorded_directory: the path of the run's own folder.
@@ -67,7 +66,7 @@ class ReplayContext:
         header: Header,
         birth: Birth,
         *,
-        values: Lookup,
+        find_array: FindArray,
         resolved: Callable[[Any], Any],
         run_directory: Path | None,
         recorded_directory: str,
@@ -84,7 +83,7 @@ class ReplayContext:
         self.resume_from = Path(header.resume_from) if header.resume_from and not birth.incarnation else None
         self.factories: dict[str, Factory] = {}
         """The factories of the children spawned so far, by address."""
-        self._compare = partial(first_difference, tolerance=tolerance, values=values)
+        self._compare = partial(value_difference, tolerance=tolerance, find_array=find_array)
         self._resolved = resolved
         self._recorded_directory = recorded_directory
         self._loop = QuietLoop()  # type: ignore[abstract]  # what it lacks raises NotImplementedError
@@ -244,12 +243,12 @@ class ReplayContext:
 
     def read_monotonic(self) -> float:
         """Return the recorded reading of the monotonic clock."""
-        effect = self._effects.take(recorded.MonotonicRead, lambda: "read the clock")
+        effect = self._effects.take(recorded.MonotonicRead, lambda: "read the monotonic clock")
         return self._loop.time() if effect is None else effect.value
 
     def read_now(self) -> datetime:
         """Return the recorded reading of the wall clock."""
-        effect = self._effects.take(recorded.NowRead, lambda: "read the clock")
+        effect = self._effects.take(recorded.NowRead, lambda: "read the wall clock")
         if effect is None:
             return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=self._loop.time())
         return effect.value
@@ -287,9 +286,7 @@ class ReplayContext:
             )
             due = loop.next_timer
             if effect is not None:
-                cancelled = (
-                    not isinstance(effect, recorded.AnswerReceived) and getattr(effect, "error", "") == _CANCELLED
-                )
+                cancelled = getattr(effect, "error", "") == _CANCELLED
                 if due is not None and (cancelled or due <= self._began + effect.at):
                     loop.fire_timer()
                 elif cancelled:
@@ -306,7 +303,7 @@ class ReplayContext:
             else:
                 if not was_aborted(self._replayed.activation):
                     waits = ", ".join(f"{what} {number}" for what, number in self._pending) or "a future of its own"
-                    effects.differs("it does not finish", Difference("", "finished", f"waits for {waits}"))
+                    effects.differs("it does not finish", ValueDifference("", "finished", f"waits for {waits}"))
                 task.cancel()
                 loop.run_ready()
                 return
@@ -330,7 +327,7 @@ class ReplayContext:
         if own and self._effects.input_for(key) is None:
             if was_aborted(self._replayed.activation):
                 await self._loop.create_future()  # it still waited when the record ended
-            difference = Difference("", "no such event", f"{key[0]} {key[1]}")
+            difference = ValueDifference("", "no such event", f"{key[0]} {key[1]}")
             self._effects.differs("it waits for an event that was not recorded", difference)
             return
         future = self._pending[key] = self._loop.create_future()
@@ -345,9 +342,8 @@ class ReplayContext:
         self._answers.compare(effects)
         handled = replayed.activation.handled
         new_failure = replayed.error is not None and (handled is None or not handled.failure)
-        missing = effects.next_output
-        if missing is not None and not replayed.unfinished and not new_failure:
-            effects.differs("missing action", Difference("", effect_text(missing), "nothing more"))
+        if not replayed.unfinished and not new_failure:
+            effects.conclude()
 
     # Outputs
 
@@ -364,12 +360,12 @@ class ReplayContext:
 
     def _send(self, kind: type[E], verb: str, recipient: str, message: Message) -> E | None:
         """Compare an output that carries a message with the record, and return the recorded one."""
-        output = self._emit(Output(verb, recipient, type(message).__name__, fields_as_travelled(message)))
+        output = self._emit(Output(verb, recipient, type(message).__name__, recorded_fields(message)))
         target = (recipient, output.kind)
         effect: E | None = self._effects.take(kind, output.__str__, lambda effect: target_of(effect) == target)
         if effect is not None and target_of(effect) != target:
             noun = {recorded.Sent: "message", recorded.Asked: "request", recorded.TimerSet: "timer"}[kind]
-            self._effects.differs(f"different {noun}", Difference("", effect_text(effect), str(output)))
+            self._effects.differs(f"different {noun}", ValueDifference("", effect_text(effect), str(output)))
         elif effect is not None:
             self._effects.compare(" ".join(output.key), effect.fields, output.fields)
         return effect
@@ -377,12 +373,12 @@ class ReplayContext:
     def _emit(self, output: Output) -> Output:
         """Note an output, with the run's folder in the place of the scratch folder, and return it."""
         if self.run_directory is not None:
-            fields = renamed(output.fields, str(self.run_directory), self._recorded_directory)
+            fields = _renamed(output.fields, str(self.run_directory), self._recorded_directory)
             output = replace(output, fields=fields)
         self._replayed.outputs.append(output)
         return output
 
-    def _report(self, what: str, difference: Difference) -> None:
+    def _report(self, what: str, difference: ValueDifference) -> None:
         if self._replayed.difference is None:
             line = current_line() if asyncio.current_task(self._loop) is not None else ""
             self._replayed.difference = (what, difference, line)
@@ -406,3 +402,15 @@ class _ReplayTimer:
 
 def _dropped(logger: WrappedLogger, method: str, line: EventDict) -> NoReturn:
     raise structlog.DropEvent
+
+
+def _renamed(value: Any, old: str, new: str) -> Any:
+    """Return `value` with `old` replaced by `new` in all texts."""
+    match value:
+        case str():
+            return value.replace(old, new)
+        case dict():
+            return {key: _renamed(item, old, new) for key, item in value.items()}
+        case list():
+            return [_renamed(item, old, new) for item in value]
+    return value

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from orchestra.errors import ReplayDiverged
-from orchestra.replay.difference import Difference, first_difference
 from orchestra.replay.effects import ReplayedActivation
 from orchestra.replay.replay import Replay
 from orchestra.replay.report import Divergence, activation_text
 from orchestra.replay.state import state_differences
+from orchestra.trace.analysis.values import ValueDifference, value_difference
 from orchestra.trace.format.records import Activation
 
 LARGE_ARRAYS_EVERY = 256
@@ -83,32 +83,32 @@ def first_mismatch(make: Callable[[], Replay[Any]], *, until: int | None = None)
     return count, None
 
 
-def _output_difference(one: ReplayedActivation, other: ReplayedActivation | None) -> tuple[str, Difference] | None:
+def _output_difference(one: ReplayedActivation, other: ReplayedActivation | None) -> tuple[str, ValueDifference] | None:
     if other is None:
-        return "only one of them ends", Difference("", "goes on", "has ended")
+        return "only one of them ends", ValueDifference("", "goes on", "has ended")
     for left, right in zip(one.outputs, other.outputs, strict=False):
         if left.key != right.key:
-            return "different output", Difference("", str(left), str(right))
-        difference = first_difference(left.fields, right.fields)
+            return "different output", ValueDifference("", str(left), str(right))
+        difference = value_difference(left.fields, right.fields)
         if difference is not None:
             return " ".join(left.key), difference
     if len(one.outputs) != len(other.outputs):
-        return "different number of outputs", Difference("", str(len(one.outputs)), str(len(other.outputs)))
+        return "different number of outputs", ValueDifference("", str(len(one.outputs)), str(len(other.outputs)))
     if repr(one.error) != repr(other.error):
-        return "different failure", Difference("", repr(one.error), repr(other.error))
+        return "different failure", ValueDifference("", repr(one.error), repr(other.error))
     return None
 
 
 def _state_difference(
     replayed: ReplayedActivation, one: Replay[Any], other: Replay[Any], *, large: bool
-) -> tuple[str, Difference] | None:
+) -> tuple[str, ValueDifference] | None:
     if replayed.error is not None:
         return None
     inside = next(state_differences(one.actor, other.actor, large=large, unwritten=_FILL), None)
     if inside is None:
         return None
     path = inside.path + inside.difference.path
-    return "its state afterwards", Difference(path, inside.difference.recorded, inside.difference.replayed)
+    return "its state afterwards", ValueDifference(path, inside.difference.left, inside.difference.right)
 
 
 def _suspects(make: Callable[[], Replay[Any]], activation: Activation) -> tuple[str, ...]:

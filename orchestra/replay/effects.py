@@ -8,13 +8,13 @@ order, each as soon as the actor cannot go on without one.
 import asyncio
 import builtins
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, TypeVar
 
 from orchestra import errors
-from orchestra.replay.difference import Difference, shown
+from orchestra.trace.analysis.values import ValueDifference, effect_text, message_text
 from orchestra.trace.format.effects import (
     AnswerGiven,
     AnswerReceived,
@@ -22,17 +22,12 @@ from orchestra.trace.format.effects import (
     Asked,
     AskRaised,
     Effect,
-    MonotonicRead,
-    NowRead,
     Offloaded,
     SendCompleted,
     SendFailed,
     Sent,
     Spawned,
-    StopRequested,
-    TimerCancelled,
     TimerSet,
-    Watched,
     Withdrawn,
 )
 from orchestra.trace.format.records import Activation
@@ -41,7 +36,7 @@ E = TypeVar("E", bound=Effect)
 Input = SendCompleted | SendFailed | AnswerReceived | AskRaised | Offloaded | Withdrawn
 InputKey = tuple[str, int]
 """What an input belongs to: `told`, `answer`, `offload` or `withdrawn`, and the number of that."""
-Compare = Callable[[Any, Any], Difference | None]
+Compare = Callable[[Any, Any], ValueDifference | None]
 """Returns the first difference between a recorded value and a replayed one."""
 
 _ABORTED = frozenset({"Aborted", "_Halted"})
@@ -76,7 +71,7 @@ class ReplayedActivation:
     outputs: list[Output] = field(default_factory=list)
     error: Exception | None = None
     """The exception that ended it."""
-    difference: tuple[str, Difference, str] | None = None
+    difference: tuple[str, ValueDifference, str] | None = None
     """The first difference from the record: a description, the values, and the line of the actor's code."""
     unfinished: bool = False
     """True if the record ends while the actor still waits."""
@@ -94,7 +89,7 @@ class RecordedEffects:
     """
 
     def __init__(
-        self, activation: Activation, *, strict: bool, compare: Compare, report: Callable[[str, Difference], None]
+        self, activation: Activation, *, strict: bool, compare: Compare, report: Callable[[str, ValueDifference], None]
     ) -> None:
         self.strict = strict
         self.refused: dict[int, SendFailed] = {}
@@ -120,7 +115,7 @@ class RecordedEffects:
             elif not (isinstance(effect, SendFailed) and effect.number in self.refused):
                 self.inputs.append(effect)
 
-    def differs(self, what: str, difference: Difference) -> None:
+    def differs(self, what: str, difference: ValueDifference) -> None:
         """Report a mismatch, unless one was reported before."""
         if self.strict:
             self.strict = False
@@ -140,11 +135,10 @@ class RecordedEffects:
             fits: selects among the recorded effects of this type where mismatches are tolerated.
         """
         if self.strict:
-            expected = self.next_output
-            if isinstance(expected, kind):
+            if self._outputs and isinstance(expected := self._outputs[0], kind):
                 self._outputs.popleft()
                 return expected
-            self.differs("different action", Difference("", effect_text(expected, self._failure), action()))
+            self.differs("different action", ValueDifference("", self._next_text(), action()))
         for index, effect in enumerate(self._outputs):
             if isinstance(effect, kind) and fits(effect):
                 del self._outputs[index]
@@ -155,10 +149,16 @@ class RecordedEffects:
         """Return the input for `key` if it is still to come."""
         return next((effect for effect in self.inputs if key_of(effect) == key), None)
 
-    @property
-    def next_output(self) -> Effect | None:
-        """The output that the actor has to produce next."""
-        return self._outputs[0] if self._outputs else None
+    def conclude(self) -> None:
+        """Report an output that the actor did not produce."""
+        if self._outputs:
+            self.differs("missing action", ValueDifference("", self._next_text(), "nothing more"))
+
+    def _next_text(self) -> str:
+        """Return the output that the actor has to produce next as text."""
+        if self._outputs:
+            return effect_text(self._outputs[0])
+        return f"failed with {self._failure}" if self._failure else "nothing more"
 
 
 def recorded_outputs(activation: Activation) -> list[Output]:
@@ -215,36 +215,7 @@ def target_of(effect: Sent | Asked | TimerSet) -> tuple[str, str]:
 
 def timer_verb(delay: float) -> str:
     """Return the verb of an output that sets a timer."""
-    return f"set a timer of {delay:g} s,"
-
-
-def message_text(verb: str, recipient: str, kind: str, fields: Mapping[str, Any] | None) -> str:
-    """Return a message as text: `told learner/trainer SampleBatchMsg(number=12)`."""
-    return f"{verb} {recipient} {kind}({'…' if fields is None else shown(fields)})"
-
-
-def effect_text(effect: Effect | None, failure: str = "") -> str:
-    """Return a recorded output as text; None stands for the end of the activation, with its failure if it failed."""
-    match effect:
-        case None:
-            return f"failed with {failure}" if failure else "nothing more"
-        case Sent(recipient=recipient, type=kind, fields=fields):
-            return message_text("told", recipient, kind.name, fields)
-        case Asked(recipient=recipient, type=kind, fields=fields):
-            return message_text("asked", recipient, kind.name, fields)
-        case TimerSet(delay=delay, type=kind, fields=fields):
-            return message_text(timer_verb(delay), "itself", kind.name, fields)
-        case TimerCancelled():
-            return "cancelled a timer"
-        case Spawned(address=address, kind=name):
-            return f"spawned {address}, a {name}"
-        case MonotonicRead() | NowRead():
-            return "read the clock"
-        case StopRequested(graceful=graceful):
-            return "requested a stop" if graceful else "requested an abort"
-        case Watched(address=address):
-            return f"watched {address}"
-    return type(effect).__name__
+    return f"set a timer of {delay:g} s for"
 
 
 def error_of(kind: str, text: str) -> Exception:

@@ -22,7 +22,6 @@ from orchestra.actors.message import AnyArray, Message
 from orchestra.actors.system_messages import StopMsg
 from orchestra.errors import CannotReplay, ReplayDiverged
 from orchestra.replay.context import Factory, ReplayContext
-from orchestra.replay.difference import Difference
 from orchestra.replay.effects import ReplayedActivation, was_aborted
 from orchestra.replay.rebuild import (
     Rebuilder,
@@ -35,6 +34,7 @@ from orchestra.replay.rebuild import (
     scratch_folder,
 )
 from orchestra.replay.report import Divergence, activation_text, causes_of, compare_failures
+from orchestra.trace.analysis.values import ValueDifference
 from orchestra.trace.format.records import Activation, ActorSnapshot, Delivery, Digest, Failure, Handled, Incarnation
 from orchestra.trace.reading.run_trace import RunTrace
 from orchestra.trace.recording.capture import failure_of
@@ -209,7 +209,7 @@ class Replay(Generic[A]):
         """Return the names of the parameters of the actor's constructor."""
         return list(inspect.signature(self.kind).parameters)
 
-    def values(self, digest: Digest) -> AnyArray | None:
+    def find_array(self, digest: Digest) -> AnyArray | None:
         """Return the bytes of an array that was recorded by its digest; None if the trace does not hold them."""
         return self.trace.array(digest.digest)
 
@@ -336,7 +336,7 @@ class Replay(Generic[A]):
         self._context = ReplayContext(
             life.header,
             life.birth,
-            values=self.values,
+            find_array=self.find_array,
             resolved=self.trace.resolved,
             run_directory=self._scratch,
             recorded_directory=recorded,
@@ -403,7 +403,7 @@ class Replay(Generic[A]):
     def _message(self, delivery: Delivery) -> Message:
         return self._rebuilder.message(delivery, self.kind if self._actor is None else type(self._actor))
 
-    def _failure_difference(self, activation: Activation) -> tuple[str, Difference, str] | None:
+    def _failure_difference(self, activation: Activation) -> tuple[str, ValueDifference, str] | None:
         delivery = activation.delivery
         handled = delivery is None or type(self._message(delivery)) in self._actor.handlers
         if was_aborted(activation) or not handled:  # the runtime handles most of its own messages itself

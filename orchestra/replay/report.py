@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestra.replay.difference import Difference
+from orchestra.trace.analysis.values import ValueDifference
 from orchestra.trace.format.effects import MessageId
 from orchestra.trace.format.records import Activation, Delivery, Failure
 from orchestra.trace.reading.run_trace import RunTrace
@@ -23,7 +23,7 @@ class Divergence:
     """The activation as text: `BatchTrainingDataMsg from learner/trajectories`."""
     what: str
     """What differs: `told learner/trainer BatchTrainingDataMsg`, `missing action`, …"""
-    difference: Difference
+    difference: ValueDifference
     where: str = ""
     """The line of the actor's code: `components/trainer.py:74 in train`."""
     causes: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class Divergence:
         lines = [f"{self.actor} differs in delivery {self.n}, {self.during}: {self.what}"]
         if difference.path:
             lines.append(f"  field     {difference.path}")
-        lines += [f"  recorded  {difference.recorded}", f"  replayed  {difference.replayed}"]
+        lines += [f"  recorded  {difference.left}", f"  replayed  {difference.right}"]
         if self.where:
             lines.append(f"  at        {self.where}")
         lines += [f"  {'because' if not index else '       '}   {cause}" for index, cause in enumerate(self.causes)]
@@ -51,7 +51,7 @@ def activation_text(delivery: Delivery | None, phase: str) -> str:
 
 def compare_failures(
     recorded: Failure | None, replayed: Failure | None, *, class_changed: bool
-) -> tuple[str, Difference, str] | None:
+) -> tuple[str, ValueDifference, str] | None:
     """Return the difference between two failures, or None: a description, the failures, and no line.
 
     Args:
@@ -69,7 +69,7 @@ def compare_failures(
         same_error = (recorded.type, recorded.text) == (replayed.type, replayed.text)
         if same_error and (same_line or class_changed):
             return None
-    return what, Difference("", _failure_text(recorded), _failure_text(replayed)), ""
+    return what, ValueDifference("", _failure_text(recorded), _failure_text(replayed)), ""
 
 
 def causes_of(trace: RunTrace, delivery: Delivery | None) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from orchestra.actors.message import Message
 from orchestra.actors.ref import Ref
-from orchestra.replay.difference import Difference, first_difference, shown
+from orchestra.trace.analysis.values import ValueDifference, exact_text, value_difference
 
 LARGE = 1 << 20
 """Bytes from which an array counts as large."""
@@ -32,7 +32,7 @@ class StateDifference:
     steps: tuple[Step, ...]
     one: Any
     other: Any
-    difference: Difference
+    difference: ValueDifference
 
     @property
     def path(self) -> str:
@@ -85,10 +85,11 @@ class _Walk:
         if one is other or isinstance(one, _OPAQUE):
             return
         if type(one) is not type(other):
-            yield StateDifference(steps, one, other, Difference("", shown(one), shown(other)))
+            yield StateDifference(steps, one, other, ValueDifference("", exact_text(one), exact_text(other)))
             return
         if isinstance(one, _ATOMS):
-            yield from self._at(steps, one, other, first_difference(_plain(one), _plain(other)))
+            if (difference := value_difference(_plain(one), _plain(other))) is not None:
+                yield StateDifference(steps, one, other, difference)
             return
         if (id(one), id(other)) in self._seen:
             return
@@ -96,8 +97,9 @@ class _Walk:
         self._kept += (one, other)
         arrays = _as_array(one), _as_array(other)
         if arrays[0] is not None and arrays[1] is not None:
-            if self._large or arrays[0].nbytes < LARGE:
-                yield from self._at(steps, one, other, self._written(arrays[0], arrays[1]))
+            small = arrays[0].nbytes < LARGE
+            if (self._large or small) and (difference := self._written(arrays[0], arrays[1])) is not None:
+                yield StateDifference(steps, one, other, difference)
             return
         parts, others = _parts(one), _parts(other)
         if [step for step, _ in parts] != [step for step, _ in others]:
@@ -106,21 +108,16 @@ class _Walk:
         for (step, part), (_, counterpart) in zip(parts, others, strict=True):
             yield from self.compare((*steps, step), part, counterpart)
 
-    def _written(self, one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> Difference | None:
+    def _written(self, one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> ValueDifference | None:
         """Return the first difference between two arrays, without elements that neither object wrote."""
-        found = first_difference(one, other)
+        found = value_difference(one, other)
         if found is None or self._unwritten is None or one.shape != other.shape or one.dtype != other.dtype:
             return found
         left, right = (array.reshape(-1).view(np.uint8).reshape(-1, array.itemsize) for array in (one, other))
         never = (left == self._unwritten[0]).all(1) & (right == self._unwritten[1]).all(1)
         agreed = other.reshape(-1).copy()
         agreed[never] = one.reshape(-1)[never]
-        return first_difference(one, agreed.reshape(one.shape))
-
-    @staticmethod
-    def _at(steps: tuple[Step, ...], one: Any, other: Any, difference: Difference | None) -> Iterator[StateDifference]:
-        if difference is not None:
-            yield StateDifference(steps, one, other, difference)
+        return value_difference(one, agreed.reshape(one.shape))
 
 
 def _plain(value: Any) -> Any:
@@ -165,9 +162,9 @@ def _parts(value: Any) -> list[tuple[Step, Any]]:
     ]
 
 
-def _other_parts(one: list[tuple[Step, Any]], other: list[tuple[Step, Any]]) -> Difference:
+def _other_parts(one: list[tuple[Step, Any]], other: list[tuple[Step, Any]]) -> ValueDifference:
     only = [[str(name) for (_, name) in (step for step, _ in side)] for side in (one, other)]
     lacks = [[name for name in only[side] if name not in only[1 - side]] for side in (0, 1)]
     if any(lacks):
-        return Difference("", *(f"has {', '.join(names[:4])}" if names else "lacks it" for names in lacks))
-    return Difference("", *(f"in the order {', '.join(names[:4])}" for names in only))
+        return ValueDifference("", *(f"has {', '.join(names[:4])}" if names else "lacks it" for names in lacks))
+    return ValueDifference("", *(f"in the order {', '.join(names[:4])}" for names in only))

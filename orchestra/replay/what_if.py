@@ -11,11 +11,11 @@ from typing import Any
 
 from orchestra.actors.actor import Actor
 from orchestra.errors import CannotReplay, UsageError
-from orchestra.replay.difference import Difference, Lookup, first_difference, shown
 from orchestra.replay.effects import Output, ReplayedActivation, recorded_outputs
 from orchestra.replay.rebuild import RebuildOptions
 from orchestra.replay.replay import Replay
 from orchestra.replay.state import StateDifference, state_differences
+from orchestra.trace.analysis.values import FindArray, ValueDifference, exact_text, value_difference
 
 EDITED = "edited"
 
@@ -32,7 +32,7 @@ class OutputCounts:
     """Outputs that only the record has."""
     new: int = 0
     """Outputs that only the replay has."""
-    first: tuple[int, Difference] | None = None
+    first: tuple[int, ValueDifference] | None = None
     """The first delivery with a different output, and the difference."""
 
     def __str__(self) -> str:
@@ -43,7 +43,7 @@ class OutputCounts:
             (self.new, "new"),
         ]
         text = ", ".join(f"{count:,} {words}" for count, words in counts if count)
-        first = "" if self.first is None else f"\n    first in delivery {self.first[0]:,}: {self.first[1]}"
+        first = "" if self.first is None else f"\n    first in delivery {self.first[0]:,}: {_text(self.first[1])}"
         return f"  {self.what}: {text}{first}"
 
 
@@ -68,7 +68,7 @@ class WhatIf:
             lines.append(f"  it failed in delivery {self.end:,}: {self.failure}")
         return "\n".join(lines)
 
-    def add(self, replayed: ReplayedActivation, recorded: list[Output], values: Lookup) -> None:
+    def add(self, replayed: ReplayedActivation, recorded: list[Output], find_array: FindArray) -> None:
         """Compare and count the outputs of one activation."""
         for key in dict.fromkeys(output.key for output in (*recorded, *replayed.outputs)):
             counts = self.outputs.setdefault(key, OutputCounts(" ".join(key)))
@@ -76,7 +76,7 @@ class WhatIf:
             counts.missing += max(len(old) - len(new), 0)
             counts.new += max(len(new) - len(old), 0)
             for before, now in zip(old, new, strict=False):
-                difference = first_difference(before.fields, now.fields, values=values)
+                difference = value_difference(before.fields, now.fields, find_array=find_array)
                 counts.same += difference is None
                 counts.different += difference is not None
                 if difference is not None and counts.first is None:
@@ -135,7 +135,7 @@ def what_if(
             if each is not None:
                 each(replayed)
             report.end = activation.n
-            report.add(replayed, recorded, replay.values)
+            report.add(replayed, recorded, replay.find_array)
             if replayed.error is not None:
                 report.failure = f"{type(replayed.error).__name__}: {replayed.error}"
         return report
@@ -169,6 +169,11 @@ def edited_class(text: str) -> type[Actor[Any]]:
     return found
 
 
+def _text(difference: ValueDifference) -> str:
+    path = f"{difference.path}: " if difference.path else ""
+    return f"{path}recorded {difference.left}, replayed {difference.right}"
+
+
 def _with_settings(replay: Replay[Any], settings: Mapping[str, str]) -> RebuildOptions:
     """Return the replay's options with changed settings."""
     flags, parameters = replay.flag_names(), replay.parameter_names()
@@ -192,7 +197,7 @@ def _carry_over(differences: list[StateDifference], replay: Replay[Any], report:
     for each in differences:
         if not each.simple:
             raise UsageError(
-                f"{changes} changes {each.path} from {each.difference.recorded} to {each.difference.replayed}, which "
+                f"{changes} changes {each.path} from {each.difference.left} to {each.difference.right}, which "
                 "cannot be set in a live actor: replay from its birth (without --at)"
             )
     for each in differences:
@@ -200,7 +205,7 @@ def _carry_over(differences: list[StateDifference], replay: Replay[Any], report:
             each.assign(replay.actor)
         except (LookupError, AttributeError, TypeError) as error:
             raise CannotReplay(f"{replay.address}: {each.path} cannot be set: {error}") from error
-    report.changes[:] = [f"{each.path}={shown(each.other)}, was {shown(each.one)}" for each in differences]
+    report.changes[:] = [f"{each.path}={exact_text(each.other)}, was {exact_text(each.one)}" for each in differences]
 
 
 def _value_of(text: str) -> Any:

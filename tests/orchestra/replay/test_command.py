@@ -154,7 +154,7 @@ def test_a_delivery_is_shown_with_what_came_of_it(say: Say) -> None:
     code, out, _ = say("--actor", "one/sink", "--at", "2")
     first, second, *told = out.splitlines()
     assert code == 0
-    assert first.startswith("delivery 2: NumbersMsg(round=2, values=float64[300] [")
+    assert first.startswith("delivery 2: NumbersMsg(round=2, values=float64[300] ")
     assert first.endswith(" from one/source#4")
     assert second.startswith("the sink has ")
     assert [line.partition("(")[0] for line in told] == ["  asked one/source ScaleMsg", "  told one/log SumMsg"]

@@ -168,7 +168,7 @@ async def _offloading(self: Keeper, msg: ScoreMsg) -> None:
         (_otherwise, ["field     totals", "recorded  float64[200]", "replayed  float64[3]"]),
         (_broken, ["it fails", "recorded  no failure", "replayed  KeyError: 'a'"]),
         (_stuck, ["it does not finish", "recorded  finished", "replayed  waits for a future of its own"]),
-        (_late, ["different action", "replayed  read the clock"]),
+        (_late, ["different action", "replayed  read the monotonic clock"]),
         (_offloading, ["it waits for an event that was not recorded", "replayed  offload 1"]),
     ],
 )
