@@ -8,26 +8,21 @@ indexing, nothing checked, and for priorities a running sum over all rows, made 
 through 64 environments, one row for each; TorchRL's priorities need an extension that is built for one torch only.
 It is measured in seconds of processor time, as every side works in one thread.
 
-W2: episodes of 8m, 120 steps of 8 agents, about 400 KB each, whole. The floor is `np.take` of episodes that lie as
-one piece of bytes each, into memory that is there already: one batch, which the cache may hold, so `batch_buffers` is
-1 too. Of the two that a user gets it holds less; so these lines have `np.take` into two in turn beside. An episode is
-inserted where the oldest lay, by the floor too. Across processes, batches of 32 are asked for by one byte over a unix
-socket: the raw socket sends the same bytes over and over; this package's server gathers a batch in shared memory and
-sends where it lies. It does so when it is asked, always in the same place, since whoever asks is done with the batch
-before; or ahead, in two places in turn, while the batch before is looked at. Then the client has it; what copying it
-once more takes is a line of its own.
+W2: episodes of 8m, 120 steps of 8 agents, about 400 KB each, whole. The floor is `np.take` of episodes that are one
+piece of bytes each, into memory that exists already. One batch of it may fit into the cache, so this package drops each
+batch before it draws the next. A learner often holds a batch while the next one is drawn: then both sides use two
+batches in turn. An episode is inserted where the oldest was, by the floor too. The raw socket sends the bytes of such a
+batch from another process, over a unix socket, whenever one byte asks for it.
 
 Rounds alternate. Figures are medians over rounds, and ratios medians of ratios within a round.
 """
 
 import argparse
-import json
 import multiprocessing
 import socket
-import struct
 import sys
+from collections import deque
 from collections.abc import Callable
-from functools import partial
 from importlib import import_module, metadata
 from itertools import cycle
 from statistics import median
@@ -41,9 +36,7 @@ from components.envs.base import EnvSpec
 from components.replay_buffers import (
     EpisodeReplay,
     Field,
-    Place,
     PrioritizedTransitions,
-    SharedArena,
     Transitions,
 )
 
@@ -256,8 +249,8 @@ def make_episodes(n: int, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
     }
 
 
-def filled(capacity: int, rng: np.random.Generator, batch_buffers: int = 1) -> EpisodeReplay:
-    replay, episodes = EpisodeReplay(SPEC, capacity, batch_buffers=batch_buffers), make_episodes(8, rng)
+def filled(capacity: int, rng: np.random.Generator) -> EpisodeReplay:
+    replay, episodes = EpisodeReplay(SPEC, capacity), make_episodes(8, rng)
     while len(replay) < capacity:
         replay.insert(**episodes)
     return replay
@@ -268,22 +261,6 @@ def serve_bytes(end: socket.socket, n_bytes: int) -> None:
     batch = np.ones(n_bytes, np.uint8)
     while end.recv(1):
         end.sendall(batch.data)
-
-
-def serve_shared(end: socket.socket, capacity: int, n_bytes: int, batch_buffers: int) -> None:
-    """Send where a batch lies in shared memory whenever asked; with two batch buffers it has been gathered by then."""
-    rng = np.random.default_rng(1)
-    replay = filled(capacity, rng, batch_buffers=batch_buffers)
-    with SharedArena((batch_buffers + 1) * n_bytes) as arena:
-        replay.batch_buffers.allocate_with(arena.allocate)
-        arena.send(end)
-        ahead = [replay.sample(EPISODES, rng).batch for _ in range(batch_buffers - 1)]
-        while end.recv(1):
-            batch = ahead.pop() if ahead else replay.sample(EPISODES, rng).batch
-            places = json.dumps([arena.place_of(getattr(batch, name)) for name in BATCH_FIELDS]).encode()
-            end.sendall(struct.pack("I", len(places)) + places)
-            if batch_buffers > 1:
-                ahead.append(replay.sample(EPISODES, rng).batch)
 
 
 def receive(end: socket.socket, into: memoryview) -> None:
@@ -305,16 +282,14 @@ class Server:
         self._process.join()
 
 
-def episode_jobs(capacity: int, rng: np.random.Generator) -> tuple[dict[str, Jobs], list[Server]]:
-    """Return what is measured, by job and side, and the servers to close afterwards."""
-    replay, doubled, one = filled(capacity, rng), filled(capacity, rng, batch_buffers=2), make_episodes(1, rng)
+def episode_jobs(capacity: int, rng: np.random.Generator) -> tuple[dict[str, Jobs], Server]:
+    """Return what is measured, by job and side, and the server to close afterwards."""
+    replay, one = filled(capacity, rng), make_episodes(1, rng)
     each = sum(array.nbytes for array in one.values())
     blob, out = np.ones((capacity, each), np.uint8), np.empty((EPISODES, each), np.uint8)
     raw = Server(serve_bytes, out.nbytes)
-    shared = [Server(serve_shared, capacity, out.nbytes, batch_buffers) for batch_buffers in (1, 2)]
-    arenas = [SharedArena.receive(server.end) for server in shared]
     outs, turn = cycle([out, np.zeros_like(out)]), cycle(range(capacity))
-    received, copies = np.empty(out.nbytes, np.uint8), np.empty(out.nbytes, np.uint8)
+    received, held = np.empty(out.nbytes, np.uint8), deque[object](maxlen=1)
 
     def insert_floor() -> None:
         blob[next(turn)] = out[0]
@@ -329,42 +304,19 @@ def episode_jobs(capacity: int, rng: np.random.Generator) -> tuple[dict[str, Job
         raw.end.send(b"?")
         receive(raw.end, received.data)
 
-    def ask_shared(batch_buffers: int) -> list[NDArray[Any]]:
-        end, arena = shared[batch_buffers - 1].end, arenas[batch_buffers - 1]
-        end.send(b"?")
-        header = bytearray(4)
-        receive(end, memoryview(header))
-        places = bytearray(struct.unpack("I", header)[0])
-        receive(end, memoryview(places))
-        return [arena.at(Place(offset, dtype, tuple(shape))) for offset, dtype, shape in json.loads(places)]
-
-    def ask_and_copy() -> None:
-        at = 0
-        for array in ask_shared(1):
-            copies[at : at + array.nbytes] = array.reshape(-1).view(np.uint8)
-            at += array.nbytes
-
     jobs: dict[str, Jobs] = {
         "insert an episode": {"floor": insert_floor, "this package": lambda: replay.insert(**one)},
         "sample 32": {"floor": sample_floor, "this package": lambda: replay.sample(EPISODES, rng)},
-        "sample 32, batch_buffers=2": {
-            "floor": sample_floor,
-            "floor of two": sample_floor_of_two,
-            "this package": lambda: doubled.sample(EPISODES, rng),
+        "sample 32, one is held": {
+            "floor": sample_floor_of_two,
+            "this package": lambda: held.append(replay.sample(EPISODES, rng)),
         },
-        "shared memory, 32": {"floor": sample_floor, "this package": partial(ask_shared, 1)},
-        "shared memory, 32, ahead": {
-            "floor": sample_floor,
-            "floor of two": sample_floor_of_two,
-            "this package": partial(ask_shared, 2),
-        },
-        "shared memory and a copy, 32": {"floor": sample_floor, "this package": ask_and_copy},
         "unix socket, raw, 32": {"floor": sample_floor, "raw socket": ask_raw},
     }
     try:
         cpprb = import_module("cpprb")
     except ImportError:
-        return jobs, [raw, *shared]
+        return jobs, raw
     episode = {name: array for name, array in one.items() if name in BATCH_FIELDS}
     layout = {name: {"shape": array.shape, "dtype": array.dtype} for name, array in episode.items()}
     theirs = cpprb.ReplayBuffer(capacity, layout)
@@ -372,7 +324,7 @@ def episode_jobs(capacity: int, rng: np.random.Generator) -> tuple[dict[str, Job
         theirs.add(**episode)
     jobs["insert an episode"]["cpprb"] = lambda: theirs.add(**episode)
     jobs["sample 32"]["cpprb"] = lambda: theirs.sample(EPISODES)
-    return jobs, [raw, *shared]
+    return jobs, raw
 
 
 # Measuring ------------------------------------------------------------------------------------------------------------
@@ -456,14 +408,10 @@ def main() -> None:
                 print(f"{job}: {times:.2f} times the fastest peer, {fastest}")
         del sides, jobs
     if args.only != "W1":
-        jobs, servers = episode_jobs(args.episodes, rng)
+        jobs, raw = episode_jobs(args.episodes, rng)
         figures = measure(jobs, args.rounds, args.seconds, perf_counter)
         show(figures, "floor", "W2, per second")
-        for job in ("sample 32, batch_buffers=2", "shared memory, 32, ahead"):
-            times = ratio(figures[job, "this package"], figures[job, "floor of two"])
-            print(f"{job}: {times:.2f} of np.take into two in turn")
-        for server in servers:
-            server.close()
+        raw.close()
 
 
 if __name__ == "__main__":

@@ -25,7 +25,6 @@ from components.replay_buffers.selectors import (
     Selector,
     UniformSelector,
 )
-from components.replay_buffers.shared import Place, SharedArena
 from components.replay_buffers.table import EpisodeTable, TransitionTable
 from components.replay_buffers.transitions import Field, NStep, SampledTransitions, Transitions
 from components.replay_buffers.windows import FrameStack, Rollout
@@ -48,7 +47,6 @@ __all__ = [
     "NStep",
     "NameTaken",
     "NotPushed",
-    "Place",
     "Priorities",
     "PrioritizedEpisodeReplay",
     "PrioritizedSelector",
@@ -61,7 +59,6 @@ __all__ = [
     "SampledTransitions",
     "SampledUnion",
     "Selector",
-    "SharedArena",
     "TransitionTable",
     "Transitions",
     "UniformSelector",

@@ -22,7 +22,7 @@ from components.replay_buffers.invalid import (
     check_priorities,
     describe,
 )
-from components.replay_buffers.storage import BatchBuffers, allocate, read_only
+from components.replay_buffers.storage import BatchMemory, allocate, freeze
 
 if TYPE_CHECKING:  # the one brings a compiler along, the other torch, and memories work without either
     from components.envs.base import EnvSpec
@@ -36,7 +36,7 @@ FIRST_EPISODES = 32
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """Episodes drawn from a replay buffer, and what `update` needs to find them again."""
+    """Episodes drawn from a replay buffer, and what `update` needs to find them again. Its arrays are read-only."""
 
     batch: "EpisodeBatch"
     indices: NDArray[np.int64]  # (E,)
@@ -78,23 +78,19 @@ class EpisodeReplay(Closable, Checkpointed):
     Args:
         spec: sizes of the environment.
         capacity: episodes held at most; the oldest go first.
-        batch_buffers: 0 gives each batch read-only memory of its own. Otherwise the arrays of a batch are overwritten
-            when `batch_buffers` more have been drawn, which saves the system handing out fresh memory.
         folder: where frames are kept, in files without a name that are mapped into memory; by default they are in
             memory. On a disk, room for `capacity` episodes of full length is taken at once.
 
     Raises:
-        ValueError: `capacity` is below 1 or `batch_buffers` below 0.
+        ValueError: `capacity` is below 1.
         OSError: there is no such folder, or too little space in it.
     """
 
     state_kind = "EpisodeReplay"
 
-    def __init__(
-        self, spec: "EnvSpec", capacity: int, *, batch_buffers: int = 0, folder: str | Path | None = None
-    ) -> None:
-        if capacity < 1 or batch_buffers < 0:
-            raise ValueError(f"expected capacity from 1 and batch_buffers from 0, got {capacity} and {batch_buffers}")
+    def __init__(self, spec: "EnvSpec", capacity: int, *, folder: str | Path | None = None) -> None:
+        if capacity < 1:
+            raise ValueError(f"capacity: expected at least 1, got {capacity}")
         self.spec, self.capacity = spec, capacity
         self.inserted = 0
         """Episodes inserted so far, those that are gone included."""
@@ -116,8 +112,7 @@ class EpisodeReplay(Closable, Checkpointed):
         self._terminated = np.zeros(capacity, np.bool_)
         self._epsilon = np.zeros(capacity, np.float32)
         self._generations = np.full(capacity, -1, np.int64)  # how many were inserted before
-        self.batch_buffers = BatchBuffers(batch_buffers)
-        """Where batches are gathered."""
+        self._batches = BatchMemory()
 
     def _episodes_at_first(self) -> int:
         """Return for how many episodes of full length room is taken at first."""
@@ -250,7 +245,7 @@ class EpisodeReplay(Closable, Checkpointed):
     def sample(self, batch_size: int, rng: np.random.Generator) -> Sampled:
         """Draw `batch_size` episodes, padded with zeros to the longest of them.
 
-        With `batch_buffers` above 0 the arrays of the batch are this object's memory.
+        The batch is read-only and stays as it is for as long as it is used.
 
         Raises:
             ValueError: fewer episodes are held, or `batch_size` is below 1.
@@ -259,7 +254,7 @@ class EpisodeReplay(Closable, Checkpointed):
         generations = self._generations_of(slots)
         batch = self._gather_whole(slots, weights)
         self._drew(slots)
-        return Sampled(batch, slots, generations)
+        return Sampled(batch, freeze(slots), freeze(generations))
 
     def sample_rollouts(
         self, batch_size: int, length: int, rng: np.random.Generator, *, burn_in: int = 0
@@ -270,7 +265,7 @@ class EpisodeReplay(Closable, Checkpointed):
         another, or all if it is shorter. Before them come `burn_in` steps that warm a recurrent net up (Kapturowski et
         al. 2019), or as many as there are: a rollout from the episode's first step on has the initial state.
 
-        With `batch_buffers` above 0 the arrays of the batch are this object's memory.
+        The batch is read-only and stays as it is for as long as it is used.
 
         Args:
             batch_size: rollouts, B.
@@ -289,7 +284,7 @@ class EpisodeReplay(Closable, Checkpointed):
         learn = (steps >= burnt[:, None]) & (steps < lengths[:, None])
         batch = self._gather(slots, weights, firsts, lengths)
         self._drew(slots)
-        return SampledRollouts(batch, learn, firsts, slots, generations)
+        return SampledRollouts(batch, freeze(learn), freeze(firsts), freeze(slots), freeze(generations))
 
     def _cut_rollouts(
         self, slots: NDArray[np.int64], length: int, burn_in: int, rng: np.random.Generator
@@ -338,13 +333,14 @@ class EpisodeReplay(Closable, Checkpointed):
             rows = n_frames - (np.maximum(around, missing) if split else missing)
             begins = np.arange(len(slots)) * (longest - missing)
             corners.append((rows, np.array([begins, begins + rows, starts, starts + rows]).T))
-        buffer = self.batch_buffers.turn()
         most = len(slots) * (self.spec.episode_limit + 1)
         gathered: dict[str, Any] = {}
         for name, source in self._ring.items():
             missing = 0 if name in FRAME_FIELDS else 1
             width, (rows, pieces) = longest - missing, corners[missing]
-            out = self.batch_buffers.take(buffer, name, len(slots) * width, source, most)
+            out = self._batches.empty(
+                name, (len(slots) * width, *source.shape[1:]), source.dtype, most * source.strides[0]
+            )
             # An episode is one piece of memory: copying it is far faster than gathering its frames, and views of bytes
             # are what can be copied between with the least ado.
             size = source.itemsize * prod(source.shape[1:])
@@ -356,13 +352,17 @@ class EpisodeReplay(Closable, Checkpointed):
                 out[at : at + rest] = source[:rest]
             for i in short:
                 out[i * width + int(n_frames[i]) - missing : (i + 1) * width] = 0
-            batch = out.reshape(len(slots), width, *source.shape[1:])
-            gathered[name] = read_only(batch) if self.batch_buffers.fresh else batch
+            gathered[name] = freeze(out.reshape(len(slots), width, *source.shape[1:]))
         from components.policies.base import EpisodeBatch
 
         terminated = self._terminated[slots] & (firsts + lengths == self._lengths[slots])
-        epsilon = self._epsilon[slots]
-        return EpisodeBatch(lengths=lengths, terminated=terminated, weights=weights, epsilon=epsilon, **gathered)
+        return EpisodeBatch(
+            lengths=freeze(lengths),
+            terminated=freeze(terminated),
+            weights=freeze(weights),
+            epsilon=freeze(self._epsilon[slots]),
+            **gathered,
+        )
 
     def update(
         self,
@@ -431,7 +431,7 @@ class EpisodeReplay(Closable, Checkpointed):
 
     def _release(self) -> None:
         self._ring = {}
-        self.batch_buffers = BatchBuffers(0)
+        self._batches = BatchMemory()
 
     def check_valid(self) -> list[str]:
         """Return what is wrong with the books, one sentence each; nothing if all is well."""

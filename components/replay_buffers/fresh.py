@@ -21,16 +21,13 @@ class FreshEpisodes(EpisodeReplay):
     Args:
         spec: sizes of the environment.
         capacity: episodes held at most, drawn or not; the oldest go first.
-        batch_buffers: as for `EpisodeReplay`.
         folder: as for `EpisodeReplay`.
     """
 
     state_kind = "FreshEpisodes"
 
-    def __init__(
-        self, spec: "EnvSpec", capacity: int, *, batch_buffers: int = 0, folder: str | Path | None = None
-    ) -> None:
-        super().__init__(spec, capacity, batch_buffers=batch_buffers, folder=folder)
+    def __init__(self, spec: "EnvSpec", capacity: int, *, folder: str | Path | None = None) -> None:
+        super().__init__(spec, capacity, folder=folder)
         self._next = 0  # how many came before the next to be drawn
         self.dropped = 0
         """Episodes that had to make room before they were drawn."""

@@ -63,7 +63,6 @@ class PrioritizedTransitions(Prioritized, Transitions):
             decay is 1.
         n_step: as for `Transitions`.
         window: as for `Transitions`.
-        batch_buffers: as for `Transitions`.
         folder: as for `Transitions`.
 
     Raises:
@@ -85,10 +84,9 @@ class PrioritizedTransitions(Prioritized, Transitions):
         variant: Variant = "proportional",
         n_step: NStep | None = None,
         window: Window | None = None,
-        batch_buffers: int = 2,
         folder: str | Path | None = None,
     ) -> None:
-        super().__init__(fields, capacity, n_step=n_step, window=window, batch_buffers=batch_buffers, folder=folder)
+        super().__init__(fields, capacity, n_step=n_step, window=window, folder=folder)
         self.stale_updates = 0
         self.priorities = _priorities(
             capacity, variant, alpha=alpha, beta=beta, epsilon=epsilon, normalize=normalize, decay=decay
@@ -154,9 +152,7 @@ class PrioritizedTransitions(Prioritized, Transitions):
 
     def _read(self, slots: NDArray[np.int64]) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:
         generations = self._generations_of(slots)
-        if self.n_step is None and self.window is None:
-            return {name: array.take(slots, axis=0) for name, array in self._ring.items()}, generations
-        return {name: array.copy() for name, array in self._gather(slots, generations).items()}, generations
+        return self._gather(slots, generations), generations
 
     def update(
         self,
@@ -207,7 +203,6 @@ class PrioritizedEpisodeReplay(Prioritized, EpisodeReplay):
         decay: what drawing an episode does to its weight.
         variant: `proportional`, or by `rank` among all, as `RankedPriorities` says; then epsilon does not count, and
             decay is 1.
-        batch_buffers: as for `EpisodeReplay`.
         folder: as for `EpisodeReplay`.
 
     Raises:
@@ -227,10 +222,9 @@ class PrioritizedEpisodeReplay(Prioritized, EpisodeReplay):
         normalize: Literal["batch", "buffer"] = "batch",
         decay: float = 1.0,
         variant: Variant = "proportional",
-        batch_buffers: int = 0,
         folder: str | Path | None = None,
     ) -> None:
-        super().__init__(spec, capacity, batch_buffers=batch_buffers, folder=folder)
+        super().__init__(spec, capacity, folder=folder)
         self.stale_updates = 0
         self.priorities = _priorities(
             capacity, variant, alpha=alpha, beta=beta, epsilon=epsilon, normalize=normalize, decay=decay

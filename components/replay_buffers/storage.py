@@ -2,7 +2,7 @@
 
 import mmap
 import os
-from collections.abc import Callable
+import sys
 from math import prod
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -13,9 +13,6 @@ from numpy.typing import DTypeLike, NDArray
 
 LINE = 64
 """Bytes of a cache line. Memory that is copied from and to begins with one: copying takes a quarter longer else."""
-
-Allocate = Callable[[tuple[int, ...], DTypeLike], NDArray[Any]]
-"""Returns an array of a shape and a dtype, its numbers arbitrary: `empty`, or `SharedArena.allocate`."""
 
 
 def empty(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
@@ -48,54 +45,66 @@ def allocate(shape: tuple[int, ...], dtype: DTypeLike, folder: str | Path | None
     return np.frombuffer(mapped, np.uint8)[: prod(shape) * np.dtype(dtype).itemsize].view(dtype).reshape(shape)
 
 
-def read_only(array: NDArray[Any]) -> NDArray[Any]:
-    """Make `array` and the memory that it views read-only, and return it."""
-    memory: Any = array
-    while isinstance(memory, np.ndarray):
-        memory.flags.writeable = False
-        memory = memory.base
-    return array
+Block = tuple[NDArray[np.uint8], int]
+"""Memory, and its first byte that begins a cache line."""
 
 
-class BatchBuffers:
-    """The memory of batches.
+def _references(blocks: list[Block], i: int) -> int:
+    block = blocks[i][0]
+    return sys.getrefcount(block)
 
-    Args:
-        n: batches that are valid at a time: the next one overwrites the oldest. With 0 each batch has fresh memory,
-            which becomes read-only, so that it can be sent without a copy.
+
+IDLE = _references([(np.empty(1, np.uint8), 0)], 0)
+"""References to a block that only a `BatchMemory` refers to."""
+
+
+class BatchMemory:
+    """Memory for the arrays of batches. A large block is reused once nothing refers to the batch that was in it.
+
+    The system clears the pages that it hands out, which takes about as long as to fill them. A view of an array, and
+    whatever else shares its memory, refers to its block, so a block that is reused is seen by nobody.
     """
 
-    def __init__(self, n: int) -> None:
-        self.fresh = n == 0
-        """True where each batch has memory of its own."""
-        self._buffers: list[dict[str, NDArray[Any]]] = [{} for _ in range(n)]
-        self._next = 0
-        self._allocate: Allocate = empty
+    LEAST = 128 << 10
+    """Bytes of an array from which on its memory is reused."""
+    MOST = 4
+    """Blocks that are kept for one field."""
 
-    def allocate_with(self, allocate: Allocate) -> None:
-        """From now on gather batches into arrays that `allocate` returns, in shared memory say.
+    def __init__(self) -> None:
+        self._blocks: dict[str, list[Block]] = {}
 
-        It is asked again when a batch is larger than any before; a batch of whole episodes only when there are more of
-        them, since room is taken for the longest there can be.
-        """
-        self._allocate = allocate
-        self._buffers = [{} for _ in self._buffers]
+    def empty(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], room: int = 0) -> NDArray[Any]:
+        """Return an array with arbitrary contents for the field `name`, in a block of at least `room` bytes."""
+        n_bytes = prod(shape) * dtype.itemsize
+        if n_bytes < self.LEAST:
+            return np.empty(shape, dtype)
+        blocks = self._blocks.setdefault(name, [])
+        for i in range(len(blocks)):
+            block, first = blocks[i]
+            if len(block) >= n_bytes + LINE and _references(blocks, i) == IDLE + 1:  # `block` is one
+                block.setflags(write=True)
+                break
+        else:
+            block = np.empty(max(n_bytes, room) + LINE, np.uint8)
+            first = -block.ctypes.data % LINE
+            busy = [it for i, it in enumerate(blocks) if _references(blocks, i) > IDLE]  # the rest is too small
+            blocks[:] = [*busy[1 - self.MOST :], (block, first)]
+        return np.ndarray(shape, dtype, block, first)
 
-    def turn(self) -> dict[str, NDArray[Any]]:
-        """Return the buffer for the next batch: arrays by field, which `take` takes from and adds to."""
-        if not self._buffers:
-            return {}
-        buffer = self._buffers[self._next]
-        self._next = (self._next + 1) % len(self._buffers)
-        return buffer
+    def gather(self, name: str, source: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[Any]:
+        """Return some rows of `source`, which are in range, as (*rows.shape, *source.shape[1:]), read-only."""
+        # Without a mode, numpy would gather into a buffer of its own and copy that.
+        if rows.size * source.strides[0] < self.LEAST:
+            out = source.take(rows, 0, None, "clip")
+            out.setflags(write=False)
+            return out
+        out = self.empty(name, (*rows.shape, *source.shape[1:]), source.dtype)
+        return freeze(source.take(rows, 0, out, "clip"))
 
-    def take(
-        self, buffer: dict[str, NDArray[Any]], name: str, n: int, source: NDArray[Any], most: int = 0
-    ) -> NDArray[Any]:
-        """Return room for `n` rows like those of `source`; if there is too little, it is taken for `most` at least."""
-        if not self._buffers:
-            return self._allocate((n, *source.shape[1:]), source.dtype)
-        out = buffer.get(name)
-        if out is None or len(out) < n:
-            out = buffer[name] = self._allocate((max(n, most), *source.shape[1:]), source.dtype)
-        return out[:n] if len(out) > n else out
+
+def freeze(array: NDArray[Any]) -> NDArray[Any]:
+    """Make an array read-only, and the array that it is a view of: a message may refer to it without a copy."""
+    array.setflags(write=False)
+    if array.base is not None:
+        array.base.setflags(write=False)
+    return array

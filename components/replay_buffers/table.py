@@ -31,7 +31,6 @@ class TransitionTable(Transitions):
         remove_by: what `remover` is given for a row's priority.
         max_times_sampled: a row goes at the end of the batch in which it is drawn for the so-manieth time; 0 keeps it.
         rng: what `remover` draws with.
-        batch_buffers: as for `Transitions`.
         folder: as for `Transitions`.
 
     Raises:
@@ -50,10 +49,9 @@ class TransitionTable(Transitions):
         remove_by: RemoveBy = "priority",
         max_times_sampled: int = 0,
         rng: np.random.Generator | None = None,
-        batch_buffers: int = 2,
         folder: str | Path | None = None,
     ) -> None:
-        super().__init__(fields, capacity, batch_buffers=batch_buffers, folder=folder)
+        super().__init__(fields, capacity, folder=folder)
         self.slots = Slots(
             capacity,
             sampler=sampler,
@@ -104,7 +102,7 @@ class TransitionTable(Transitions):
     def sample(self, batch_size: int, rng: np.random.Generator) -> SampledTransitions:
         """Draw `batch_size` rows, B, as the sampler says; all weights are 1.
 
-        The arrays of the batch are this object's memory: see `batch_buffers`.
+        The batch is read-only and stays as it is for as long as it is used.
 
         Raises:
             ValueError: fewer rows are held, or `batch_size` is below 1.
@@ -165,7 +163,6 @@ class EpisodeTable(EpisodeReplay):
         max_times_sampled: an episode goes at the end of the batch in which it is drawn for the so-manieth time; 0 keeps
             it.
         rng: what `remover` draws with.
-        batch_buffers: as for `EpisodeReplay`.
         folder: as for `EpisodeReplay`.
 
     Raises:
@@ -184,10 +181,9 @@ class EpisodeTable(EpisodeReplay):
         remove_by: RemoveBy = "priority",
         max_times_sampled: int = 0,
         rng: np.random.Generator | None = None,
-        batch_buffers: int = 0,
         folder: str | Path | None = None,
     ) -> None:
-        super().__init__(spec, capacity, batch_buffers=batch_buffers, folder=folder)
+        super().__init__(spec, capacity, folder=folder)
         self.slots = Slots(
             capacity,
             sampler=sampler,

@@ -1,4 +1,4 @@
-"""Transitions in a ring of named fields, drawn uniformly or by priority into memory that is used again.
+"""Transitions in a ring of named fields, drawn uniformly or by priority.
 
 N rows are inserted and B are sampled at a time. Nothing here waits, and nothing is locked: one thread at a time.
 """
@@ -15,12 +15,8 @@ from numpy.typing import DTypeLike, NDArray
 from components.checkpoints.array_file import ArrayReader, Checkpointed, StateArray, prefixed
 from components.replay_buffers.closed import Closable
 from components.replay_buffers.invalid import InvalidExperience, describe
-from components.replay_buffers.storage import BatchBuffers, allocate
+from components.replay_buffers.storage import BatchMemory, allocate, freeze
 from components.replay_buffers.windows import FrameStack, Rollout, Window, check_window, rows_of
-
-DISCOUNT = np.zeros(0, np.float32)
-"""What the field that n-step transitions have more is like."""
-
 
 Check = tuple[str, tuple[int, ...], np.dtype[Any], bool]
 """What a field has to be like: its name, shape and dtype, and whether its numbers are to be finite."""
@@ -85,12 +81,10 @@ class Transitions(Closable, Checkpointed):
         n_step: how the rewards of rows are summed when they are sampled; not at all by default.
         window: which rows come together when one is sampled; only that one by default. Rows whose window would need
             some that have been overwritten are not drawn any more.
-        batch_buffers: batches that are valid at a time. The arrays of a batch are overwritten when `batch_buffers` more
-            have been drawn; 2 lets the next be drawn while one is learnt from.
         folder: where rows are kept, in files without a name that are mapped into memory; by default they are in memory.
 
     Raises:
-        ValueError: `capacity` or `batch_buffers` is below 1, there are no fields, one holds Python objects, or `n_step`
+        ValueError: `capacity` is below 1, there are no fields, one holds Python objects, or `n_step`
             or `window` names one that isn't there or isn't of the kind it needs, or reaches too far.
         OSError: there is no such folder, or too little space in it.
     """
@@ -104,11 +98,10 @@ class Transitions(Closable, Checkpointed):
         *,
         n_step: NStep | None = None,
         window: Window | None = None,
-        batch_buffers: int = 2,
         folder: str | Path | None = None,
     ) -> None:
-        if capacity < 1 or batch_buffers < 1:
-            raise ValueError(f"capacity and batch_buffers must be at least 1, got {capacity} and {batch_buffers}")
+        if capacity < 1:
+            raise ValueError(f"capacity: expected at least 1, got {capacity}")
         if not fields:
             raise ValueError("fields: expected at least one")
         self.fields = {name: Field(np.dtype(f.dtype), tuple(f.shape), f.finite) for name, f in fields.items()}
@@ -130,8 +123,7 @@ class Transitions(Closable, Checkpointed):
             if n_step is not None and isinstance(window, Rollout):
                 raise ValueError("window: expected no n_step beside a Rollout, which has the rewards of all its rows")
         self._reach = 0 if window is None else (window.length - 1) * window.stride
-        self.batch_buffers = BatchBuffers(batch_buffers)
-        """Where batches are gathered."""
+        self._batches = BatchMemory()
 
     def _check_n_step(self, n_step: NStep) -> None:
         for name, kind in ((n_step.reward, "f"), (n_step.end, "b"), *((name, "") for name in n_step.arrival)):
@@ -250,7 +242,7 @@ class Transitions(Closable, Checkpointed):
     def sample(self, batch_size: int, rng: np.random.Generator) -> SampledTransitions:
         """Draw `batch_size` rows, B, one as likely as another.
 
-        The arrays of the batch are this object's memory: see `batch_buffers`.
+        The batch is read-only and stays as it is for as long as it is used.
 
         Raises:
             ValueError: nothing is held that can be drawn, or `batch_size` is below 1.
@@ -287,24 +279,21 @@ class Transitions(Closable, Checkpointed):
         return max(self.inserted - len(self) + self._lead, 0)
 
     def _gather(self, slots: NDArray[np.int64], serials: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-        buffer, n_step, window = self.batch_buffers.turn(), self.n_step, self.window
+        n_step, window = self.n_step, self.window
         batch: dict[str, NDArray[Any]] = {}
         last, arrival = serials, slots
         if n_step is not None:
-            last = self._sum_rewards(n_step, serials, batch, buffer)
+            last = self._sum_rewards(n_step, serials, batch)
             arrival = last % self.capacity
         if isinstance(window, FrameStack):
-            self._stack(window, serials, last, batch, buffer)
+            self._stack(window, serials, last, batch)
         elif window is not None:
-            self._unroll(window, serials, batch, buffer)
+            self._unroll(window, serials, batch)
         for name, source in self._ring.items():
             if name in batch:
                 continue
-            out = self.batch_buffers.take(buffer, name, len(slots), source)
             wanted = arrival if n_step is not None and name in n_step.arrival else slots
-            # The rows are in range; without a mode numpy would gather into a buffer of its own and copy that.
-            source.take(wanted, axis=0, out=out, mode="clip")
-            batch[name] = out
+            batch[name] = self._batches.gather(name, source, wanted)
         return batch
 
     def _stack(
@@ -313,44 +302,37 @@ class Transitions(Closable, Checkpointed):
         serials: NDArray[np.int64],
         last: NDArray[np.int64],
         batch: dict[str, NDArray[Any]],
-        buffer: dict[str, NDArray[Any]],
     ) -> None:
         """Put the fields that are stacked into a batch."""
-        end, oldest, shape = self._ring[window.end], self.inserted - len(self), (len(serials), window.length)
+        end, oldest = self._ring[window.end], self.inserted - len(self)
         arriving = () if self.n_step is None else self.n_step.arrival
         rows = rows_of(window, serials, end, oldest)[0] % self.capacity
         rows_last = rows if last is serials else rows_of(window, last, end, oldest)[0] % self.capacity
         for name in (*window.stacked, *window.arrival):
             source, wanted = self._ring[name], rows_last if name in arriving else rows
-            flat = self.batch_buffers.take(buffer, name, wanted.size, source)
-            out = batch[name] = flat.reshape(*shape, *source.shape[1:])
             if name in window.arrival:
+                out = batch[name] = self._batches.empty(name, (*wanted.shape, *source.shape[1:]), source.dtype)
                 out[:, :-1] = self._ring[window.arrival[name]][wanted[:, 1:]]
                 out[:, -1] = source[wanted[:, -1]]
+                freeze(out)
             else:
-                source.take(wanted.reshape(-1), axis=0, out=flat, mode="clip")
+                batch[name] = self._batches.gather(name, source, wanted)
 
     def _unroll(
         self,
         window: Rollout,
         serials: NDArray[np.int64],
         batch: dict[str, NDArray[Any]],
-        buffer: dict[str, NDArray[Any]],
     ) -> None:
         """Put all fields into a batch, as sequences."""
         rows, real = rows_of(window, serials, self._ring[window.end], self.inserted - len(self))
         rows %= self.capacity
         for name, source in self._ring.items():
-            flat = self.batch_buffers.take(buffer, name, rows.size, source)
-            source.take(rows.reshape(-1), axis=0, out=flat, mode="clip")
-            batch[name] = flat.reshape(*rows.shape, *source.shape[1:])
-        learn = real & (np.arange(window.length) >= window.burn_in)
-        for name, mask in (("real", real), ("learn", learn)):
-            batch[name] = self.batch_buffers.take(buffer, name, len(mask), mask)
-            batch[name][:] = mask
+            batch[name] = self._batches.gather(name, source, rows)
+        batch["real"], batch["learn"] = freeze(real), freeze(real & (np.arange(window.length) >= window.burn_in))
 
     def _sum_rewards(
-        self, n_step: NStep, serials: NDArray[np.int64], batch: dict[str, NDArray[Any]], buffer: dict[str, NDArray[Any]]
+        self, n_step: NStep, serials: NDArray[np.int64], batch: dict[str, NDArray[Any]]
     ) -> NDArray[np.int64]:
         """Put rewards and discounts into a batch, and return the serial numbers (B,) where the sums end."""
         ahead = serials[:, None] + n_step.stride * np.arange(n_step.n)
@@ -361,10 +343,8 @@ class Transitions(Closable, Checkpointed):
         reward = self._ring[n_step.reward]
         discounted = np.where(counts, reward[rows], 0.0) * n_step.gamma ** np.arange(n_step.n)
         n_summed = counts.sum(1)
-        batch[n_step.reward] = self.batch_buffers.take(buffer, n_step.reward, len(rows), reward)
-        batch[n_step.reward][:] = discounted.sum(1)
-        batch["discount"] = self.batch_buffers.take(buffer, "discount", len(rows), DISCOUNT)
-        batch["discount"][:] = n_step.gamma**n_summed
+        batch[n_step.reward] = freeze(discounted.sum(1).astype(reward.dtype))
+        batch["discount"] = freeze((n_step.gamma**n_summed).astype(np.float32))
         return np.asarray(ahead[np.arange(len(rows)), n_summed - 1], np.int64)
 
     # Checkpoints ----------------------------------------------------------------------------------------------------
@@ -393,7 +373,7 @@ class Transitions(Closable, Checkpointed):
 
     def _release(self) -> None:
         self._ring = {}
-        self.batch_buffers = BatchBuffers(1)
+        self._batches = BatchMemory()
 
     def check_valid(self) -> list[str]:
         """Return what is wrong with the books, one sentence each; nothing if all is well."""

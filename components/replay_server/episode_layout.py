@@ -63,7 +63,6 @@ class EpisodeLayout(AnyLayout):
             epsilon=self.epsilon,
             decay=self.decay,
             variant=self.variant,
-            batch_buffers=1,  # what is drawn is copied out at once
             folder=folder,
         )
 

@@ -151,7 +151,6 @@ class Layout(AnyLayout):
             variant=self.variant,
             n_step=self.n_step,
             window=self.window,
-            batch_buffers=1,  # what is drawn is copied out at once
             folder=folder,
         )
 

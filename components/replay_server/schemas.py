@@ -121,7 +121,7 @@ class RowForm:
         self.together = bool(together)
         self._ends = sorted({it.end for it in together})
         self._fields, self._chunk = fields, chunk
-        self._checker = Transitions(fields, 1, batch_buffers=1)
+        self._checker = Transitions(fields, 1)
         row_bytes = sum(np.dtype(f.dtype).itemsize * prod(f.shape) for f in fields.values())
         self._n_rows = max(min(BLOCK_BYTES // max(row_bytes, 1), BLOCK_ROWS) // chunk, 1) * chunk
         self._begin_block()
@@ -235,7 +235,7 @@ class EpisodeForm:
     together = False
 
     def __init__(self, spec: "EnvSpec") -> None:
-        self._checker = EpisodeReplay(spec, 1, batch_buffers=1)
+        self._checker = EpisodeReplay(spec, 1)
         self._names = [*FRAME_FIELDS, *STEP_FIELDS, "terminated"]
         self._episodes: list[dict[str, NDArray[Any]]] = []
         self._put: dict[str, NDArray[Any]] = {}

@@ -42,14 +42,11 @@ def test_a_batch_goes_to_the_trainer_that_the_sample_names(run, stage, episodes)
     run(main())
 
 
-@pytest.mark.parametrize("batch_buffers", [0, 1])
-def test_a_batch_stays_as_it_was_sent_though_the_buffer_uses_its_memory_again(
-    run, stage, episodes, batch_buffers: int
-) -> None:
+def test_a_batch_stays_as_it_was_sent_though_its_episodes_are_overwritten(run, stage, episodes) -> None:
     async def main() -> None:
         async with stage() as scene:
             trainer = scene.probe("trainer", BatchTrainingDataMsg)
-            replay = EpisodeReplay(SPEC, 1, batch_buffers=batch_buffers)
+            replay = EpisodeReplay(SPEC, 1)
             manager = scene.node.spawn("trajectories", TrajectoryManager, replay=replay)
             for mark in range(4):
                 await manager.tell(episodes(4, mark=float(mark)))

@@ -16,7 +16,6 @@ from components.replay_buffers import (
     FreshEpisodes,
     PrioritizedEpisodeReplay,
     PrioritizedTransitions,
-    SharedArena,
     Transitions,
     TransitionTable,
     UniformSelector,
@@ -98,14 +97,3 @@ def test_what_was_held_is_let_go_of():
     replay.close()
     gc.collect()
     assert ring() is None
-
-
-def test_an_arena_that_is_closed_hands_out_nothing_more():
-    with SharedArena(1024) as arena:
-        array = arena.allocate((4,), np.int64)
-        place = arena.place_of(array)
-        array[:] = 7
-    for call in (lambda: arena.allocate((4,), np.int64), lambda: arena.at(place), lambda: arena.place_of(array)):
-        with pytest.raises(Closed, match="SharedArena"):
-            call()
-    assert array.tolist() == [7] * 4

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from components.replay_buffers import EpisodeReplay, InvalidExperience, PrioritizedEpisodeReplay
 from components.replay_buffers import episodes as episodes_module
+from components.replay_buffers.storage import BatchMemory
+from orchestra.actors.message import is_frozen
 
 FRAME_FIELDS = ("obs", "state", "available")
 STEP_FIELDS = ("actions", "reward")
@@ -115,14 +117,20 @@ def test_the_same_generator_draws_the_same_batches(kind, spec, make_episodes):
     assert first == second
 
 
-def test_a_batch_outlives_as_many_draws_as_there_are_further_slabs(kind, spec, make_episodes):
-    replay, generator = kind(spec, 8, batch_buffers=3), rng()
-    replay.insert(**make_episodes([3] * 6))  # of one length, so that no batch needs more memory than the one before
-    batch = replay.sample(4, generator).batch
-    kept = batch.obs.copy()
-    replay.sample(4, generator)
-    replay.sample(4, generator)
-    np.testing.assert_array_equal(batch.obs, kept)
+def test_a_batch_is_frozen_and_stays_as_it_is_for_as_long_as_it_is_used(kind, spec, make_episodes, monkeypatch):
+    monkeypatch.setattr(BatchMemory, "LEAST", 1)  # reuse memory of any size
+    replay, generator, held = kind(spec, 8), rng(), []
+    for first in range(0, 36, 3):
+        replay.insert(**make_episodes([3, 6, 1], first=first))
+        sampled = replay.sample(3, generator)
+        arrays = [getattr(sampled.batch, name) for name in sampled.batch.__dataclass_fields__]
+        arrays += [sampled.indices, sampled.generations]
+        assert all(is_frozen(array) for array in arrays)
+        held += [(array, array.copy()) for array in arrays]
+        parts = sampled.batch.obs[1:, ::2], sampled.batch.reward.data  # these keep the memory of their arrays
+        held += [(part, np.array(part)) for part in parts]
+    for array, copy in held:
+        np.testing.assert_array_equal(array, copy)
 
 
 def test_what_was_inserted_may_be_changed_afterwards(kind, spec, make_episodes):
@@ -220,10 +228,8 @@ def test_malformed_priorities_are_refused(kind, spec, make_episodes, indices, ge
 
 
 def test_a_buffer_of_no_size_is_refused(kind, spec):
-    with pytest.raises(ValueError, match="expected capacity from 1 and batch_buffers from 0, got 0 and 0"):
+    with pytest.raises(ValueError, match="capacity: expected at least 1, got 0"):
         kind(spec, 0)
-    with pytest.raises(ValueError, match="expected capacity from 1 and batch_buffers from 0, got 1 and -1"):
-        kind(spec, 1, batch_buffers=-1)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from components.replay_buffers.episodes import EpisodeReplay
 from components.replay_buffers.prioritized import PrioritizedEpisodeReplay, PrioritizedTransitions
-from components.replay_buffers.storage import LINE, BatchBuffers, allocate, empty
+from components.replay_buffers.storage import LINE, BatchMemory, allocate, empty, freeze
 from components.replay_buffers.transitions import Field, Transitions
 
 FIELDS = {"obs": Field(np.float32, (3,)), "done": Field(np.bool_)}
@@ -54,7 +54,6 @@ def test_episodes_on_a_disk_are_drawn_as_those_in_memory(kind, spec, make_episod
 LARGER_THAN_MEMORY = """
 import resource, sys
 import numpy as np
-from components.replay_buffers.storage import LINE, BatchBuffers, allocate, empty
 from components.replay_buffers.transitions import Field, Transitions
 
 resource.setrlimit(resource.RLIMIT_DATA, (1 << 29, 1 << 29))
@@ -105,6 +104,46 @@ def test_memory_begins_with_a_cache_line_wherever_it_is_taken():
         assert (array.ctypes.data % LINE, array.shape, array.dtype) == (0, (n, 3), np.int16)
         assert array.flags.c_contiguous
         assert array.flags.writeable
-    taken = BatchBuffers(1)
-    assert taken.take(taken.turn(), "x", 5, np.zeros((1, 7), np.float32)).ctypes.data % LINE == 0
+    assert BatchMemory().empty("x", (300, 1000), np.dtype(np.float32)).ctypes.data % LINE == 0
     assert allocate((5, 7), np.float32, None).ctypes.data % LINE == 0
+
+
+def test_the_memory_of_a_large_batch_is_reused_once_nothing_refers_to_it():
+    memory, shape, dtype = BatchMemory(), (1000, 100), np.dtype(np.float32)
+
+    def address(array):
+        return array.__array_interface__["data"][0]
+
+    first = memory.empty("obs", shape, dtype, room=800_000)
+    first[:] = 1.0
+    freeze(first)
+    part, at = first[10:20], address(first)
+    second = memory.empty("obs", shape, dtype)
+    assert not np.shares_memory(first, second)
+    del first
+    assert not np.shares_memory(part, memory.empty("obs", shape, dtype)), "a view of it is in use"
+    assert (part == 1.0).all()
+    buffer = memoryview(part)
+    del part
+    third = memory.empty("obs", shape, dtype)
+    assert not np.shares_memory(np.asarray(buffer), third), "its buffer is in use"
+    del third
+    buffer.release()
+    assert address(memory.empty("obs", shape, dtype)) == at
+    larger = memory.empty("obs", (2000, 100), dtype)
+    assert address(larger) == at, "it had room for more"
+    assert larger.flags.writeable
+    assert second.flags.writeable
+
+
+def test_no_more_blocks_are_kept_than_a_few():
+    memory, dtype = BatchMemory(), np.dtype(np.float32)
+    held = [memory.empty("obs", (1 << 16,), dtype) for _ in range(10)]
+    for i, array in enumerate(held):
+        array[:] = i
+    assert [array[0] for array in held] == list(range(10))
+    assert len(memory._blocks["obs"]) == BatchMemory.MOST
+    del held, array
+    grown = memory.empty("obs", (1 << 17,), dtype)
+    assert len(memory._blocks["obs"]) == 1, "those that were too small are gone"
+    assert grown.flags.writeable

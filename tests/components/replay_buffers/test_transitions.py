@@ -11,7 +11,10 @@ from components.replay_buffers import segment_tree as sums_module
 from components.replay_buffers.invalid import InvalidExperience
 from components.replay_buffers.prioritized import PrioritizedTransitions
 from components.replay_buffers.segment_tree import SegmentTree, SumTree
+from components.replay_buffers.storage import BatchMemory
 from components.replay_buffers.transitions import Field, NStep, Transitions
+from components.replay_buffers.windows import FrameStack, Rollout
+from orchestra.actors.message import is_frozen
 
 FIELDS = {
     "obs": Field(np.float32, (3,)),
@@ -214,15 +217,17 @@ def test_the_same_generator_draws_the_same_batches(kind):
     assert first == second
 
 
-def test_a_batch_outlives_as_many_draws_as_there_are_further_slabs(kind):
-    replay, generator = kind(FIELDS, 16, batch_buffers=2), rng()
-    replay.insert(make_rows(16))
-    batch = replay.sample(8, generator).batch
-    kept = {name: array.copy() for name, array in batch.items()}
-    replay.sample(5, generator)
-    for name, array in kept.items():
-        np.testing.assert_array_equal(batch[name], array)
-    assert np.shares_memory(replay.sample(8, generator).batch["obs"], batch["obs"])
+@pytest.mark.parametrize("options", [{}, {"n_step": NStep(3, 0.9), "window": FrameStack(2)}, {"window": Rollout(3)}])
+def test_a_batch_is_frozen_and_stays_as_it_is_for_as_long_as_it_is_used(kind, monkeypatch, options):
+    monkeypatch.setattr(BatchMemory, "LEAST", 1)  # reuse memory of any size
+    replay, generator, held = kind(FIELDS, 16, **options), rng(), []
+    for first in range(0, 64, 8):
+        replay.insert(make_rows(8, first=first))
+        batch = replay.sample(8, generator).batch
+        assert all(is_frozen(array) for array in batch.values())
+        held += [(array, array.copy()) for array in batch.values()]
+    for array, copy in held:
+        np.testing.assert_array_equal(array, copy)
 
 
 # n-step -------------------------------------------------------------------------------------------------------------
@@ -412,14 +417,13 @@ def test_malformed_indices_are_refused(indices, generations, message):
 
 
 def test_what_makes_no_ring_is_refused(kind):
-    for fields, capacity, batch_buffers, message in (
-        (FIELDS, 0, 2, "capacity and batch_buffers must be at least 1, got 0 and 2"),
-        (FIELDS, 1, 0, "capacity and batch_buffers must be at least 1, got 1 and 0"),
-        ({}, 1, 1, "fields: expected at least one"),
-        ({"obs": Field(object)}, 1, 1, "obs: expected a dtype of plain memory, got object"),
+    for fields, capacity, message in (
+        (FIELDS, 0, "capacity: expected at least 1, got 0"),
+        ({}, 1, "fields: expected at least one"),
+        ({"obs": Field(object)}, 1, "obs: expected a dtype of plain memory, got object"),
     ):
         with pytest.raises(ValueError, match=message):
-            kind(fields, capacity, batch_buffers=batch_buffers)
+            kind(fields, capacity)
     replay = kind(FIELDS, 1)
     with pytest.raises(ValueError, match="rows to draw, got 1 and 0"):
         replay.sample(1, rng())
