@@ -14,7 +14,7 @@ from orchestra.cli.endings import failures_in_one_line
 from orchestra.cli.exit_codes import ABORTED, FAILED
 from orchestra.clock import RealClock
 from orchestra.errors import UsageError
-from orchestra.runs.experiment import build, load_experiment, variant
+from orchestra.runs.experiment import build, find_experiment, load_experiment, variant
 from orchestra.runs.flags import FlagParser, Flags
 from orchestra.runs.processes import Launch
 from orchestra.runs.run_directory import RunDirectory
@@ -96,6 +96,7 @@ def command(arguments: list[str]) -> int:
     if path is None:
         _parser().parse_strictly(arguments)  # prints the help, or says which flag is wrong
         raise UsageError("orchestra run needs the file of an experiment, as in: orchestra run experiments/qmix_8m.py")
+    path = find_experiment(path)
     function = load_experiment(path) if earlier is None else variant(load_experiment(path), **earlier.flags)
     flags = Flags.of(function)
     parser = _parser()

@@ -18,23 +18,29 @@ from typing import Any
 
 from orchestra.errors import UsageError
 from orchestra.runs.flags import Flags
+from orchestra.runs.import_names import import_folder
 from orchestra.runs.topology import Topology
 
 NAME = "experiment"
+_PACKAGE = Path(__file__).resolve().parents[1]
+_OUR_EXPERIMENTS = (_PACKAGE / "experiments", _PACKAGE.parent / "experiments")
+"""Where the experiments lie that come with orchestra: in an installation, and in a checkout."""
 
 
 def load_experiment(path: Path) -> Callable[..., Topology]:
     """Import the file at `path` and return its function `experiment`, which no one has called yet.
 
-    A file is imported once in a process: its messages would otherwise be defined twice. Its folder is not put on the
-    import path.
+    A file is imported once in a process: its messages would otherwise be defined twice. Its folder goes to the end of
+    the import path, so that an experiment can import the modules beside it.
+
+    Args:
+        path: the file; or the name of an experiment that comes with orchestra, such as `qmix_8m`.
 
     Raises:
         UsageError: no such file, no Python file, one that cannot be imported, one without the function, or a function
             whose parameters cannot be flags.
     """
-    if not path.exists():
-        raise UsageError(f"there is no file {str(path)!r}")
+    path = find_experiment(path)
     if path.is_dir():
         raise UsageError(f"{str(path)!r} is a directory; name the experiment's file")
     if path.suffix != ".py":
@@ -54,6 +60,21 @@ def load_experiment(path: Path) -> Callable[..., Topology]:
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from error
     return function
+
+
+def find_experiment(path: Path) -> Path:
+    """Return the file of an experiment: `path` itself, or the file of that name that comes with orchestra.
+
+    Raises:
+        UsageError: there is neither.
+    """
+    if path.exists():
+        return path
+    ours = {file.stem: file for folder in _OUR_EXPERIMENTS for file in folder.glob("[!_]*.py")}
+    if path.name in ours and path.parent == Path():
+        return ours[path.name]
+    known = "" if path.suffix else f"; the experiments that come with orchestra are {', '.join(sorted(ours))}"
+    raise UsageError(f"there is no file {str(path)!r}{known}")
 
 
 def variant(function: Callable[..., Topology], **defaults: object) -> Callable[..., Topology]:
@@ -134,6 +155,7 @@ def _imported(path: Path) -> ModuleType:
     known = sys.modules.get(name)
     if known is not None and known.__file__ == str(file):
         return known
+    import_folder(file.parent)
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise UsageError(f"{str(path)!r} cannot be imported")
