@@ -1,14 +1,12 @@
 """Replay buffers across processes: a server, its clients, and proxies between them."""
 
-from components.replay_server.bounded_queue import Full, Policy
+from components.replay_server.bounded_queue import Full, OverflowPolicy
 from components.replay_server.client import ClientStatistics, ReplayClient
-from components.replay_server.episode_layout import EpisodeLayout
-from components.replay_server.host import ServerStatistics
-from components.replay_server.layouts import AnyLayout, Layout
+from components.replay_server.layouts import AnyLayout, EpisodeLayout, Layout
 from components.replay_server.proxy import ProxyStatistics, ReplayProxy
+from components.replay_server.publications import Subscription
 from components.replay_server.reconnect import Disconnected
-from components.replay_server.server import ReplayServer
-from components.replay_server.subscription import Subscription
+from components.replay_server.server import ReplayServer, ServerStatistics
 
 __all__ = [
     "AnyLayout",
@@ -17,7 +15,7 @@ __all__ = [
     "EpisodeLayout",
     "Full",
     "Layout",
-    "Policy",
+    "OverflowPolicy",
     "ProxyStatistics",
     "ReplayClient",
     "ReplayProxy",

@@ -1,4 +1,4 @@
-"""A queue that holds so much and no more, and what happens to that for which there is no room. It waits for nothing."""
+"""Bounded queue with an overflow policy. It never waits: it answers whether there is room."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -6,49 +6,51 @@ from typing import Generic, Literal, TypeVar, get_args
 
 T = TypeVar("T")
 
-Policy = Literal["block", "drop_oldest", "refuse"]
-"""What happens at the high-water mark: whoever brings something waits, the oldest goes, or `Full` is raised."""
+OverflowPolicy = Literal["block", "drop_oldest", "refuse"]
+"""What a full queue does with a new item: keep the producer waiting, drop the oldest item, or raise `Full`."""
 
 
 class Full(RuntimeError):
-    """A queue is at its high-water mark, and its policy is to refuse. Nothing was taken."""
+    """A queue or a limit is full and its policy is to refuse. Nothing was taken."""
 
 
-class HighWater(Generic[T]):
-    """Items in the order they came, bounded by their weight together.
+class BoundedQueue(Generic[T]):
+    """First-in, first-out queue, bounded by the total weight of its items.
 
-    An item has its weight from when room is made for it until it is done with, which may be after it was taken.
+    An item occupies its weight from `make_room` until `free`, which may come long after `take`.
 
     Args:
-        name: what it is called in errors.
-        mark: the most that all items may weigh; one that weighs more by itself is let in when there is nothing else.
-        policy: what happens at the mark.
-        oldest: says of the items that wait which go first: those from an index on and before another; none if these
-            are equal. By default the oldest one.
+        name: what the queue holds, for errors.
+        mark: the largest total weight. An item heavier than that is accepted when the queue is empty.
+        policy: what happens to an item for which there is no room.
+        oldest: selects the waiting items to drop next: indices from the first returned number up to, but not including,
+            the second; equal numbers drop nothing. By default the oldest item.
 
     Raises:
-        ValueError: `mark` is below 1, or `policy` is none.
+        ValueError: `mark` is below 1, or `policy` is unknown.
     """
 
     def __init__(
         self,
         name: str,
         mark: int,
-        policy: Policy,
+        policy: OverflowPolicy,
         *,
         oldest: Callable[[Sequence[T]], tuple[int, int]] = lambda items: (0, 1),
     ) -> None:
         if mark < 1:
             raise ValueError(f"{name}: expected a high-water mark of at least 1, got {mark}")
-        if policy not in get_args(Policy):
-            raise ValueError(f"{name}: expected one of {', '.join(get_args(Policy))} at the mark, got {policy!r}")
+        if policy not in get_args(OverflowPolicy):
+            raise ValueError(
+                f"{name}: expected one of {', '.join(get_args(OverflowPolicy))} at the mark, got {policy!r}"
+            )
         self.name, self.mark, self.policy = name, mark, policy
         self.level = 0
-        """What all that is in it weighs, and all that was taken and is not done with."""
+        """Weight of all items in the queue, and of all taken items that are not freed."""
         self.dropped = 0
-        """The weight of what had to make room."""
+        """Weight of all dropped items."""
         self.refused = 0
-        """The weight of what was refused."""
+        """Weight of all refused items."""
         self._items: deque[tuple[T, int]] = deque()
         self._oldest = oldest
 
@@ -57,14 +59,14 @@ class HighWater(Generic[T]):
         return len(self._items)
 
     def has_room(self, weight: int = 1) -> bool:
-        """Say whether so much more may come in as things are."""
+        """Return whether `weight` fits without dropping anything."""
         return self.level + weight <= self.mark or self.level == 0
 
     def make_room(self, weight: int = 1) -> bool:
-        """Keep room for so much; or return false if it has to be waited for.
+        """Reserve `weight`, dropping old items if the policy says so. Return False if the producer has to wait.
 
         Raises:
-            Full: there is none, and the policy is to refuse.
+            Full: there is no room, and the policy is to refuse.
         """
         if not self.has_room(weight) and self.policy == "refuse":
             self.refused += weight
@@ -82,15 +84,15 @@ class HighWater(Generic[T]):
         return True
 
     def append(self, item: T, weight: int = 1) -> None:
-        """Add an item for which room was made."""
+        """Add an item whose weight `make_room` has reserved."""
         self._items.append((item, weight))
 
     def put_back(self, item: T, weight: int = 1) -> None:
-        """Add an item again that was taken, as the oldest."""
+        """Return a taken item to the front of the queue."""
         self._items.appendleft((item, weight))
 
     def take(self) -> tuple[T, int] | None:
-        """Take the oldest item and its weight, which stays until `free`; None if there is none."""
+        """Remove and return the oldest item and its weight, or None. The weight stays occupied until `free`."""
         return self._items.popleft() if self._items else None
 
     @property
@@ -99,10 +101,10 @@ class HighWater(Generic[T]):
         return self._items[0][0] if self._items else None
 
     def drop(self, weight: int = 1) -> None:
-        """Give back the room of what is not added after all, and count it."""
+        """Release a reserved weight and count it as dropped."""
         self.level -= weight
         self.dropped += weight
 
     def free(self, weight: int = 1) -> None:
-        """Give back the room of what is done with."""
+        """Release the weight of a taken item."""
         self.level -= weight

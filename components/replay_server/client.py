@@ -1,92 +1,79 @@
-"""A replay memory for many machines: the client, in plain synchronous Python."""
+"""Replay client with a synchronous interface."""
 
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from components.replay_buffers.federated import SampledUnion
 from components.replay_buffers.invalid import InvalidExperience, check_priorities
-from components.replay_server.bounded_queue import Policy
-from components.replay_server.client_session import Visitor
+from components.replay_server.bounded_queue import OverflowPolicy
+from components.replay_server.client_session import ClientSession
 from components.replay_server.layouts import AnyLayout
-from components.replay_server.loop_thread import Background
+from components.replay_server.loop_thread import Deadline, LoopThread, ThreadOwner
 from components.replay_server.outbox import Outbox
-from components.replay_server.protocol import (
-    LineMsg,
-    PublishMsg,
-    RefusedMsg,
-    SampleMsg,
-    UnsubscribeMsg,
-    UpdateMsg,
-)
-from components.replay_server.subscription import Subscription
-from orchestra import Request
+from components.replay_server.protocol import LogLineMsg, PublishMsg, SampledMsg, SampleMsg, UnsubscribeMsg, UpdateMsg
+from components.replay_server.publications import Subscription
 from orchestra.actors.envelope import check_name
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class ClientStatistics:
-    """How a client is doing."""
+    """Counts of a replay client."""
 
     connected: bool
     connections: int
-    """How often it has connected."""
+    """Number of connections so far."""
     added: int
-    """Entries that were added."""
+    """Added entries."""
     inserted: int
-    """Entries that were inserted, here or in the server, wherever the memory is."""
+    """Entries inserted into the buffer, here or at the server."""
     waiting: int
-    """Entries that wait for that."""
+    """Entries that wait to be inserted."""
     dropped: int
-    """Entries that were dropped at the high-water mark."""
+    """Entries dropped because too many waited."""
     refused: int
-    """Entries that were refused there."""
+    """Entries refused because too many waited."""
     pushed: int
-    """Items that were drawn from the memory kept here, and pushed."""
+    """Items drawn from the buffer kept here, and sent to the server."""
     held: int
-    """Entries in the memory kept here."""
+    """Entries in the buffer kept here."""
 
 
-class ReplayClient:
-    """Adds entries to a memory of its own, here or in the server, and talks to the server otherwise.
+class ReplayClient(ThreadOwner):
+    """Adds entries to a replay buffer of its own, which it or the server keeps, and sends requests to the server.
 
-    Every method may be called by any thread. What entries are and how the memory is made comes from the server when the
-    client is made: `layout`. If the server goes, what is under way fails with `Disconnected`: within 2 seconds if its
-    process was killed, within 24 if its machine has gone silent. The client then looks for it for `patience` seconds,
-    during which entries wait at the high-water mark; a memory that is kept here stays. After that it gives up, and
-    everything raises `Closed` with the reason.
+    Any thread may call any method. The layout of entries and buffers is fetched from the server when the client is
+    made. If the server is lost, waiting requests fail with `Disconnected`: within 2 seconds if its process was killed,
+    within 24 if its machine is silent. The client then tries to reconnect for `patience` seconds, while added entries
+    wait, up to `high_water` of them; a buffer kept here stays. After that every method raises `Closed` with the reason.
 
     Args:
-        address: where the server listens, or a proxy.
-        name: of this client; letters, digits, `-`, `_`, `.` and `:`. No other client that lives has it.
-        secret: what the server knows.
+        address: where the server, or a proxy, listens.
+        name: of this client; letters, digits, `-`, `_`, `.` and `:`. No other connected client has it.
+        secret: shared with the server.
         high_water: entries that may wait to be inserted, at least two chunks; by default 4,096 transitions or 64
             episodes.
-        when_full: what happens to one more: whoever adds it waits (`block`), the oldest chunk goes (`drop_oldest`), or
-            it is refused as `Full`. All are counted. Where n_step or window make items of transitions that follow each
-            other, the oldest whole episode goes; one of which a part is inserted already is waited for.
-        timeout: seconds to find the server within, at first.
-        patience: seconds to look for it, once it is lost.
-        listen: where the server may look whether this process lives, if it is silent; by default a place on this
-            machine if the server is there, and none else.
-        folder: on whose disk a memory is that is kept here; by default it is in memory.
-        seed: of the draws from a memory that is kept here.
+        when_full: what happens to one more: its caller waits (`block`), the oldest chunk is dropped (`drop_oldest`), or
+            it is refused as `Full`. All are counted. Where n_step or window make items of consecutive transitions, the
+            oldest whole episode is dropped; one that is partly inserted is waited for.
+        timeout: seconds for the first connection.
+        patience: seconds for each later one.
+        listen: where the server may probe this process if it is silent; by default an address on this machine if the
+            server is there too, else none.
+        folder: directory of the disk on which a buffer is kept here; by default it is in memory.
+        seed: of the draws from a buffer kept here.
 
     Raises:
         Disconnected: no server was found, or it does not know the secret.
         NameTaken: a client of this name has joined, and is alive.
         ValueError: an argument is out of its range.
-        UsageError: the address is malformed, or the name cannot be one.
-        Full: the server has no room for its memory.
+        UsageError: the address or the name is malformed.
+        Full: the server has no space for the client's buffer.
         OSError: there is no such folder, or too little space in it.
     """
 
@@ -97,7 +84,7 @@ class ReplayClient:
         *,
         secret: bytes,
         high_water: int | None = None,
-        when_full: Policy = "block",
+        when_full: OverflowPolicy = "block",
         timeout: float = 10.0,
         patience: float = 60.0,
         listen: str | None = None,
@@ -105,7 +92,7 @@ class ReplayClient:
         seed: int | None = None,
     ) -> None:
         self.address, self.name = address, check_name(name, "a client")
-        self._visitor = visitor = Visitor(
+        self._session = session = ClientSession(
             address,
             name,
             secret=secret,
@@ -114,27 +101,23 @@ class ReplayClient:
             listen=listen,
             rng=np.random.default_rng(seed),
         )
-        self._background = Background(f"ReplayClient {name}", visitor.live, visitor.ended)
-        self.layout: AnyLayout = self._background.start()
-        """What the server keeps, and how; fetched from it."""
-        self._fields = self.layout.share_fields
+        self._thread = LoopThread(f"ReplayClient {name}", session.live, session.ended)
+        self.layout: AnyLayout = self._thread.start()
+        """Layout of the server."""
+        self._fields = self.layout.sample_fields
         try:
-            here = self.layout.kept_by == "clients"
-            memory = self.layout.memory(folder if here else None)
             self._outbox = Outbox(
                 self.layout,
                 self.layout.high_water if high_water is None else high_water,
                 when_full,
-                memory.priorities.weigh,
-                self._background.check_open,
-                lambda: self._background.post(visitor.wakes.set),
+                self._thread.check_open,
+                lambda: self._thread.post(session.wakes.set),
             )
-            self._background.call(visitor.go, memory if here else None, self._outbox)
+            buffer = self.layout.new_buffer(folder) if self.layout.kept_by == "clients" else None
+            self._thread.call(session.start_inserting, buffer, self._outbox)
         except BaseException:
-            self._background.close()
+            self._thread.close()
             raise
-
-    # What it is asked -----------------------------------------------------------------------------------------------
 
     def add_entry(
         self,
@@ -144,23 +127,23 @@ class ReplayClient:
         priority: float | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Add an entry, which is copied: a transition or a whole episode, as the layout says.
+        """Add a copy of one entry: a transition or a whole episode, as the layout says.
 
         Args:
-            entry: of a transition, by field an array or NumPy scalar of its dtype, or a Python number that fits it. Of
-                an episode of T steps, `obs` (T+1, A, O), `state` (T+1, S), `available` (T+1, A, U), `actions` (T, A),
-                `reward` (T,), and whether it `terminated` or was cut.
-            is_term: whether it is to be sent at once, with those before it: where an episode ends with a transition.
-                An episode always is, unless the layout says that several go in a chunk.
-            priority: what it is drawn by; by default the largest so far.
-            timeout: seconds to wait for room, with the policy to block.
+            entry: of a transition, for each field an array or NumPy scalar of its dtype, or a Python number that fits
+                it. Of an episode of T steps, `obs` (T+1, A, O), `state` (T+1, S), `available` (T+1, A, U), `actions`
+                (T, A), `reward` (T,) and the bool `terminated`.
+            is_term: whether to send it at once, with the entries before it: where an episode ends with a transition. An
+                episode is sent at once unless the layout's chunks hold several.
+            priority: of the entry; by default the largest so far.
+            timeout: seconds to wait for room, with policy `block`.
 
         Raises:
-            InvalidExperience: a field is missing, unknown, or of another dtype or shape; or a number that is to be
+            InvalidExperience: a field is missing, unknown, or has another dtype or shape; a number that has to be
                 finite is not; or the priority is negative or not finite. Nothing has changed then.
             Full: there is no room, and the policy is to refuse.
             TimeoutError: there was no room within `timeout` seconds.
-            Closed: the client is closed, or has given its server up.
+            Closed: the client is closed or has failed.
         """
         self._outbox.add(entry, is_term, priority, timeout)
 
@@ -171,163 +154,149 @@ class ReplayClient:
         priorities: NDArray[np.floating[Any]] | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Add N entries that follow each other, with `priorities` (N,); all of them, or none.
+        """Add copies of N consecutive entries, all or none, and send them at once.
 
         Args:
-            entries: by field what a memory inserts: of transitions (N, *shape); of episodes what `EpisodeReplay.insert`
-                takes, back to back.
-            priorities: what they are drawn by; by default the largest so far.
-            timeout: seconds to wait for room, with the policy to block.
+            entries: arrays by field: of transitions (N, *shape); of episodes those of `EpisodeReplay.insert`, back to
+                back.
+            priorities: (N,); by default the largest so far.
+            timeout: seconds to wait for room, with policy `block`.
 
         Raises:
-            Exception: as for `add_entry`; they are sent at once.
+            Exception: as for `add_entry`.
         """
         self._outbox.add_many(entries, priorities, timeout)
 
     def flush(self, *, timeout: float | None = None) -> None:
-        """Wait until all that was added is inserted, and the server knows of it.
+        """Wait until all added entries are inserted and can be sampled.
 
         Raises:
-            TimeoutError: it was not within `timeout` seconds.
-            Closed: the client is closed, or has given its server up.
+            TimeoutError: they were not within `timeout` seconds.
+            Closed: the client is closed or has failed.
         """
-        self._background.check_open()
-        until = None if timeout is None else time.monotonic() + timeout
+        self._thread.check_open()
+        deadline = Deadline(timeout)
         self._outbox.flush(timeout)
-        self._background.call(self._visitor.heard, None if until is None else until - time.monotonic())
+        self._thread.call(self._session.wait_reported, deadline.left)
 
     def sample(self, batch_size: int, *, timeout: float | None = None) -> SampledUnion:
-        """Draw a batch from the union of all clients' memories; see `ReplayServer.sample`. Arrays may be read-only.
+        """Draw a batch from the union of all clients' buffers; see `ReplayServer.sample`. Arrays may be read-only.
 
         Raises:
-            Disconnected: the server is gone.
+            Disconnected: the server is lost.
             Exception: as for `ReplayServer.sample`.
         """
-        answer = self._background.call(self._visitor.ask, SampleMsg(batch_size=batch_size), timeout)
-        if isinstance(answer, RefusedMsg):
-            answer.throw()
-        sampled: SampledUnion = answer.sampled
-        return sampled.padded(self._fields)
+        answer: SampledMsg = self._thread.call(self._session.ask, SampleMsg(batch_size=batch_size), timeout)
+        return answer.sampled.padded(self._fields)
 
     def update(self, sampled: SampledUnion, priorities: NDArray[np.floating[Any]]) -> None:
-        """Give new priorities (B,) to a batch; see `ReplayServer.update`.
+        """Set new priorities (B,) of a batch; see `ReplayServer.update`.
 
         Raises:
-            Disconnected: the server is gone.
+            Disconnected: the server is lost.
             Exception: as for `ReplayServer.update`.
         """
         check_priorities(priorities, len(sampled.whose))
-        self._told(
-            UpdateMsg(
-                clients=sampled.names,
-                whose=sampled.whose,
-                indices=sampled.indices,
-                generations=sampled.generations,
-                priorities=priorities.astype(np.float64),
-            )
+        message = UpdateMsg(
+            names=sampled.names,
+            whose=sampled.whose,
+            indices=sampled.indices,
+            generations=sampled.generations,
+            priorities=priorities.astype(np.float64),
         )
+        self._thread.call(self._session.ask, message)
 
     def publish(self, topic: str, data: bytes, *, timeout: float | None = None) -> None:
-        """Send bytes to all who have subscribed to a topic; see `ReplayServer.publish`.
+        """Send bytes to all subscribers of a topic; see `ReplayServer.publish`.
 
         Raises:
-            Disconnected: the server is gone.
+            Disconnected: the server is lost.
             Exception: as for `ReplayServer.publish`.
         """
-        self._told(PublishMsg(topic=topic, data=np.frombuffer(data, np.uint8)), timeout)
+        message = PublishMsg(topic=topic, data=np.frombuffer(data, np.uint8))
+        self._thread.call(self._session.ask, message, timeout)
 
-    def subscribe(self, topic: str, *, high_water: int = 1, when_full: Policy = "drop_oldest") -> Subscription:
-        """Hear what is published on a topic, the newest from before first. By default only the newest waits to be read.
+    def subscribe(self, topic: str, *, high_water: int = 1, when_full: OverflowPolicy = "drop_oldest") -> Subscription:
+        """Receive publications on a topic, first the newest from before. By default only the newest waits to be read.
 
         Raises:
-            ValueError: the high-water mark or the policy is none.
-            Disconnected: the server is gone.
-            Closed: the client is closed, or has given its server up.
+            ValueError: `high_water` or `when_full` is out of its range, or the topic has a subscription.
+            Disconnected: the server is lost.
+            Closed: the client is closed or has failed.
         """
-        subscription = Subscription(topic, high_water, when_full, self._background.check_open)
-        self._background.call(self._visitor.subscribe, subscription)
+        subscription = Subscription(topic, high_water, when_full, self._thread.check_open)
+        self._thread.call(self._session.subscribe, subscription)
         return subscription
 
     def unsubscribe(self, subscription: Subscription) -> None:
-        """Hear no more of a topic.
+        """Stop receiving publications on a topic.
 
         Raises:
-            Disconnected: the server is gone.
-            Closed: the client is closed, or has given its server up.
+            Disconnected: the server is lost.
+            Closed: the client is closed or has failed.
         """
-        if self._visitor.subscriptions.get(subscription.topic) is subscription:
-            del self._visitor.subscriptions[subscription.topic]
-            self._told(UnsubscribeMsg(topic=subscription.topic, agent=self._visitor.me))
+        if self._session.subscriptions.get(subscription.topic) is subscription:
+            del self._session.subscriptions[subscription.topic]
+            self._thread.call(self._session.ask, UnsubscribeMsg(topic=subscription.topic, ref=self._session.me))
 
     def log(self, text: str) -> None:
-        """Add a line to the server's log file, at most 64 KiB.
+        """Write a line of up to 65,536 characters into the server's log file.
 
         Raises:
-            InvalidExperience: the server has none, or the line is too long.
-            Disconnected: the server is gone.
-            Closed: the client is closed, or has given its server up.
+            InvalidExperience: the server has no log file, or the line is too long.
+            Disconnected: the server is lost.
+            Closed: the client is closed or has failed.
         """
         if len(text) > 1 << 16:
             raise InvalidExperience(f"log: expected at most {1 << 16} characters, got {len(text)}")
-        self._told(LineMsg(client=self.name, text=text))
+        self._thread.call(self._session.ask, LogLineMsg(client=self.name, text=text))
 
     def save(self, path: str | Path) -> None:
-        """Write the memory that is kept here to a file, as it is now, while other threads and the server go on with it.
+        """Write the buffer kept here, as it is now, to a file, while other threads and the server use it.
 
         Raises:
-            InvalidExperience: the server keeps it.
-            OSError: it cannot be written; what was there before stays.
-            Closed: the client is closed, or has given its server up.
+            InvalidExperience: the server keeps the buffer.
+            OSError: it cannot be written; the file that was there before stays.
+            Closed: the client is closed or has failed.
         """
         self.flush()
-        self._background.call(self._visitor.save, path)
+        self._thread.call(self._session.save, path)
 
     def load(self, path: str | Path) -> None:
-        """Take over what `save` wrote; what was held before is gone.
+        """Restore a saved buffer; the entries held before are dropped.
 
         Raises:
-            InvalidExperience: the server keeps the memory.
+            InvalidExperience: the server keeps the buffer.
             CheckpointError: it is of another layout, or damaged; the message names the field. Nothing has changed then.
             OSError: there is no such file.
-            Closed: the client is closed, or has given its server up.
+            Closed: the client is closed or has failed.
         """
         self.flush()
-        self._background.call(self._visitor.load, path)
+        self._thread.call(self._session.load, path)
 
     def statistics(self) -> ClientStatistics:
-        """Return how it is doing; after `close`, how it was."""
-        outbox = self._outbox
+        """Return the client's counts; after `close` the last ones."""
+        outbox, session = self._outbox, self._session
         return ClientStatistics(
-            connected=self._visitor.desk is not None,
-            connections=self._visitor.search.connections,
+            connected=session.server is not None,
+            connections=session.reconnector.connections,
             added=outbox.added,
             inserted=outbox.done,
             waiting=outbox.waiting,
             dropped=outbox.dropped,
             refused=outbox.refused,
-            pushed=self._visitor.pushed,
-            held=self._visitor.held,
+            pushed=session.pushed,
+            held=session.held,
         )
 
     def close(self, *, timeout: float = 5.0) -> None:
         """Flush for up to `timeout` seconds, leave, and end the thread. Closing again does nothing."""
-        with suppress(TimeoutError, RuntimeError):  # closed already, or it has failed: whoever used it was told
+        with suppress(TimeoutError, RuntimeError):  # already closed, or failed: callers got the error before
             self.flush(timeout=timeout)
-        self._background.close()
+        super().close()
 
-    def __enter__(self) -> Self:
-        self._background.check_open()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close(timeout=0.0 if kind else 5.0)
+    def __exit__(self, *raised: object) -> None:
+        self.close(timeout=5.0 if raised[0] is None else 0.0)
 
     def __repr__(self) -> str:
         return f"<ReplayClient {self.name} of {self.address}>"
-
-    def _told(self, message: Request[Any], timeout: float | None = None) -> None:
-        answer = self._background.call(self._visitor.ask, message, timeout)
-        if isinstance(answer, RefusedMsg):
-            answer.throw()

@@ -1,4 +1,4 @@
-"""What a replay client does in its thread: looks for the server, stays with it, and looks again when it is lost."""
+"""Client session: connects to the replay server, inserts and answers, and reconnects after a loss."""
 
 import asyncio
 import secrets
@@ -13,16 +13,16 @@ import numpy as np
 
 from components.checkpoints.snapshot import Snapshot
 from components.replay_buffers.invalid import InvalidExperience
-from components.replay_server.episode_layout import layout_from_plain
-from components.replay_server.layouts import AnyLayout, Memory
-from components.replay_server.loop_thread import Background, first_of
+from components.replay_server.layouts import AnyBuffer, AnyLayout, layout_from_plain
+from components.replay_server.loop_thread import LoopThread, first_of
 from components.replay_server.outbox import Bundle, Outbox
 from components.replay_server.protocol import (
-    AGENT,
-    DESK,
+    CLIENT,
+    SERVER,
     AdmitMsg,
     AliveMsg,
     ClientMsg,
+    ClientSampleMsg,
     DrawMsg,
     EnterMsg,
     HoldingMsg,
@@ -30,37 +30,37 @@ from components.replay_server.protocol import (
     LeaveMsg,
     PublicationMsg,
     RefusedMsg,
-    RouteMsg,
-    ShareMsg,
     SubscribeMsg,
+    accepted,
+    frozen,
 )
-from components.replay_server.reconnect import Disconnected, Search, door_beside, root_lost
-from components.replay_server.snapshots import Snapshots
-from components.replay_server.subscription import Subscription
-from orchestra import Actor, Escalate, Node, OrchestraError, Ref, Request, Supervision, Unreachable, freeze, on
+from components.replay_server.publications import Subscription
+from components.replay_server.reconnect import Disconnected, Reconnector, listen_beside, root_lost
+from components.replay_server.saved_buffers import SnapshotWriter
+from orchestra import Actor, Escalate, Node, OrchestraError, Ref, Request, Supervision, Unreachable, on
 
 T = TypeVar("T")
 
 UNDER_WAY = 2
-"""Messages with chunks that may be on their way to the server at a time: one travels while it works on another. Chunks
-that are added meanwhile go together in the next."""
+"""Messages with chunks on their way to the server at a time: one travels while the server handles another. Chunks that
+are added meanwhile travel together in the next."""
 TOGETHER = 1024
-"""Chunks of a message at most."""
+"""Chunks of one message at most."""
 GOODBYE_S = 2.0
-"""How long a client that closes waits until the server has heard."""
+"""How long a closing client waits for the server to confirm that it left."""
 
 
-class Visitor:
-    """A client's side of the conversation with a server. All but its counts belongs to one event loop.
+class ClientSession:
+    """A client's side of the protocol. Everything but its counts belongs to one event loop.
 
     Args:
-        address: where the server listens, or a proxy.
+        address: where the server, or a proxy, listens.
         name: of the client.
-        secret: what the server knows.
-        timeout: seconds to find the server within, at first.
-        patience: seconds to look for it, once it is lost.
-        listen: where the server may look whether this process lives; None for the default.
-        rng: draws from the memory, if that is kept here.
+        secret: shared with the server.
+        timeout: seconds for the first connection.
+        patience: seconds for each later one.
+        listen: where the server may probe this process; None for the default.
+        rng: random numbers for draws from a buffer kept here.
     """
 
     def __init__(
@@ -74,53 +74,49 @@ class Visitor:
         listen: str | None,
         rng: np.random.Generator,
     ) -> None:
-        self.search = Search(address, timeout, patience)
-        """For the server."""
+        self.reconnector = Reconnector(address, timeout, patience)
         self.name = name
         self._secret, self._rng = secret, rng
-        self._listen = door_beside(address) if listen is None else listen
-        self.desk: Ref[Any] | None = None
-        """The server, while there is a connection."""
+        self._listen = listen_beside(address) if listen is None else listen
+        self.server: Ref[Any] | None = None
+        """The server's actor, while there is a connection."""
         self.me: Ref[ClientMsg]
         self.wakes: asyncio.Event
-        """Set when there is something to insert."""
-        self.memory: Memory | None = None
+        """Set when there are entries to insert."""
+        self.buffer: AnyBuffer | None = None
+        """The replay buffer, if it is kept here."""
         self.outbox: Outbox | None = None
         self.subscriptions: dict[str, Subscription] = {}
         self.pushed = 0
-        """Items that were drawn and pushed."""
-        self._shares = 0
+        """Items drawn from the buffer and sent to the server."""
+        self._samples = 0
         self._inserted_bytes = 0
-        self._inserted_before = 0  # entries that went into the memory and that an older file, loaded, does not count
+        self._inserted_before = 0  # entries inserted into the buffer that a loaded file does not count
         self._writer = secrets.randbits(62)
-        self._snapshots = Snapshots()
+        self._snapshots = SnapshotWriter()
         self._layout: AnyLayout
 
-    async def live(self, background: Background) -> None:
-        """Look for the server and stay with it, until the client is closed.
+    async def live(self, thread: LoopThread) -> None:
+        """Connect to the server, again after every loss, until the client is closed.
 
         Raises:
-            Disconnected: no server was found for too long, or it does not let the client in.
-            NameTaken: there is a client of this name.
-            InvalidExperience: the server has another layout than the one before.
+            Disconnected: no server was found in time, or it refuses the handshake.
+            NameTaken: a client of this name has joined.
+            InvalidExperience: the server has another layout than before.
         """
         self.begin()
-        await self.search.run(background, lambda within: self._visit(background, within))
+        await self.reconnector.run(thread, lambda within: self._connect(thread, within))
 
     def begin(self) -> None:
-        """Make ready, on the loop that all of it belongs to."""
-        self.wakes, self._news, self._known = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._may_go: asyncio.Future[Outbox] = asyncio.get_running_loop().create_future()
+        """Prepare the session, on its event loop."""
+        self.wakes, self._news, self._reported = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._outbox_set: asyncio.Future[Outbox] = asyncio.get_running_loop().create_future()
 
-    async def _visit(self, background: Background, within: float) -> None:
-        node = Node(
-            f"{self.name}-{secrets.token_hex(4)}",
-            listen=self._listen,
-            join=self.search.address,
-            secret=self._secret,
-        )
+    async def _connect(self, thread: LoopThread, within: float) -> None:
+        name = f"{self.name}-{secrets.token_hex(4)}"
+        node = Node(name, listen=self._listen, join=self.reconnector.address, secret=self._secret)
         async with asyncio.timeout(within) as limit, node.running():
-            await self.stay(node, background.closing, background.ready, lambda: limit.reschedule(None))
+            await self.stay(node, thread.closing, thread.ready, lambda: limit.reschedule(None))
 
     async def stay(
         self,
@@ -129,51 +125,51 @@ class Visitor:
         ready: Callable[[AnyLayout], None],
         welcomed: Callable[[], None] = lambda: None,
     ) -> None:
-        """Enter, and stay until the connection is lost or the client is closed.
+        """Join the server, and stay until the connection is lost or the client closes.
 
         Args:
-            node: which has joined the server's.
-            closing: set when the client is closed.
-            ready: called with the layout when there is one for the first time.
-            welcomed: called when the server has let it in.
+            node: has joined the server's node.
+            closing: set when the client closes.
+            ready: called with the layout of the first connection.
+            welcomed: called when the server has accepted the client.
         """
-        desk = node.ref(f"{node.root}/{DESK}")
-        self.me = node.spawn(AGENT, Agent, self)
-        welcome = await desk.ask(EnterMsg(client=self.name, agent=self.me))
-        if isinstance(welcome, RefusedMsg):
-            welcome.throw()
+        server = node.ref(f"{node.root}/{SERVER}")
+        self.me = node.spawn(CLIENT, ClientActor, self)
+        welcome = accepted(await server.ask(EnterMsg(client=self.name, ref=self.me)))
         welcomed()
         layout = layout_from_plain(welcome.layout)
-        if not self.search.connections:
+        if not self.reconnector.connections:
             self._layout = layout
             ready(layout)
         elif layout != self._layout:
             raise InvalidExperience(f"layout: expected the one from before, {self._layout}, got {layout}")
-        self.search.connections += 1
+        self.reconnector.connections += 1
         for topic in self.subscriptions:
-            await desk.ask(SubscribeMsg(topic=topic, agent=self.me))
-        self.desk = desk
+            await server.ask(SubscribeMsg(topic=topic, ref=self.me))
+        self.server = server
         try:
-            await first_of(closing.wait(), root_lost(node), self._push(desk, paced=welcome.paced), self._tell(desk))
+            await first_of(
+                closing.wait(), root_lost(node), self._insert_all(server, paced=welcome.paced), self._report(server)
+            )
         finally:
-            self.desk = None
+            self.server = None
         if closing.is_set():
             with suppress(OrchestraError, TimeoutError):
                 async with asyncio.timeout(GOODBYE_S):
-                    await desk.ask(LeaveMsg(client=self.name))
+                    await server.ask(LeaveMsg(client=self.name))
         else:
-            self.search.why = node.stop_requested.result()
+            self.reconnector.why = node.stop_requested.result()
 
-    async def go(self, memory: Memory | None, outbox: Outbox) -> None:
-        """Begin to insert what is put into `outbox`, into `memory` if it is kept here."""
-        self.memory, self.outbox = memory, outbox
-        self._may_go.set_result(outbox)
+    async def start_inserting(self, buffer: AnyBuffer | None, outbox: Outbox) -> None:
+        """Insert the entries of `outbox` from now on, into `buffer` if it is kept here."""
+        self.buffer, self.outbox = buffer, outbox
+        self._outbox_set.set_result(outbox)
 
-    async def _push(self, desk: Ref[Any], *, paced: bool) -> None:
-        """Insert what was added, in order."""
-        outbox = await self._may_go
-        # What is on its way can no longer make room, nor should it wait for the limiter where nobody else can see it.
-        here = None if paced else self.memory
+    async def _insert_all(self, server: Ref[Any], *, paced: bool) -> None:
+        """Insert added entries in their order, until cancelled."""
+        outbox = await self._outbox_set
+        # A chunk on its way can make no room, and must not wait for the limiter where other clients do not see it.
+        here = None if paced else self.buffer
         alone = paced or (outbox.drops and here is None)
         most, together = (1, 1) if alone else (UNDER_WAY, TOGETHER)
         under_way: deque[tuple[Bundle, asyncio.Future[None]]] = deque()
@@ -188,7 +184,7 @@ class Visitor:
                         self._insert_here(here, bundle)
                         outbox.finish(bundle)
                         continue
-                    inserted = asyncio.get_running_loop().create_task(self._insert(desk, bundle))
+                    inserted = asyncio.get_running_loop().create_task(self._insert(server, bundle))
                     inserted.add_done_callback(lambda _: self.wakes.set())
                     under_way.append((bundle, inserted))
                 await self.wakes.wait()
@@ -196,167 +192,175 @@ class Visitor:
             for bundle, inserting in reversed(under_way):
                 inserting.cancel()
                 for chunk in reversed(bundle.chunks):
-                    outbox.put_back(chunk)  # for when there is a server again
+                    outbox.put_back(chunk)  # to be sent again after the next connection
             await asyncio.gather(*(inserting for _, inserting in under_way), return_exceptions=True)
 
-    async def _insert(self, desk: Ref[Any], bundle: Bundle) -> None:
-        """Have the server insert chunks, or let them be inserted here."""
-        if self.memory is None:
-            message = InsertMsg(
-                client=self.name,
-                rows={name: freeze(array) for name, array in bundle.rows.items()},
-                priorities=bundle.priorities,
-                writer=self._writer,
-                number=bundle.number,
-                sizes=bundle.sizes,
-            )
-            answer = await desk.ask(message)
-        else:
-            answer = await desk.ask(AdmitMsg(client=self.name, n=bundle.n))
-        if isinstance(answer, RefusedMsg):
-            answer.throw()
-        if self.memory is not None:
-            self._insert_here(self.memory, bundle)
+    async def _insert(self, server: Ref[Any], bundle: Bundle) -> None:
+        """Have the server insert chunks, or insert them here once it admits them."""
+        if self.buffer is not None:
+            accepted(await server.ask(AdmitMsg(client=self.name, n=bundle.n)))
+            self._insert_here(self.buffer, bundle)
+            return
+        message = InsertMsg(
+            client=self.name,
+            rows=frozen(bundle.rows),
+            priorities=bundle.priorities,
+            writer=self._writer,
+            number=bundle.number,
+            sizes=bundle.sizes,
+        )
+        accepted(await server.ask(message))
 
-    def _insert_here(self, memory: Memory, bundle: Bundle) -> None:
-        self._layout.insert(memory, bundle.rows, bundle.priorities if len(bundle.priorities) else None)
+    def _insert_here(self, buffer: AnyBuffer, bundle: Bundle) -> None:
+        self._layout.insert(buffer, bundle.rows, bundle.priorities if len(bundle.priorities) else None)
         self._inserted_bytes += sum(array.nbytes for array in bundle.rows.values())
         self._news.set()
 
-    async def _tell(self, desk: Ref[Any]) -> None:
-        """Tell the server how much is held, whenever that has changed; not again before it has heard."""
-        await self._may_go
-        if self.memory is None:
-            await asyncio.get_running_loop().create_future()  # the server knows
+    async def _report(self, server: Ref[Any]) -> None:
+        """Report how much the buffer holds whenever it has changed, one report at a time."""
+        await self._outbox_set
+        if self.buffer is None:
+            await asyncio.get_running_loop().create_future()  # the server keeps the buffer
             return
-        self._news.set()  # a server that is new knows nothing yet
+        self._news.set()  # a new server has no report yet
         while True:
             if not self._news.is_set():
-                self._known.set()
+                self._reported.set()
             await self._news.wait()
             self._news.clear()
-            self._known.clear()
-            share = self._draw(self.memory, 0)
-            answer = await desk.ask(HoldingMsg(client=self.name, share=share, inserted_bytes=self._inserted_bytes))
-            if isinstance(answer, RefusedMsg):
-                answer.throw()
+            self._reported.clear()
+            sample = self._draw(self.buffer, 0)
+            accepted(await server.ask(HoldingMsg(client=self.name, sample=sample, inserted_bytes=self._inserted_bytes)))
 
-    async def heard(self, within: float | None) -> None:
-        """Wait until the server knows how much is held here."""
-        if self.memory is None:
+    async def wait_reported(self, within: float | None) -> None:
+        """Wait until the server has a report of everything that was inserted here.
+
+        Raises:
+            TimeoutError: it has none within `within` seconds.
+        """
+        if self.buffer is None:
             return
         try:
             async with asyncio.timeout(within):
-                while self._news.is_set() or not self._known.is_set():
-                    await self._known.wait()
+                while self._news.is_set() or not self._reported.is_set():
+                    await self._reported.wait()
                     if self._news.is_set():
-                        self._known.clear()
+                        self._reported.clear()
         except TimeoutError:
-            raise TimeoutError("the server did not hear in time how much was inserted") from None
+            raise TimeoutError(f"the server did not learn within {within} s how much was inserted") from None
 
-    async def ask(self, message: Request[T], within: float | None = None) -> T:
-        if self.desk is None:
-            raise Disconnected(f"there is no server at {self.search.address} now: {self.search.why}")
+    async def ask(self, message: Request[T | RefusedMsg], within: float | None = None) -> T:
+        """Return the server's answer.
+
+        Raises:
+            Disconnected: there is no connection, or it is lost.
+            TimeoutError: there was no answer within `within` seconds.
+            Exception: the server refused the request.
+        """
+        if self.server is None:
+            raise Disconnected(
+                f"there is no connection to a server at {self.reconnector.address} now: {self.reconnector.why}"
+            )
         try:
             async with asyncio.timeout(within):
-                return await self.desk.ask(message)
+                answer = await self.server.ask(message)
         except TimeoutError:
             raise TimeoutError(f"the server had no answer within {within} s") from None
         except Unreachable as error:
-            raise Disconnected(f"the server at {self.search.address} is gone: {error}") from error
+            raise Disconnected(f"the server at {self.reconnector.address} is gone: {error}") from error
+        return accepted(answer)
 
     async def subscribe(self, subscription: Subscription) -> None:
+        """Receive publications on a topic.
+
+        Raises:
+            ValueError: the topic has a subscription.
+            Exception: as for `ask`.
+        """
         if subscription.topic in self.subscriptions:
             raise ValueError(f"topic: expected one without a subscription, got {subscription.topic!r}")
         self.subscriptions[subscription.topic] = subscription
         try:
-            answer = await self.ask(SubscribeMsg(topic=subscription.topic, agent=self.me))
-            if isinstance(answer, RefusedMsg):
-                answer.throw()
+            await self.ask(SubscribeMsg(topic=subscription.topic, ref=self.me))
         except BaseException:
             del self.subscriptions[subscription.topic]
             raise
 
     async def save(self, path: str | Path) -> None:
-        memory = self._kept()
-        await self._snapshots.write(lambda: Snapshot(memory.state_arrays(), [memory]), path)
+        """Write the buffer kept here to a file, while it is used; see `ReplayClient.save`."""
+        buffer = self._kept_here()
+        await self._snapshots.write(lambda: Snapshot(buffer.state_arrays(), [buffer]), path)
 
     async def load(self, path: str | Path) -> None:
-        memory = self._kept()
-        told = memory.inserted + self._inserted_before
+        """Restore the buffer kept here from a file; see `ReplayClient.load`."""
+        buffer = self._kept_here()
+        reported = buffer.inserted + self._inserted_before
         try:
-            memory.load(path)
+            buffer.load(path)
         finally:
-            self._inserted_before = max(told - memory.inserted, 0)
+            self._inserted_before = max(reported - buffer.inserted, 0)
         self._news.set()
 
-    def _kept(self) -> Memory:
-        if self.memory is None:
-            raise InvalidExperience("kept_by: expected clients, to save the memory here; the server keeps it")
-        return self.memory
+    def _kept_here(self) -> AnyBuffer:
+        if self.buffer is None:
+            raise InvalidExperience("kept_by: expected clients, to save the buffer here; the server keeps it")
+        return self.buffer
 
     @property
     def held(self) -> int:
-        """Entries in the memory that is kept here."""
-        return 0 if self.memory is None else len(self.memory)
+        """Entries in the buffer, if it is kept here."""
+        return 0 if self.buffer is None else len(self.buffer)
 
     def ended(self) -> None:
-        """Have all who wait look why."""
+        """Wake waiting callers, so that they find the client closed."""
         for subscription in list(self.subscriptions.values()):
             subscription.wake()
         if self.outbox is not None:
             self.outbox.wake()
 
-    # What the server asks -------------------------------------------------------------------------------------------
+    # Requests of the server -----------------------------------------------------------------------------------------
 
-    def draw(self, n: int, refused: str = "") -> ShareMsg:
-        """Return items drawn from the memory that is kept here."""
-        share = self._draw(self._kept(), n, refused)
-        self.pushed += len(share.indices)
-        return share
+    def draw(self, msg: DrawMsg) -> ClientSampleMsg:
+        """Update priorities in the buffer kept here, if any are given, and draw items."""
+        buffer, refused = self._kept_here(), ""
+        if len(msg.indices):
+            try:
+                buffer.update(msg.indices, msg.generations, msg.priorities)
+            except InvalidExperience as error:
+                refused = str(error)
+        sample = self._draw(buffer, msg.n, refused)
+        self.pushed += len(sample.indices)
+        return sample
 
-    def _draw(self, memory: Memory, n: int, refused: str = "") -> ShareMsg:
-        self._shares += 1
-        share = self._layout.share(memory, n, self._rng)
-        share = replace(share, inserted=share.inserted + self._inserted_before)
-        return ShareMsg.of(share, self._shares, refused)
+    def _draw(self, buffer: AnyBuffer, n: int, refused: str = "") -> ClientSampleMsg:
+        self._samples += 1
+        sample = self._layout.draw(buffer, n, self._rng)
+        sample = replace(sample, inserted=sample.inserted + self._inserted_before)
+        return ClientSampleMsg.of(sample, self._samples, refused)
 
-    def route(self, msg: RouteMsg) -> ShareMsg:
-        """Take over priorities of items in the memory that is kept here, and return items that are drawn then."""
-        refused = ""
-        try:
-            self._kept().update(msg.indices, msg.generations, msg.priorities)
-        except InvalidExperience as error:
-            refused = str(error)
-        return self.draw(msg.n, refused)
-
-    async def hear(self, msg: PublicationMsg) -> None:
-        """Take what was published."""
+    async def receive(self, msg: PublicationMsg) -> None:
+        """Put a publication into its subscription."""
         subscription = self.subscriptions.get(msg.topic)
         if subscription is not None:
             await subscription.put(msg.data)
 
 
-class Agent(Actor[ClientMsg]):
-    """Speaks for a client."""
+class ClientActor(Actor[ClientMsg]):
+    """Answers the server's requests to a client."""
 
     supervision: ClassVar[Supervision] = Escalate()
 
-    def __init__(self, visitor: Visitor) -> None:
-        self._visitor = visitor
+    def __init__(self, session: ClientSession) -> None:
+        self._session = session
 
     @on(DrawMsg)
-    def draw(self, msg: DrawMsg) -> ShareMsg:
-        return self._visitor.draw(msg.n)
-
-    @on(RouteMsg)
-    def route(self, msg: RouteMsg) -> ShareMsg:
-        return self._visitor.route(msg)
+    def draw(self, msg: DrawMsg) -> ClientSampleMsg:
+        return self._session.draw(msg)
 
     @on(PublicationMsg)
-    def hear(self, msg: PublicationMsg) -> "asyncio.Future[None]":
-        return asyncio.get_running_loop().create_task(self._visitor.hear(msg))
+    def receive(self, msg: PublicationMsg) -> "asyncio.Future[None]":
+        return asyncio.get_running_loop().create_task(self._session.receive(msg))
 
     @on(AliveMsg)
-    def alive(self, msg: AliveMsg) -> None:
-        """Answer: yes."""
+    def prove_alive(self, msg: AliveMsg) -> None:
+        """Answer the probe."""

@@ -1,6 +1,6 @@
-"""What waits for what in a replay server: inserts for samples, samples for inserts and for what clients have to push.
+"""Coordinator of a replay server: inserting, sampling and pacing, over the union of all clients' replay buffers.
 
-All of it belongs to one event loop, and knows nothing of a network: a holder is whoever has a client's memory.
+It belongs to one event loop and uses no network: a `BufferOwner` stands for a client that keeps its own buffer.
 """
 
 import asyncio
@@ -16,31 +16,31 @@ from components.replay_buffers.federated import ClientSample, FederatedReplay, N
 from components.replay_buffers.invalid import InvalidExperience, UnknownClient
 from components.replay_buffers.limiter import SampleToInsertRatio
 from components.replay_server.bounded_queue import Full
-from components.replay_server.gate import Gate
-from components.replay_server.layouts import AnyLayout, Memory
-from components.replay_server.members import Holder, Kept, LocalHolder, Member, new_memory
+from components.replay_server.layouts import AnyBuffer, AnyLayout
+from components.replay_server.loop_thread import Signal
+from components.replay_server.members import BufferOwner, RemoteBuffer, ServerBuffer
 from components.replay_server.schemas import Rows
 from orchestra import OrchestraError, log
 
 
-class Exchange:
-    """The union of all clients' memories, and who waits for it.
+class Coordinator:
+    """The union of all clients' replay buffers, and the requests that wait for it.
 
     Args:
-        layout: what is kept.
-        limiter: paces inserts, counted in entries, and samples, counted in items.
-        rng: draws.
+        layout: what the buffers store.
+        limiter: paces inserts, counted in entries, and samples, counted in items; None does not pace.
+        rng: random numbers of all draws here.
         beta: as for `FederatedReplay`, like the next two.
         max_items: items of one client that are held, and of a batch, at most.
-        max_uses: how often an item that was pushed once may be drawn.
-        ahead: for how many batches more clients are asked whenever one is drawn. They are there sooner then, and made
-            of weights as they were before the priorities of those before them came.
-        max_waiting: batches that may be waited for at a time; one more is refused.
-        max_left: memories kept here of clients that have left; of more, the one goes whose client left first.
-        folder: on whose disk memories are that are kept here; by default they are in memory.
+        max_uses: how often an item that a client sent may be sampled.
+        ahead: batches that clients are asked for beyond the one being sampled. They arrive sooner, and are drawn by
+            priorities as they were before the updates of the batches between.
+        max_waiting: sample requests that may wait; one more is refused.
+        max_left: buffers kept here of clients that have left; beyond that the one whose client left first is dropped.
+        folder: directory of the disk on which buffers are kept here; by default they are in memory.
 
     Raises:
-        ValueError: an argument is out of its range, or the limiter would never let a chunk of the layout in.
+        ValueError: an argument is out of its range, or the limiter would never admit a chunk of the layout.
     """
 
     def __init__(
@@ -64,82 +64,93 @@ class Exchange:
             limiter.may_insert(layout.chunk)
         self.layout, self.limiter, self.rng, self.ahead, self.max_waiting = layout, limiter, rng, ahead, max_waiting
         self._new_union = partial(
-            FederatedReplay, layout.share_fields, beta=beta, max_items=max_items, max_uses=max_uses
+            FederatedReplay, layout.sample_fields, beta=beta, max_items=max_items, max_uses=max_uses
         )
         self.union, self.max_left, self._folder = self._new_union(), max_left, folder
+        self.schema = layout.schema()
+        """Checks entries and priorities."""
         self.lost_updates = 0
-        """Priorities that came too late: their client had left."""
+        """Priorities that arrived after their client had left."""
         self.refused = 0
-        """Requests that were refused since too many waited."""
-        self.gate = Gate(layout)
-        """Checks what comes."""
+        """Sample requests refused because too many waited."""
+        self.received_bytes = 0
+        """Bytes of the items that clients have sent which keep their own buffers."""
         self._gone_bytes = self._waiting = 0
-        self._members: dict[str, Member] = {}
-        self._left: dict[str, None] = {}  # in the order in which they did
+        self._members: dict[str, RemoteBuffer | ServerBuffer] = {}
+        self._left: dict[str, None] = {}  # clients in the order in which they left
         self._entering, self._leaving = asyncio.Lock(), asyncio.Lock()
-        self._changed = asyncio.Event()
+        self._changed = Signal()
         self._tasks: set[asyncio.Task[None]] = set()
         self._log = log.get(actor="replay")
 
-    # Who is there ---------------------------------------------------------------------------------------------------
+    # Members --------------------------------------------------------------------------------------------------------
 
     def __contains__(self, client: str) -> bool:
         return client in self._members and client not in self._left
 
     @property
     def left(self) -> tuple[str, ...]:
-        """Clients that have left and whose memory is kept here, the one first that left first."""
+        """Clients that have left and whose buffer is kept here, in the order in which they left."""
         return tuple(self._left)
 
-    def join(self, client: str, holder: Holder | LocalHolder) -> None:
-        """Admit a client.
+    def join(self, client: str, owner: BufferOwner) -> None:
+        """Add a client that keeps its own buffer.
 
         Raises:
-            NameTaken: there is one of this name.
+            NameTaken: a client of this name has joined.
         """
-        self.union.join(client)
-        self._members[client] = Member(holder)
-
-    def new_memory(self) -> Memory:
-        """Return an empty memory, where those that are kept here are.
-
-        Raises:
-            Full: there is no room for it on the disk.
-        """
-        return new_memory(self.layout, self._folder)
+        self._add(client, RemoteBuffer(owner))
 
     def enter(self, client: str) -> None:
-        """Admit a client whose memory is kept here: the one that it left here, or an empty one.
+        """Add a client whose buffer is kept here: the one that it left here, or an empty one.
 
         Raises:
-            NameTaken: there is one of this name.
-            Full: there is no room for its memory.
+            NameTaken: a client of this name has joined.
+            Full: there is no space for its buffer.
         """
         if client in self._left:
             del self._left[client]
         else:
-            self.join(client, LocalHolder(self.layout, self.new_memory(), self.rng))
+            self._add(client, ServerBuffer(self.new_buffer()))
 
-    def leave(self, client: str) -> None:
-        """Let a client go. A memory that is kept here stays, and is drawn from.
+    def _add(self, client: str, member: RemoteBuffer | ServerBuffer) -> None:
+        self.union.join(client)
+        self._members[client] = member
+
+    def new_buffer(self) -> AnyBuffer:
+        """Return an empty buffer, on the disk of `folder` if there is one.
 
         Raises:
-            UnknownClient: there is none of this name, or it has left.
+            Full: there is no space for it on the disk.
+        """
+        try:
+            return self.layout.new_buffer(self._folder)
+        except OSError as error:
+            raise Full(f"folder: expected space for the replay buffer of one more client, got {error}") from error
+
+    def leave(self, client: str) -> None:
+        """Remove a client. A buffer that is kept here stays, and is sampled from.
+
+        Raises:
+            UnknownClient: no client of this name has joined, or it has left.
         """
         if client in self._left:
             raise UnknownClient(f"client: expected one that is here, got {client!r}, which has left")
-        if not isinstance(self.holder(client), LocalHolder):
+        if isinstance(self.member(client), RemoteBuffer):
             self.forget(client)
-            return
-        self._left[client] = None
+        else:
+            self._left[client] = None
+            self._drop_surplus()
+
+    def _drop_surplus(self) -> None:
         while len(self._left) > self.max_left:
             self.forget(next(iter(self._left)))
 
     def forget(self, client: str) -> None:
-        """Forget a client, what it pushed, and its memory.
+        """Remove a client, the items that it sent, and its buffer.
 
         Raises:
-            UnknownClient: there is none of this name.
+            UnknownClient: no client of this name has joined.
         """
         self.union.leave(client)
         self._left.pop(client, None)
@@ -147,37 +158,34 @@ class Exchange:
         self._gone_bytes += gone.inserted_bytes
         if self.limiter is not None:
             self.limiter.delete(gone.admitted)
-        self._move()
+        self._changed.notify()
 
-    def holder(self, client: str) -> Holder | LocalHolder:
-        """Return who has a client's memory.
+    def member(self, client: str) -> RemoteBuffer | ServerBuffer:
+        """Return a client's buffer, kept here or by the client.
 
         Raises:
-            UnknownClient: there is no client of this name.
+            UnknownClient: no client of this name has joined.
         """
-        return self._known(client).holder
-
-    @property
-    def inserted_bytes(self) -> int:
-        """Bytes of all entries that clients have inserted, as far as they have told."""
-        return self._gone_bytes + sum(member.inserted_bytes for member in self._members.values())
-
-    def _known(self, client: str) -> Member:
         if client not in self._members:
             raise UnknownClient(f"client: expected one that has joined, {list(self._members)}, got {client!r}")
         return self._members[client]
 
+    @property
+    def inserted_bytes(self) -> int:
+        """Bytes of all entries that clients have inserted, as far as they have reported."""
+        return self._gone_bytes + sum(member.inserted_bytes for member in self._members.values())
+
     # Inserting ------------------------------------------------------------------------------------------------------
 
     async def admit(self, client: str, n: int) -> None:
-        """Wait until a client may insert `n` entries, in the order in which clients asked, and count them.
+        """Wait until a client may insert `n` entries, in the order of requests, and count them.
 
         Raises:
-            UnknownClient: there is none of this name, or it has left meanwhile.
+            UnknownClient: no client of this name has joined, or it has left meanwhile.
             InvalidExperience: `n` is below 1.
-            ValueError: so many never may.
+            ValueError: the limiter never admits so many.
         """
-        self._known(client)
+        self.member(client)
         if n < 1:
             raise InvalidExperience(f"n: expected at least 1, got {n}")
         async with self._entering:
@@ -187,9 +195,9 @@ class Exchange:
         if self.limiter is not None:
             while not self.limiter.may_insert(n):
                 await self._changed.wait()
-            self._known(client).admitted += n
+            self.member(client).admitted += n
             self.limiter.insert(n)
-            self._move()
+            self._changed.notify()
 
     async def insert(
         self,
@@ -200,87 +208,109 @@ class Exchange:
         number: int = -1,
         sizes: Sequence[int] = (),
     ) -> None:
-        """Insert entries into a memory that is kept here, once they may be.
+        """Insert entries into a buffer that is kept here, once the limiter admits them.
 
         Args:
-            client: whose they are.
+            client: owner of the buffer.
             rows: the entries.
             priorities: (N,), or none.
-            writer: which object of the client's inserts,
-            number: and which of its chunks the first of these is. One that has come is not inserted again: whoever sent
-                it had lost the answer. With a number below 0 nothing is known of that.
-            sizes: entries of each chunk, if they are several: as if these came one after the other, but for the answer,
-                which waits for the last, and is of the first that is refused.
+            writer: number of the client object that inserts.
+            number: serial number of its first chunk among the entries. A chunk that was inserted before is skipped: its
+                answer was lost. Below 0, no chunk is skipped.
+            sizes: entries of each chunk, if there are several. Each is admitted, and refused, by itself; the call
+                returns after the last, and raises the first refusal.
 
         Raises:
-            UnknownClient: there is none of this name.
-            InvalidExperience: the memory would refuse them; or the client's memory is not here. Nothing is inserted.
-            ValueError: they are more than may ever be inserted at a time.
+            UnknownClient: no client of this name has joined.
+            InvalidExperience: entries or priorities are malformed, or the client keeps its own buffer.
+            ValueError: the limiter never admits so many entries at a time.
         """
-        holder = self.holder(client)
-        if not isinstance(holder, LocalHolder):
-            raise InvalidExperience(f"client: expected one whose memory is kept by the server, got {client!r}")
-        n = self.gate.check_chunks(rows, priorities, sizes)
+        member, several = self._server_buffer(client), len(sizes) > 1
+        if several:
+            self.schema.check_sizes(rows, priorities, sizes)
         async with self._entering:
-            if len(sizes) < 2 or (n and self.limiter is None and not self._known(client).has(writer, number)):
-                last = number + max(len(sizes), 1) - 1 if number >= 0 else number
-                await self._insert(client, rows, priorities, n, writer, last)  # nothing can come between them
-                return
-            refused: ValueError | None = None
-            for some, given in self.gate.split(rows, priorities, sizes):
+            if self.limiter is None and not member.has(writer, number):
+                last = number + len(sizes) - 1 if several and number >= 0 else number
                 try:
-                    await self._insert(client, some, given, self.gate.check(some, given), writer, number)
-                except ValueError as error:  # an InvalidExperience, or more than may ever be inserted
+                    self._write(client, rows, priorities, writer, last)
+                    return
+                except InvalidExperience:
+                    if not several:
+                        raise
+            refused: ValueError | None = None
+            for some, given in self.schema.split(rows, priorities, sizes) if several else [(rows, priorities)]:
+                try:
+                    await self._insert(client, some, given, writer, number)
+                except ValueError as error:  # an InvalidExperience, or more than the limiter ever admits
                     refused = refused or error
                 number += number >= 0
             if refused is not None:
                 raise refused
 
-    async def _insert(
-        self, client: str, rows: Rows, priorities: NDArray[np.float64], n: int, writer: int, number: int
-    ) -> None:
-        """Insert `n` entries that were checked, unless the chunk has come before."""
-        if self._known(client).has(writer, number):
+    async def _insert(self, client: str, rows: Rows, priorities: NDArray[np.float64], writer: int, number: int) -> None:
+        """Insert a chunk once the limiter admits it, unless it was inserted before."""
+        if self._server_buffer(client).has(writer, number):
             return
-        await self._admit(client, n)
-        member, holder = self._known(client), self.holder(client)  # others, if all was taken back meanwhile
-        assert isinstance(holder, LocalHolder)
-        self.layout.insert(holder.memory, rows, priorities if len(priorities) else None)
+        if self.limiter is not None:
+            await self._admit(client, self.schema.check(rows, priorities if len(priorities) else None))
+        self._write(client, rows, priorities, writer, number)
+
+    def _write(self, client: str, rows: Rows, priorities: NDArray[np.float64], writer: int, number: int) -> None:
+        """Insert entries that were admitted; all of them, or none if they are malformed."""
+        member = self._server_buffer(client)
+        self.layout.insert(member.buffer, rows, priorities if len(priorities) else None)
         if number >= 0:
             member.writer, member.number = writer, number
         member.inserted_bytes += sum(array.nbytes for array in rows.values())
-        self.tell(client, holder.share(0), trusted=True)
+        self._draw_here(client, member, 0)
 
-    def tell(
-        self, client: str, share: ClientSample, inserted_bytes: int | None = None, *, trusted: bool = False
+    def _server_buffer(self, client: str) -> ServerBuffer:
+        member = self.member(client)
+        if not isinstance(member, ServerBuffer):
+            raise InvalidExperience(f"client: expected one whose replay buffer the server keeps, got {client!r}")
+        return member
+
+    def receive(
+        self, client: str, sample: ClientSample, inserted_bytes: int | None = None, *, trusted: bool = False
     ) -> None:
-        """Take what a client pushed, or how much it holds, and maybe how many bytes it has inserted.
+        """Take the items that a client drew, maybe none, how much it holds, and maybe how much it has inserted.
+
+        Args:
+            client: the client.
+            sample: its items and counts.
+            inserted_bytes: bytes of all entries that it has inserted.
+            trusted: whether the sample needs no check, since it was drawn here.
 
         Raises:
+            UnknownClient: no client of this name has joined.
             InvalidExperience: as for `FederatedReplay.add`; nothing is taken.
         """
-        member = self._known(client)
+        member = self.member(client)
         if inserted_bytes is not None and inserted_bytes < 0:
             raise InvalidExperience(f"inserted_bytes: expected at least 0, got {inserted_bytes}")
-        self.union.add(client, share, trusted=trusted)
+        self.union.add(client, sample, trusted=trusted)
         if inserted_bytes is not None:
             member.inserted_bytes = inserted_bytes
-        if self.limiter is not None and share.held > member.admitted:
-            # It has brought a memory along. The ratio is that of what happens here: neither owed nor ahead.
-            brought, member.admitted = share.held - member.admitted, share.held
+        if self.limiter is not None and sample.held > member.admitted:
+            # The client brought a filled buffer. Its entries count as sampled at the wanted ratio.
+            brought, member.admitted = sample.held - member.admitted, sample.held
             self.limiter.insert(brought)
             self.limiter.sample(round(brought * self.limiter.samples_per_insert))
-        self._move()
+        self._changed.notify()
+
+    def _draw_here(self, client: str, member: ServerBuffer, n: int) -> None:
+        """Draw `n` items of a buffer that is kept here, maybe none, for the union."""
+        self.receive(client, self.layout.draw(member.buffer, n, self.rng), trusted=True)
 
     # Sampling -------------------------------------------------------------------------------------------------------
 
     async def sample(self, batch_size: int, within: float | None = None) -> SampledUnion:
-        """Draw a batch as `FederatedReplay.draw` does, once there is enough and the limiter allows.
+        """Draw a batch as `FederatedReplay.draw` does, once there are items and the limiter allows it.
 
         Raises:
             ValueError: `batch_size` is out of its range, or more than the limiter ever allows.
-            Full: too many batches are waited for.
-            TimeoutError: there was none within `within` seconds; the message says what was waited for.
+            Full: too many requests wait.
+            TimeoutError: there was no batch within `within` seconds; the message says what was missing.
         """
         if not 1 <= batch_size <= self.union.max_items:
             raise ValueError(f"batch_size: expected 1 to {self.union.max_items}, which is max_items, got {batch_size}")
@@ -293,25 +323,25 @@ class Exchange:
         try:
             async with asyncio.timeout(within):
                 async with self._leaving:
-                    return await self._draw(batch_size)
+                    return await self._sample(batch_size)
         except TimeoutError:
-            raise TimeoutError(f"no batch of {batch_size} within {within} s: {self._lack(batch_size)}") from None
+            raise TimeoutError(f"no batch of {batch_size} within {within} s: {self._lacking(batch_size)}") from None
         finally:
             self._waiting -= 1
 
-    async def _draw(self, batch_size: int) -> SampledUnion:
-        while (self.limiter is not None and not self.limiter.may_sample(batch_size)) or self._ask(batch_size):
+    async def _sample(self, batch_size: int) -> SampledUnion:
+        while (self.limiter is not None and not self.limiter.may_sample(batch_size)) or self._request(batch_size):
             await self._changed.wait()
         sampled = self.union.draw(batch_size, self.rng)
         if self.limiter is not None:
             self.limiter.sample(batch_size)
-            self._move()
+            self._changed.notify()
         if self.ahead:
-            self._ask(min(self.ahead * batch_size, self.union.max_items))
+            self._request(min(self.ahead * batch_size, self.union.max_items))
         return sampled
 
-    def _ask(self, batch_size: int) -> bool:
-        """Ask clients for what is missing; return whether anything is."""
+    def _request(self, batch_size: int) -> bool:
+        """Request the missing items of a batch; return whether any item is missing now."""
         try:
             missing = self.union.missing(batch_size, self.rng)
         except NotPushed:
@@ -319,125 +349,123 @@ class Exchange:
         here = False
         for client, n in missing.items():
             member = self._members[client]
-            if isinstance(member.holder, LocalHolder):
+            if isinstance(member, ServerBuffer):
                 here = True
-                self.tell(client, member.holder.share(n), trusted=True)
+                self._draw_here(client, member, n)
             elif not member.asked:
                 member.asked = True
-                self._start(self._fetch(client, member, member.holder, n))
-        return self._ask(batch_size) if here else bool(missing)
+                self._start(self._fetch(client, member, n))
+        return self._request(batch_size) if here else bool(missing)
 
-    async def _fetch(self, client: str, member: Member, holder: Holder, n: int) -> None:
-        """Have a client take over the priorities that are on their way to it, and then push `n` items."""
+    async def _fetch(self, client: str, member: RemoteBuffer, n: int) -> None:
+        """Send a client the priorities that wait for it, and have it draw `n` items; remove a client that does not."""
         route = member.take_route()
         try:
-            share, refused = await holder.share(n, route)
+            sample, refused = await member.owner.draw(n, route)
+            self.received_bytes += sample.n_bytes
             if self._members.get(client) is member:
-                if n and share.total > 0 and not len(share.indices):
+                if n and sample.total > 0 and not len(sample.indices):
                     raise InvalidExperience(f"batch: expected {n} items of {client!r}, got none")
-                self.tell(client, share)
+                self.receive(client, sample)
         except (InvalidExperience, OrchestraError) as error:
             refused = str(error)
             if n and self._members.get(client) is member:
-                self._log.warning("a client is dismissed, which did not push", client=client, reason=refused)
+                self._log.warning("removing a client that did not send items", client=client, reason=refused)
                 self.forget(client)
         finally:
             if n:
                 member.asked = False
-                self._move()
-        self._lose(client, route, refused)
+                self._changed.notify()
+        self._count_lost(client, route, refused)
 
-    def _lack(self, batch_size: int) -> str:
+    def _lacking(self, batch_size: int) -> str:
         if self.limiter is not None and not self.limiter.may_sample(batch_size):
             return f"the limiter does not allow it, {self.limiter!r}"
         try:
             missing = self.union.missing(batch_size, self.rng)
         except NotPushed:
-            return f"nothing is held that has weight, by {len(self._members)} clients"
-        return f"others were before it; clients have yet to push {missing}"
+            return f"no item has weight, with {len(self._members)} clients"
+        return f"earlier requests came first; clients have yet to send {missing}"
 
     def update(self, sampled: SampledUnion, priorities: NDArray[np.floating[Any]]) -> None:
-        """Send new priorities to those whose items they are of, where they come before what is asked of them next.
+        """Set new priorities (B,) of a batch, where its items are kept, before anything else is drawn there.
 
         Raises:
-            InvalidExperience: as for `FederatedReplay.route`; or sums would overflow. Nothing has changed then.
+            InvalidExperience: they are not B floats that are finite and at least 0, or sums would overflow. Nothing
+                has changed then.
         """
-        self.gate.check_priorities(priorities, len(sampled.whose))
+        self.schema.check_priorities(priorities, len(sampled.whose))
         self.route(sampled, priorities)
 
     def route(self, sampled: SampledUnion, priorities: NDArray[np.floating[Any]]) -> None:
-        """Do as `update` does, with priorities that were checked."""
+        """Do as `update` does, with checked priorities."""
         routes = self.union.route(sampled, priorities)
         self.lost_updates += len(priorities) - sum(len(indices) for indices, _, _ in routes.values())
         for client, route in routes.items():
             member = self._members[client]
-            if isinstance(member.holder, LocalHolder):
-                self._lose(client, route, member.holder.update(route))
-                self.tell(client, member.holder.share(0), trusted=True)
+            if isinstance(member, ServerBuffer):
+                self._count_lost(client, route, member.update(route))
+                self._draw_here(client, member, 0)
             else:
                 member.routes.append(route)
-                self._start(self._deliver(client, member, member.holder))
+                self._start(self._send_priorities(client, member))
 
-    async def _deliver(self, client: str, member: Member, holder: Holder) -> None:
-        """Send priorities, unless whoever gave them asks for the next batch at once: they go with that."""
+    async def _send_priorities(self, client: str, member: RemoteBuffer) -> None:
+        """Send priorities, unless a sample request follows at once: they travel with its draw then."""
         for _ in range(2):
             await asyncio.sleep(0)
         if member.routes:
-            await self._fetch(client, member, holder, 0)
+            await self._fetch(client, member, 0)
 
-    def _lose(self, client: str, route: Route | None, refused: str) -> None:
+    def _count_lost(self, client: str, route: Route | None, refused: str) -> None:
         if route is not None and refused:
             self.lost_updates += len(route[0])
             self._log.info("priorities were lost", client=client, reason=refused)
 
-    # What is kept here ----------------------------------------------------------------------------------------------
+    # Buffers that are kept here -------------------------------------------------------------------------------------
 
-    def kept(self) -> dict[str, Kept]:
-        """Return the memories that are kept here by client; first those whose clients have left, in that order."""
+    def buffers(self) -> dict[str, ServerBuffer]:
+        """Return the buffers that are kept here by client; first those of clients that have left, in that order."""
         names = [*self._left, *(name for name in self._members if name not in self._left)]
-        return {name: it for name in names if (it := self._members[name].kept) is not None}
+        return {name: it for name in names if isinstance(it := self._members[name], ServerBuffer)}
 
-    def take_back(self, kept: Mapping[str, Kept], *, counted: bool) -> None:
-        """Keep these memories instead of those that there are.
+    def replace_buffers(self, buffers: Mapping[str, ServerBuffer], *, counted: bool) -> None:
+        """Keep other buffers instead of those that there are.
 
-        Clients that are here go on with those of their names, or with empty ones; the others have left.
+        A client that is here goes on with the buffer of its name, or with an empty one; the other clients have left.
 
         Args:
-            kept: by client.
-            counted: whether the limiter's counts will be those of `kept`; else all of it counts as brought along.
+            buffers: by client.
+            counted: whether the limiter is restored too; else all entries count as brought along.
         """
-        before, here = self._members, [name for name in self._members if name in self]
+        here = [name for name in self._members if name in self]
         if self.limiter is not None:
-            self.limiter.delete(sum(member.admitted for member in before.values()))
+            self.limiter.delete(sum(member.admitted for member in self._members.values()))
         self.union, self._members, self._gone_bytes = self._new_union(), {}, 0
-        self._left = {name: None for name in kept if name not in here}
-        for name in (*kept, *(name for name in here if name not in kept)):
-            it = kept.get(name) or Kept(self.new_memory())
-            self.join(name, LocalHolder(self.layout, it.memory, self.rng))
-            member = self._members[name]
-            member.inserted_bytes, member.writer, member.number = it.inserted_bytes, it.writer, it.number
-            if counted:
-                member.admitted = it.admitted
-            self.tell(name, self.layout.share(it.memory, 0, self.rng))
-        while len(self._left) > self.max_left:
-            self.forget(next(iter(self._left)))
-        self._move()
+        self._left = {name: None for name in buffers if name not in here}
+        for name in (*buffers, *(name for name in here if name not in buffers)):
+            member = buffers.get(name) or ServerBuffer(self.new_buffer())
+            if not counted:
+                member.admitted = 0
+            self._add(name, member)
+            self._draw_here(name, member, 0)
+        self._drop_surplus()
+        self._changed.notify()
 
-    # Inside ---------------------------------------------------------------------------------------------------------
+    # Pacing and closing ---------------------------------------------------------------------------------------------
 
     def pace(self, limiter: SampleToInsertRatio | None) -> None:
-        """Go on with another limiter; it takes the counts of the one before over."""
+        """Replace the limiter; the new one takes over the counts of the old one.
+
+        Raises:
+            ValueError: it would never admit a chunk. The old one stays.
+        """
         if limiter is not None:
             limiter.may_insert(self.layout.chunk)
             if self.limiter is not None:
                 limiter.take_over(self.limiter)
         self.limiter = limiter
-        self._move()
-
-    def _move(self) -> None:
-        """Have all that wait look again."""
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
+        self._changed.notify()
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -445,7 +473,7 @@ class Exchange:
         task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """Give up what is still asked of clients."""
+        """Cancel the requests to clients."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

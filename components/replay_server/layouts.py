@@ -1,57 +1,57 @@
-"""What a replay server keeps, and how: the one thing that clients are told when they connect."""
+"""Layouts: what a replay server stores, and how. A client fetches the layout of its server when it connects."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
+from components.replay_buffers.episodes import FRAME_FIELDS, check_rollout
 from components.replay_buffers.federated import ClientSample
 from components.replay_buffers.invalid import InvalidExperience
-from components.replay_buffers.prioritized import (
-    PrioritizedEpisodeReplay,
-    PrioritizedTransitions,
-    Variant,
-)
+from components.replay_buffers.prioritized import PrioritizedEpisodeReplay, PrioritizedTransitions, Variant
 from components.replay_buffers.runs import Fields
 from components.replay_buffers.transitions import Field, NStep
 from components.replay_buffers.windows import FrameStack, Rollout, Window
 from components.replay_server.protocol import PROTOCOL
-from components.replay_server.schemas import Form, RowForm, Rows
+from components.replay_server.schemas import EntrySchema, EpisodeSchema, Rows, TransitionSchema
 
-DTYPES = "biufc"
-"""Kinds of numbers that can travel; of at most 16 bytes, in the order of this machine's bytes."""
+if TYPE_CHECKING:  # importing environments imports a compiler
+    from components.envs.base import EnvSpec
+
+DTYPE_KINDS = "biufc"
+"""Kinds of numbers that can travel; of at most 16 bytes, in this machine's byte order."""
 KINDS: dict[str, type[NStep] | type[FrameStack] | type[Rollout]] = {
     kind.__name__: kind for kind in (NStep, FrameStack, Rollout)
 }
 
-Memory = PrioritizedTransitions | PrioritizedEpisodeReplay
-"""What a client's entries are kept in."""
+AnyBuffer = PrioritizedTransitions | PrioritizedEpisodeReplay
+"""The replay buffer of one client."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnyLayout(ABC):
-    """What all layouts have: how the memories of all clients are made, and where they are."""
+    """Settings of all layouts: how each client's replay buffer is made, and where it is kept."""
 
     _: KW_ONLY
     kept_by: Literal["clients", "server"] = "clients"
-    """Where the memories are: in the clients, which send what is drawn, or in the server, to which all entries go."""
+    """Who keeps the buffers: the clients, which send sampled items, or the server, which receives all entries."""
     chunk: int = 1
-    """Entries that are inserted at a time. At the end of an episode, and on `flush`, fewer are."""
+    """Entries that are inserted at a time; fewer at the end of an episode and on `flush`."""
     alpha: float = 0.6
-    """As for `Priorities`, like all that follow; 0 draws uniformly."""
+    """As for `Priorities`, like the next two; 0 samples uniformly."""
     epsilon: float = 1e-6
     decay: float = 1.0
     variant: Variant = "proportional"
-    """As for `PrioritizedTransitions`. Each client's memory ranks its own."""
+    """As for `PrioritizedTransitions`. Each client's buffer ranks its own items."""
 
     kind: ClassVar[str]
     high_water: ClassVar[int]
-    """Entries that may wait at a client, unless that says otherwise."""
+    """Default limit of entries that wait at a client."""
 
     def _check(self, capacity: int) -> None:
         if self.kept_by not in ("clients", "server"):
@@ -59,126 +59,134 @@ class AnyLayout(ABC):
         if not 1 <= self.chunk <= capacity:
             raise ValueError(f"chunk: expected 1 to {capacity}, which is the capacity, got {self.chunk}")
 
+    @property
+    def _buffer_options(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("alpha", "epsilon", "decay", "variant")}
+
     @abstractmethod
-    def memory(self, folder: str | Path | None = None) -> Memory:
-        """Return an empty memory of a client. It takes its room as it fills, or all of it on the disk of `folder`.
+    def new_buffer(self, folder: str | Path | None = None) -> AnyBuffer:
+        """Return an empty replay buffer for one client.
+
+        Its memory grows as it fills; on the disk of `folder`, if one is given, all of it is taken at once.
 
         Raises:
             OSError: there is no such folder, or too little space in it.
         """
 
     @abstractmethod
-    def form(self) -> Form:
-        """Return what checks entries, and collects them into chunks."""
+    def schema(self) -> EntrySchema:
+        """Return a new schema, which checks entries and collects them into chunks."""
 
     @abstractmethod
-    def insert(self, memory: Any, rows: Rows, priorities: NDArray[np.floating[Any]] | None) -> None:
-        """Insert entries into a memory, with priorities (N,) or the largest so far.
+    def insert(self, buffer: Any, rows: Rows, priorities: NDArray[np.floating[Any]] | None) -> None:
+        """Insert N entries into a buffer, with priorities (N,) or the largest so far.
 
         Raises:
-            InvalidExperience: it refuses them; nothing has changed then.
+            InvalidExperience: they are malformed; nothing has changed then.
         """
 
     @abstractmethod
-    def share(self, memory: Any, n: int, rng: np.random.Generator) -> ClientSample:
-        """Draw `n` items from a memory, to be pushed."""
+    def draw(self, buffer: Any, n: int, rng: np.random.Generator) -> ClientSample:
+        """Draw `n` items from a buffer, maybe none, to be sent to the server."""
 
     @property
     @abstractmethod
-    def share_fields(self) -> Fields:
-        """What the items of a share hold, as `FederatedReplay` takes it."""
+    def sample_fields(self) -> Fields:
+        """Fields of drawn items, as `FederatedReplay` takes them."""
 
     @property
     @abstractmethod
     def names(self) -> list[str]:
-        """The fields of an entry."""
+        """Names of the fields of an entry."""
 
     def to_plain(self) -> dict[str, Any]:
-        """Return it in values that a message can carry."""
-        names = ("kept_by", "chunk", "alpha", "epsilon", "decay", "variant")
-        return {"protocol": PROTOCOL, "kind": self.kind} | {name: getattr(self, name) for name in names}
+        """Return the layout as values that a message can carry."""
+        return {"protocol": PROTOCOL, "kind": self.kind} | asdict(self)
 
     @classmethod
-    def _arguments(cls, plain: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what `to_plain` said, but for the protocol and the kind, which have to be these."""
-        values = dict(plain)
-        for name, wanted in (("protocol", PROTOCOL), ("kind", cls.kind)):
-            if (got := values.pop(name, None)) != wanted:
-                raise ValueError(f"{name}: expected {wanted!r}, got {got!r}")
-        return values
+    def from_plain(cls, plain: Mapping[str, Any]) -> Self:
+        """Return the layout that `to_plain` of this class returned.
+
+        Raises:
+            InvalidExperience: the values are not those of a layout, or of another version.
+        """
+        try:
+            values = dict(plain)
+            for name, wanted in (("protocol", PROTOCOL), ("kind", cls.kind)):
+                if (got := values.pop(name, None)) != wanted:
+                    raise ValueError(f"{name}: expected {wanted!r}, got {got!r}")
+            return cls(**cls._arguments(values))
+        except (KeyError, TypeError, ValueError, AttributeError, ValidationError) as error:
+            raise InvalidExperience(f"layout: expected that of a replay server of this version, got {error}") from error
+
+    @classmethod
+    @abstractmethod
+    def _arguments(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments of the constructor from plain values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout(AnyLayout):
-    """What an entry holds that is one transition, and how the memories of all clients are made.
+    """Layout of a server whose entries are transitions.
 
     Raises:
-        ValueError: a number is out of its range, there are no fields, or one of them cannot travel.
+        ValueError: a number is out of its range, there are no fields, or a field cannot travel.
     """
 
     fields: Mapping[str, Field]
-    """By name, what an entry holds."""
+    """Fields of a transition by name."""
     capacity: int
-    """Entries of each client's memory; the oldest go first."""
+    """Transitions of each client's buffer; the oldest are overwritten."""
     _: KW_ONLY
     chunk: int = 64
-    """As for all layouts."""
+    """As for `AnyLayout`."""
     n_step: NStep | None = None
-    """As for `Transitions`."""
+    """As for `Transitions`, like the next."""
     window: Window | None = None
-    """As for `Transitions`."""
 
     kind: ClassVar[str] = "transitions"
     high_water: ClassVar[int] = 4096
 
     def __post_init__(self) -> None:
         fields = {name: Field(np.dtype(f.dtype), tuple(f.shape), f.finite) for name, f in self.fields.items()}
-        object.__setattr__(self, "fields", fields)  # equal layouts are to compare equal
+        object.__setattr__(self, "fields", fields)  # so that equal layouts compare equal
         self._check(self.capacity)
         for name, (dtype, _, _) in fields.items():
             kind = np.dtype(dtype)
-            if kind.kind not in DTYPES or kind.itemsize > 16 or not kind.isnative or kind == np.longdouble:
+            if kind.kind not in DTYPE_KINDS or kind.itemsize > 16 or not kind.isnative or kind == np.longdouble:
                 raise ValueError(f"{name}: expected numbers that can travel, got {kind}")
-        self.memory()
+        self.new_buffer()
 
-    def memory(self, folder: str | Path | None = None) -> PrioritizedTransitions:
+    def new_buffer(self, folder: str | Path | None = None) -> PrioritizedTransitions:
         return PrioritizedTransitions(
-            self.fields,
-            self.capacity,
-            alpha=self.alpha,
-            epsilon=self.epsilon,
-            decay=self.decay,
-            variant=self.variant,
-            n_step=self.n_step,
-            window=self.window,
-            folder=folder,
+            self.fields, self.capacity, n_step=self.n_step, window=self.window, folder=folder, **self._buffer_options
         )
 
-    def form(self) -> Form:
-        return RowForm(self.fields, self.chunk, self.together)
+    def schema(self) -> EntrySchema:
+        return TransitionSchema(self.fields, self.chunk, self.new_buffer().priorities.weigh, self.multi_row)
 
     @property
-    def together(self) -> tuple[NStep | Window, ...]:
-        """What makes items of entries that follow each other, so that none may be left out among them."""
+    def multi_row(self) -> tuple[NStep | Window, ...]:
+        """The settings that make items of consecutive transitions, none of which may be left out."""
         return tuple(it for it in (self.n_step, self.window) if it is not None)
 
-    def insert(self, memory: Any, rows: Rows, priorities: NDArray[np.floating[Any]] | None) -> None:
-        memory.insert(rows, priorities)
+    def insert(self, buffer: Any, rows: Rows, priorities: NDArray[np.floating[Any]] | None) -> None:
+        buffer.insert(rows, priorities)
 
-    def share(self, memory: Any, n: int, rng: np.random.Generator) -> ClientSample:
-        drawn: ClientSample = memory.share(n, rng)
-        return drawn
+    def draw(self, buffer: Any, n: int, rng: np.random.Generator) -> ClientSample:
+        sample: ClientSample = buffer.share(n, rng)
+        return sample
 
     @property
-    def share_fields(self) -> Fields:
-        return self.memory().share_fields
+    def sample_fields(self) -> Fields:
+        return self.new_buffer().share_fields
 
     @property
     def names(self) -> list[str]:
         return list(self.fields)
 
     def to_plain(self) -> dict[str, Any]:
-        plain = AnyLayout.to_plain(self) | {"capacity": self.capacity}
+        plain = AnyLayout.to_plain(self)
         plain["fields"] = {
             name: [np.dtype(dtype).str, list(shape), finite] for name, (dtype, shape, finite) in self.fields.items()
         }
@@ -187,31 +195,90 @@ class Layout(AnyLayout):
         return plain
 
     @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> "Layout":
-        """Return the layout that `to_plain` gave.
-
-        Raises:
-            InvalidExperience: it is something else.
-        """
-        try:
-            values = cls._arguments(plain)
-            fields = {
-                name: Field(np.dtype(dtype), tuple(shape), finite)
-                for name, (dtype, shape, finite) in values.pop("fields").items()
-            }
-            for name in ("n_step", "window"):
-                if values[name] is not None:
-                    kind, arguments = values[name]
-                    values[name] = TypeAdapter(KINDS[kind]).validate_python(arguments)
-            return cls(fields, values.pop("capacity"), **values)
-        except NOT_PLAIN as error:
-            raise not_plain(error) from error
+    def _arguments(cls, values: dict[str, Any]) -> dict[str, Any]:
+        values["fields"] = {
+            name: Field(np.dtype(dtype), tuple(shape), finite)
+            for name, (dtype, shape, finite) in values["fields"].items()
+        }
+        for name in ("n_step", "window"):
+            if values[name] is not None:
+                kind, arguments = values[name]
+                values[name] = TypeAdapter(KINDS[kind]).validate_python(arguments)
+        return values
 
 
-NOT_PLAIN = (KeyError, TypeError, ValueError, AttributeError, ValidationError)
-"""What may be raised on the way to a layout by what is none."""
+@dataclass(frozen=True, slots=True)
+class EpisodeLayout(AnyLayout):
+    """Layout of a server whose entries are whole episodes of a multi-agent environment.
+
+    A batch of E episodes of A agents is padded with zeros to its longest of T steps, and holds the fields of
+    `EpisodeBatch`: `obs` (E, T+1, A, O), `state` (E, T+1, S), `available` (E, T+1, A, U), `actions` (E, T, A),
+    `reward` (E, T), `lengths` and `terminated` (E,). With `rollout` its items are parts of episodes, and it also holds
+    `learn` (E, T), the steps to learn from, and `firsts` (E,), the step of its episode with which each part begins.
+
+    Raises:
+        ValueError: a number is out of its range.
+    """
+
+    spec: "EnvSpec"
+    """Sizes of the environment."""
+    capacity: int
+    """Episodes of each client's buffer; the oldest are overwritten."""
+    _: KW_ONLY
+    rollout: int = 0
+    """Steps of the sampled parts of episodes, as by `EpisodeReplay.sample_rollouts`; 0 samples whole episodes."""
+    burn_in: int = 0
+    """Steps at the start of a part that nothing is learned from, 0 to `rollout` - 1."""
+
+    kind: ClassVar[str] = "episodes"
+    high_water: ClassVar[int] = 64
+
+    def __post_init__(self) -> None:
+        self._check(self.capacity)
+        for name, size in asdict(self.spec).items():
+            if not isinstance(size, str) and size < 1:
+                raise ValueError(f"spec: expected {name} to be at least 1, got {size}")
+        if self.rollout or self.burn_in:
+            check_rollout(self.rollout, self.burn_in)
+        self.new_buffer()
+
+    def new_buffer(self, folder: str | Path | None = None) -> PrioritizedEpisodeReplay:
+        return PrioritizedEpisodeReplay(self.spec, self.capacity, folder=folder, **self._buffer_options)
+
+    def schema(self) -> EntrySchema:
+        return EpisodeSchema(self.spec, self.new_buffer().priorities.weigh)
+
+    def insert(self, buffer: Any, rows: Rows, priorities: NDArray[np.floating[Any]] | None) -> None:
+        buffer.insert(**rows, priorities=priorities)
+
+    def draw(self, buffer: Any, n: int, rng: np.random.Generator) -> ClientSample:
+        sample: ClientSample
+        if self.rollout:
+            sample = buffer.share_rollouts(n, self.rollout, rng, burn_in=self.burn_in)
+        else:
+            sample = buffer.share(n, rng)
+        return sample
+
+    @property
+    def sample_fields(self) -> Fields:
+        buffer = self.new_buffer()
+        return buffer.rollout_fields if self.rollout else buffer.share_fields
+
+    @property
+    def names(self) -> list[str]:
+        return [*FRAME_FIELDS, "actions", "reward", "terminated"]
+
+    @classmethod
+    def _arguments(cls, values: dict[str, Any]) -> dict[str, Any]:
+        from components.envs.base import EnvSpec
+
+        return values | {"spec": TypeAdapter(EnvSpec).validate_python(values["spec"])}
 
 
-def not_plain(error: Exception) -> InvalidExperience:
-    """Return what is raised for what is no layout."""
-    return InvalidExperience(f"layout: expected what a replay server of this version says, got {error}")
+def layout_from_plain(plain: Mapping[str, Any]) -> AnyLayout:
+    """Return the layout that `to_plain` of either class returned.
+
+    Raises:
+        InvalidExperience: the values are not those of a layout, or of another version.
+    """
+    return (EpisodeLayout if plain.get("kind") == EpisodeLayout.kind else Layout).from_plain(plain)

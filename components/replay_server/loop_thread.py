@@ -1,12 +1,13 @@
-"""A thread of its own for what lives on an event loop, for those who have none."""
+"""Event loop in a thread of its own, for synchronous callers."""
 
 import asyncio
 import concurrent.futures
 import os
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from components.replay_buffers.closed import Closed
 from orchestra import log
@@ -14,32 +15,34 @@ from orchestra.runs.runner import run_loop
 
 T = TypeVar("T")
 
-LOOK_S = 0.5
-"""How often whoever waits for the thread looks whether it lives."""
+POLL_S = 0.5
+"""How often a waiting caller checks that the thread is alive."""
 
 _logging = threading.Lock()
 _logged: list[Any] = []
 
 
-class Background:
-    """Runs `main(ready)` in a thread, until `main` returns. `ready` is called with what the others wait for.
+class LoopThread:
+    """A thread that runs `main(self)` on an event loop of its own until `main` returns.
+
+    `main` calls `ready` once; `start` returns the value it passes.
 
     Args:
-        name: of the thread, and of what runs there, for errors.
-        main: what to run; it is to return soon after `closing` was set.
-        ended: called in that thread when `main` has returned or raised, and every call raises `Closed`.
+        name: of the thread, and of its owner in errors.
+        main: coroutine function; it has to return soon after `closing` is set.
+        ended: called in the thread once `main` has returned or raised, when every call raises `Closed`.
     """
 
     def __init__(
         self,
         name: str,
-        main: Callable[["Background"], Coroutine[Any, Any, None]],
+        main: Callable[["LoopThread"], Coroutine[Any, Any, None]],
         ended: Callable[[], None] = lambda: None,
     ) -> None:
         self.name = name
         self.loop: asyncio.AbstractEventLoop
         self.closing: asyncio.Event
-        """Set, on the loop, when it is to end."""
+        """Set, on the loop, when `main` has to return."""
         self._ready: concurrent.futures.Future[Any] = concurrent.futures.Future()
         self._main, self._ended, self._pid = main, ended, os.getpid()
         self._why: BaseException | None = None
@@ -49,10 +52,10 @@ class Background:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> Any:
-        """Begin, wait until it is ready, and return what that came with.
+        """Start the thread, and return the value that `main` passes to `ready`.
 
         Raises:
-            Exception: what `main` raised instead.
+            Exception: what `main` raised before it was ready.
         """
         self._thread.start()
         try:
@@ -62,14 +65,14 @@ class Background:
             raise
 
     def ready(self, value: object) -> None:
-        """Say that it is ready."""
+        """Let `start` return `value`."""
         self._ready.set_result(value)
 
     def call(self, work: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
-        """Run `work(*args)` on the loop, and return what it returns.
+        """Run `work(*args)` on the loop, and return its result.
 
         Raises:
-            Closed: it has ended, or ends meanwhile; its cause says why if it was not closed.
+            Closed: the loop has ended, or ends meanwhile; the cause says why if it was not closed.
             Exception: what `work` raised.
         """
         self.check_open()
@@ -80,38 +83,42 @@ class Background:
         try:
             while True:
                 try:
-                    return future.result(LOOK_S)
+                    return future.result(POLL_S)
                 except TimeoutError:
                     if future.done():
-                        return future.result()  # or it was `work` that raised this
-                    if not self._thread.is_alive():  # a loop that has just ended would leave it waiting
+                        return future.result()  # `work` itself may have raised a TimeoutError
+                    if not self._thread.is_alive():  # a loop that has just ended never runs the call
                         raise self._closed() from self._why
         except concurrent.futures.CancelledError:
             raise self._closed() from self._why
         except BaseException:
-            if not future.done():  # Ctrl-C, while it was waited for
+            if not future.done():  # Ctrl-C in the waiting thread
                 with suppress(Closed):
-                    self.post(self._give_up, future)
+                    self.post(self._cancel_call, future)
             raise
 
     def post(self, function: Callable[..., object], *args: Any) -> None:
-        """Call a function on the loop, soon."""
+        """Call a function on the loop soon, without waiting for it.
+
+        Raises:
+            Closed: the loop has ended.
+        """
         try:
             self.loop.call_soon_threadsafe(function, *args)
         except RuntimeError:
             raise self._closed() from self._why
 
     def check_open(self) -> None:
-        """Raise `Closed` if it has ended."""
+        """Raise `Closed` if the loop has ended or was asked to."""
         if self._asked_to_close or os.getpid() != self._pid:
             raise self._closed() from self._why
 
     def close(self) -> None:
-        """End it, and wait for that. Closing again does nothing."""
+        """End the loop, and wait for the thread. Closing again does nothing."""
         self._asked_to_close = True
         if self._thread.is_alive() and os.getpid() == self._pid:
             self._begun.wait()
-            with suppress(RuntimeError):  # it has just ended by itself
+            with suppress(RuntimeError):  # the loop has just ended by itself
                 self.loop.call_soon_threadsafe(self.closing.set)
             if threading.get_ident() != self._thread.ident:
                 self._thread.join()
@@ -124,10 +131,7 @@ class Background:
         return Closed(f"{self.name}: expected one that is open, it was closed")
 
     def _begin(
-        self,
-        future: concurrent.futures.Future[T],
-        work: Callable[..., Coroutine[Any, Any, T]],
-        args: tuple[Any, ...],
+        self, future: concurrent.futures.Future[T], work: Callable[..., Coroutine[Any, Any, T]], args: tuple[Any, ...]
     ) -> None:
         task = self.loop.create_task(work(*args))
         self._calls[task] = future
@@ -142,7 +146,7 @@ class Background:
         else:
             future.set_result(task.result())
 
-    def _give_up(self, future: concurrent.futures.Future[Any]) -> None:
+    def _cancel_call(self, future: concurrent.futures.Future[Any]) -> None:
         for task, waited_for in self._calls.items():
             if waited_for is future:
                 task.cancel()
@@ -177,8 +181,65 @@ class Background:
             self._ended()
 
 
+class ThreadOwner:
+    """Base of an object whose work runs in a `LoopThread`; a context manager that closes it."""
+
+    _thread: LoopThread
+
+    def close(self) -> None:
+        """Disconnect, and end the thread. Closing again does nothing."""
+        self._thread.close()
+
+    def __enter__(self) -> Self:
+        self._thread.check_open()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+
+class Deadline:
+    """Time limit of a call that waits in the caller's thread.
+
+    Args:
+        timeout: seconds from now on; None is no limit.
+    """
+
+    def __init__(self, timeout: float | None) -> None:
+        self._until = None if timeout is None else time.monotonic() + timeout
+
+    @property
+    def left(self) -> float | None:
+        """Seconds left, below 0 once it has passed."""
+        return None if self._until is None else self._until - time.monotonic()
+
+    def wait(self, condition: threading.Condition) -> bool:
+        """Wait for a condition whose lock is held, until the limit at most. Return False if it has passed already."""
+        left = self.left
+        if left is not None and left <= 0:
+            return False
+        condition.wait(left)
+        return True
+
+
+class Signal:
+    """Wakes all tasks that wait for a change. It belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._next = asyncio.Event()
+
+    async def wait(self) -> None:
+        """Wait for the next `notify`."""
+        await self._next.wait()
+
+    def notify(self) -> None:
+        """Wake all waiting tasks."""
+        now, self._next = self._next, asyncio.Event()
+        now.set()
+
+
 async def first_of(*waiting: Coroutine[Any, Any, Any]) -> None:
-    """Wait until one of them is done, and give the others up; what that one raised is raised."""
+    """Run coroutines until the first one ends, and cancel the others. An exception of the first one propagates."""
     tasks = [asyncio.get_running_loop().create_task(it) for it in waiting]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -193,7 +254,7 @@ async def first_of(*waiting: Coroutine[Any, Any, Any]) -> None:
 
 @contextmanager
 def _warnings_to_stderr(name: str) -> Iterator[None]:
-    """Keep logging set up while any of them runs: each thread by itself would take it from the others when it ends."""
+    """Configure logging while any loop thread runs. A thread of its own setup would end that of the others."""
     with _logging:
         if not _logged:
             _logged.append(log.at_least_warnings(name))

@@ -1,7 +1,6 @@
-"""Entries on their way from whoever adds them to where they are inserted, a chunk at a time."""
+"""Outbox of a client: added entries, collected into chunks until they are inserted."""
 
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,288 +9,284 @@ import numpy as np
 from numpy.typing import NDArray
 
 from components.replay_buffers.invalid import InvalidExperience
-from components.replay_server.bounded_queue import HighWater, Policy
+from components.replay_server.bounded_queue import BoundedQueue, OverflowPolicy
 from components.replay_server.layouts import AnyLayout, Layout
-from components.replay_server.schemas import Part, Rows
+from components.replay_server.loop_thread import Deadline
+from components.replay_server.schemas import EntryChunk, Rows
 
 NONE = np.zeros(0)
 """No priorities."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Chunk:
-    """Entries that are inserted together."""
+class WaitingChunk:
+    """A chunk of entries in the outbox."""
 
-    part: Part
+    entries: EntryChunk
     priorities: NDArray[np.float64]  # (N,), or none
     n: int
-    """How many entries these are, N."""
+    """Number of entries, N."""
     first: bool
-    """Whether an episode begins with them, and none of them was ever on its way."""
+    """Whether it begins an episode, and was never on its way."""
     last: bool
-    """Whether an episode ends with them."""
+    """Whether it ends an episode."""
     number: int
-    """One more than that of the chunk before."""
+    """Serial number."""
 
     @property
     def rows(self) -> Rows:
-        """The entries, as memories insert them."""
-        return self.part.rows
+        """The entries, as a replay buffer inserts them."""
+        return self.entries.rows
 
-    def goes_on(self, other: "Chunk") -> bool:
-        """Whether it may travel with `other`, in the same arrays: both have priorities, or neither."""
-        return self.part.goes_on(other.part) and bool(len(self.priorities)) == bool(len(other.priorities))
+    def follows(self, other: "WaitingChunk") -> bool:
+        """Return whether it can travel with `other` in the same arrays: both have priorities, or neither."""
+        return self.entries.follows(other.entries) and bool(len(self.priorities)) == bool(len(other.priorities))
 
 
 class Bundle:
-    """Chunks that travel together, since each goes on where the one before ends; at least one.
+    """Chunks that travel together, each of which follows the one before.
 
     Args:
-        chunks: these.
+        chunks: at least one.
     """
 
-    def __init__(self, chunks: list[Chunk]) -> None:
+    def __init__(self, chunks: list[WaitingChunk]) -> None:
         first = chunks[0]
         alone = len(chunks) == 1
         self.chunks = chunks
-        self.rows = first.rows if alone else first.part.up_to(chunks[-1].part).rows
-        """The entries of all, as memories insert them."""
+        self.rows = first.rows if alone else first.entries.up_to(chunks[-1].entries).rows
+        """The entries of all chunks, as a replay buffer inserts them."""
         self.priorities = first.priorities if alone else np.concatenate([it.priorities for it in chunks])
         """(N,), or none."""
         self.sizes = tuple([it.n for it in chunks])
-        """How many entries each chunk has."""
+        """Number of entries of each chunk."""
         self.number = first.number
-        """Of the first chunk; the others follow."""
+        """Serial number of the first chunk."""
 
     @property
     def n(self) -> int:
-        """How many entries these are, N."""
+        """Number of entries, N."""
         return sum(self.sizes)
 
 
 class Outbox:
     """Collects entries into chunks. Any thread may add; one event loop takes.
 
-    Where what is drawn is made of entries that follow each other, `drop_oldest` drops whole episodes: those that stay
-    would be neighbours else that were none. An episode of which some has been taken is not dropped but waited for; one
-    that is not at its end yet is dropped with what is still to come of it.
+    Where items are made of consecutive entries, `drop_oldest` drops whole episodes: entries that were not consecutive
+    would become so otherwise. An episode that is partly taken is not dropped but waited for. An episode that has not
+    ended is dropped together with its entries that are still to come.
 
     Args:
-        layout: what entries are.
-        mark: entries that may wait, those taken and not done with included.
+        layout: what entries hold.
+        mark: entries that may wait, including those that are taken and not inserted.
         policy: what happens to one more.
-        weigh: raises what `add` is to raise for priorities that the memory would refuse.
-        check_open: raises what `add` is to raise when nothing will be taken any more.
+        check_open: raises the exception of `add` once nothing is taken any more.
         wake: called when there is something to take.
 
     Raises:
-        ValueError: `mark` is below two chunks, one on its way and one to come; or the oldest are to be dropped, but
-            episodes lie among each other.
+        ValueError: `mark` is below two chunks, one on its way and one to come; or the oldest entries are to be dropped,
+            but the entries of several episodes alternate.
     """
 
     def __init__(
         self,
         layout: AnyLayout,
         mark: int,
-        policy: Policy,
-        weigh: Callable[[NDArray[np.floating[Any]], int], object],
+        policy: OverflowPolicy,
         check_open: Callable[[], None],
         wake: Callable[[], None],
     ) -> None:
         if mark < 2 * layout.chunk:
             raise ValueError(f"high_water: expected at least {2 * layout.chunk}, which is two chunks, got {mark}")
-        self._form = layout.form()
-        self._whole = policy == "drop_oldest" and self._form.together
+        self._schema = layout.schema()
+        self._whole = policy == "drop_oldest" and self._schema.together
         if self._whole and isinstance(layout, Layout):
-            for it in layout.together:
+            for it in layout.multi_row:
                 if it.stride > 1:
                     raise ValueError(
                         f"when_full: expected block or refuse, got drop_oldest: with stride {it.stride} the rows of "
-                        f"{it.stride} episodes take turns, and row i + {it.stride} follows on row i; without n rows of "
-                        f"one of them, row i + {it.stride} + n would, which is another's"
+                        f"{it.stride} episodes alternate, and row i + {it.stride} follows row i; without n rows of one "
+                        f"episode, row i would be followed by row i + {it.stride} + n, of another episode"
                     )
         self.added = 0
-        """Entries added so far, those dropped since included."""
+        """Entries added so far, including those dropped since."""
         self.done = 0
-        """Entries that were inserted."""
-        self._queue: HighWater[Chunk] = HighWater("entries that wait to be pushed", mark, policy, oldest=self._oldest)
-        self._most, self._weigh, self._check_open, self._wake = layout.chunk, weigh, check_open, wake
+        """Entries inserted so far."""
+        self._queue: BoundedQueue[WaitingChunk] = BoundedQueue(
+            "entries that wait to be inserted", mark, policy, oldest=self._oldest
+        )
+        self._most, self._check_open, self._wake = layout.chunk, check_open, wake
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._number = 0  # of the next chunk
-        self._n = 0  # entries of the chunk that is not complete
+        self._n = 0  # entries of the incomplete chunk
         self._priorities: list[float] = []
-        self._between = True  # whether the last entry that was cut off was an episode's end
-        self._skipping = False  # whether the episode that goes on was dropped
-        self._asleep = True  # whether who takes has found nothing, and is to be woken
+        self._between = True  # whether the last complete chunk ended an episode
+        self._skipping = False  # whether the current episode was dropped
+        self._asleep = True  # whether the taking loop has found nothing, and has to be woken
 
     @property
     def waiting(self) -> int:
-        """Entries that were added, and not inserted yet."""
+        """Entries that were added and not inserted yet."""
         return self._queue.level
 
     @property
     def dropped(self) -> int:
-        """Entries that made room for newer ones."""
+        """Entries dropped for newer ones."""
         return self._queue.dropped
 
     @property
     def drops(self) -> bool:
-        """Whether older entries make room for newer ones."""
+        """Whether older entries are dropped for newer ones."""
         return self._queue.policy == "drop_oldest"
 
     @property
     def refused(self) -> int:
-        """Entries that were refused, since there was no room for them."""
+        """Entries refused because there was no room."""
         return self._queue.refused
 
     def add(self, entry: Mapping[str, Any], last: bool, priority: float | None, timeout: float | None) -> None:
-        """Add an entry; `last` has it sent at once, with those before it."""
+        """Add an entry; `last` sends it at once, with the entries before it. See `ReplayClient.add_entry`."""
         with self._lock:
             self._check_open()
-            form, queue = self._form, self._queue
-            form.put(entry)
+            schema, queue = self._schema, self._queue
+            schema.put(entry)
             if priority is not None:
-                self._weigh(np.array([priority], np.float64), 1)
-            end = self._whole and form.is_end(entry)
+                schema.check_priorities(np.array([priority], np.float64), 1)
+            end = self._whole and schema.is_end(entry)
             if self._skipping or not queue.has_room():
                 if not self._skipping:
                     self._make_room(1, timeout)
-                    if self._skipping:  # since just now
+                    if self._skipping:  # making room dropped this episode
                         queue.free()
                 if self._skipping:
                     self.added += 1
                     queue.dropped += 1
                     self._skipping = not end
                     return
-                form.put(entry)  # again: others may have added meanwhile, or what was collected was taken
+                schema.put(entry)  # again: meanwhile others may have added, or the chunk was taken
             else:
                 queue.level += 1
             self.added += 1
             if self._n and bool(self._priorities) != (priority is not None):
-                self._cut()  # a chunk has priorities for all, or for none
-                form.put(entry)
-            form.keep()
+                self._complete()  # a chunk has priorities for all entries or none
+                schema.put(entry)
+            schema.keep()
             self._n += 1
             if priority is not None:
                 self._priorities.append(priority)
             if last or end or self._n == self._most:
-                self._cut(end=end)
+                self._complete(end=end)
 
     def add_many(self, entries: Rows, priorities: NDArray[np.floating[Any]] | None, timeout: float | None) -> None:
-        """Add entries that follow each other."""
+        """Add consecutive entries. See `ReplayClient.add_entries`."""
         with self._lock:
             self._check_open()
-            n = self._form.check_many(entries)
-            if priorities is not None:
-                self._weigh(priorities, n)
+            n = self._schema.check(entries, priorities)
             if n > self._queue.mark:
                 raise InvalidExperience(f"expected at most {self._queue.mark} entries at a time, high_water, got {n}")
             if not n:
                 return
             self._make_room(n, timeout)
             if self._n:
-                self._cut()
+                self._complete()
             start = 0
-            for part, size, end in self._form.parts(entries, self._most, at_ends=self._whole):
+            for chunk, size, end in self._schema.chunks(entries, self._most, at_ends=self._whole):
                 if self._skipping:
                     self._queue.drop(size)
                     self._skipping = not end
                 else:
                     given = None if priorities is None else priorities[start : start + size].astype(np.float64)
-                    self._append(part, NONE if given is None else given, size, end)
+                    self._append(chunk, NONE if given is None else given, size, end)
                 start += size
             self.added += n
             self._rouse()
 
     def _make_room(self, n: int, timeout: float | None) -> None:
-        until = None if timeout is None else time.monotonic() + timeout
+        deadline = Deadline(timeout)
         while not self._queue.make_room(n):
             if self._n:
-                self._cut()  # else it would wait for entries that wait for it
+                self._complete()  # room comes only once these entries are inserted
                 continue
-            left = None if until is None else until - time.monotonic()
-            if left is not None and left <= 0:
+            if not deadline.wait(self._changed):
                 raise TimeoutError(
                     f"there was no room for {n} entries within {timeout} s: {self._queue.level} of {self._queue.mark} "
-                    "wait to be pushed"
+                    "wait to be inserted"
                 )
-            self._changed.wait(left)
             self._check_open()
 
-    def _oldest(self, chunks: Sequence[Chunk]) -> tuple[int, int]:
-        """Return which chunks go first: from one index on, and before another."""
+    def _oldest(self, chunks: Sequence[WaitingChunk]) -> tuple[int, int]:
+        """Return first index and end of the chunks to drop first."""
         if not self._whole:
             return 0, 1
         first = next((i for i, chunk in enumerate(chunks) if chunk.first), len(chunks))
         stop = next((i + 1 for i in range(first, len(chunks)) if chunks[i].last), 0)
         if stop:
             return first, stop
-        if first == len(chunks) or self._n:  # what was added of it last is to be cut off, so that it goes too
+        if first == len(chunks) or self._n:  # the incomplete chunk has to be completed, and dropped with the others
             return 0, 0
         self._skipping, self._between = True, True
         return first, len(chunks)
 
-    def _cut(self, *, end: bool = False) -> None:
+    def _complete(self, *, end: bool = False) -> None:
+        """Complete the chunk that is being collected."""
         n, priorities = self._n, np.array(self._priorities) if self._priorities else NONE
         self._n, self._priorities = 0, []
-        self._append(self._form.take(), priorities, n, end)
+        self._append(self._schema.take(), priorities, n, end)
         self._rouse()
 
     def _rouse(self) -> None:
-        """Wake who takes, unless it is awake: that costs more than all else of an entry."""
+        """Wake the taking loop unless it is awake: waking costs more than everything else about an entry."""
         if self._asleep:
             self._asleep = False
             self._wake()
 
-    def _append(self, part: Part, priorities: NDArray[np.float64], n: int, end: bool) -> None:
-        self._queue.append(Chunk(part, priorities, n, self._between, end, self._number), n)
+    def _append(self, chunk: EntryChunk, priorities: NDArray[np.float64], n: int, end: bool) -> None:
+        self._queue.append(WaitingChunk(chunk, priorities, n, self._between, end, self._number), n)
         self._number += 1
         self._between = end
 
     def flush(self, timeout: float | None) -> None:
-        """Send what waits to be complete, and wait until all that was added is inserted."""
-        until = None if timeout is None else time.monotonic() + timeout
+        """Complete the chunk that is being collected, and wait until all added entries are inserted."""
+        deadline = Deadline(timeout)
         with self._lock:
             if self._n:
-                self._cut()
+                self._complete()
             while self._queue.level:
                 self._check_open()
-                left = None if until is None else until - time.monotonic()
-                if left is not None and left <= 0:
+                if not deadline.wait(self._changed):
                     raise TimeoutError(f"{self._queue.level} entries were not inserted within {timeout} s")
-                self._changed.wait(left)
 
-    # By the loop that takes -----------------------------------------------------------------------------------------
+    # On the taking loop ---------------------------------------------------------------------------------------------
 
     def take_bundle(self, most: int) -> Bundle | None:
-        """Return up to so many chunks, the oldest, that can travel together; each is to be put back, or all done with.
+        """Take up to `most` of the oldest chunks that can travel together. The caller puts back each, or finishes all.
 
         If there is none, `wake` is called when there is one.
         """
         with self._lock:
-            chunks: list[Chunk] = []
+            chunks: list[WaitingChunk] = []
             while len(chunks) < most and (oldest := self._queue.oldest) is not None:
-                if chunks and not oldest.goes_on(chunks[-1]):
+                if chunks and not oldest.follows(chunks[-1]):
                     break
                 self._queue.take()
                 chunks.append(oldest)
             self._asleep = not chunks
             return Bundle(chunks) if chunks else None
 
-    def put_back(self, chunk: Chunk) -> None:
-        """Take a chunk back, as the oldest: it is not known to be inserted. What is known of it stays with it."""
+    def put_back(self, chunk: WaitingChunk) -> None:
+        """Return a taken chunk, which may or may not have been inserted, to the front of the queue."""
         with self._lock:
             self._queue.put_back(replace(chunk, first=False), chunk.n)
 
-    def finish(self, chunk: Chunk | Bundle) -> None:
-        """Take note that a chunk, or several, was inserted."""
+    def finish(self, chunk: WaitingChunk | Bundle) -> None:
+        """Count taken chunks as inserted."""
         with self._lock:
             self.done += chunk.n
             self._queue.free(chunk.n)
             self._changed.notify_all()
 
     def wake(self) -> None:
-        """Have all who wait look again whether anything will be taken."""
+        """Make waiting callers call `check_open` again."""
         with self._lock:
             self._changed.notify_all()

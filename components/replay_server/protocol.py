@@ -1,9 +1,14 @@
-"""What replay servers, proxies and clients say to each other.
+"""Messages between replay servers, proxies and clients.
 
-What is refused is an answer too: nothing that a client sends makes a server's actor fail.
+A refusal is an answer: nothing that a client sends makes an actor of the server fail.
 """
 
-from typing import Annotated, Any, NoReturn
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextvars import Context
+from dataclasses import fields
+from functools import wraps
+from typing import Annotated, Any, NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,15 +18,17 @@ from components.replay_buffers.closed import Closed
 from components.replay_buffers.federated import ClientSample, SampledUnion
 from components.replay_buffers.invalid import InvalidExperience, NameTaken, UnknownClient
 from components.replay_server.bounded_queue import Full
-from orchestra import Axes, Message, Ref, Request, freeze
+from orchestra import Axes, Message, Ref, Request, Unreachable, freeze, on
 
-PROTOCOL = 2
-"""Of what arrays mean; a server and a client of different ones part at once. 2: episodes travel back to back."""
+T = TypeVar("T")
 
-DESK = "replay"
-"""The actor of a server, or of a proxy, that clients speak to."""
-AGENT = "agent"
-"""The actor of a client that the server speaks to."""
+PROTOCOL = 3
+"""Version of these messages and of what their arrays mean. A server refuses clients of another version."""
+
+SERVER = "replay"
+"""Name of the actor that clients send requests to, at a server or at a proxy."""
+CLIENT = "client"
+"""Name of the actor that a server sends requests to, at a client or at a proxy."""
 
 REFUSALS: dict[str, type[Exception]] = {
     kind.__name__: kind
@@ -37,67 +44,144 @@ def _check_arrays(arrays: dict[str, Any]) -> dict[str, Any]:
 
 
 Arrays = Annotated[dict[str, Any], AfterValidator(_check_arrays)]
-"""Arrays by the names of fields."""
+"""Arrays by field name."""
 Indices = Annotated[NDArray[np.int64], Axes("int64", "items")]
+Priorities = Annotated[NDArray[np.float64], Axes("float64", "items")]
+Bytes = Annotated[NDArray[np.uint8], Axes("uint8", "bytes")]
+
+
+def frozen(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Return the arrays, frozen, as a message may hold them."""
+    return {name: freeze(array) for name, array in arrays.items()}
+
+
+def _message_fields(record: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass by name, its arrays frozen."""
+    values = {it.name: getattr(record, it.name) for it in fields(record)}
+    return (
+        values
+        | frozen({k: v for k, v in values.items() if isinstance(v, np.ndarray)})
+        | {"batch": frozen(record.batch)}
+    )
+
+
+# Answers --------------------------------------------------------------------------------------------------------------
 
 
 class RefusedMsg(Message):
-    """An answer: no, and why. What was asked for did not happen."""
+    """A request was refused and not carried out."""
 
     error: str
-    """The name of the exception."""
+    """Name of the exception type."""
     text: str
 
+    @classmethod
+    def of(cls, error: Exception) -> "RefusedMsg":
+        """Return the answer that makes the sender of the request raise `error`."""
+        known = next((kind.__name__ for kind in type(error).__mro__ if kind.__name__ in REFUSALS), "")
+        return cls(error=known, text=str(error))
+
     def throw(self) -> NoReturn:
-        """Raise it where it was asked."""
+        """Raise the exception."""
         raise REFUSALS.get(self.error, InvalidExperience)(self.text)
 
 
-def refusal(error: Exception) -> RefusedMsg:
-    """Return the answer that raises `error` where it was asked."""
-    known = next((kind.__name__ for kind in type(error).__mro__ if kind.__name__ in REFUSALS), "")
-    return RefusedMsg(error=known, text=str(error))
+def accepted(answer: T | RefusedMsg) -> T:
+    """Return an answer that is no refusal; raise the exception of a refusal."""
+    if isinstance(answer, RefusedMsg):
+        answer.throw()
+    return answer
 
 
-# Clients to the server ------------------------------------------------------------------------------------------------
+def answers(
+    request: type[Request[T]], *, context: Callable[[], Context | None] = lambda: None
+) -> Callable[[Callable[[Any, Any], Awaitable[T]]], Callable[[Any, Any], "asyncio.Future[T]"]]:
+    """Mark a coroutine method of an actor as the handler of `request`. It runs as a task: the mailbox does not wait.
+
+    An exception that is the client's fault is answered by a `RefusedMsg`. If nobody is there to answer, the request is
+    abandoned.
+
+    Args:
+        request: the type of the requests.
+        context: returns the context of the task; by default that of the actor.
+    """
+
+    def mark(work: Callable[[Any, Any], Awaitable[T]]) -> Callable[[Any, Any], "asyncio.Future[T]"]:
+        @on(request)
+        @wraps(work)
+        def handle(self: Any, msg: Request[T]) -> "asyncio.Future[T]":
+            return asyncio.get_running_loop().create_task(_answer(work(self, msg)), context=context())
+
+        return handle
+
+    return mark
 
 
-class ShareMsg(Message):
-    """A `ClientSample`: items that were drawn, maybe none, and how much is held."""
+async def _answer(work: Awaitable[Any]) -> Any:
+    try:
+        return await work
+    except (ValueError, Full, Closed, TimeoutError) as error:  # an InvalidExperience is a ValueError
+        return RefusedMsg.of(error)
+    except Unreachable as error:
+        raise asyncio.CancelledError(str(error)) from error
+
+
+# Server to client -----------------------------------------------------------------------------------------------------
+
+
+class ClientSampleMsg(Message):
+    """A `ClientSample`: items drawn from a client's buffer, maybe none, and how much the buffer holds."""
 
     batch: Arrays
     indices: Indices
     generations: Indices
-    weights: Annotated[NDArray[np.float64], Axes("float64", "items")]
+    weights: Priorities
     total: float
     held: int
     inserted: int
     number: int
-    """Which of the client's shares it is: an answer may overtake what was told before it."""
+    """Serial number of this client's samples: an answer may overtake an earlier message."""
     refused: str = ""
-    """Why priorities that came with what was asked for were refused, if they were."""
+    """Why the priorities of the request were refused; empty if they were not."""
 
     @classmethod
-    def of(cls, share: ClientSample, number: int, refused: str = "") -> "ShareMsg":
-        """Return the message that says it; its arrays are given away."""
-        return cls(
-            batch={name: freeze(array) for name, array in share.batch.items()},
-            indices=freeze(share.indices),
-            generations=freeze(share.generations),
-            weights=freeze(share.weights),
-            total=share.total,
-            held=share.held,
-            inserted=share.inserted,
-            number=number,
-            refused=refused,
-        )
+    def of(cls, sample: ClientSample, number: int, refused: str = "") -> "ClientSampleMsg":
+        """Return the message of a sample, whose arrays are frozen."""
+        return cls(**_message_fields(sample), number=number, refused=refused)
 
     @property
-    def share(self) -> ClientSample:
-        """What it says."""
+    def sample(self) -> ClientSample:
+        """The sample."""
         return ClientSample(
             self.batch, self.indices, self.generations, self.weights, self.total, self.held, self.inserted
         )
+
+
+class DrawMsg(Request[ClientSampleMsg]):
+    """Update priorities of items drawn earlier, if any are given; then draw `n` items, maybe none."""
+
+    n: int
+    indices: Indices
+    generations: Indices
+    priorities: Priorities
+
+
+class PublicationMsg(Request[None]):
+    """A publication; answered once the subscriber has room for it."""
+
+    topic: str
+    data: Bytes
+
+
+class AliveMsg(Request[None]):
+    """Asks whether the client is alive."""
+
+
+ClientMsg = DrawMsg | PublicationMsg | AliveMsg
+"""Requests that a server, or a proxy, sends to a client."""
+
+
+# Client to server -----------------------------------------------------------------------------------------------------
 
 
 class WelcomeMsg(Message):
@@ -105,157 +189,120 @@ class WelcomeMsg(Message):
 
     layout: dict[str, Any]
     paced: bool
-    """Whether a client that keeps its memory itself has to ask before it inserts."""
-
-
-class DrawMsg(Request[ShareMsg]):
-    """Draw so many items, maybe none, and send them."""
-
-    n: int
-
-
-class RouteMsg(Request[ShareMsg]):
-    """Update the priorities of items that were sent, and then draw so many; all that is answered follows on that."""
-
-    n: int
-    indices: Indices
-    generations: Indices
-    priorities: Annotated[NDArray[np.float64], Axes("float64", "items")]
-
-
-class PublicationMsg(Request[None]):
-    """Something was published; answered when it has found room."""
-
-    topic: str
-    data: Annotated[NDArray[np.uint8], Axes("uint8", "bytes")]
-
-
-class AliveMsg(Request[None]):
-    """Are you there?"""
-
-
-ClientMsg = DrawMsg | RouteMsg | PublicationMsg | AliveMsg
-"""What a client's agent understands."""
+    """Whether a client that keeps its own buffer has to ask before it inserts."""
 
 
 class EnterMsg(Request[WelcomeMsg | RefusedMsg]):
-    """A client wants to join."""
+    """A client joins."""
 
     client: str
-    agent: Ref[ClientMsg]
+    ref: Ref[ClientMsg]
 
 
 class LeaveMsg(Request[RefusedMsg | None]):
-    """A client leaves, and its memory with it."""
+    """A client leaves."""
 
     client: str
 
 
 class InsertMsg(Request[RefusedMsg | None]):
-    """Insert entries into the memory that the server keeps for a client; answered when they may be, and are."""
+    """Insert entries into the buffer that the server keeps for a client; answered once they are inserted."""
 
     client: str
     rows: Arrays
-    priorities: Annotated[NDArray[np.float64], Axes("float64", "items")]
-    """One for each; or none, and they enter with the largest so far."""
+    priorities: Priorities
+    """One for each entry; or none, and they enter with the largest priority so far."""
     writer: int
-    """Which object inserts,"""
+    """Random number of the client object that inserts."""
     number: int
-    """and which of its chunks the first of these is: one may be sent again when the answer was lost."""
+    """Serial number of the first chunk. A chunk is sent again when its answer was lost, and inserted once."""
     sizes: tuple[int, ...] = ()
-    """Entries of each chunk, where several come together; each of them is admitted, and refused, by itself."""
+    """Entries of each chunk, where the message holds several. Each chunk is admitted, and refused, by itself."""
 
 
 class AdmitMsg(Request[RefusedMsg | None]):
-    """May a client insert so many entries into its own memory? Answered when it may, and has to."""
+    """Ask to insert `n` entries into the client's own buffer. Answered once the client may, and has to."""
 
     client: str
     n: int
 
 
 class HoldingMsg(Request[RefusedMsg | None]):
-    """How much a client holds now."""
+    """Reports how much a client holds now."""
 
     client: str
-    share: ShareMsg
+    sample: ClientSampleMsg
     inserted_bytes: int
-    """Bytes of all entries that it has inserted."""
+    """Bytes of all entries that the client has inserted."""
 
 
 class SampledMsg(Message):
-    """A batch from the union of all memories, as by `FederatedReplay.draw`."""
+    """A batch from the union of all buffers, as by `FederatedReplay.draw`."""
 
     batch: Arrays
     weights: Annotated[NDArray[np.float32], Axes("float32", "items")]
-    clients: tuple[str, ...]
+    names: tuple[str, ...]
     whose: Indices
-    """Whose each is: an index of `clients`."""
+    """For each item the index of its client in `names`."""
     indices: Indices
     generations: Indices
 
     @classmethod
     def of(cls, sampled: SampledUnion) -> "SampledMsg":
-        """Return the message that says it; its arrays are given away."""
-        return cls(
-            batch={name: freeze(array) for name, array in sampled.batch.items()},
-            weights=freeze(sampled.weights),
-            clients=sampled.names,
-            whose=freeze(sampled.whose),
-            indices=freeze(sampled.indices),
-            generations=freeze(sampled.generations),
-        )
+        """Return the message of a batch, whose arrays are frozen."""
+        return cls(**_message_fields(sampled))
 
     @property
     def sampled(self) -> SampledUnion:
-        """What it says."""
-        return SampledUnion(self.batch, self.weights, self.clients, self.whose, self.indices, self.generations)
+        """The batch."""
+        return SampledUnion(self.batch, self.weights, self.names, self.whose, self.indices, self.generations)
 
 
 class SampleMsg(Request[SampledMsg | RefusedMsg]):
-    """Draw a batch; answered when there is one."""
+    """Draw a batch; answered once there is one."""
 
     batch_size: int
 
 
 class UpdateMsg(Request[RefusedMsg | None]):
-    """New priorities of items that were drawn."""
+    """New priorities of sampled items."""
 
-    clients: tuple[str, ...]
+    names: tuple[str, ...]
     whose: Indices
     indices: Indices
     generations: Indices
-    priorities: Annotated[NDArray[np.float64], Axes("float64", "items")]
+    priorities: Priorities
 
 
 class SubscribeMsg(Request[RefusedMsg | None]):
-    """Tell an agent what is published on a topic from now on, and what was last."""
+    """Send the newest publication on a topic, and all later ones, to `ref`."""
 
     topic: str
-    agent: Ref[PublicationMsg]
+    ref: Ref[PublicationMsg]
 
 
 class UnsubscribeMsg(Request[RefusedMsg | None]):
-    """Tell it no more."""
+    """Stop sending publications on a topic to `ref`."""
 
     topic: str
-    agent: Ref[PublicationMsg]
+    ref: Ref[PublicationMsg]
 
 
 class PublishMsg(Request[RefusedMsg | None]):
-    """Publish something to all who have subscribed to a topic."""
+    """Publish bytes to all subscribers of a topic."""
 
     topic: str
-    data: Annotated[NDArray[np.uint8], Axes("uint8", "bytes")]
+    data: Bytes
 
 
-class LineMsg(Request[RefusedMsg | None]):
+class LogLineMsg(Request[RefusedMsg | None]):
     """Write a line into the server's log file."""
 
     client: str
     text: str
 
 
-DeskMsg = (
+ServerMsg = (
     EnterMsg
     | LeaveMsg
     | InsertMsg
@@ -266,6 +313,6 @@ DeskMsg = (
     | SubscribeMsg
     | UnsubscribeMsg
     | PublishMsg
-    | LineMsg
+    | LogLineMsg
 )
-"""What a server understands, and a proxy passes on."""
+"""Requests that a client sends to a server, or to a proxy."""

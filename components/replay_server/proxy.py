@@ -1,78 +1,79 @@
-"""A replay memory for many machines: a proxy, which clients of one machine reach another's server through."""
+"""Replay proxy: stands for a server that its clients cannot reach themselves."""
 
 import asyncio
 import itertools
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, ClassVar, Self, TypeVar
+from functools import partial
+from typing import Any, ClassVar, TypeVar
 
-from components.replay_server.bounded_queue import Full, Policy
-from components.replay_server.loop_thread import Background, first_of
+from components.replay_server.bounded_queue import Full, OverflowPolicy
+from components.replay_server.loop_thread import LoopThread, ThreadOwner, first_of
 from components.replay_server.protocol import (
-    AGENT,
-    DESK,
+    CLIENT,
+    SERVER,
     AdmitMsg,
     AliveMsg,
     ClientMsg,
-    DeskMsg,
     DrawMsg,
     EnterMsg,
     HoldingMsg,
     InsertMsg,
     LeaveMsg,
-    LineMsg,
+    LogLineMsg,
     PublicationMsg,
     PublishMsg,
     RefusedMsg,
-    RouteMsg,
-    SampledMsg,
     SampleMsg,
-    ShareMsg,
+    ServerMsg,
     SubscribeMsg,
     UnsubscribeMsg,
     UpdateMsg,
     WelcomeMsg,
-    refusal,
+    accepted,
+    answers,
 )
 from components.replay_server.publications import Data, Publications
-from components.replay_server.reconnect import Search, door_beside, root_lost
-from orchestra import Actor, Escalate, Node, Ref, Request, Supervision, TerminatedMsg, Unreachable, on
+from components.replay_server.reconnect import Reconnector, listen_beside, root_lost
+from orchestra import Actor, Escalate, Node, Ref, Request, Supervision, TerminatedMsg, on
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class ProxyStatistics:
-    """How a proxy is doing."""
+    """Counts of a replay proxy."""
 
     connected: bool
     connections: int
-    """How often it has connected to its server."""
+    """Number of connections to the server so far."""
     clients: int
-    """Clients that reach the server through it."""
+    """Clients that reach the server through the proxy."""
     topics: tuple[str, ...]
-    """What its clients have subscribed to, and so itself."""
+    """Topics that its clients, and so the proxy, have subscribed to."""
     passed_on: int
-    """Requests of clients that were passed on."""
+    """Limited requests that were passed on; see `max_waiting`."""
     refused: int
-    """Those that were refused, since too many were under way."""
+    """Limited requests that were refused, because too many were under way."""
     published: int
-    """Publications that came, once each."""
+    """Publications received, each counted once."""
     dropped_publications: int
-    """Those that had to make room for newer ones, counted for each subscriber."""
+    """Publications dropped for newer ones, counted for each subscriber."""
     refused_publications: int
-    """Those that were refused since a subscriber had no room."""
+    """Publications refused because a subscriber had no room."""
 
 
 class Traffic:
-    """What goes through a proxy, whatever it is connected to.
+    """State of a proxy that survives its connections.
 
     Args:
-        max_waiting: requests that may be under way at a time.
+        max_waiting: limited requests that may be under way at a time.
+
+    Raises:
+        ValueError: `max_waiting` is below 1.
     """
 
     def __init__(self, max_waiting: int) -> None:
@@ -80,18 +81,20 @@ class Traffic:
             raise ValueError(f"max_waiting: expected at least 1, got {max_waiting}")
         self.max_waiting = max_waiting
         self.passed_on = self.refused = self.under_way = 0
-        self.agents: dict[str, str] = {}
-        """Of clients' agents, by address, who stands for them before the server."""
+        self.clients: dict[str, str] = {}
+        """Addresses of the `ForwardToClient` actors, by that of their clients' actors."""
         self.topics: set[str] = set()
-        """What the server tells of."""
+        """Topics that the proxy has subscribed to."""
 
-    async def pass_on(self, server: Ref[Any], msg: Request[T]) -> T | RefusedMsg:
-        """Ask the server what a client does, unless too many do."""
+    async def ask_limited(self, server: Ref[Any], msg: Request[T]) -> T:
+        """Ask the server.
+
+        Raises:
+            Full: too many requests are under way.
+        """
         if self.under_way >= self.max_waiting:
             self.refused += 1
-            return refusal(
-                Full(f"proxy: expected fewer than {self.max_waiting} requests to be under way, which is max_waiting")
-            )
+            raise Full(f"proxy: expected fewer than {self.max_waiting} requests to be under way, which is max_waiting")
         self.under_way += 1
         try:
             answer = await server.ask(msg)
@@ -101,26 +104,26 @@ class Traffic:
         return answer
 
 
-class ReplayProxy:
-    """Stands for a server where that cannot be reached, or not by everybody: clients take it for the server itself.
+class ReplayProxy(ThreadOwner):
+    """Stands for a replay server: clients connect to the proxy as to the server.
 
-    Requests, pushes and answers pass through as they are. Publications come once for each topic, however many clients
-    here have subscribed, and are queued for each of them here; no more, once the last of them has unsubscribed or gone.
-    If the server goes, so do the clients' connections; the
-    proxy looks for it for `patience` seconds and listens where it did. A proxy may stand behind a proxy.
+    Requests, samples and answers pass through unchanged. A publication arrives once for each topic, and is queued here
+    for each subscribed client; the proxy unsubscribes when the last of them has unsubscribed or left. If the server is
+    lost, the clients' connections end too; the proxy tries to reconnect for `patience` seconds, and listens again at
+    the same address. A proxy may stand behind another.
 
     Args:
-        upstream: where the server listens, or another proxy.
-        secret: what both the server and the clients know.
-        listen: where clients reach the proxy.
-        timeout: seconds to find the server within, at first.
-        patience: seconds to look for it, once it is lost; after that, clients find nobody here either.
+        upstream: where the server, or another proxy, listens.
+        secret: shared with the server and the clients.
+        listen: address for clients.
+        timeout: seconds for the first connection.
+        patience: seconds for each later one; after that, clients find no server here either.
         publish_mark: publications that may wait for one subscriber.
-        when_slow: what happens to one more: it takes the place of the oldest (`drop_oldest`), or nobody here gets it
-            (`refuse`), or the server is kept waiting (`block`), which has a mark of its own. All are counted.
-        max_waiting: batches, priorities, publications and lines that clients may have under way to the server at a
-            time; one more is refused as `Full`, and counted. Of entries each client has at most two messages under way,
-            of 1 MiB each, and the others wait at its own mark.
+        when_slow: what happens to one more: the oldest is dropped (`drop_oldest`), no client here gets it (`refuse`),
+            or the server keeps it (`block`) in a queue with a mark of its own. All are counted.
+        max_waiting: samples, updates, publications and log lines of clients that may be under way to the server; one
+            more raises `Full`, and is counted. Inserts are limited by the clients: each has at most two messages of up
+            to 1 MiB under way.
 
     Raises:
         Disconnected: no server was found, or it does not know the secret.
@@ -137,264 +140,207 @@ class ReplayProxy:
         timeout: float = 10.0,
         patience: float = 60.0,
         publish_mark: int = 4,
-        when_slow: Policy = "drop_oldest",
+        when_slow: OverflowPolicy = "drop_oldest",
         max_waiting: int = 256,
     ) -> None:
         self._publications = Publications(publish_mark, when_slow)
         self._traffic = Traffic(max_waiting)
-        self._secret, self._listen, self._marks = secret, listen, (publish_mark, when_slow)
-        self._search = Search(upstream, timeout, patience)
+        self._secret, self._listen, self._queue_options = secret, listen, (publish_mark, when_slow)
+        self._reconnector = Reconnector(upstream, timeout, patience)
         self._connected = False
-        self._before = (0, 0, 0)  # publications of former connections, and of these those dropped and refused
-        self._background = Background("ReplayProxy", self._live)
-        self.address: str = self._background.start()
-        """Where clients reach it."""
+        self._before = (0, 0, 0)  # publications of former connections: all, dropped and refused
+        self._thread = LoopThread("ReplayProxy", self._live)
+        self.address: str = self._thread.start()
+        """Where clients connect."""
 
     def statistics(self) -> ProxyStatistics:
-        """Return how it is doing; after `close`, how it was."""
-        traffic, publications = self._traffic, self._publications
+        """Return the proxy's counts; after `close` the last ones."""
+        published, dropped, refused = self._published()
         return ProxyStatistics(
             connected=self._connected,
-            connections=self._search.connections,
-            clients=len(traffic.agents),
-            topics=tuple(sorted(traffic.topics)),
-            passed_on=traffic.passed_on,
-            refused=traffic.refused,
-            published=publications.published + self._before[0],
-            dropped_publications=publications.dropped + self._before[1],
-            refused_publications=publications.refused + self._before[2],
+            connections=self._reconnector.connections,
+            clients=len(self._traffic.clients),
+            topics=tuple(sorted(self._traffic.topics)),
+            passed_on=self._traffic.passed_on,
+            refused=self._traffic.refused,
+            published=published,
+            dropped_publications=dropped,
+            refused_publications=refused,
         )
 
-    def close(self) -> None:
-        """Say goodbye to both sides, and end the thread. Closing again does nothing."""
-        self._background.close()
-
-    def __enter__(self) -> Self:
-        self._background.check_open()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    def _published(self) -> tuple[int, int, int]:
+        now, before = self._publications, self._before
+        return now.published + before[0], now.dropped + before[1], now.refused + before[2]
 
     def __repr__(self) -> str:
-        return f"<ReplayProxy at {self.address} for {self._search.address}>"
+        return f"<ReplayProxy at {self.address} for {self._reconnector.address}>"
 
-    # In its thread --------------------------------------------------------------------------------------------------
+    async def _live(self, thread: LoopThread) -> None:
+        await self._reconnector.run(thread, partial(self._connect, thread))
 
-    async def _live(self, background: Background) -> None:
-        await self._search.run(background, lambda within: self._visit(background, within))
-
-    async def _visit(self, background: Background, within: float) -> None:
-        upstream = self._search.address
-        up = Node(f"proxy-{secrets.token_hex(4)}", listen=door_beside(upstream), join=upstream, secret=self._secret)
+    async def _connect(self, thread: LoopThread, within: float) -> None:
+        upstream = self._reconnector.address
+        up = Node(f"proxy-{secrets.token_hex(4)}", listen=listen_beside(upstream), join=upstream, secret=self._secret)
         down = Node(f"server-{secrets.token_hex(4)}", listen=self._listen, secret=self._secret)
         async with asyncio.timeout(within) as limit, up.running():
             limit.reschedule(None)
             async with down.running():
-                publications, traffic = Publications(*self._marks), self._traffic
-                self._publications = publications
-                up.spawn(AGENT, Ear, publications, traffic.topics)
-                down.spawn(DESK, FrontDesk, up, down, publications, traffic)
-                if not self._search.connections:
-                    background.ready(down.listening)
+                publications, traffic = self._publications, self._traffic
+                up.spawn(CLIENT, PublicationListener, publications, traffic.topics)
+                down.spawn(SERVER, ForwardToServer, up, down, publications, traffic)
+                if not self._reconnector.connections:
+                    thread.ready(down.listening)
                 self._listen = down.listening
-                self._search.connections += 1
+                self._reconnector.connections += 1
                 self._connected = True
                 try:
-                    await first_of(background.closing.wait(), root_lost(up))
+                    await first_of(thread.closing.wait(), root_lost(up))
                 finally:
                     self._connected = False
                     await publications.close()
-                    now = (publications.published, publications.dropped, publications.refused)
-                    published, dropped, refused = (a + b for a, b in zip(self._before, now, strict=True))
-                    self._before, self._publications = (published, dropped, refused), Publications(*self._marks)
-                    traffic.agents.clear()
+                    self._before, self._publications = self._published(), Publications(*self._queue_options)
+                    traffic.clients.clear()
                     traffic.topics.clear()
-            if not background.closing.is_set():
-                self._search.why = up.stop_requested.result()
+            if not thread.closing.is_set():
+                self._reconnector.why = up.stop_requested.result()
 
 
-def passed_on(work: Callable[..., Awaitable[T]], *args: Any) -> "asyncio.Future[T]":
-    """Return the answer that `work(*args)` will come to; if nobody is there to answer, it is given up.
-
-    It speaks as nobody, lest its message go by the node that it came by.
-    """
-
-    async def answer() -> T:
-        try:
-            return await work(*args)
-        except Unreachable as error:
-            raise asyncio.CancelledError(str(error)) from error
-
-    return asyncio.get_running_loop().create_task(answer(), context=Context())
+forwards = partial(answers, context=Context)
+"""As `answers`, in an empty context: the request leaves by the target's node, not by the node that it arrived at."""
 
 
-class Ear(Actor[PublicationMsg]):
-    """Hears what the server publishes."""
+def forwarded(request: Any) -> Callable[[Any, Any], "asyncio.Future[Any]"]:
+    """Return a handler that asks the actor's `target`, and answers with its answer."""
+
+    async def forward(self: Any, msg: Request[Any]) -> Any:
+        return await self.target.ask(msg)
+
+    return forwards(request)(forward)
+
+
+def forwarded_limited(request: Any) -> Callable[[Any, Any], "asyncio.Future[Any]"]:
+    """Return a handler as `forwarded` does, of a request that counts against `max_waiting`."""
+
+    async def forward(self: Any, msg: Request[Any]) -> Any:
+        return await self.traffic.ask_limited(self.target, msg)
+
+    return forwards(request)(forward)
+
+
+class PublicationListener(Actor[PublicationMsg]):
+    """Receives the server's publications."""
 
     supervision: ClassVar[Supervision] = Escalate()
 
     def __init__(self, publications: Publications, topics: set[str]) -> None:
         self._publications, self._topics = publications, topics
 
-    @on(PublicationMsg)
-    def hear(self, msg: PublicationMsg) -> "asyncio.Future[None]":
-        return passed_on(self._publish, msg)
-
-    async def _publish(self, msg: PublicationMsg) -> None:
-        if msg.topic in self._topics:  # else nobody here listens any more
-            with suppress(Full):  # it is counted, and whoever published it may have done so for others
+    @forwards(PublicationMsg)
+    async def publish(self, msg: PublicationMsg) -> None:
+        if msg.topic in self._topics:  # else the last subscriber here has left
+            with suppress(Full):  # counted here; the publisher may have reached other subscribers
                 await self._publications.publish(msg.topic, msg.data)
 
 
-class FrontAgent(Actor[ClientMsg]):
-    """Stands for one client before the server."""
+class ForwardToClient(Actor[ClientMsg]):
+    """Stands for one client before the server.
+
+    Args:
+        target: the client's actor.
+    """
 
     supervision: ClassVar[Supervision] = Escalate()
 
-    def __init__(self, client: Ref[ClientMsg]) -> None:
-        self._client = client
+    def __init__(self, target: Ref[ClientMsg]) -> None:
+        self.target = target
 
-    @on(DrawMsg)
-    def draw(self, msg: DrawMsg) -> "asyncio.Future[ShareMsg]":
-        return passed_on(self._client.ask, msg)
-
-    @on(RouteMsg)
-    def route(self, msg: RouteMsg) -> "asyncio.Future[ShareMsg]":
-        return passed_on(self._client.ask, msg)
-
-    @on(PublicationMsg)
-    def hear(self, msg: PublicationMsg) -> "asyncio.Future[None]":
-        return passed_on(self._client.ask, msg)
-
-    @on(AliveMsg)
-    def alive(self, msg: AliveMsg) -> "asyncio.Future[None]":
-        return passed_on(self._client.ask, msg)
+    draw, publish, prove_alive = map(forwarded, (DrawMsg, PublicationMsg, AliveMsg))
 
 
-class FrontDesk(Actor[DeskMsg]):
-    """Stands for the server before clients."""
+class ForwardToServer(Actor[ServerMsg]):
+    """Stands for the server before clients.
+
+    Args:
+        up: node that has joined the server's.
+        down: node that clients have joined.
+        publications: queues of the clients' subscriptions.
+        traffic: state of the proxy.
+    """
 
     supervision: ClassVar[Supervision] = Escalate()
 
     def __init__(self, up: Node, down: Node, publications: Publications, traffic: Traffic) -> None:
-        self._up, self._down, self._publications, self._traffic = up, down, publications, traffic
-        self._server: Ref[DeskMsg] = up.ref(f"{up.root}/{DESK}")
-        self._agents, self._heard = traffic.agents, traffic.topics
+        self._up, self._down, self._publications, self.traffic = up, down, publications, traffic
+        self.target: Ref[ServerMsg] = up.ref(f"{up.root}/{SERVER}")
+        self._listener: Ref[PublicationMsg] = up.ref(f"{up.name}/{CLIENT}")
         self._subscribing = asyncio.Lock()
-        """Held while the server is told what is to be heard, so that the last word is the last wish."""
+        """Held while subscribing at the server, so that the last request is the last wish."""
         self._numbers = itertools.count()
         self._watched: set[str] = set()
 
-    @on(EnterMsg)
-    def enter(self, msg: EnterMsg) -> "asyncio.Future[WelcomeMsg | RefusedMsg]":
-        self._watch(msg.agent)
-        return passed_on(self._enter, msg)
+    leave, insert, admit, hold = map(forwarded, (LeaveMsg, InsertMsg, AdmitMsg, HoldingMsg))
+    sample, update, publish, write_line = map(forwarded_limited, (SampleMsg, UpdateMsg, PublishMsg, LogLineMsg))
 
-    async def _enter(self, msg: EnterMsg) -> WelcomeMsg | RefusedMsg:
-        front = self._up.spawn(f"client-{next(self._numbers)}", FrontAgent, self._down.ref(msg.agent.address))
-        self._agents[msg.agent.address] = front.address
-        answer = await self._server.ask(EnterMsg(client=msg.client, agent=front))
+    @forwards(EnterMsg)
+    async def enter(self, msg: EnterMsg) -> WelcomeMsg | RefusedMsg:
+        self._watch(msg.ref)
+        client = self._down.ref(msg.ref.address)
+        front = self._up.spawn(f"client-{next(self._numbers)}", ForwardToClient, client)
+        self.traffic.clients[client.address] = front.address
+        answer = await self.target.ask(EnterMsg(client=msg.client, ref=front))
         if isinstance(answer, RefusedMsg):
-            await self._dismiss(msg.agent.address)
+            await self._remove(client.address)
         return answer
 
-    async def _dismiss(self, agent: str) -> None:
-        front = self._agents.pop(agent, None)
+    async def _remove(self, client: str) -> None:
+        front = self.traffic.clients.pop(client, None)
         cell = None if front is None else self._up.cells.get(front)
         if cell is not None:
             await self._up.stop_cell(cell)
 
-    def _watch(self, agent: Ref[Any]) -> None:
-        if agent.address not in self._watched:
-            self._watched.add(agent.address)
-            self.watch(agent)
+    def _watch(self, client: Ref[Any]) -> None:
+        if client.address not in self._watched:
+            self._watched.add(client.address)
+            self.watch(client)
 
     @on(TerminatedMsg)
-    async def gone(self, msg: TerminatedMsg) -> None:
+    async def client_terminated(self, msg: TerminatedMsg) -> None:
         self._watched.discard(msg.address)
-        await self._dismiss(msg.address)
-        passed_on(self._unsubscribe, msg.address)
+        await self._remove(msg.address)
+        asyncio.get_running_loop().create_task(self._unsubscribe(msg.address), context=Context())
 
-    @on(SubscribeMsg)
-    def subscribe(self, msg: SubscribeMsg) -> "asyncio.Future[RefusedMsg | None]":
-        self._watch(msg.agent)
-        return passed_on(self._subscribe, msg)
-
-    async def _subscribe(self, msg: SubscribeMsg) -> RefusedMsg | None:
-        client = self._down.ref(msg.agent.address)
+    @forwards(SubscribeMsg)
+    async def subscribe(self, msg: SubscribeMsg) -> None:
+        self._watch(msg.ref)
+        client = self._down.ref(msg.ref.address)
 
         async def deliver(topic: str, data: Data) -> None:
             await client.ask(PublicationMsg(topic=topic, data=data))
 
         async with self._subscribing:
-            if msg.topic not in self._heard:
-                self._heard.add(msg.topic)
-                answer = await self._server.ask(SubscribeMsg(topic=msg.topic, agent=self._ear))
-                if isinstance(answer, RefusedMsg):
-                    self._heard.discard(msg.topic)
-                    return answer
-            if msg.agent.address in self._watched:  # else it has gone meanwhile
-                self._publications.subscribe(msg.agent.address, msg.topic, deliver)
-        await self._hush()
-        return None
+            if msg.topic not in self.traffic.topics:
+                self.traffic.topics.add(msg.topic)
+                try:
+                    accepted(await self.target.ask(SubscribeMsg(topic=msg.topic, ref=self._listener)))
+                except ValueError:
+                    self.traffic.topics.discard(msg.topic)
+                    raise
+            if client.address in self._watched:  # else it has terminated meanwhile
+                self._publications.subscribe(client.address, msg.topic, deliver)
+        await self._unsubscribe_unused()
 
-    @property
-    def _ear(self) -> Ref[PublicationMsg]:
-        return self._up.ref(f"{self._up.name}/{AGENT}")
+    @forwards(UnsubscribeMsg)
+    async def unsubscribe(self, msg: UnsubscribeMsg) -> None:
+        await self._unsubscribe(msg.ref.address, msg.topic)
 
-    @on(UnsubscribeMsg)
-    def unsubscribe(self, msg: UnsubscribeMsg) -> "asyncio.Future[None]":
-        return passed_on(self._unsubscribe, msg.agent.address, msg.topic)
+    async def _unsubscribe(self, client: str, topic: str | None = None) -> None:
+        await self._publications.unsubscribe(client, topic)
+        await self._unsubscribe_unused()
 
-    async def _unsubscribe(self, agent: str, topic: str | None = None) -> None:
-        await self._publications.unsubscribe(agent, topic)
-        await self._hush()
-
-    async def _hush(self) -> None:
-        """Have the server tell no more of what nobody here listens to."""
+    async def _unsubscribe_unused(self) -> None:
+        """Unsubscribe at the server from topics without subscribers here."""
         async with self._subscribing:
-            for topic in sorted(self._heard - self._publications.topics):
-                self._heard.discard(topic)
+            for topic in sorted(self.traffic.topics - self._publications.topics):
+                self.traffic.topics.discard(topic)
                 self._publications.forget(topic)
-                await self._server.ask(UnsubscribeMsg(topic=topic, agent=self._ear))
-
-    def _pass_on(self, msg: Request[T]) -> "asyncio.Future[T]":
-        return passed_on(self._server.ask, msg)
-
-    def _pass_on_if_few(self, msg: Request[T]) -> "asyncio.Future[T | RefusedMsg]":
-        return passed_on(self._traffic.pass_on, self._server, msg)
-
-    @on(LeaveMsg)
-    def leave(self, msg: LeaveMsg) -> "asyncio.Future[RefusedMsg | None]":
-        return self._pass_on(msg)
-
-    @on(InsertMsg)
-    def insert(self, msg: InsertMsg) -> "asyncio.Future[RefusedMsg | None]":
-        return self._pass_on(msg)
-
-    @on(AdmitMsg)
-    def admit(self, msg: AdmitMsg) -> "asyncio.Future[RefusedMsg | None]":
-        return self._pass_on(msg)
-
-    @on(HoldingMsg)
-    def hold(self, msg: HoldingMsg) -> "asyncio.Future[RefusedMsg | None]":
-        return self._pass_on(msg)
-
-    @on(SampleMsg)
-    def sample(self, msg: SampleMsg) -> "asyncio.Future[SampledMsg | RefusedMsg]":
-        return self._pass_on_if_few(msg)
-
-    @on(UpdateMsg)
-    def update(self, msg: UpdateMsg) -> "asyncio.Future[RefusedMsg | None]":
-        return self._pass_on_if_few(msg)
-
-    @on(PublishMsg)
-    def publish(self, msg: PublishMsg) -> "asyncio.Future[RefusedMsg | None]":
-        return self._pass_on_if_few(msg)
-
-    @on(LineMsg)
-    def log_line(self, msg: LineMsg) -> "asyncio.Future[RefusedMsg | None]":
-        return self._pass_on_if_few(msg)
+                await self.target.ask(UnsubscribeMsg(topic=topic, ref=self._listener))

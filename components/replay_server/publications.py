@@ -1,32 +1,36 @@
-"""Bytes that are published by topic, and a queue of them for each who has subscribed. It belongs to one event loop."""
+"""Bytes published by topic: a bounded queue for every subscriber, and what one client has received of a topic."""
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from components.replay_buffers.invalid import InvalidExperience
-from components.replay_server.bounded_queue import Full, HighWater, Policy
-from orchestra import OrchestraError, log
+from components.replay_server.bounded_queue import BoundedQueue, Full, OverflowPolicy
+from components.replay_server.loop_thread import Deadline, Signal
+from orchestra import OrchestraError, freeze, log
 
 Data = NDArray[np.uint8]
 Deliver = Callable[[str, Data], Awaitable[None]]
-"""Hands one publication, topic and bytes, to a subscriber; done when there it has found room."""
+"""Delivers one publication, topic and bytes, to a subscriber; returns once the subscriber has room for it."""
 
 
 class _Subscriber:
-    """What waits to be delivered to one subscriber, the oldest first, one at a time."""
+    """Queue of one subscriber; delivers one publication at a time, the oldest first."""
 
-    def __init__(self, name: str, deliver: Deliver, mark: int, policy: Policy, moved: Callable[[], None]) -> None:
+    def __init__(
+        self, name: str, deliver: Deliver, mark: int, policy: OverflowPolicy, on_room: Callable[[], None]
+    ) -> None:
         self.topics: set[str] = set()
-        self.queue: HighWater[tuple[str, Data]] = HighWater(f"publications for {name}", mark, policy)
-        self._deliver, self._moved = deliver, moved
+        self.queue: BoundedQueue[tuple[str, Data]] = BoundedQueue(f"publications for {name}", mark, policy)
+        self._deliver, self._on_room = deliver, on_room
         self._wake = asyncio.Event()
         self.task = asyncio.get_running_loop().create_task(self._run())
 
     def put(self, topic: str, data: Data) -> None:
-        """Queue what room was made for."""
+        """Queue a publication for which room was made."""
         self.queue.append((topic, data))
         self._wake.set()
 
@@ -41,65 +45,66 @@ class _Subscriber:
             try:
                 if topic in self.topics:
                     await self._deliver(topic, data)
-            except OrchestraError as error:  # it is gone; whoever watches it says so
+            except OrchestraError as error:  # the subscriber is gone; its termination unsubscribes it
                 log.get(actor="replay").info("a publication was not delivered", reason=str(error))
             finally:
                 self.queue.free(weight)
-                self._moved()
+                self._on_room()
 
 
-def check_topic(topic: str) -> str:
-    """Return a topic if it is one.
-
-    Raises:
-        InvalidExperience: it is empty, or too long.
-    """
+def _check_topic(topic: str) -> None:
     if not 1 <= len(topic) <= 255:
         raise InvalidExperience(f"topic: expected 1 to 255 characters, got {len(topic)}")
-    return topic
 
 
 class Publications:
-    """Topics, and who has subscribed to them.
+    """Topics and their subscribers. A new subscriber gets the newest publication of the topic, and all later ones.
 
-    Whoever subscribes gets what was last published on the topic, and all from then on.
+    It belongs to one event loop.
 
     Args:
         mark: publications that may wait for one subscriber.
         policy: what happens to one more.
+
+    Raises:
+        ValueError: `mark` is below 1, or `policy` is unknown.
     """
 
-    def __init__(self, mark: int, policy: Policy) -> None:
-        HighWater("publications", mark, policy)  # says so if they make no sense
+    def __init__(self, mark: int, policy: OverflowPolicy) -> None:
+        BoundedQueue("publications", mark, policy)  # checks both
         self._mark, self._policy = mark, policy
         self._newest: dict[str, Data] = {}
         self._subscribers: dict[str, _Subscriber] = {}
-        self._changed = asyncio.Event()
+        self._room = Signal()
         self.published = 0
         """Publications so far."""
-        self._dropped = self._refused = 0  # of those who have gone
+        self._dropped = self._refused = 0  # for subscribers that have unsubscribed
 
     @property
     def dropped(self) -> int:
-        """Publications that had to make room, counted for each subscriber."""
+        """Dropped publications, counted for each subscriber."""
         return self._dropped + sum(it.queue.dropped for it in self._subscribers.values())
 
     @property
     def refused(self) -> int:
-        """Publications that were refused, counted for each subscriber without room."""
+        """Refused publications, counted for each subscriber without room."""
         return self._refused + sum(it.queue.refused for it in self._subscribers.values())
 
     @property
     def topics(self) -> set[str]:
-        """Those that somebody has subscribed to."""
+        """Topics that have subscribers."""
         return set().union(*(it.topics for it in self._subscribers.values()))
 
     def subscribe(self, name: str, topic: str, deliver: Deliver) -> None:
-        """Have `deliver` called with what is published on `topic`, for a subscriber of that name."""
-        check_topic(topic)
+        """Call `deliver` with every publication on `topic`, for the subscriber of that name.
+
+        Raises:
+            InvalidExperience: the topic is empty or has more than 255 characters.
+        """
+        _check_topic(topic)
         subscriber = self._subscribers.get(name)
         if subscriber is None:
-            subscriber = _Subscriber(name, deliver, self._mark, self._policy, self._move)
+            subscriber = _Subscriber(name, deliver, self._mark, self._policy, self._room.notify)
             self._subscribers[name] = subscriber
         if topic in subscriber.topics:
             return
@@ -108,7 +113,7 @@ class Publications:
             subscriber.put(topic, self._newest[topic])
 
     async def unsubscribe(self, name: str, topic: str | None = None) -> None:
-        """Deliver nothing of that topic any more, or of any."""
+        """Stop delivering a topic, or all topics, to a subscriber."""
         subscriber = self._subscribers.get(name)
         if subscriber is None:
             return
@@ -117,16 +122,18 @@ class Publications:
             await self._end(name)
 
     def forget(self, topic: str) -> None:
-        """Let go of what was last published on a topic: whoever subscribes to it has to wait for something new."""
+        """Drop the newest publication of a topic: its next subscriber waits for a later one."""
         self._newest.pop(topic, None)
 
-    async def publish(self, topic: str, data: Data) -> None:
-        """Queue bytes for all who have subscribed to a topic; with the policy to block, once each has room.
+    async def publish(self, topic: str, data: Data, within: float | None = None) -> None:
+        """Queue bytes for all subscribers of a topic; with policy `block`, wait until each has room.
 
         Raises:
-            Full: the policy is to refuse, and a subscriber has no room. Nobody gets it then.
+            InvalidExperience: the topic is empty or has more than 255 characters.
+            Full: the policy is to refuse, and a subscriber has no room. No subscriber gets the publication.
+            TimeoutError: a subscriber had no room within `within` seconds. Those before it got the publication.
         """
-        check_topic(topic)
+        _check_topic(topic)
         if self._policy == "refuse":
             full = [name for name, it in self._subscribers.items() if topic in it.topics and not it.queue.has_room()]
             for name in full:
@@ -134,27 +141,102 @@ class Publications:
             if full:
                 raise Full(f"publish: expected fewer than {self._mark} publications to wait for each, not for {full}")
         self.published += 1
-        self._newest[topic] = data
-        for name in list(self._subscribers):
-            while (it := self._subscribers.get(name)) is not None and topic in it.topics:
-                if it.queue.make_room():
-                    it.put(topic, data)
-                    break
-                await self._changed.wait()
+        self._newest[topic] = data = freeze(data)
+        try:
+            async with asyncio.timeout(within):
+                for name in list(self._subscribers):
+                    while (it := self._subscribers.get(name)) is not None and topic in it.topics:
+                        if it.queue.make_room():
+                            it.put(topic, data)
+                            break
+                        await self._room.wait()
+        except TimeoutError:
+            raise TimeoutError(f"a subscriber had no room within {within} s") from None
 
     async def _end(self, name: str) -> None:
         gone = self._subscribers.pop(name)
         self._dropped += gone.queue.dropped
         self._refused += gone.queue.refused
-        self._move()
+        self._room.notify()
         gone.task.cancel()
         await asyncio.gather(gone.task, return_exceptions=True)
 
-    def _move(self) -> None:
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
-
     async def close(self) -> None:
-        """Deliver nothing any more."""
+        """Unsubscribe everybody."""
         for name in list(self._subscribers):
             await self._end(name)
+
+
+class Subscription:
+    """Publications on one topic that a client has received, the oldest first. Any thread may read; each is read once.
+
+    Args:
+        topic: the topic.
+        mark: publications that may wait to be read.
+        policy: what happens to one more: the oldest is dropped, it is dropped itself (`refuse`), or the server keeps it
+            in the queue of this client (`block`), which has a mark of its own.
+        check_open: raises the exception of `receive` once nothing will arrive any more.
+    """
+
+    def __init__(self, topic: str, mark: int, policy: OverflowPolicy, check_open: Callable[[], None]) -> None:
+        self.topic = topic
+        self._queue: BoundedQueue[Data] = BoundedQueue(f"subscription to {topic}", mark, policy)
+        self._check_open = check_open
+        self._changed = threading.Condition()
+        self._room = Signal()
+        self._loop: asyncio.AbstractEventLoop | None = None  # of a `put` that waits for room
+
+    @property
+    def dropped(self) -> int:
+        """Publications that were never read: dropped for newer ones, or refused."""
+        return self._queue.dropped + self._queue.refused
+
+    def receive(self, timeout: float | None = None) -> bytes:
+        """Return the oldest unread publication; wait for one if there is none.
+
+        Raises:
+            TimeoutError: there was none within `timeout` seconds.
+            Closed: the client is closed or has failed.
+        """
+        deadline = Deadline(timeout)
+        with self._changed:
+            while (taken := self._queue.take()) is None:
+                self._check_open()
+                if not deadline.wait(self._changed):
+                    raise TimeoutError(f"nothing was published on {self.topic!r} within {timeout} s")
+            data, weight = taken
+            self._queue.free(weight)
+            loop, self._loop = self._loop, None
+        if loop is not None:
+            loop.call_soon_threadsafe(self._room.notify)
+        return data.tobytes()
+
+    def poll(self) -> bytes | None:
+        """Return the oldest unread publication, or None.
+
+        Raises:
+            Closed: the client is closed or has failed, and everything has been read.
+        """
+        try:
+            return self.receive(0.0)
+        except TimeoutError:
+            return None
+
+    def wake(self) -> None:
+        """Make waiting readers call `check_open` again."""
+        with self._changed:
+            self._changed.notify_all()
+
+    async def put(self, data: Data) -> None:
+        """Add a publication, on the client's loop; with policy `block`, once there is room."""
+        while True:
+            with self._changed:
+                try:
+                    if self._queue.make_room():
+                        self._queue.append(data)
+                        self._changed.notify()
+                        return
+                except Full:
+                    return  # the queue counts it
+                self._loop = asyncio.get_running_loop()
+            await self._room.wait()

@@ -1,7 +1,10 @@
-"""What a replay server keeps for its clients, as a checkpoint."""
+"""Saving replay buffers to files while they are used, and the checkpoint of a replay server."""
 
+import asyncio
 import json
+from collections.abc import Callable
 from copy import copy
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,69 +19,72 @@ from components.checkpoints.array_file import (
     prefixed,
 )
 from components.checkpoints.snapshot import Snapshot
-from components.replay_server.coordinator import Exchange
-from components.replay_server.members import Kept
+from components.replay_buffers.invalid import InvalidExperience
+from components.replay_server.coordinator import Coordinator
+from components.replay_server.members import ServerBuffer
+from orchestra import log
+
+COUNTS = {"admitted": 0, "inserted_bytes": 0, "writer": -(2**63), "number": -1}
+"""Counts of a `ServerBuffer`, each saved as one array, and their least values."""
 
 
-class KeptMemories(Checkpointed):
-    """The memories that an exchange keeps, how far its pacing is, and what it draws with.
+class SavedBuffers(Checkpointed):
+    """State of a coordinator at one moment: the buffers it keeps, its limiter's counts and its random numbers.
 
-    All is as of one moment. What was drawn ahead is not kept, and drawn anew.
+    Items drawn for later batches are not saved; they are drawn again.
 
     Args:
-        exchange: whose memories they are.
+        coordinator: the coordinator.
     """
 
-    state_kind = "KeptMemories"
+    state_kind = "SavedBuffers"
 
-    def __init__(self, exchange: Exchange) -> None:
-        self._exchange = exchange
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
 
     def _state_arrays(self) -> dict[str, StateArray]:
-        exchange, kept = self._exchange, self._exchange.kept()
+        coordinator, buffers = self._coordinator, self._coordinator.buffers()
         arrays = {
-            "clients": StateArray.of(np.frombuffer(json.dumps(list(kept)).encode(), np.uint8)),
-            "rng": generator_array(exchange.rng),
-            "paced": StateArray.of(np.array(exchange.limiter is not None)),
+            "clients": StateArray.of(np.frombuffer(json.dumps(list(buffers)).encode(), np.uint8)),
+            "rng": generator_array(coordinator.rng),
+            "paced": StateArray.of(np.array(coordinator.limiter is not None)),
         }
-        for name in ("admitted", "inserted_bytes", "writer", "number"):
-            arrays[name] = StateArray.of(np.array([getattr(it, name) for it in kept.values()], np.int64))
-        for i, it in enumerate(kept.values()):
-            arrays |= prefixed(f"memories/{i}", it.memory.state_arrays())
-        if exchange.limiter is not None:
-            arrays |= prefixed("limiter", exchange.limiter.state_arrays())
+        for name in COUNTS:
+            arrays[name] = StateArray.of(np.array([getattr(it, name) for it in buffers.values()], np.int64))
+        for i, it in enumerate(buffers.values()):
+            arrays |= prefixed(f"buffers/{i}", it.buffer.state_arrays())
+        if coordinator.limiter is not None:
+            arrays |= prefixed("limiter", coordinator.limiter.state_arrays())
         return arrays
 
     def snapshot(self) -> Snapshot:
-        """Return all that a checkpoint keeps, to be written by another thread while the exchange goes on."""
-        return Snapshot(self.state_arrays(), [it.memory for it in self._exchange.kept().values()])
+        """Return the state as it is now, to be written by another thread while the coordinator goes on."""
+        return Snapshot(self.state_arrays(), [it.buffer for it in self._coordinator.buffers().values()])
 
     def restore_from(self, reader: ArrayReader) -> None:
-        exchange = self._exchange
+        coordinator = self._coordinator
         reader.expect_value("format", FORMAT)
         reader.expect_value("kind", self.state_kind)
         names = _read_names(reader)
-        counts = {name: _read_counts(reader, name, len(names)) for name in ("admitted", "inserted_bytes", "number")}
-        writers = reader.read("writer", np.int64, (len(names),))
-        kept = {}
+        counts = {name: _read_counts(reader, name, len(names), least) for name, least in COUNTS.items()}
+        buffers = {}
         for i, name in enumerate(names):
-            memory = exchange.new_memory()
+            buffer = coordinator.new_buffer()
             try:
-                memory.restore_from(reader.part(f"memories/{i}"))
+                buffer.restore_from(reader.part(f"buffers/{i}"))
             except CheckpointError as error:
-                raise CheckpointError(f"{error} (in the memory of {name!r})") from error
-            own = {count: int(array[i]) for count, array in counts.items()}
-            kept[name] = Kept(memory, writer=int(writers[i]), **own)
-        rng = reader.read_generator("rng", exchange.rng)
+                raise CheckpointError(f"{error} (in the buffer of {name!r})") from error
+            buffers[name] = ServerBuffer(buffer, **{count: int(array[i]) for count, array in counts.items()})
+        rng = reader.read_generator("rng", coordinator.rng)
         paced = bool(reader.read("paced", np.bool_, ()))
-        pacing = exchange.limiter if paced else None
-        if pacing is not None:
-            copy(pacing).restore_from(reader.part("limiter"))
-        # Nothing was wrong: from here on it is changed.
-        exchange.rng.bit_generator.state = rng.bit_generator.state
-        exchange.take_back(kept, counted=pacing is not None)
-        if pacing is not None:
-            pacing.restore_from(reader.part("limiter"))
+        limiter = coordinator.limiter if paced else None
+        if limiter is not None:
+            copy(limiter).restore_from(reader.part("limiter"))
+        # Everything was checked; the coordinator changes from here on.
+        coordinator.rng.bit_generator.state = rng.bit_generator.state
+        coordinator.replace_buffers(buffers, counted=limiter is not None)
+        if limiter is not None:
+            limiter.restore_from(reader.part("limiter"))
 
 
 def _read_names(reader: ArrayReader) -> list[str]:
@@ -92,8 +98,123 @@ def _read_names(reader: ArrayReader) -> list[str]:
     return names
 
 
-def _read_counts(reader: ArrayReader, name: str, n: int) -> NDArray[np.int64]:
+def _read_counts(reader: ArrayReader, name: str, n: int, least: int) -> NDArray[np.int64]:
     counts = reader.read(name, np.int64, (n,))
-    if (counts < 0).any():
-        raise CheckpointError(f"{name}: expected numbers of at least 0, got {counts}")
+    if (counts < least).any():
+        raise CheckpointError(f"{name}: expected numbers of at least {least}, got {counts}")
     return counts
+
+
+class SnapshotWriter:
+    """Writes snapshots in a thread, one after the other, while its event loop goes on."""
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+        self._writing: asyncio.Task[None] | None = None
+
+    async def write(self, take: Callable[[], Snapshot], path: str | Path) -> None:
+        """Call `take` when it is its turn, and write the snapshot. Cancelling the call does not stop the writing.
+
+        Raises:
+            OSError: it cannot be written; the file that was there before stays.
+        """
+        async with self._turn:
+            await self.written()  # two writers would write into the same partial file
+            self._writing = asyncio.get_running_loop().create_task(asyncio.to_thread(take().write, path))
+            await asyncio.shield(self._writing)
+
+    async def written(self) -> None:
+        """Wait until the snapshot that is being written, if any, is written."""
+        if self._writing is not None:
+            await asyncio.wait([self._writing])  # unlike `gather`, does not cancel it when it is cancelled itself
+
+
+class BufferSaver:
+    """Saves the buffers that a coordinator keeps: on demand, at intervals, and when its server closes.
+
+    Args:
+        coordinator: the coordinator.
+        path: the file; None saves on demand only.
+        every: seconds between two saves; None saves on demand and at the end only.
+
+    Raises:
+        ValueError: the arguments do not fit together, or `every` is out of its range.
+    """
+
+    def __init__(self, coordinator: Coordinator, path: str | Path | None, every: float | None) -> None:
+        self._kept_here = coordinator.layout.kept_by == "server"
+        if path is not None and not self._kept_here:
+            raise ValueError(
+                "save_path: expected none, since clients keep their buffers; use ReplayClient.save for these"
+            )
+        if every is not None and not (0 < every < np.inf):
+            raise ValueError(f"save_every: expected a finite number of seconds above 0, got {every}")
+        if every is not None and path is None:
+            raise ValueError(f"save_path: expected a file to save to every {every} s, got none")
+        self._buffers, self._writer = SavedBuffers(coordinator), SnapshotWriter()
+        self._path, self._every = None if path is None else Path(path), every
+        self.saved_times = self.failed_saves = 0
+        self.unsaved: OSError | None = None
+        """Why the last save, at the end, failed."""
+
+    async def save(self, path: str | Path | None = None) -> None:
+        """Write the buffers as they are now, while the coordinator goes on.
+
+        Raises:
+            InvalidExperience: clients keep their buffers.
+            ValueError: no path was given, here or to the constructor.
+            OSError: they cannot be written; the file that was there before stays.
+        """
+        path = self._check(path, "save")
+        await self._writer.write(self._buffers.snapshot, path)
+        self.saved_times += 1
+
+    async def load(self, path: str | Path | None = None) -> None:
+        """Restore saved buffers.
+
+        Raises:
+            InvalidExperience: clients keep their buffers.
+            ValueError: no path was given, here or to the constructor.
+            CheckpointError, OSError: as for `Checkpointed.load`.
+        """
+        self._buffers.load(self._check(path, "load"))
+
+    def _check(self, path: str | Path | None, what: str) -> Path:
+        chosen = self._path if path is None else Path(path)
+        if chosen is None:
+            raise ValueError("path: expected one, since there is no save_path, got none")
+        if not self._kept_here:
+            raise InvalidExperience(f"kept_by: expected server, to {what} buffers here; clients keep theirs")
+        return chosen
+
+    def load_if_saved(self) -> None:
+        """Restore the buffers of an earlier server, if there is such a file.
+
+        Raises:
+            CheckpointError, OSError: as for `Checkpointed.load`.
+        """
+        if self._path is not None and self._path.exists():
+            self._buffers.load(self._path)
+
+    async def run(self) -> None:
+        """Save at intervals, until cancelled. Failures are logged and counted."""
+        if self._every is None:
+            await asyncio.get_running_loop().create_future()
+        while self._every is not None:
+            await asyncio.sleep(self._every)
+            try:
+                await self.save()
+            except OSError as error:  # a full disk may have space again later
+                self.failed_saves += 1
+                log.get(actor="replay").warning(
+                    "the replay buffers could not be saved", path=str(self._path), reason=str(error)
+                )
+
+    async def save_last(self) -> None:
+        """Save for the last time. A failure is kept in `unsaved`."""
+        await self._writer.written()
+        if self._path is not None:
+            try:
+                await self.save()
+            except OSError as error:
+                self.unsaved = error

@@ -1,10 +1,11 @@
-"""What entries have to be like, one or many at a time, and how chunks are made of them."""
+"""Schemas of entries: checking entries, one or many at a time, and collecting them into chunks."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import isfinite, prod
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy import ndarray
@@ -16,110 +17,155 @@ from components.replay_buffers.storage import empty
 from components.replay_buffers.transitions import Field, NStep, Transitions, checked
 from components.replay_buffers.windows import Window
 
-if TYPE_CHECKING:  # it brings a compiler along
+if TYPE_CHECKING:  # importing environments imports a compiler
     from components.envs.base import EnvSpec
 
 Rows = Mapping[str, NDArray[Any]]
-"""Entries that follow each other, by field: what a memory inserts."""
-
+"""Consecutive entries by field, as a replay buffer inserts them."""
+CheckPriorities = Callable[[NDArray[np.floating[Any]], int], object]
+"""Raises `InvalidExperience` unless an array holds that many priorities which the replay buffer accepts."""
 
 BLOCK_BYTES = 1 << 20
-"""Bytes of entries that are collected into one piece of memory, and so may travel together."""
+"""Bytes of entries that are collected in one piece of memory, and can travel in one message."""
 BLOCK_ROWS = 4096
-"""And as many entries at most."""
+"""Entries that are collected in one piece of memory at most."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
-    """Entries that follow each other, in arrays which may hold others before and after them."""
+class EntryChunk:
+    """Consecutive entries, in arrays that may hold other entries before and after them."""
 
     arrays: Rows
-    """Read-only, where there may be others."""
+    """Read-only where they hold other entries."""
     span: tuple[int, int] | None = None
-    """From which of their rows on, and before which. None: they hold these entries only."""
+    """First row, and end, of the entries in the arrays; None if they are all rows."""
 
     @property
     def rows(self) -> Rows:
-        """The entries, as a memory inserts them."""
+        """The entries, as a replay buffer inserts them."""
         if self.span is None:
             return self.arrays
         start, stop = self.span
         return {name: array[start:stop] for name, array in self.arrays.items()}
 
-    def goes_on(self, other: "Part") -> bool:
-        """Whether it begins in the same arrays where `other` ends."""
+    def follows(self, other: "EntryChunk") -> bool:
+        """Return whether this chunk begins in the same arrays where `other` ends."""
         if self.span is None or other.span is None:
             return False
         return self.arrays is other.arrays and self.span[0] == other.span[1]
 
-    def up_to(self, other: "Part") -> "Part":
-        """Return the entries from these to `other`, which goes on from them."""
+    def up_to(self, last: "EntryChunk") -> "EntryChunk":
+        """Return the entries from this chunk to `last`, each of which follows the one before."""
         assert self.span is not None
-        assert other.span is not None
-        return Part(self.arrays, (self.span[0], other.span[1]))
+        assert last.span is not None
+        return EntryChunk(self.arrays, (self.span[0], last.span[1]))
 
 
-class Form(Protocol):
-    """Checks entries, and collects them."""
+class EntrySchema(ABC):
+    """Checks entries of one layout, and collects them into chunks.
 
-    together: bool
-    """Whether what is drawn is made of entries that follow each other."""
+    Args:
+        check_priorities: checks priorities as the replay buffers of the layout do.
+    """
 
+    together: bool = False
+    """Whether sampled items are made of consecutive entries."""
+
+    def __init__(self, check_priorities: CheckPriorities) -> None:
+        self.check_priorities = check_priorities
+
+    @abstractmethod
     def put(self, entry: Mapping[str, Any]) -> None:
-        """Check an entry and copy it. It is the next of those that were collected if `keep` is called at once.
+        """Check an entry and copy it. The next `keep` collects it, unless something else was put or taken before.
 
         Raises:
             InvalidExperience: it is malformed; the message names the field and what was expected.
         """
 
+    @abstractmethod
     def keep(self) -> None:
-        """Count the entry that was put last among those that were collected."""
+        """Collect the entry that was put last."""
 
-    def check_many(self, entries: Rows) -> int:
+    @abstractmethod
+    def take(self) -> EntryChunk:
+        """Return the collected entries, and start a new chunk."""
+
+    def check(self, rows: Rows, priorities: NDArray[np.floating[Any]] | None) -> int:
         """Return how many entries these are.
 
         Raises:
-            InvalidExperience: they are malformed; the message names the field and what was expected.
+            InvalidExperience: they or their priorities are malformed; the message names the field and what was
+                expected.
         """
+        n = self._check_rows(rows)
+        if priorities is not None:
+            self.check_priorities(priorities, n)
+        return n
 
-    def take(self) -> Part:
-        """Return those that were collected, and begin anew. What was put and not kept is to be put again."""
+    @abstractmethod
+    def _check_rows(self, rows: Rows) -> int: ...
 
+    @abstractmethod
     def is_end(self, entry: Mapping[str, Any]) -> bool:
-        """Whether an episode ends with an entry, so that nothing is made of it and the next."""
+        """Return whether an entry ends an episode, so that no item holds it and the next."""
 
-    def parts(self, entries: Rows, most: int, *, at_ends: bool) -> Iterator[tuple[Part, int, bool]]:
-        """Yield copies of up to `most` entries at a time, how many, and whether an episode ends with them.
+    @abstractmethod
+    def chunks(self, rows: Rows, most: int, *, at_ends: bool) -> Iterator[tuple[EntryChunk, int, bool]]:
+        """Yield copies of up to `most` entries at a time, their number, and whether they end an episode.
 
         Args:
-            entries: many that were checked. None is collected.
-            most: entries of a part.
-            at_ends: whether a part ends where an episode does.
+            rows: checked entries. No entry is collected.
+            most: entries of a chunk at most.
+            at_ends: whether a chunk ends where an episode does.
         """
 
-    def split(self, entries: Rows, sizes: Sequence[int]) -> list[Rows]:
-        """Return entries so many at a time. They need not have been checked.
+    def check_sizes(self, rows: Rows, priorities: NDArray[np.float64], sizes: Sequence[int]) -> None:
+        """Check that entries and priorities, if any, are those of chunks of `sizes` entries.
 
         Raises:
-            InvalidExperience: they are not as many together; or such entries come by themselves only.
+            InvalidExperience: they are not; or such entries come one chunk at a time.
         """
+        n = sum(sizes)
+        if min(sizes) < 1 or len(priorities) not in (0, n):
+            raise InvalidExperience(
+                f"sizes: expected chunks of at least 1 entry, and {n} priorities or none, got {sizes} and "
+                f"{len(priorities)}"
+            )
+        for name, array in rows.items():
+            if array.ndim == 0 or len(array) != n:
+                raise InvalidExperience(f"{name}: expected {n} rows, {len(sizes)} chunks together, got {array.shape}")
+
+    def split(
+        self, rows: Rows, priorities: NDArray[np.float64], sizes: Sequence[int]
+    ) -> Iterator[tuple[Rows, NDArray[np.float64]]]:
+        """Yield the rows and priorities, maybe none, of each chunk, after `check_sizes`."""
+        for size, stop in zip(sizes, accumulate(sizes), strict=True):
+            yield {name: array[stop - size : stop] for name, array in rows.items()}, priorities[stop - size : stop]
 
 
-class RowForm:
-    """Of entries that are transitions.
+class TransitionSchema(EntrySchema):
+    """Schema of entries that are transitions.
 
-    They are collected in blocks of memory: what follows each other there can travel together without another copy. A
-    row is written once, and what was taken is handed out read-only.
+    Transitions are collected in blocks of memory, so that consecutive chunks travel together without another copy. A
+    row is written once, and chunks are handed out read-only.
 
     Args:
-        fields: what they hold.
-        chunk: entries that are collected at most.
-        together: what makes items of entries that follow each other.
+        fields: fields of a transition.
+        chunk: entries of a chunk at most.
+        check_priorities: as for `EntrySchema`.
+        multi_row: the n-step or window settings that make items of consecutive transitions.
     """
 
-    def __init__(self, fields: Mapping[str, Field], chunk: int, together: Sequence[NStep | Window] = ()) -> None:
-        self.together = bool(together)
-        self._ends = sorted({it.end for it in together})
+    def __init__(
+        self,
+        fields: Mapping[str, Field],
+        chunk: int,
+        check_priorities: CheckPriorities,
+        multi_row: Sequence[NStep | Window] = (),
+    ) -> None:
+        super().__init__(check_priorities)
+        self.together = bool(multi_row)
+        self._ends = sorted({it.end for it in multi_row})
         self._fields, self._chunk = fields, chunk
         self._checker = Transitions(fields, 1)
         row_bytes = sum(np.dtype(f.dtype).itemsize * prod(f.shape) for f in fields.values())
@@ -127,12 +173,8 @@ class RowForm:
         self._begin_block()
 
     def _begin_block(self) -> None:
-        self._block: dict[str, NDArray[Any]] = {}
-        self._given: dict[str, NDArray[Any]] = {}
-        for name, field in self._fields.items():
-            array = empty((self._n_rows, *field.shape), field.dtype)
-            self._block[name] = array
-            self._given[name] = read_only(array)
+        self._block = {name: empty((self._n_rows, *f.shape), f.dtype) for name, f in self._fields.items()}
+        self._handed_out = {name: _read_only(array) for name, array in self._block.items()}
         self._columns = [
             (name, None if shape else dtype.type, shape, dtype, finite, self._block[name])
             for name, shape, dtype, finite in self._checker.checks
@@ -147,7 +189,7 @@ class RowForm:
             for name, scalar, shape, dtype, finite, array in self._columns:
                 value = entry[name]
                 kind = type(value)
-                # The two that are common are told by little. All else is looked at by who knows all there may be.
+                # Fast path for scalars and arrays of the field's own dtype; `checked` decides about everything else.
                 if (
                     kind is not scalar and (kind is not ndarray or value.dtype is not dtype or value.shape != shape)
                 ) or (finite and not (isfinite(value) if kind is scalar else np.isfinite(value).all())):
@@ -160,81 +202,70 @@ class RowForm:
     def keep(self) -> None:
         self._next += 1
 
-    def check_many(self, entries: Rows) -> int:
-        return self._checker.check_rows(entries)
-
-    def take(self) -> Part:
-        part = Part(self._given, (self._start, self._next))
+    def take(self) -> EntryChunk:
+        chunk = EntryChunk(self._handed_out, (self._start, self._next))
         self._start = self._next
         if self._n_rows - self._next < self._chunk:
             self._begin_block()
-        return part
+        return chunk
+
+    def _check_rows(self, rows: Rows) -> int:
+        return self._checker.check_rows(rows)
 
     def is_end(self, entry: Mapping[str, Any]) -> bool:
         return all(bool(entry[name]) for name in self._ends)
 
-    def parts(self, entries: Rows, most: int, *, at_ends: bool) -> Iterator[tuple[Part, int, bool]]:
-        pieces = self._pieces(entries, most, at_ends=at_ends)
-        while pieces:
-            begin, room = pieces[0][0], self._n_rows - self._next
-            fitting = [piece for piece in pieces if piece[1] - begin <= room]
+    def chunks(self, rows: Rows, most: int, *, at_ends: bool) -> Iterator[tuple[EntryChunk, int, bool]]:
+        spans = self._spans(rows, most, at_ends=at_ends)
+        while spans:
+            begin, room = spans[0][0], self._n_rows - self._next
+            fitting = [span for span in spans if span[1] - begin <= room]
             if not fitting:
                 self._begin_block()
                 continue
-            row, end, given = self._next, fitting[-1][1], self._given
+            row, end, arrays = self._next, fitting[-1][1], self._handed_out
             for name, array in self._block.items():
-                array[row : row + end - begin] = entries[name][begin:end]
+                array[row : row + end - begin] = rows[name][begin:end]
             self._start = self._next = row + end - begin
-            pieces = pieces[len(fitting) :]
+            spans = spans[len(fitting) :]
             for first, stop, last in fitting:
-                yield Part(given, (row + first - begin, row + stop - begin)), stop - first, last
+                yield EntryChunk(arrays, (row + first - begin, row + stop - begin)), stop - first, last
         if self._n_rows - self._next < self._chunk:
             self._begin_block()
 
-    def _pieces(self, entries: Rows, most: int, *, at_ends: bool) -> list[tuple[int, int, bool]]:
-        """Return where each part begins and ends, and whether an episode ends with it."""
-        n = len(next(iter(entries.values())))
+    def _spans(self, rows: Rows, most: int, *, at_ends: bool) -> list[tuple[int, int, bool]]:
+        """Return first row and end of each chunk, and whether it ends an episode."""
+        n = len(next(iter(rows.values())))
         ends = np.ones(n, np.bool_)
         for name in self._ends:
-            ends &= entries[name]
+            ends &= rows[name]
         cuts = np.flatnonzero(ends) + 1 if at_ends else np.zeros(0, np.int64)
-        pieces = []
+        spans = []
         start = 0
         for stop in sorted({*cuts.tolist(), n}):
             for first in range(start, stop, most):
                 end = min(first + most, stop)
-                pieces.append((first, end, end == stop and bool(ends[stop - 1])))
+                spans.append((first, end, end == stop and bool(ends[stop - 1])))
             start = stop
-        return pieces
-
-    def split(self, entries: Rows, sizes: Sequence[int]) -> list[Rows]:
-        n = sum(sizes)
-        for name, array in entries.items():
-            if array.ndim == 0 or len(array) != n:
-                raise InvalidExperience(f"{name}: expected {n} rows, {len(sizes)} chunks together, got {array.shape}")
-        stops = list(accumulate(sizes))
-        return [
-            {name: array[stop - size : stop] for name, array in entries.items()}
-            for size, stop in zip(sizes, stops, strict=True)
-        ]
+        return spans
 
 
-def read_only(array: NDArray[Any]) -> NDArray[Any]:
-    """Return an array's memory as one that messages may refer to: who has this, never writes what was handed out."""
+def _read_only(array: NDArray[Any]) -> NDArray[Any]:
+    """Return a read-only array on the same memory, which a message may hold: no row is written after it was taken."""
     memory = array.reshape(-1).view(np.uint8).data.toreadonly()
     return np.frombuffer(memory, array.dtype).reshape(array.shape)
 
 
-class EpisodeForm:
-    """Of entries that are whole episodes.
+class EpisodeSchema(EntrySchema):
+    """Schema of entries that are whole episodes.
 
     Args:
         spec: sizes of the environment.
+        check_priorities: as for `EntrySchema`.
     """
 
-    together = False
-
-    def __init__(self, spec: "EnvSpec") -> None:
+    def __init__(self, spec: "EnvSpec", check_priorities: CheckPriorities) -> None:
+        super().__init__(check_priorities)
         self._checker = EpisodeReplay(spec, 1)
         self._names = [*FRAME_FIELDS, *STEP_FIELDS, "terminated"]
         self._episodes: list[dict[str, NDArray[Any]]] = []
@@ -259,34 +290,27 @@ class EpisodeForm:
         self._episodes.append({name: array.copy() for name, array in self._put.items()})
         self._put = {}
 
-    def check_many(self, entries: Rows) -> int:
-        return self._checker.check_episodes(entries)
-
-    def take(self) -> Part:
+    def take(self) -> EntryChunk:
         episodes, self._episodes = self._episodes, []
         if len(episodes) == 1:
-            return Part(episodes[0])
-        return Part({name: np.concatenate([it[name] for it in episodes]) for name in episodes[0]})
+            return EntryChunk(episodes[0])
+        return EntryChunk({name: np.concatenate([it[name] for it in episodes]) for name in episodes[0]})
+
+    def _check_rows(self, rows: Rows) -> int:
+        return self._checker.check_episodes(rows)
 
     def is_end(self, entry: Mapping[str, Any]) -> bool:
         return True
 
-    def parts(self, entries: Rows, most: int, *, at_ends: bool) -> Iterator[tuple[Part, int, bool]]:
-        lengths = entries["lengths"]
+    def chunks(self, rows: Rows, most: int, *, at_ends: bool) -> Iterator[tuple[EntryChunk, int, bool]]:
+        lengths = rows["lengths"]
         steps = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
         for start in range(0, len(lengths), most):
             stop = min(start + most, len(lengths))
-            part = {}
-            for name, array in entries.items():
-                if name in FRAME_FIELDS:
-                    part[name] = array[steps[start] + start : steps[stop] + stop].copy()
-                elif name in STEP_FIELDS:
-                    part[name] = array[steps[start] : steps[stop]].copy()
-                else:
-                    part[name] = array[start:stop].copy()
-            yield Part(part), stop - start, True
+            spans = dict.fromkeys(FRAME_FIELDS, (steps[start] + start, steps[stop] + stop))
+            spans |= dict.fromkeys(STEP_FIELDS, (steps[start], steps[stop]))
+            chunk = {name: array[slice(*spans.get(name, (start, stop)))].copy() for name, array in rows.items()}
+            yield EntryChunk(chunk), stop - start, True
 
-    def split(self, entries: Rows, sizes: Sequence[int]) -> list[Rows]:
-        if len(sizes) != 1:
-            raise InvalidExperience(f"sizes: expected one chunk of episodes at a time, got {len(sizes)}")
-        return [entries]
+    def check_sizes(self, rows: Rows, priorities: NDArray[np.float64], sizes: Sequence[int]) -> None:
+        raise InvalidExperience(f"sizes: expected one chunk of episodes at a time, got {len(sizes)}")

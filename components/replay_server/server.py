@@ -1,73 +1,149 @@
-"""A replay memory for many machines: the server, in plain synchronous Python.
+"""Replay server with a synchronous interface.
 
-It lives on a node of orchestra in a thread of its own, and speaks with clients through an actor there. So both sides
-prove that they know a secret, broken connections are mended without loss, and nothing that arrives is ever unpickled.
+It runs on a node of its own in a thread. Both sides prove that they know a secret, broken connections are resumed
+without loss, and nothing that arrives is unpickled.
 """
 
 import secrets
 from collections.abc import Callable
-from io import TextIOWrapper
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from components.replay_buffers.federated import SampledUnion
-from components.replay_buffers.invalid import UnknownClient
+from components.replay_buffers.federated import SampledUnion, UnionStatistics
+from components.replay_buffers.invalid import InvalidExperience, UnknownClient
 from components.replay_buffers.limiter import SampleToInsertRatio
-from components.replay_server.bounded_queue import Policy
-from components.replay_server.coordinator import Exchange
-from components.replay_server.host import Host, ServerStatistics, check_saving
+from components.replay_server.bounded_queue import OverflowPolicy
+from components.replay_server.coordinator import Coordinator
 from components.replay_server.layouts import AnyLayout
-from components.replay_server.loop_thread import Background
+from components.replay_server.loop_thread import LoopThread, ThreadOwner, first_of
+from components.replay_server.protocol import SERVER
 from components.replay_server.publications import Publications
+from components.replay_server.saved_buffers import BufferSaver
+from components.replay_server.server_actor import ReplayServerActor
+from orchestra import Node
 
 T = TypeVar("T")
 
 
-class ReplayServer:
-    """Draws batches from the union of all clients' memories, publishes bytes to them, and writes their log lines.
+@dataclass(frozen=True, slots=True)
+class ServerStatistics:
+    """Counts of a replay server."""
 
-    Every method may be called by any thread. Whatever waits can be given a `timeout` in seconds, is a `TimeoutError`
-    after that, and `Closed` if the server is closed meanwhile.
+    clients: dict[str, int]
+    """Clients whose entries are sampled, and how many entries each holds, as far as it has reported."""
+    left: tuple[str, ...]
+    """Clients among these that have left, and whose buffers the server keeps."""
+    union: UnionStatistics
+    """Items drawn by clients and sampled by the server. Where the server keeps the buffers, none of them travelled."""
+    received_bytes: int
+    """Bytes of entries, or of drawn items, that arrived from clients."""
+    inserted_bytes: int
+    """Bytes of all entries that clients have inserted."""
+    published: int
+    """Publications."""
+    dropped_publications: int
+    """Publications dropped for newer ones, counted for each subscriber."""
+    refused_publications: int
+    """Publications refused because a subscriber had no room."""
+    refused_samples: int
+    """Sample requests refused because too many waited."""
+    lost_updates: int
+    """Priorities of items whose client had left."""
+    log_lines: int
+    """Lines that clients have written to the log file."""
+    saved_times: int
+    """How often the buffers were saved."""
+    failed_saves: int
+    """How often a save that was due failed."""
 
-    Where it keeps the memories, these stay when their clients leave or die, are drawn from, and wait for a client of
-    the same name to go on with them. With a `save_path` they outlive the server too: what was saved there is taken back
-    when a server begins.
+    @property
+    def saved(self) -> float:
+        """Share of the bandwidth saved by sending sampled items instead of inserted entries.
 
-    A client whose process was killed is noticed within 2 seconds where it lets the server look (as it does by default
-    on one machine), within 12 otherwise, and within 24 if its whole machine has gone silent; what was picked of it is
-    then picked of others.
+        Negative where more is sampled than inserted; 0 before the first insert.
+        """
+        return 1.0 - self.received_bytes / self.inserted_bytes if self.inserted_bytes else 0.0
+
+
+class LogFile:
+    """Log file of clients' lines, each with the server's time and the client's name.
 
     Args:
-        layout: what entries are, a `Layout` or an `EpisodeLayout`, and how memories are made; clients are told.
-        listen: where clients reach it: `tcp://HOST:PORT` (0 for any free port), `tls://HOST:PORT`, `unix:///PATH`.
-        secret: what clients have to know; by default one is made up.
-        limiter: paces inserts, counted in entries, and samples, counted in items.
-        beta: strength of the correction by importance weights.
+        path: the file, which is appended to; None refuses lines.
+
+    Raises:
+        OSError: the file cannot be opened.
+    """
+
+    def __init__(self, path: str | Path | None) -> None:
+        self._file = None if path is None else open(path, "a", encoding="utf-8")  # noqa: SIM115 (closed with the server)
+        self.n_lines = 0
+
+    def write(self, client: str, text: str) -> None:
+        """Write a line. Characters that are not printable are escaped, so that no line can be forged.
+
+        Raises:
+            InvalidExperience: there is no log file.
+        """
+        if self._file is None:
+            raise InvalidExperience("log: expected a server with a log_path")
+        at = datetime.now().astimezone().isoformat(" ", "milliseconds")[:23]
+        escaped = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+        self._file.write(f"{at},{client},{escaped}\n")
+        self._file.flush()
+        self.n_lines += 1
+
+    def close(self) -> None:
+        """Close the file, if there is one."""
+        if self._file is not None:
+            self._file.close()
+
+
+class ReplayServer(ThreadOwner):
+    """Samples from the union of all clients' replay buffers, publishes bytes, and writes clients' log lines.
+
+    Any thread may call any method. A method that waits takes a `timeout` in seconds, raises `TimeoutError` after it,
+    and `Closed` if the server closes meanwhile.
+
+    Where the server keeps the buffers, they stay when their clients leave or die, are sampled from, and a client of the
+    same name goes on with its buffer. With a `save_path` they outlive the server: the next server restores them.
+
+    A killed client process is detected within 2 seconds if it listens where the server can probe it, as it does by
+    default on the server's machine, within 12 seconds otherwise, and within 24 seconds if its machine is silent. Items
+    that were requested from it are then sampled from other clients.
+
+    Args:
+        layout: a `Layout` or an `EpisodeLayout`: what entries hold, and how buffers are made. Clients fetch it.
+        listen: address for clients: `tcp://HOST:PORT` (port 0 for any free port), `tls://HOST:PORT`, `unix:///PATH`.
+        secret: shared with clients; random by default.
+        limiter: paces inserts, counted in entries, and samples, counted in items; None does not pace.
+        beta: exponent of the importance weights.
         max_items: items of one client that are held, and of a batch, at most; see `FederatedReplay`.
-        max_uses: how often an item that was pushed once may be drawn.
-        ahead: for how many batches more clients are asked whenever one is drawn, `max_items` together at most. They
-            are there sooner then, and made of priorities as they were before those of the batches between came.
-        max_waiting: batches that may be waited for at a time; one more is refused as `Full`, and counted.
+        max_uses: how often an item that a client sent may be sampled.
+        ahead: batches that clients are asked for beyond the one being sampled, `max_items` items together at most. They
+            arrive sooner, and are drawn by priorities as they were before the updates of the batches between.
+        max_waiting: sample requests that may wait; one more raises `Full`, and is counted.
         publish_mark: publications that may wait for one subscriber.
-        when_slow: what happens to one more: `drop_oldest` for it, `block` whoever publishes, or `refuse` it.
-        max_left: memories that are kept here of clients that have left; of more, the one goes whose client left first.
-        folder: on whose disk the memories are that are kept here, each as large as it may become at once; by default
-            they are in memory. One that there is no room for is `Full` to its client.
-        save_path: where the memories that are kept here are saved when the server is closed, and taken back from when
-            it begins, if there is such a file.
-        save_every: how often to save in between, in seconds. If that fails, it is logged and counted, and tried again.
-        log_path: the file that clients' log lines are added to.
-        seed: of its draws.
+        when_slow: what happens to one more: `drop_oldest` for that subscriber, `block` the publisher, or `refuse` it.
+        max_left: buffers kept here of clients that have left; beyond that the one whose client left first is dropped.
+        folder: directory of the disk on which buffers are kept here; each takes its full size at once. By default they
+            are in memory. A client whose buffer has no space there gets `Full`.
+        save_path: file to which the buffers kept here are saved when the server closes, and from which they are
+            restored when it starts, if the file exists.
+        save_every: seconds between two saves. A failure is logged and counted, and the next save is tried.
+        log_path: file to which clients' log lines are appended.
+        seed: of the server's random numbers.
 
     Raises:
         ValueError: an argument is out of its range.
         UsageError: the address is malformed or taken.
-        CheckpointError: what is at `save_path` is of another layout, or damaged; the message names the field.
-        OSError: the log file cannot be opened, or what was saved not be read.
+        CheckpointError: the file at `save_path` is of another layout, or damaged; the message names the field.
+        OSError: the log file cannot be opened, or the saved file not be read.
     """
 
     def __init__(
@@ -83,7 +159,7 @@ class ReplayServer:
         ahead: int = 0,
         max_waiting: int = 64,
         publish_mark: int = 4,
-        when_slow: Policy = "drop_oldest",
+        when_slow: OverflowPolicy = "drop_oldest",
         max_left: int = 64,
         folder: str | Path | None = None,
         save_path: str | Path | None = None,
@@ -91,12 +167,11 @@ class ReplayServer:
         log_path: str | Path | None = None,
         seed: int | None = None,
     ) -> None:
-        check_saving(layout, save_path, save_every)
         self.layout = layout
         self.secret = secrets.token_bytes(32) if secret is None else secret
-        """What clients have to know."""
+        """Shared with clients."""
         self.rng = np.random.default_rng(seed)
-        self.exchange = Exchange(
+        self.coordinator = Coordinator(
             layout,
             limiter=limiter,
             rng=self.rng,
@@ -108,175 +183,171 @@ class ReplayServer:
             max_left=max_left,
             folder=folder,
         )
-        self._save_path, self._save_every = None if save_path is None else Path(save_path), save_every
-        self._unsaved: OSError | None = None
-        self._host: Host
-        self._marks = (publish_mark, when_slow)
-        self._log: TextIOWrapper | None = None
-        if log_path is not None:
-            self._log = open(log_path, "a", encoding="utf-8")  # noqa: SIM115 (closed with the server)
-        self.publications: Publications
-        self._listen = listen
-        self._background = Background("ReplayServer", self._live)
+        self.publications = Publications(publish_mark, when_slow)
+        self._listen, self._saver = listen, BufferSaver(self.coordinator, save_path, save_every)
+        self._log = LogFile(log_path)
+        self._thread = LoopThread("ReplayServer", self._live)
         try:
-            Publications(*self._marks)
-            self.address: str = self._background.start()
-            """Where clients reach it."""
+            self.address: str = self._thread.start()
+            """Where clients connect."""
         except BaseException:
-            self._close_log()
+            self._log.close()
             raise
 
-    # What it is asked -----------------------------------------------------------------------------------------------
-
     def sample(self, batch_size: int, *, timeout: float | None = None) -> SampledUnion:
-        """Draw a batch, item i of client k with probability w_i / Σ w over all clients, once there is enough.
+        """Draw a batch, item i of client k with probability w_i / Σ w over all clients.
 
-        Waits for the limiter, for someone to hold something, and for clients to push what was picked of them.
+        Waits for the limiter, for items with weight, and for clients to send the drawn items.
 
         Raises:
             ValueError: `batch_size` is not 1 to `max_items`, or more than the limiter ever allows.
-            TimeoutError: there was none within `timeout` seconds; the message says what was waited for.
-            Full: `max_waiting` batches are waited for already.
+            TimeoutError: there was no batch within `timeout` seconds; the message says what was missing.
+            Full: `max_waiting` requests wait already.
             Closed: the server is closed.
         """
-        return self._background.call(self.exchange.sample, batch_size, timeout).padded(self.exchange.union.fields)
+        return self._thread.call(self.coordinator.sample, batch_size, timeout).padded(self.coordinator.union.fields)
 
     def update(self, sampled: SampledUnion, priorities: NDArray[np.floating[Any]]) -> None:
-        """Give new priorities (B,) to a batch, wherever its items are kept.
+        """Set new priorities (B,) of a batch, where its items are kept.
 
         Raises:
             InvalidExperience: they are not B floats that are finite and at least 0. Nothing has changed then.
             Closed: the server is closed.
         """
-        self._background.check_open()
-        self.exchange.gate.check_priorities(priorities, len(sampled.whose))
-        self._background.post(self.exchange.route, sampled, priorities.copy())  # not waited for: nothing can go wrong
+        self._thread.check_open()
+        self.coordinator.schema.check_priorities(priorities, len(sampled.whose))
+        self._thread.post(self.coordinator.route, sampled, priorities.copy())  # cannot fail: the priorities are checked
 
     def publish(self, topic: str, data: bytes, *, timeout: float | None = None) -> None:
-        """Send bytes to all who have subscribed to a topic, and to those who will until something newer is published.
+        """Send bytes to all subscribers of a topic, and to later ones until something newer is published.
 
         Raises:
-            Full: a subscriber has no room, and the policy is to refuse; nobody gets it.
-            TimeoutError: the policy is to block, and a subscriber had no room within `timeout` seconds; those before
-                it have got it.
+            Full: a subscriber has no room, and the policy is to refuse; no subscriber gets the bytes.
+            TimeoutError: the policy is to block, and a subscriber had no room within `timeout` seconds. Those before it
+                got the bytes.
             Closed: the server is closed.
         """
-        self._background.call(self._host.publish, topic, np.frombuffer(data, np.uint8), timeout)
+        self._thread.call(self.publications.publish, topic, np.frombuffer(data, np.uint8), timeout)
 
     def pace(self, limiter: SampleToInsertRatio | None) -> None:
-        """Go on with another limiter; it takes the counts of the one before over.
+        """Replace the limiter; the new one takes over the counts of the old one.
 
         Raises:
-            ValueError: it would never let a chunk in. The one before stays.
+            ValueError: it would never admit a chunk. The old one stays.
             Closed: the server is closed.
         """
-        self._background.call(_soon, lambda: self.exchange.pace(limiter))
+        self._on_loop(lambda: self.coordinator.pace(limiter))
 
     def statistics(self) -> ServerStatistics:
-        """Return how it is doing.
+        """Return the server's counts.
 
         Raises:
             Closed: the server is closed.
         """
-        return self._background.call(self._host.statistics)
+        return self._on_loop(self._statistics)
+
+    def _statistics(self) -> ServerStatistics:
+        coordinator, publications, saver = self.coordinator, self.publications, self._saver
+        inserted_bytes, kept_here = coordinator.inserted_bytes, self.layout.kept_by == "server"
+        return ServerStatistics(
+            clients=coordinator.union.held,
+            left=coordinator.left,
+            union=coordinator.union.statistics(),
+            received_bytes=inserted_bytes if kept_here else coordinator.received_bytes,
+            inserted_bytes=inserted_bytes,
+            published=publications.published,
+            dropped_publications=publications.dropped,
+            refused_publications=publications.refused,
+            refused_samples=coordinator.refused,
+            lost_updates=coordinator.lost_updates,
+            log_lines=self._log.n_lines,
+            saved_times=saver.saved_times,
+            failed_saves=saver.failed_saves,
+        )
 
     def save(self, path: str | Path | None = None) -> None:
-        """Write the memories that are kept here, as they are at one moment, to a file, while all goes on.
+        """Write the buffers kept here, as they are at one moment, to a file, while clients go on.
 
-        A thread writes them while clients go on. These are held up while priorities and the like are copied; of all
-        else only what is overwritten before it has been written is copied, a MiB at a time. Whatever happens, the file
-        is either the one that was there before or all of the new one.
+        A thread writes the file. Clients wait while priorities and counts are copied; of the entries only those that
+        are overwritten before they are written are copied, one MiB at a time. A crash leaves either the file that was
+        there before or the complete new one.
 
         Args:
-            path: where; by default `save_path`.
+            path: the file; by default `save_path`.
 
         Raises:
-            InvalidExperience: clients keep their memories.
+            InvalidExperience: clients keep their buffers.
             ValueError: there is neither a path nor a `save_path`.
             OSError: it cannot be written.
             Closed: the server is closed.
         """
-        self._background.call(self._host.save, self._where(path))
+        self._thread.call(self._saver.save, path)
 
     def load(self, path: str | Path | None = None) -> None:
-        """Take over the memories that `save` wrote; those that were kept here before are gone.
+        """Restore saved buffers; those that were kept here before are dropped.
 
-        Clients that are here go on with the memory of their name, or with an empty one; the others have left. Where
-        both what was saved and this server are paced, the counts of the limiter are taken over too.
+        Connected clients go on with the buffer of their name, or with an empty one; the other clients have left. The
+        limiter's counts are restored if both the saved server and this one are paced.
 
         Args:
-            path: where; by default `save_path`.
+            path: the file; by default `save_path`.
 
         Raises:
-            InvalidExperience: clients keep their memories.
+            InvalidExperience: clients keep their buffers.
             CheckpointError: it is of another layout, or damaged; the message names the field. Nothing has changed then.
             ValueError: there is neither a path nor a `save_path`.
-            Full: there is no room in `folder` for these beside those that there are.
+            Full: there is no space in `folder` for these buffers beside the present ones.
             OSError: there is no such file, or it cannot be read.
             Closed: the server is closed.
         """
-        self._background.call(self._host.load, self._where(path))
-
-    def _where(self, path: str | Path | None) -> Path:
-        chosen = self._save_path if path is None else Path(path)
-        if chosen is None:
-            raise ValueError("path: expected one, since there is no save_path, got none")
-        return chosen
+        self._thread.call(self._saver.load, path)
 
     def forget(self, client: str) -> None:
-        """Drop the memory that is kept here of a client that has left.
+        """Drop the buffer kept here of a client that has left.
 
         Raises:
-            UnknownClient: none of this name has left.
+            UnknownClient: no client of this name has left.
             Closed: the server is closed.
         """
-        self._background.call(_soon, lambda: self._forget(client))
+        self._on_loop(lambda: self._forget(client))
 
     def _forget(self, client: str) -> None:
-        if client not in self.exchange.left:
-            raise UnknownClient(f"client: expected one that has left, {list(self.exchange.left)}, got {client!r}")
-        self.exchange.forget(client)
+        if client not in self.coordinator.left:
+            raise UnknownClient(f"client: expected one that has left, {list(self.coordinator.left)}, got {client!r}")
+        self.coordinator.forget(client)
 
     def close(self) -> None:
-        """Say goodbye to clients, fail what still waits, save, and end the thread. Closing again does nothing.
+        """Disconnect clients, fail waiting calls, save, and end the thread. Closing again does nothing.
 
         Raises:
-            OSError: what is kept here could not be saved to `save_path`. The server is closed all the same.
+            OSError: the buffers kept here could not be saved to `save_path`. The server is closed nevertheless.
         """
-        self._background.close()
-        self._close_log()
-        if self._unsaved is not None:
-            unsaved, self._unsaved = self._unsaved, None
+        super().close()
+        self._log.close()
+        unsaved, self._saver.unsaved = self._saver.unsaved, None
+        if unsaved is not None:
             raise unsaved
-
-    def _close_log(self) -> None:
-        if self._log is not None:
-            self._log.close()
-
-    def __enter__(self) -> Self:
-        self._background.check_open()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<ReplayServer at {self.address} of {', '.join(self.layout.names)}>"
 
-    # In its thread --------------------------------------------------------------------------------------------------
+    def _on_loop(self, function: Callable[[], T]) -> T:
+        async def call() -> T:
+            return function()
 
-    async def _live(self, background: Background) -> None:
-        host = Host(
-            self.layout, self.exchange, Publications(*self._marks), self._log, self._save_path, self._save_every
-        )
-        self._host, self.publications = host, host.publications
+        return self._thread.call(call)
+
+    async def _live(self, thread: LoopThread) -> None:
+        self._saver.load_if_saved()
+        node = Node(f"server-{secrets.token_hex(4)}", listen=self._listen, secret=self.secret)
         try:
-            await host.live(background, self._listen, self.secret)
+            async with node.running():
+                node.spawn(SERVER, ReplayServerActor, self.coordinator, self.publications, self._log.write, node)
+                thread.ready(node.listening)
+                try:
+                    await first_of(thread.closing.wait(), self._saver.run())
+                finally:
+                    await self.publications.close()
+                    await self.coordinator.close()
         finally:
-            self._unsaved = host.unsaved
-
-
-async def _soon(function: Callable[[], T]) -> T:
-    return function()
+            await self._saver.save_last()

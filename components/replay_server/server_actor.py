@@ -1,214 +1,187 @@
-"""The actor by which a replay server hears its clients."""
+"""Actor that answers the requests of a replay server's clients."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from components.replay_buffers.closed import Closed
 from components.replay_buffers.federated import ClientSample, Route, SampledUnion
 from components.replay_buffers.invalid import InvalidExperience, NameTaken
-from components.replay_server.bounded_queue import Full
+from components.replay_server.coordinator import Coordinator
 from components.replay_server.protocol import (
     AdmitMsg,
     AliveMsg,
-    DeskMsg,
+    ClientSampleMsg,
     DrawMsg,
     EnterMsg,
     HoldingMsg,
     InsertMsg,
     LeaveMsg,
-    LineMsg,
+    LogLineMsg,
     PublicationMsg,
     PublishMsg,
-    RefusedMsg,
-    RouteMsg,
     SampledMsg,
     SampleMsg,
-    ShareMsg,
+    ServerMsg,
     SubscribeMsg,
     UnsubscribeMsg,
     UpdateMsg,
     WelcomeMsg,
-    refusal,
+    answers,
 )
-from components.replay_server.publications import Data
+from components.replay_server.publications import Data, Publications
 from orchestra import Actor, Escalate, Node, OrchestraError, Ref, Supervision, TerminatedMsg, UsageError, on
 from orchestra.actors.envelope import check_name
 
-if TYPE_CHECKING:
-    from components.replay_server.host import Host
-
 ALIVE_S = 2.0
-"""How long a client may take to say that it is alive, when another of its name wants to join."""
+"""How long a client may take to prove that it is alive when another of its name joins."""
+NO_ROUTE: Route = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
 
 
-class RemoteHolder:
-    """A client that keeps its memory itself."""
+class RemoteOwner:
+    """A client that keeps its own replay buffer, and is reached through a ref."""
 
-    def __init__(self, agent: Ref[Any], took: Callable[[int], None]) -> None:
-        self._agent, self._took = agent, took
-        self._newest = (0, 0.0, 0, 0)  # number, total, held and inserted of the newest share
+    def __init__(self, client: Ref[Any]) -> None:
+        self._client = client
+        self._newest = (0, 0.0, 0, 0)  # number, total, held and inserted of the newest sample
 
-    async def share(self, n: int, route: Route | None = None) -> tuple[ClientSample, str]:
-        if route is None:
-            msg = await self._agent.ask(DrawMsg(n=n))
-        else:
-            indices, generations, priorities = route
-            msg = await self._agent.ask(
-                RouteMsg(n=n, indices=indices, generations=generations, priorities=priorities.astype(np.float64))
-            )
-        share = msg.share
-        self._took(share.n_bytes)
+    async def draw(self, n: int, route: Route | None) -> tuple[ClientSample, str]:
+        indices, generations, priorities = NO_ROUTE if route is None else route
+        priorities = priorities.astype(np.float64, copy=False)
+        msg = await self._client.ask(DrawMsg(n=n, indices=indices, generations=generations, priorities=priorities))
+        sample = msg.sample
         if not self.is_news(msg):
-            # The items are as good, but how much is held has been told anew.
+            # The items are valid, but a newer message has reported how much is held.
             _, total, held, inserted = self._newest
-            total = max(total, share.weights.max(initial=0.0))
-            share = replace(share, total=total, held=max(held, int(len(share.indices) > 0)), inserted=inserted)
-        return share, msg.refused
+            total = max(total, sample.weights.max(initial=0.0))
+            sample = replace(sample, total=total, held=max(held, int(len(sample.indices) > 0)), inserted=inserted)
+        return sample, msg.refused
 
-    def is_news(self, msg: ShareMsg) -> bool:
-        """Whether nothing newer has come from this client before: answers overtake what waits in a mailbox."""
+    def is_news(self, msg: ClientSampleMsg) -> bool:
+        """Return whether no newer sample of this client has arrived: answers overtake messages in a mailbox."""
         if msg.number < self._newest[0]:
             return False
         self._newest = (msg.number, msg.total, msg.held, msg.inserted)
         return True
 
 
-class Desk(Actor[DeskMsg]):
-    """Speaks for a server. What waits is parked, so that nobody waits in its mailbox for somebody else."""
+class ReplayServerActor(Actor[ServerMsg]):
+    """Answers the requests of clients. Each request is a task, so that none waits in the mailbox for another.
+
+    Args:
+        coordinator: of the clients' replay buffers.
+        publications: published bytes.
+        write_line: writes a client's line, its second argument, into the log file.
+        node: the server's node.
+    """
 
     supervision: ClassVar[Supervision] = Escalate()
 
-    def __init__(self, host: "Host", node: Node) -> None:
-        self._host, self._node = host, node
-        self._exchange = host.exchange
-        self._agents: dict[str, str] = {}
-        """Of clients, their agents' addresses."""
+    def __init__(
+        self, coordinator: Coordinator, publications: Publications, write_line: Callable[[str, str], None], node: Node
+    ) -> None:
+        self._coordinator, self._publications = coordinator, publications
+        self._write_line, self._node = write_line, node
+        self._addresses: dict[str, str] = {}  # of the actors of clients, by client
         self._watched: set[str] = set()
 
-    def _outside(self, agent: Ref[Any]) -> Ref[Any]:
-        """Return a ref that may be used by any task."""
-        if agent.address not in self._watched:
-            self._watched.add(agent.address)
-            self.watch(agent)
-        return self._node.ref(agent.address)
+    def _reach(self, client: Ref[Any]) -> Ref[Any]:
+        """Watch a client's actor, and return a ref to it that any task may use."""
+        if client.address not in self._watched:
+            self._watched.add(client.address)
+            self.watch(client)
+        return self._node.ref(client.address)
 
-    @on(EnterMsg)
-    def enter(self, msg: EnterMsg) -> "asyncio.Future[WelcomeMsg | RefusedMsg]":
-        return answered(self._enter, msg, self._outside(msg.agent))
-
-    async def _enter(self, msg: EnterMsg, agent: Ref[Any]) -> WelcomeMsg:
-        layout = self._host.layout
+    @answers(EnterMsg)
+    async def enter(self, msg: EnterMsg) -> WelcomeMsg:
+        ref = self._reach(msg.ref)
         _check_client(msg.client)
-        if msg.client in self._exchange:
-            await self._dismiss_if_dead(msg.client)
+        if msg.client in self._coordinator:
+            await self._remove_if_dead(msg.client)
+        layout = self._coordinator.layout
         if layout.kept_by == "server":
-            self._exchange.enter(msg.client)
+            self._coordinator.enter(msg.client)
         else:
-            self._exchange.join(msg.client, RemoteHolder(agent, self._took))
-        self._agents[msg.client] = msg.agent.address
-        return WelcomeMsg(layout=layout.to_plain(), paced=self._exchange.limiter is not None)
+            self._coordinator.join(msg.client, RemoteOwner(ref))
+        self._addresses[msg.client] = ref.address
+        return WelcomeMsg(layout=layout.to_plain(), paced=self._coordinator.limiter is not None)
 
-    def _took(self, n_bytes: int) -> None:
-        self._host.received_bytes += n_bytes
-
-    async def _dismiss_if_dead(self, client: str) -> None:
-        """Raise `NameTaken` if a client is alive; let it go otherwise, before its death is heard of."""
+    async def _remove_if_dead(self, client: str) -> None:
+        """Raise `NameTaken` if a client is alive; remove it otherwise, before its termination is known."""
         try:
             async with asyncio.timeout(ALIVE_S):
-                await self._node.ref(self._agents[client]).ask(AliveMsg())
+                await self._node.ref(self._addresses[client]).ask(AliveMsg())
         except (TimeoutError, OrchestraError):
-            self._forget(client)
+            self._remove(client)
         else:
             raise NameTaken(f"client: expected a name that is free, got {client!r}, which has joined and is alive")
 
-    def _forget(self, client: str) -> None:
-        if client in self._exchange:
-            self._exchange.leave(client)  # what is kept here of it stays
-        self._agents.pop(client, None)
+    def _remove(self, client: str) -> None:
+        if client in self._coordinator:
+            self._coordinator.leave(client)
+        self._addresses.pop(client, None)
 
     @on(TerminatedMsg)
-    async def gone(self, msg: TerminatedMsg) -> None:
+    async def client_terminated(self, msg: TerminatedMsg) -> None:
         self._watched.discard(msg.address)
-        for client in [name for name, agent in self._agents.items() if agent == msg.address]:
-            self._forget(client)
-        await self._host.publications.unsubscribe(msg.address)
+        for client in [name for name, address in self._addresses.items() if address == msg.address]:
+            self._remove(client)
+        await self._publications.unsubscribe(msg.address)
 
-    @on(LeaveMsg)
-    def leave(self, msg: LeaveMsg) -> "asyncio.Future[RefusedMsg | None]":
-        async def leave() -> None:
-            self._exchange.leave(msg.client)
-            self._agents.pop(msg.client, None)
+    @answers(LeaveMsg)
+    async def leave(self, msg: LeaveMsg) -> None:
+        self._coordinator.leave(msg.client)
+        self._addresses.pop(msg.client, None)
 
-        return answered(leave)
+    @answers(AdmitMsg)
+    async def admit(self, msg: AdmitMsg) -> None:
+        await self._coordinator.admit(msg.client, msg.n)
 
-    @on(AdmitMsg)
-    def admit(self, msg: AdmitMsg) -> "asyncio.Future[RefusedMsg | None]":
-        return answered(self._exchange.admit, msg.client, msg.n)
+    @answers(HoldingMsg)
+    async def update_holding(self, msg: HoldingMsg) -> None:
+        owner = getattr(self._coordinator.member(msg.client), "owner", None)
+        if isinstance(owner, RemoteOwner) and owner.is_news(msg.sample):
+            self._coordinator.receive(msg.client, msg.sample.sample, msg.inserted_bytes)
 
-    @on(HoldingMsg)
-    def hold(self, msg: HoldingMsg) -> "asyncio.Future[RefusedMsg | None]":
-        async def tell() -> None:
-            holder = self._exchange.holder(msg.client)
-            if isinstance(holder, RemoteHolder) and holder.is_news(msg.share):
-                self._exchange.tell(msg.client, msg.share.share, msg.inserted_bytes)
+    @answers(InsertMsg)
+    async def insert(self, msg: InsertMsg) -> None:
+        await self._coordinator.insert(msg.client, msg.rows, msg.priorities, msg.writer, msg.number, msg.sizes)
 
-        return answered(tell)
+    @answers(SampleMsg)
+    async def sample(self, msg: SampleMsg) -> SampledMsg:
+        return SampledMsg.of(await self._coordinator.sample(msg.batch_size))
 
-    @on(InsertMsg)
-    def insert(self, msg: InsertMsg) -> "asyncio.Future[RefusedMsg | None]":
-        return answered(self._exchange.insert, msg.client, msg.rows, msg.priorities, msg.writer, msg.number, msg.sizes)
+    @answers(UpdateMsg)
+    async def update(self, msg: UpdateMsg) -> None:
+        whose, n = msg.whose, len(msg.names)
+        if len(whose) != len(msg.indices) or (len(whose) and not 0 <= whose.min() <= whose.max() < n):
+            raise InvalidExperience(f"whose: expected indices of {n} clients, got {whose}")
+        weights = np.ones(len(whose), np.float32)
+        sampled = SampledUnion({}, weights, msg.names, whose, msg.indices, msg.generations)
+        self._coordinator.update(sampled, msg.priorities)
 
-    @on(SampleMsg)
-    def sample(self, msg: SampleMsg) -> "asyncio.Future[SampledMsg | RefusedMsg]":
-        async def sample() -> SampledMsg:
-            return SampledMsg.of(await self._exchange.sample(msg.batch_size))
+    @answers(SubscribeMsg)
+    async def subscribe(self, msg: SubscribeMsg) -> None:
+        ref = self._reach(msg.ref)
 
-        return answered(sample)
+        async def deliver(topic: str, data: Data) -> None:
+            await ref.ask(PublicationMsg(topic=topic, data=data))
 
-    @on(UpdateMsg)
-    def update(self, msg: UpdateMsg) -> "asyncio.Future[RefusedMsg | None]":
-        async def update() -> None:
-            whose = msg.whose
-            if not len(whose) == len(msg.indices) or (
-                len(whose) and not 0 <= whose.min() <= whose.max() < len(msg.clients)
-            ):
-                raise InvalidExperience(f"whose: expected indices of {len(msg.clients)} clients, got {whose}")
-            weights = np.ones(len(whose), np.float32)
-            sampled = SampledUnion({}, weights, msg.clients, whose, msg.indices, msg.generations)
-            self._exchange.update(sampled, msg.priorities)
+        self._publications.subscribe(ref.address, msg.topic, deliver)
 
-        return answered(update)
+    @answers(UnsubscribeMsg)
+    async def unsubscribe(self, msg: UnsubscribeMsg) -> None:
+        await self._publications.unsubscribe(msg.ref.address, msg.topic)
 
-    @on(SubscribeMsg)
-    def subscribe(self, msg: SubscribeMsg) -> "asyncio.Future[RefusedMsg | None]":
-        agent = self._outside(msg.agent)
+    @answers(PublishMsg)
+    async def publish(self, msg: PublishMsg) -> None:
+        await self._publications.publish(msg.topic, msg.data)
 
-        async def subscribe() -> None:
-            async def deliver(topic: str, data: Data) -> None:
-                await agent.ask(PublicationMsg(topic=topic, data=data))
-
-            self._host.publications.subscribe(agent.address, msg.topic, deliver)
-
-        return answered(subscribe)
-
-    @on(UnsubscribeMsg)
-    def unsubscribe(self, msg: UnsubscribeMsg) -> "asyncio.Future[RefusedMsg | None]":
-        return answered(self._host.publications.unsubscribe, msg.agent.address, msg.topic)
-
-    @on(PublishMsg)
-    def publish(self, msg: PublishMsg) -> "asyncio.Future[RefusedMsg | None]":
-        return answered(self._host.publish, msg.topic, msg.data)
-
-    @on(LineMsg)
-    def log_line(self, msg: LineMsg) -> "asyncio.Future[RefusedMsg | None]":
-        async def write() -> None:
-            self._host.write_line(_check_client(msg.client), msg.text)
-
-        return answered(write)
+    @answers(LogLineMsg)
+    async def write_line(self, msg: LogLineMsg) -> None:
+        self._write_line(_check_client(msg.client), msg.text)
 
 
 def _check_client(name: str) -> str:
@@ -216,15 +189,3 @@ def _check_client(name: str) -> str:
         return check_name(name, "a client")
     except UsageError as error:
         raise InvalidExperience(f"client: {error}") from None
-
-
-def answered(work: Callable[..., Awaitable[Any]], *args: Any) -> "asyncio.Future[Any]":
-    """Return the answer that `work(*args)` comes to, or that says why it was refused; it may be parked."""
-
-    async def answer() -> Any:
-        try:
-            return await work(*args)
-        except (ValueError, Full, Closed, TimeoutError) as error:  # an InvalidExperience is a ValueError
-            return refusal(error)
-
-    return asyncio.get_running_loop().create_task(answer())

@@ -130,7 +130,7 @@ def test_episodes_and_layouts_have_ranks_too(spec, make_episodes):
     assert replay.priorities[np.arange(3)].tolist() == [1 / 3, 1.0, 0.5]
     layout = Layout(FIELDS, 64, variant="rank")
     assert Layout.from_plain(layout.to_plain()) == layout
-    assert isinstance(layout.memory().priorities, RankedPriorities)
+    assert isinstance(layout.new_buffer().priorities, RankedPriorities)
 
 
 def test_what_makes_no_sense():

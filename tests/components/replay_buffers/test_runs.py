@@ -18,8 +18,8 @@ from components.replay_buffers import (
 )
 from components.replay_buffers.runs import Run
 from components.replay_server import EpisodeLayout
-from components.replay_server.episode_layout import layout_from_plain
-from components.replay_server.protocol import SampledMsg, ShareMsg
+from components.replay_server.layouts import layout_from_plain
+from components.replay_server.protocol import ClientSampleMsg, SampledMsg
 from orchestra.actors.codec import Encoder, fields_of, payload_size
 
 SPEC = EnvSpec("tiny", n_agents=2, n_actions=3, obs_size=4, state_size=5, episode_limit=6)
@@ -65,7 +65,7 @@ rollouts = st.one_of(st.just((0, 0)), st.integers(1, 7).flatmap(lambda n: st.tup
 def test_what_is_drawn_of_the_union_is_bit_by_bit_what_the_clients_memories_gather(clients, parts, sizes, seed):
     generator, memories, pushed = rng(seed), {}, 0
     given = EpisodeLayout(SPEC, 16, rollout=parts[0], burn_in=parts[1])
-    union = FederatedReplay(given.share_fields, max_uses=2)
+    union = FederatedReplay(given.sample_fields, max_uses=2)
     for i, (capacity, many) in enumerate(clients):
         memory = memories[str(i)] = PrioritizedEpisodeReplay(SPEC, capacity)
         for some in many:  # often round the ring
@@ -74,7 +74,7 @@ def test_what_is_drawn_of_the_union_is_bit_by_bit_what_the_clients_memories_gath
         union.add(str(i), memory.share(0, generator))
     for size in sizes:
         for name, n in union.missing(size, generator).items():
-            share = given.share(memories[name], n, generator)
+            share = given.draw(memories[name], n, generator)
             steps = int(share.batch["lengths"].sum())
             more = steps + 8 * n if given.rollout else 0  # what to learn from, and where each begins
             assert share.n_bytes == FRAME * (steps + n) + STEP * steps + (4 + 1 + 3 * 8) * n + more
@@ -82,7 +82,7 @@ def test_what_is_drawn_of_the_union_is_bit_by_bit_what_the_clients_memories_gath
             union.add(name, share)
         sampled = union.sample(size, generator)
         batch, longest = sampled.batch, int(sampled.batch["lengths"].max())
-        assert batch.keys() == given.share_fields.keys()
+        assert batch.keys() == given.sample_fields.keys()
         for row, name in enumerate(sampled.clients):
             memory, slot = memories[name], sampled.indices[row : row + 1]
             first, n = batch.get("firsts", np.zeros(size, np.int64))[row : row + 1], batch["lengths"][row : row + 1]
@@ -112,15 +112,15 @@ def on_the_wire(message):
 def test_what_travels_are_the_frames_there_are_and_nothing_else(options):
     generator = rng()
     given = EpisodeLayout(SPEC, 64, **options)
-    memory, union = given.memory(), FederatedReplay(given.share_fields)
+    memory, union = given.new_buffer(), FederatedReplay(given.sample_fields)
     memory.insert(**make_episodes(generator, [1, 1, 1, 6] * 16))
-    share = given.share(memory, 64, generator)
+    share = given.draw(memory, 64, generator)
     union.join("one")
     union.add("one", share)
     drawn = union.draw(48, generator)
     steps = [int(it["lengths"].sum()) for it in (share.batch, drawn.batch)]
     of_steps, of_items = (STEP + 1, 4 + 1 + 8) if options else (STEP, 4 + 1)
-    messages = (ShareMsg.of(share, 1), SampledMsg.of(drawn))
+    messages = (ClientSampleMsg.of(share, 1), SampledMsg.of(drawn))
     for n, n_steps, message, numbers in zip((64, 48), steps, messages, (3 * 8, 4 + 3 * 8), strict=True):
         real = FRAME * (n_steps + n) + of_steps * n_steps + (of_items + numbers) * n
         whole = FRAME * (n * 6 + n) + of_steps * n * 6 + (of_items + numbers) * n
@@ -161,10 +161,10 @@ def change_lengths(share, *lengths, dtype=np.int32):
 def test_a_share_of_malformed_episodes_is_refused_by_name_and_nothing_is_taken(change, message):
     generator = rng()
     given = EpisodeLayout(SPEC, 3, rollout=6)
-    union, memory = FederatedReplay(given.share_fields), given.memory()
+    union, memory = FederatedReplay(given.sample_fields), given.new_buffer()
     memory.insert(**make_episodes(generator, [3, 2, 1]))
     union.join("one")
-    share = given.share(memory, 3, generator)  # strata: each of them once
+    share = given.draw(memory, 3, generator)  # strata: each of them once
     assert sorted(share.batch["lengths"].tolist()) == [1, 2, 3]
     with pytest.raises(InvalidExperience, match=re.escape(message)):
         union.add("one", replace(share, batch=change(share)))
@@ -175,7 +175,7 @@ def test_a_share_of_malformed_episodes_is_refused_by_name_and_nothing_is_taken(c
 
 
 def test_what_a_share_lacks_that_has_no_items_is_not_missed():
-    union = FederatedReplay(EpisodeLayout(SPEC, 3).share_fields)
+    union = FederatedReplay(EpisodeLayout(SPEC, 3).sample_fields)
     union.join("one")
     none = np.zeros(0, np.int64)
     union.add("one", ClientSample({}, none, none, np.zeros(0), 1.0, 1, 1))
@@ -191,5 +191,5 @@ def test_runs_need_a_field_that_says_how_long_they_are():
 def test_who_speaks_another_protocol_is_told_so_at_once(got, text):
     plain = EpisodeLayout(SPEC, 3).to_plain()
     del plain["protocol"]
-    with pytest.raises(InvalidExperience, match=f"this version says, got protocol: expected 2, {text}"):
+    with pytest.raises(InvalidExperience, match=f"this version, got protocol: expected 3, {text}"):
         layout_from_plain(plain | got)

@@ -9,9 +9,8 @@ from components.replay_buffers.invalid import InvalidExperience, NameTaken, Unkn
 from components.replay_buffers.limiter import SampleToInsertRatio
 from components.replay_buffers.transitions import Field
 from components.replay_server.bounded_queue import Full
-from components.replay_server.coordinator import Exchange
+from components.replay_server.coordinator import Coordinator
 from components.replay_server.layouts import Layout
-from components.replay_server.members import LocalHolder
 from orchestra import Unreachable
 
 FIELDS = {"item": Field(np.int64), "reward": Field(np.float32, finite=True)}
@@ -24,17 +23,16 @@ def layout(capacity=256, **options):
 
 def make(limiter=None, **options):
     given = {"beta": 0.4, "max_items": 4096, "max_uses": 1, "ahead": 0, "max_waiting": 8} | options
-    return Exchange(given.pop("layout", layout()), limiter=limiter, rng=np.random.default_rng(3), **given)
+    return Coordinator(given.pop("layout", layout()), limiter=limiter, rng=np.random.default_rng(3), **given)
 
 
 def rows(*items):
     return {"item": np.array(items, np.int64), "reward": np.array(items, np.float32)}
 
 
-def join(exchange, name):
-    holder = LocalHolder(exchange.layout, exchange.layout.memory(), np.random.default_rng(len(name)))
-    exchange.join(name, holder)
-    return holder
+def join(coordinator, name):
+    coordinator.enter(name)
+    return coordinator.member(name)
 
 
 async def turns(n=20):
@@ -45,15 +43,15 @@ async def turns(n=20):
 class Far:
     """A client elsewhere: it answers when it is let."""
 
-    def __init__(self, exchange, name, *items):
-        self.memory, self.rng, self.may = exchange.layout.memory(), np.random.default_rng(7), asyncio.Event()
+    def __init__(self, coordinator, name, *items):
+        self.memory, self.rng, self.may = coordinator.layout.new_buffer(), np.random.default_rng(7), asyncio.Event()
         self.asked, self.error = [], None
-        exchange.join(name, self)
+        coordinator.join(name, self)
         if items:
             self.memory.insert(rows(*items))
-        exchange.tell(name, self.memory.share(0, self.rng))
+        coordinator.receive(name, self.memory.share(0, self.rng))
 
-    async def share(self, n, route=None):
+    async def draw(self, n, route=None):
         if route is not None:
             self.memory.update(*route)
         if n:
@@ -66,29 +64,29 @@ class Far:
 
 def test_what_was_inserted_is_drawn(run):
     async def main():
-        exchange = make()
-        join(exchange, "one")
-        await exchange.insert("one", rows(1, 2, 3), np.array([0.0, 1.0, 1.0]))
-        sampled = await exchange.sample(64)
+        coordinator = make()
+        join(coordinator, "one")
+        await coordinator.insert("one", rows(1, 2, 3), np.array([0.0, 1.0, 1.0]))
+        sampled = await coordinator.sample(64)
         assert set(sampled.batch["item"]) == {2, 3}
         assert sampled.clients == ("one",) * 64
-        exchange.update(sampled, np.where(sampled.batch["item"] == 2, 0.0, 5.0))
+        coordinator.update(sampled, np.where(sampled.batch["item"] == 2, 0.0, 5.0))
         await turns()
-        assert exchange.union.clients == {"one": 5.0}
-        assert set((await exchange.sample(64)).batch["item"]) == {3}
-        await exchange.close()
+        assert coordinator.union.clients == {"one": 5.0}
+        assert set((await coordinator.sample(64)).batch["item"]) == {3}
+        await coordinator.close()
 
     run(main())
 
 
 def test_a_batch_waits_for_the_first_entries(run):
     async def main():
-        exchange = make()
-        join(exchange, "one")
-        batch = asyncio.ensure_future(exchange.sample(2))
+        coordinator = make()
+        join(coordinator, "one")
+        batch = asyncio.ensure_future(coordinator.sample(2))
         await turns()
         assert not batch.done()
-        await exchange.insert("one", rows(4), NONE)
+        await coordinator.insert("one", rows(4), NONE)
         assert (await batch).batch["item"].tolist() == [4, 4]
 
     run(main())
@@ -96,13 +94,13 @@ def test_a_batch_waits_for_the_first_entries(run):
 
 def test_inserts_wait_for_samples_in_their_order_and_samples_for_inserts(run):
     async def main():
-        exchange = make(SampleToInsertRatio(1.0, 4, 4.0, insert_size=4))
-        join(exchange, "one")
-        join(exchange, "other")
+        coordinator = make(SampleToInsertRatio(1.0, 4, 4.0, insert_size=4))
+        join(coordinator, "one")
+        join(coordinator, "other")
         order = []
 
         async def insert(client, *items):
-            await exchange.insert(client, rows(*items), NONE)
+            await coordinator.insert(client, rows(*items), NONE)
             order.append(client)
 
         await insert("one", 0, 1, 2, 3)
@@ -110,65 +108,65 @@ def test_inserts_wait_for_samples_in_their_order_and_samples_for_inserts(run):
         tasks = [asyncio.ensure_future(insert(name, 1, 2)) for name in ("other", "one")]
         await turns()
         assert order == ["one", "one"]
-        await exchange.sample(2)
+        await coordinator.sample(2)
         await turns()
         assert order == ["one", "one", "other"]
-        await exchange.sample(2)
+        await coordinator.sample(2)
         await asyncio.gather(*tasks)
-        assert (exchange.limiter.inserted, exchange.limiter.sampled) == (12, 4)
-        await exchange.sample(8)
+        assert (coordinator.limiter.inserted, coordinator.limiter.sampled) == (12, 4)
+        await coordinator.sample(8)
         with pytest.raises(TimeoutError, match=r"no batch of 4 within 0.0 s: the limiter does not allow it"):
-            await exchange.sample(4, 0.0)
+            await coordinator.sample(4, 0.0)
 
     run(main())
 
 
 def test_an_insert_that_is_given_up_leaves_its_place(run):
     async def main():
-        exchange = make(SampleToInsertRatio(1.0, 1, 8.0, insert_size=4))
-        join(exchange, "one")
+        coordinator = make(SampleToInsertRatio(1.0, 1, 8.0, insert_size=4))
+        join(coordinator, "one")
         for _ in range(2):
-            await exchange.insert("one", rows(1, 2, 3, 4), NONE)
-        given_up = asyncio.ensure_future(exchange.insert("one", rows(5, 6), NONE))
-        waiting = asyncio.ensure_future(exchange.insert("one", rows(7, 8), NONE))
+            await coordinator.insert("one", rows(1, 2, 3, 4), NONE)
+        given_up = asyncio.ensure_future(coordinator.insert("one", rows(5, 6), NONE))
+        waiting = asyncio.ensure_future(coordinator.insert("one", rows(7, 8), NONE))
         await turns()
         given_up.cancel()
         await turns()
         assert not waiting.done()
-        await exchange.sample(2)
+        await coordinator.sample(2)
         await waiting
-        assert exchange.limiter.inserted == 10
+        assert coordinator.limiter.inserted == 10
 
     run(main())
 
 
 def test_the_limiter_may_be_replaced_while_others_wait_for_it(run):
     async def main():
-        exchange = make(SampleToInsertRatio(1.0, 100, 200.0))
-        join(exchange, "one")
-        await exchange.insert("one", rows(1), NONE)
-        batch = asyncio.ensure_future(exchange.sample(1))
+        coordinator = make(SampleToInsertRatio(1.0, 100, 200.0))
+        join(coordinator, "one")
+        await coordinator.insert("one", rows(1), NONE)
+        batch = asyncio.ensure_future(coordinator.sample(1))
         await turns()
         assert not batch.done()
-        exchange.pace(SampleToInsertRatio.from_min_size(1))
+        coordinator.pace(SampleToInsertRatio.from_min_size(1))
         await batch
-        assert exchange.limiter.inserted == 1
+        assert coordinator.limiter.inserted == 1
         with pytest.raises(ValueError, match="always have to wait"):
-            exchange.pace(SampleToInsertRatio.queue(2))
-        assert exchange.limiter.min_size == 1
+            coordinator.pace(SampleToInsertRatio.queue(2))
+        assert coordinator.limiter.min_size == 1
 
     run(main())
 
 
 def test_only_clients_that_were_picked_are_asked_and_for_what_is_missing(run):
     async def main():
-        exchange = make()
-        far, empty = Far(exchange, "far", 1, 2, 3), Far(exchange, "empty")
-        batch = asyncio.ensure_future(exchange.sample(5))
+        coordinator = make()
+        far, empty = Far(coordinator, "far", 1, 2, 3), Far(coordinator, "empty")
+        batch = asyncio.ensure_future(coordinator.sample(5))
         await turns()
         assert (far.asked, empty.asked) == ([5], [])
-        with pytest.raises(TimeoutError, match=r"others were before it; clients have yet to push \{'far': 5\}"):
-            await exchange.sample(5, 0.0)
+        with pytest.raises(TimeoutError, match=r"earlier requests came first; clients have yet to send \{'far': 5\}"):
+            await coordinator.sample(5, 0.0)
         assert far.asked == [5], "it is asked again only when it has answered"
         far.may.set()
         assert set((await batch).batch["item"]) <= {1, 2, 3}
@@ -179,49 +177,49 @@ def test_only_clients_that_were_picked_are_asked_and_for_what_is_missing(run):
 @pytest.mark.parametrize("ahead", [1, 3])
 def test_the_next_batches_are_asked_for_ahead(run, ahead):
     async def main():
-        exchange = make(ahead=ahead)
-        far = Far(exchange, "far", 1, 2, 3)
+        coordinator = make(ahead=ahead)
+        far = Far(coordinator, "far", 1, 2, 3)
         far.may.set()
-        await exchange.sample(5)
+        await coordinator.sample(5)
         await turns()
         far.may.clear()
         assert far.asked == [5, 5 * ahead]
         for _ in range(ahead):
-            await exchange.sample(5, 1.0)  # it is here
+            await coordinator.sample(5, 1.0)  # it is here
         await turns()
         assert far.asked == [5, 5 * ahead, 5], "what is asked for comes before more is"
         with pytest.raises(TimeoutError):
-            await exchange.sample(5, 0.01)
-        await exchange.close()
+            await coordinator.sample(5, 0.01)
+        await coordinator.close()
 
     run(main())
 
 
 def test_a_client_that_leaves_is_not_waited_for(run):
     async def main():
-        exchange = make()
-        Far(exchange, "far", *range(100))
-        join(exchange, "near")
-        await exchange.insert("near", rows(777), NONE)
-        batch = asyncio.ensure_future(exchange.sample(8))
+        coordinator = make()
+        Far(coordinator, "far", *range(100))
+        join(coordinator, "near")
+        await coordinator.insert("near", rows(777), NONE)
+        batch = asyncio.ensure_future(coordinator.sample(8))
         await turns()
         assert not batch.done()
-        exchange.leave("far")
+        coordinator.leave("far")
         assert set((await batch).batch["item"]) == {777}
-        await exchange.close()
+        await coordinator.close()
 
     run(main())
 
 
 def test_a_client_that_cannot_be_reached_is_dismissed(run):
     async def main():
-        exchange = make()
-        far = Far(exchange, "far", 1)
+        coordinator = make()
+        far = Far(coordinator, "far", 1)
         far.error = Unreachable("gone")
         far.may.set()
-        batch = asyncio.ensure_future(exchange.sample(1))
+        batch = asyncio.ensure_future(coordinator.sample(1))
         await turns()
-        assert "far" not in exchange
+        assert "far" not in coordinator
         assert not batch.done()
         batch.cancel()
         await turns()
@@ -231,23 +229,23 @@ def test_a_client_that_cannot_be_reached_is_dismissed(run):
 
 def test_priorities_travel_with_what_is_asked_of_the_client_next(run):
     async def main():
-        exchange = make()
-        far = Far(exchange, "far", 1, 2, 3)
+        coordinator = make()
+        far = Far(coordinator, "far", 1, 2, 3)
         heard = []
 
-        async def share(n, route=None, before=far.share):
+        async def draw(n, route=None, before=far.draw):
             heard.append((n, None if route is None else route[2].tolist()))
             return await before(n, route)
 
-        far.share = share
+        far.draw = draw
         far.may.set()
-        sampled = await exchange.sample(3)
-        exchange.update(sampled, np.array([1.0, 2.0, 3.0]))
-        exchange.update(sampled, np.array([4.0, 5.0, 6.0]))
-        following = asyncio.ensure_future(exchange.sample(2))
+        sampled = await coordinator.sample(3)
+        coordinator.update(sampled, np.array([1.0, 2.0, 3.0]))
+        coordinator.update(sampled, np.array([4.0, 5.0, 6.0]))
+        following = asyncio.ensure_future(coordinator.sample(2))
         await following
         await turns()
-        exchange.update(sampled, np.zeros(3))  # and by themselves if nothing is asked
+        coordinator.update(sampled, np.zeros(3))  # and by themselves if nothing is asked
         await turns()
         assert heard == [(3, None), (2, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), (0, [0.0, 0.0, 0.0])]
         once, last = np.unique(sampled.indices[::-1], return_index=True)
@@ -259,43 +257,43 @@ def test_priorities_travel_with_what_is_asked_of_the_client_next(run):
 
 def test_a_client_that_refuses_priorities_is_not_dismissed_for_that(run):
     async def main():
-        exchange = make()
-        far = Far(exchange, "far", 1, 2, 3)
+        coordinator = make()
+        far = Far(coordinator, "far", 1, 2, 3)
 
-        async def share(n, route=None):
+        async def draw(n, route=None):
             return far.memory.share(n, far.rng), "" if route is None else "indices: expected others"
 
-        far.share = share
-        sampled = await exchange.sample(3)
-        exchange.update(sampled, np.ones(3))
-        assert len((await exchange.sample(2)).indices) == 2
-        assert (exchange.lost_updates, "far" in exchange) == (3, True)
+        far.draw = draw
+        sampled = await coordinator.sample(3)
+        coordinator.update(sampled, np.ones(3))
+        assert len((await coordinator.sample(2)).indices) == 2
+        assert (coordinator.lost_updates, "far" in coordinator) == (3, True)
 
     run(main())
 
 
 def test_a_client_that_pushes_something_malformed_is_dismissed(run):
     async def main():
-        exchange = make()
-        far = Far(exchange, "far", 1, 2)
-        far.memory = Layout({"other": Field(np.int64)}, 8, chunk=4).memory()
+        coordinator = make()
+        far = Far(coordinator, "far", 1, 2)
+        far.memory = Layout({"other": Field(np.int64)}, 8, chunk=4).new_buffer()
         far.memory.insert({"other": np.arange(8)})
-        join(exchange, "near")
-        await exchange.insert("near", rows(5), NONE)
+        join(coordinator, "near")
+        await coordinator.insert("near", rows(5), NONE)
         far.may.set()
-        assert set((await exchange.sample(16)).batch["item"]) == {5}
-        assert "far" not in exchange
+        assert set((await coordinator.sample(16)).batch["item"]) == {5}
+        assert "far" not in coordinator
 
     run(main())
 
 
 def test_a_memory_that_is_brought_along_is_neither_owed_nor_ahead(run):
     async def main():
-        exchange = make(SampleToInsertRatio(2.0, 4, 20.0))
-        Far(exchange, "far", *range(10))
-        limiter = exchange.limiter
+        coordinator = make(SampleToInsertRatio(2.0, 4, 20.0))
+        Far(coordinator, "far", *range(10))
+        limiter = coordinator.limiter
         assert (limiter.inserted, limiter.sampled, limiter.diff) == (10, 20, 0.0)
-        exchange.leave("far")
+        coordinator.leave("far")
         assert limiter.deleted == 10
 
     run(main())
@@ -303,30 +301,30 @@ def test_a_memory_that_is_brought_along_is_neither_owed_nor_ahead(run):
 
 def test_too_many_that_wait_are_refused(run):
     async def main():
-        exchange = make(max_waiting=1)
-        batch = asyncio.ensure_future(exchange.sample(1))
+        coordinator = make(max_waiting=1)
+        batch = asyncio.ensure_future(coordinator.sample(1))
         await turns()
         with pytest.raises(Full, match="fewer than 1 batches"):
-            await exchange.sample(1)
-        assert exchange.refused == 1
+            await coordinator.sample(1)
+        assert coordinator.refused == 1
         batch.cancel()
         await turns()
-        with pytest.raises(TimeoutError, match="nothing is held that has weight, by 0 clients"):
-            await exchange.sample(1, 0.0)
+        with pytest.raises(TimeoutError, match="no item has weight, with 0 clients"):
+            await coordinator.sample(1, 0.0)
 
     run(main())
 
 
 def test_what_is_refused_changes_nothing(run):
     async def main():
-        exchange = make(SampleToInsertRatio(1.0, 4, 64.0))
-        holder = join(exchange, "one")
-        Far(exchange, "far")
+        coordinator = make(SampleToInsertRatio(1.0, 4, 64.0))
+        holder = join(coordinator, "one")
+        Far(coordinator, "far")
         with pytest.raises(NameTaken, match="'one', which has joined"):
-            join(exchange, "one")
+            join(coordinator, "one")
         for client, given, priorities, error, text in [
             ("nobody", rows(1), NONE, UnknownClient, r"one that has joined, \['one', 'far'\], got 'nobody'"),
-            ("far", rows(1), NONE, InvalidExperience, "kept by the server, got 'far'"),
+            ("far", rows(1), NONE, InvalidExperience, "one whose replay buffer the server keeps, got 'far'"),
             ("one", {"item": np.arange(1)}, NONE, InvalidExperience, "expected the fields"),
             ("one", rows(1), np.array([-1.0]), InvalidExperience, "priorities"),
             ("one", rows(1), np.ones(2), InvalidExperience, "priorities"),
@@ -339,18 +337,18 @@ def test_what_is_refused_changes_nothing(run):
             ),
         ]:
             with pytest.raises(error, match=text):
-                await exchange.insert(client, given, priorities)
+                await coordinator.insert(client, given, priorities)
         with pytest.raises(ValueError, match="1 to 4096, which is max_items"):
-            await exchange.sample(0)
-        assert (exchange.limiter.inserted, holder.memory.inserted) == (0, 0)
-        await exchange.insert("one", rows(1, 2, 3, 4), NONE)
-        sampled = await exchange.sample(2)
+            await coordinator.sample(0)
+        assert (coordinator.limiter.inserted, holder.buffer.inserted) == (0, 0)
+        await coordinator.insert("one", rows(1, 2, 3, 4), NONE)
+        sampled = await coordinator.sample(2)
         for wrong in (np.array([1.0, np.nan]), np.array([-1.0, 1.0]), np.ones(3), np.array([1e304, 1.0])):
             with pytest.raises(InvalidExperience, match="priorities"):
-                exchange.update(sampled, wrong)
-        exchange.forget("one")
-        exchange.update(sampled, np.ones(2))
-        assert exchange.lost_updates == 2
+                coordinator.update(sampled, wrong)
+        coordinator.forget("one")
+        coordinator.update(sampled, np.ones(2))
+        assert coordinator.lost_updates == 2
 
     run(main())
 
@@ -366,21 +364,21 @@ def test_arguments_that_make_no_sense():
 
 def test_a_chunk_that_comes_again_since_its_answer_was_lost_is_inserted_once(run):
     async def main():
-        exchange = make(SampleToInsertRatio(1.0, 4, 4.0, insert_size=4))
-        holder = join(exchange, "one")
+        coordinator = make(SampleToInsertRatio(1.0, 4, 4.0, insert_size=4))
+        holder = join(coordinator, "one")
 
         def insert(writer, number, *items):
-            return asyncio.ensure_future(exchange.insert("one", rows(*items), NONE, writer, number))
+            return asyncio.ensure_future(coordinator.insert("one", rows(*items), NONE, writer, number))
 
         await insert(5, 0, 1, 2, 3, 4)
         await insert(5, 0, 1, 2, 3, 4)
         await insert(5, 1, 5, 6, 7, 8)  # diff is 8, the most
         first, again, other, following = insert(5, 2, 9), insert(5, 2, 9), insert(6, 0, 10), insert(5, 3, 11)
         await turns()
-        await exchange.sample(2)
+        await coordinator.sample(2)
         await asyncio.gather(first, again, other)
-        assert (holder.memory.inserted, exchange.limiter.inserted) == (10, 10)
-        assert holder.memory._ring["item"][:10].tolist() == list(range(1, 11))
+        assert (holder.buffer.inserted, coordinator.limiter.inserted) == (10, 10)
+        assert holder.buffer._ring["item"][:10].tolist() == list(range(1, 11))
         assert not following.done()
         following.cancel()
         await turns()
@@ -390,17 +388,17 @@ def test_a_chunk_that_comes_again_since_its_answer_was_lost_is_inserted_once(run
 
 def test_chunks_that_come_together_are_as_if_they_had_come_one_after_the_other(run):
     async def main():
-        exchange = make()
-        holder = join(exchange, "one")
-        await exchange.insert("one", rows(1, 2, 3), NONE, 5, 0, (2, 1))
-        await exchange.insert("one", rows(3, 4, 5, 6), np.ones(4), 5, 1, (1, 2, 1))  # the first has come before
-        await exchange.insert("one", rows(4, 5, 6), np.ones(3), 5, 2, (2, 1))  # and here all have
-        await exchange.insert("one", rows(7, 8), NONE, 5, 4, (1, 1))
-        await exchange.insert("one", rows(8), NONE, 5, 5)
-        await exchange.insert("one", rows(9), NONE, 5, 6)
-        assert holder.memory.state()["rows/item"].tolist() == list(range(1, 10))
-        assert exchange.inserted_bytes == 9 * 12
-        assert exchange.union.held == {"one": 9}
+        coordinator = make()
+        holder = join(coordinator, "one")
+        await coordinator.insert("one", rows(1, 2, 3), NONE, 5, 0, (2, 1))
+        await coordinator.insert("one", rows(3, 4, 5, 6), np.ones(4), 5, 1, (1, 2, 1))  # the first has come before
+        await coordinator.insert("one", rows(4, 5, 6), np.ones(3), 5, 2, (2, 1))  # and here all have
+        await coordinator.insert("one", rows(7, 8), NONE, 5, 4, (1, 1))
+        await coordinator.insert("one", rows(8), NONE, 5, 5)
+        await coordinator.insert("one", rows(9), NONE, 5, 6)
+        assert holder.buffer.state()["rows/item"].tolist() == list(range(1, 10))
+        assert coordinator.inserted_bytes == 9 * 12
+        assert coordinator.union.held == {"one": 9}
 
     run(main())
 
@@ -409,44 +407,44 @@ def test_chunks_that_come_together_are_as_if_they_had_come_one_after_the_other(r
 @pytest.mark.parametrize("wrong", ["reward", "priorities"])
 def test_of_chunks_that_come_together_one_that_is_malformed_is_refused_and_no_other(run, wrong, limiter):
     async def main():
-        exchange = make(limiter)
-        holder = join(exchange, "one")
+        coordinator = make(limiter)
+        holder = join(coordinator, "one")
         given, priorities = rows(1, 2, 3, 4, 5, 6), np.ones(6)
         (given["reward"] if wrong == "reward" else priorities)[3] = np.nan
         with pytest.raises(InvalidExperience, match=f"{wrong}: expected finite numbers"):
-            await exchange.insert("one", given, priorities, 5, 0, (2, 3, 1))
-        assert holder.memory.state()["rows/item"].tolist() == [1, 2, 6]
+            await coordinator.insert("one", given, priorities, 5, 0, (2, 3, 1))
+        assert holder.buffer.state()["rows/item"].tolist() == [1, 2, 6]
         with pytest.raises(InvalidExperience, match="expected the fields"):
-            await exchange.insert("one", {"item": given["item"]}, NONE, 5, 3, (2, 4))
+            await coordinator.insert("one", {"item": given["item"]}, NONE, 5, 3, (2, 4))
         for sizes, text in [
             ((2, 3), "rows"),
             ((2, 3, 0, 1), "sizes: expected chunks of at least 1"),
             ((7, -1), "sizes"),
         ]:
             with pytest.raises(InvalidExperience, match=text):
-                await exchange.insert("one", rows(1, 2, 3, 4, 5, 6), NONE, 5, 9, sizes)
+                await coordinator.insert("one", rows(1, 2, 3, 4, 5, 6), NONE, 5, 9, sizes)
         with pytest.raises(InvalidExperience, match="item: expected 3 rows"):
-            await exchange.insert("one", rows(1, 2, 3) | {"item": np.array(5)}, NONE, 5, 9, (2, 1))
+            await coordinator.insert("one", rows(1, 2, 3) | {"item": np.array(5)}, NONE, 5, 9, (2, 1))
         with pytest.raises(InvalidExperience, match="3 priorities or none"):
-            await exchange.insert("one", rows(1, 2, 3), np.ones(2), 5, 9, (2, 1))
-        assert (holder.memory.inserted, exchange.union.held) == (3, {"one": 3})
+            await coordinator.insert("one", rows(1, 2, 3), np.ones(2), 5, 9, (2, 1))
+        assert (holder.buffer.inserted, coordinator.union.held) == (3, {"one": 3})
 
     run(main())
 
 
 def test_the_limiter_lets_chunks_in_one_by_one_also_where_they_come_together(run):
     async def main():
-        exchange = make(SampleToInsertRatio(1.0, 4, 4.0, insert_size=4))
-        holder = join(exchange, "one")
-        coming = asyncio.ensure_future(exchange.insert("one", rows(*range(12)), NONE, 5, 0, (4, 4, 4)))
-        following = asyncio.ensure_future(exchange.insert("one", rows(12), NONE, 5, 3))
+        coordinator = make(SampleToInsertRatio(1.0, 4, 4.0, insert_size=4))
+        holder = join(coordinator, "one")
+        coming = asyncio.ensure_future(coordinator.insert("one", rows(*range(12)), NONE, 5, 0, (4, 4, 4)))
+        following = asyncio.ensure_future(coordinator.insert("one", rows(12), NONE, 5, 3))
         await turns()
-        assert (holder.memory.inserted, coming.done()) == (8, False)  # diff is 8, the most
-        await exchange.sample(4)
+        assert (holder.buffer.inserted, coming.done()) == (8, False)  # diff is 8, the most
+        await coordinator.sample(4)
         await coming
         assert not following.done()
-        await exchange.sample(1)
+        await coordinator.sample(1)
         await following
-        assert holder.memory.state()["rows/item"].tolist() == list(range(13))
+        assert holder.buffer.state()["rows/item"].tolist() == list(range(13))
 
     run(main())

@@ -13,7 +13,7 @@ from components.envs.base import EnvSpec
 from components.policies.base import EpisodeBatch
 from components.replay_buffers import CheckpointError, FederatedReplay, InvalidExperience, SampleToInsertRatio
 from components.replay_server import EpisodeLayout, Full, Layout, ReplayClient, ReplayProxy, ReplayServer
-from components.replay_server.episode_layout import layout_from_plain
+from components.replay_server.layouts import layout_from_plain
 
 KEPT_BY = pytest.mark.parametrize("kept_by", ["clients", "server"])
 LONG = 30.0
@@ -112,7 +112,7 @@ def test_episodes_are_drawn_as_they_were_added_and_priorities_find_their_way_bac
             assert which(again.batch).tolist() == [1] * 8
             assert again.batch["reward"].shape == (8, 1), "what is drawn is cut to the longest of it"
             one.update(again, np.zeros(8))
-            until(lambda: server.exchange.union.clients == {"one": 0.0, "two": 0.0})
+            until(lambda: server.coordinator.union.clients == {"one": 0.0, "two": 0.0})
         if proxied:
             proxy.close()
 
@@ -139,10 +139,10 @@ def test_draws_are_those_from_the_union_of_clients_of_different_size_and_rate(ke
 @pytest.mark.parametrize("options", [{}, {"rollout": 4, "burn_in": 1}], ids=["whole", "parts"])
 def test_a_batch_is_cut_to_its_longest_whatever_else_was_pushed_with_it(options, make_episodes):
     given, generator = layout(**options), np.random.default_rng(0)
-    memory, union = given.memory(), FederatedReplay(given.share_fields)
+    memory, union = given.new_buffer(), FederatedReplay(given.sample_fields)
     given.insert(memory, make_episodes([6, 1]), np.array([1.0, 1.0]))
     union.join("one")
-    union.add("one", given.share(memory, 64, generator))
+    union.add("one", given.draw(memory, 64, generator))
     seen = set()
     for _ in range(32):
         batch = union.sample(1, generator).batch
@@ -292,7 +292,7 @@ def test_what_is_malformed_is_refused_by_name_and_nothing_changes(kept_by, make_
             for wrong in (np.array([1.0, np.nan]), np.array([1.0, -1.0]), np.ones(3)):
                 with pytest.raises(InvalidExperience, match="priorities: expected"):
                     who.update(sampled, wrong)
-        until(lambda: server.exchange.union.clients == {"one": 2.0})
+        until(lambda: server.coordinator.union.clients == {"one": 2.0})
 
 
 @pytest.mark.parametrize("options", [{}, {"kept_by": "server", "chunk": 4}, {"rollout": 5, "burn_in": 2, "alpha": 0.1}])
@@ -324,5 +324,5 @@ def test_layouts_that_make_no_sense(options, text):
     "change", [{"spec": {}}, {"spec": None}, {"rollout": -1}, {"kind": "pictures"}, {"more": 1}, {"capacity": "many"}]
 )
 def test_a_layout_that_is_none(change):
-    with pytest.raises(InvalidExperience, match="layout: expected what a replay server of this version says"):
+    with pytest.raises(InvalidExperience, match="layout: expected that of a replay server of this version"):
         layout_from_plain(layout().to_plain() | change)

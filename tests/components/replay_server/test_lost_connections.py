@@ -7,11 +7,13 @@ import pytest
 
 from components.replay_buffers import Field
 from components.replay_server import Layout
-from components.replay_server.client_session import Visitor
-from components.replay_server.coordinator import Exchange
-from components.replay_server.host import Host
+from components.replay_server.client_session import ClientSession
+from components.replay_server.coordinator import Coordinator
 from components.replay_server.outbox import Outbox
+from components.replay_server.protocol import SERVER
 from components.replay_server.publications import Publications
+from components.replay_server.server import LogFile
+from components.replay_server.server_actor import ReplayServerActor
 from orchestra.simulation import Simulation
 
 LAYOUT = Layout({"item": Field(np.int64)}, 4096, chunk=4, kept_by="server")
@@ -22,7 +24,7 @@ class World:
 
     def __init__(self, seed):
         self.sim = Simulation(seed)
-        self.exchange = Exchange(
+        self.coordinator = Coordinator(
             LAYOUT,
             limiter=None,
             rng=np.random.default_rng(0),
@@ -32,23 +34,26 @@ class World:
             ahead=0,
             max_waiting=8,
         )
-        self.server = self.sim.node("server", Host(LAYOUT, self.exchange, Publications(4, "drop_oldest")).spawn)
+        self.server = self.sim.node("server", self.open)
         self.client = self.sim.node("client")
-        self.visitor = Visitor(
+        self.session = ClientSession(
             "sim://server", "one", secret=b"", timeout=1.0, patience=0.0, listen=None, rng=np.random.default_rng(0)
         )
 
+    def open(self, node):
+        publications, lines = Publications(4, "drop_oldest"), LogFile(None)
+        node.spawn(SERVER, ReplayServerActor, self.coordinator, publications, lines.write, node)
+
     async def live(self):
         """Enter, and stay, as code of the client's process."""
-        self.visitor.begin()
-        weigh = LAYOUT.memory().priorities.weigh
-        self.outbox = Outbox(LAYOUT, 512, "block", weigh, lambda: None, self.visitor.wakes.set)
-        await self.visitor.go(None, self.outbox)
-        await self.visitor.stay(self.client.node, asyncio.Event(), lambda layout: None)
+        self.session.begin()
+        self.outbox = Outbox(LAYOUT, 512, "block", lambda: None, self.session.wakes.set)
+        await self.session.start_inserting(None, self.outbox)
+        await self.session.stay(self.client.node, asyncio.Event(), lambda layout: None)
 
     @property
     def inserted(self):
-        return self.exchange.holder("one").memory.state()["rows/item"].tolist() if "one" in self.exchange else []
+        return self.coordinator.member("one").buffer.state()["rows/item"].tolist() if "one" in self.coordinator else []
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -59,7 +64,7 @@ def test_chunks_are_inserted_once_and_in_their_order_however_often_the_connectio
         sim = world.sim
         await sim.start()
         staying = sim.loop.create_task(world.client.run(world.live()), context=sim.loop.outside.context.copy())
-        await sim.until(lambda: "one" in world.exchange)
+        await sim.until(lambda: "one" in world.coordinator)
         cuts = 0
         for start in range(0, 3000, 60):
             await sim.until(lambda: world.outbox.waiting <= 400)

@@ -11,14 +11,14 @@ from components.replay_buffers.closed import Closed
 from components.replay_buffers.invalid import InvalidExperience
 from components.replay_buffers.transitions import Field, NStep
 from components.replay_buffers.windows import Rollout
-from components.replay_server.bounded_queue import Full, HighWater
+from components.replay_server.bounded_queue import BoundedQueue, Full
 from components.replay_server.layouts import Layout
 from components.replay_server.outbox import Outbox
 from orchestra.actors.message import is_frozen
 
 
 def filled(policy, mark=3):
-    queue = HighWater("things", mark, policy)
+    queue = BoundedQueue("things", mark, policy)
     for item in "abc":
         assert queue.make_room()
         queue.append(item)
@@ -52,7 +52,7 @@ def test_what_is_refused_is_counted_and_leaves_the_rest_alone():
 
 @pytest.mark.parametrize("policy", ["block", "drop_oldest", "refuse"])
 def test_one_that_is_larger_than_all_room_is_let_in_by_itself(policy):
-    queue = HighWater("things", 3, policy)
+    queue = BoundedQueue("things", 3, policy)
     assert queue.make_room(10)
 
 
@@ -66,7 +66,7 @@ def test_what_is_put_back_comes_first_again():
 @pytest.mark.parametrize(("mark", "policy"), [(0, "block"), (3, "hope")])
 def test_marks_and_policies_that_make_no_sense(mark, policy):
     with pytest.raises(ValueError, match="things: expected"):
-        HighWater("things", mark, policy)
+        BoundedQueue("things", mark, policy)
 
 
 # Entries --------------------------------------------------------------------------------------------------------------
@@ -80,12 +80,12 @@ def oldest(outbox):
     return None if bundle is None else bundle.chunks[0]
 
 
-class Desk:
-    """Whoever takes: notes that it was woken, and may have closed."""
+class Consumer:
+    """The taking side of an outbox: counts how often it was woken, and can be closed."""
 
     def __init__(self, policy="block", mark=8, layout=LAYOUT):
         self.woken, self.closed = 0, False
-        self.outbox = Outbox(layout, mark, policy, layout.memory().priorities.weigh, self.check_open, self.wake)
+        self.outbox = Outbox(layout, mark, policy, self.check_open, self.wake)
 
     def check_open(self):
         if self.closed:
@@ -104,31 +104,31 @@ class Desk:
 
 
 def test_entries_are_taken_by_the_chunk_or_when_an_episode_ends():
-    desk = Desk()
-    desk.add(0, 1, 2)
-    assert (desk.take(), desk.woken) == (None, 0)
-    desk.add(3)
-    assert (desk.take(), desk.woken) == ([0, 1, 2, 3], 1)
-    desk.add(4, last=True)
-    assert desk.take() == [4]
+    consumer = Consumer()
+    consumer.add(0, 1, 2)
+    assert (consumer.take(), consumer.woken) == (None, 0)
+    consumer.add(3)
+    assert (consumer.take(), consumer.woken) == ([0, 1, 2, 3], 1)
+    consumer.add(4, last=True)
+    assert consumer.take() == [4]
 
 
 def test_entries_are_copied():
-    desk, item = Desk(), np.array(5)
-    desk.outbox.add({"item": item, "reward": 0.0}, True, None, None)
+    consumer, item = Consumer(), np.array(5)
+    consumer.outbox.add({"item": item, "reward": 0.0}, True, None, None)
     many = {"item": np.arange(3), "reward": np.zeros(3, np.float32)}
-    desk.outbox.add_many(many, None, None)
+    consumer.outbox.add_many(many, None, None)
     item[...] = 99
     many["item"][:] = 99
-    assert [desk.take(), desk.take()] == [[5], [0, 1, 2]]
+    assert [consumer.take(), consumer.take()] == [[5], [0, 1, 2]]
 
 
 def test_priorities_come_along_and_chunks_have_them_for_all_or_none():
-    desk = Desk()
-    desk.add(0)
-    desk.add(1, 2, priority=0.5)
-    desk.add(3, last=True)
-    chunks = [oldest(desk.outbox) for _ in range(3)]
+    consumer = Consumer()
+    consumer.add(0)
+    consumer.add(1, 2, priority=0.5)
+    consumer.add(3, last=True)
+    chunks = [oldest(consumer.outbox) for _ in range(3)]
     assert [(chunk.rows["item"].tolist(), chunk.priorities.tolist()) for chunk in chunks] == [
         ([0], []),
         ([1, 2], [0.5, 0.5]),
@@ -137,96 +137,96 @@ def test_priorities_come_along_and_chunks_have_them_for_all_or_none():
 
 
 def test_many_entries_are_cut_into_chunks_behind_those_that_wait():
-    desk = Desk(mark=16)
-    desk.add(9)
-    desk.outbox.add_many({"item": np.arange(6), "reward": np.zeros(6, np.float32)}, np.arange(6.0), None)
-    assert [desk.take(), desk.take(), desk.take()] == [[9], [0, 1, 2, 3], [4, 5]]
+    consumer = Consumer(mark=16)
+    consumer.add(9)
+    consumer.outbox.add_many({"item": np.arange(6), "reward": np.zeros(6, np.float32)}, np.arange(6.0), None)
+    assert [consumer.take(), consumer.take(), consumer.take()] == [[9], [0, 1, 2, 3], [4, 5]]
 
 
-def bundles(desk, most=100):
+def bundles(consumer, most=100):
     """All that can be taken at a time: the entries, and how many of each chunk."""
-    return [(it.rows["item"].tolist(), it.sizes) for it in iter(lambda: desk.outbox.take_bundle(most), None)]
+    return [(it.rows["item"].tolist(), it.sizes) for it in iter(lambda: consumer.outbox.take_bundle(most), None)]
 
 
 def test_chunks_that_wait_are_taken_together_if_all_have_priorities_or_none():
-    desk = Desk(mark=64)
-    desk.add(*range(6))
-    desk.outbox.add_many({"item": np.arange(6, 12), "reward": np.zeros(6, np.float32)}, None, None)
-    desk.add(12, last=True)
-    desk.add(13, 14, 15, 16, 17, last=True, priority=2.0)
-    taken = [desk.outbox.take_bundle(3), desk.outbox.take_bundle(100), desk.outbox.take_bundle(100)]
+    consumer = Consumer(mark=64)
+    consumer.add(*range(6))
+    consumer.outbox.add_many({"item": np.arange(6, 12), "reward": np.zeros(6, np.float32)}, None, None)
+    consumer.add(12, last=True)
+    consumer.add(13, 14, 15, 16, 17, last=True, priority=2.0)
+    taken = [consumer.outbox.take_bundle(3), consumer.outbox.take_bundle(100), consumer.outbox.take_bundle(100)]
     assert [(it.rows["item"].tolist(), it.sizes, it.number, it.n) for it in taken] == [
         (list(range(10)), (4, 2, 4), 0, 10),
         ([10, 11, 12], (2, 1), 3, 3),
         ([13, 14, 15, 16, 17], (1, 1, 1, 1, 1), 5, 5),
     ]
     assert [it.priorities.tolist() for it in taken] == [[], [], [2.0] * 5]
-    desk.outbox.finish(taken[0])
+    consumer.outbox.finish(taken[0])
     for chunk in reversed(taken[1].chunks):
-        desk.outbox.put_back(chunk)
-    assert bundles(desk) == [([10, 11, 12], (2, 1))]
-    assert (desk.outbox.done, desk.outbox.waiting) == (10, 8)
+        consumer.outbox.put_back(chunk)
+    assert bundles(consumer) == [([10, 11, 12], (2, 1))]
+    assert (consumer.outbox.done, consumer.outbox.waiting) == (10, 8)
 
 
 def test_what_was_taken_is_not_written_again_however_much_is_added():
-    desk, taken, finished = Desk(mark=64), [], 0
+    consumer, taken, finished = Consumer(mark=64), [], 0
     for start in range(0, 20_000, 32):
-        desk.add(*range(start, start + 20))
+        consumer.add(*range(start, start + 20))
         many = np.arange(start + 20, start + 32)
-        desk.outbox.add_many({"item": many, "reward": many.astype(np.float32)}, None, None)
-        taken += iter(lambda: desk.outbox.take_bundle(100), None)
+        consumer.outbox.add_many({"item": many, "reward": many.astype(np.float32)}, None, None)
+        taken += iter(lambda: consumer.outbox.take_bundle(100), None)
         assert is_frozen(taken[-1].rows["item"])
         for bundle in taken[finished:]:
-            desk.outbox.finish(bundle)
+            consumer.outbox.finish(bundle)
         finished = len(taken)
     assert np.concatenate([it.rows["item"] for it in taken]).tolist() == list(range(20_000))
 
 
 def test_who_takes_is_woken_once_until_it_has_looked():
-    desk = Desk(mark=64)
-    desk.add(*range(12))
-    assert desk.woken == 1
-    assert bundles(desk, most=2) == [(list(range(8)), (4, 4)), ([8, 9, 10, 11], (4,))]
-    desk.add(*range(8))
-    assert desk.woken == 2
-    assert desk.outbox.take_bundle(1) is not None
-    desk.add(*range(8))
-    assert desk.woken == 2, "who has found something looks again"
+    consumer = Consumer(mark=64)
+    consumer.add(*range(12))
+    assert consumer.woken == 1
+    assert bundles(consumer, most=2) == [(list(range(8)), (4, 4)), ([8, 9, 10, 11], (4,))]
+    consumer.add(*range(8))
+    assert consumer.woken == 2
+    assert consumer.outbox.take_bundle(1) is not None
+    consumer.add(*range(8))
+    assert consumer.woken == 2, "who has found something looks again"
 
 
 def test_who_adds_waits_for_room_and_is_told_when_there_was_none():
-    desk = Desk()
-    desk.add(*range(8))
-    with pytest.raises(TimeoutError, match=r"no room for 1 entries within 0.0 s: 8 of 8 wait to be pushed"):
-        desk.add(8)
-    added = threading.Thread(target=desk.add, args=(8,), kwargs={"timeout": 30.0})
+    consumer = Consumer()
+    consumer.add(*range(8))
+    with pytest.raises(TimeoutError, match=r"no room for 1 entries within 0.0 s: 8 of 8 wait to be inserted"):
+        consumer.add(8)
+    added = threading.Thread(target=consumer.add, args=(8,), kwargs={"timeout": 30.0})
     added.start()
-    chunk = oldest(desk.outbox)
-    desk.outbox.finish(chunk)
+    chunk = oldest(consumer.outbox)
+    consumer.outbox.finish(chunk)
     added.join()
-    assert (desk.outbox.added, desk.outbox.done, desk.outbox.waiting) == (9, 4, 5)
+    assert (consumer.outbox.added, consumer.outbox.done, consumer.outbox.waiting) == (9, 4, 5)
 
 
 def test_the_oldest_chunks_are_dropped_but_not_what_is_on_its_way():
-    desk = Desk("drop_oldest", mark=12)
-    desk.add(*range(4))
-    on_its_way = oldest(desk.outbox)
-    desk.add(*range(4, 14))
-    desk.outbox.finish(on_its_way)
-    assert [desk.take(), desk.take()] == [[8, 9, 10, 11], None]
-    assert (desk.outbox.dropped, desk.outbox.added, desk.outbox.waiting) == (4, 14, 6)
+    consumer = Consumer("drop_oldest", mark=12)
+    consumer.add(*range(4))
+    on_its_way = oldest(consumer.outbox)
+    consumer.add(*range(4, 14))
+    consumer.outbox.finish(on_its_way)
+    assert [consumer.take(), consumer.take()] == [[8, 9, 10, 11], None]
+    assert (consumer.outbox.dropped, consumer.outbox.added, consumer.outbox.waiting) == (4, 14, 6)
 
 
 def test_entries_that_are_refused_are_counted():
-    desk = Desk("refuse")
-    desk.add(*range(8))
+    consumer = Consumer("refuse")
+    consumer.add(*range(8))
     with pytest.raises(Full):
-        desk.add(8)
-    assert (desk.outbox.added, desk.outbox.refused) == (8, 1)
+        consumer.add(8)
+    assert (consumer.outbox.added, consumer.outbox.refused) == (8, 1)
 
 
 def test_what_is_malformed_changes_nothing():
-    desk = Desk()
+    consumer = Consumer()
     for entry, priority in [
         ({"item": 1}, None),
         ({"item": 1.5, "reward": 0.0}, None),
@@ -237,42 +237,42 @@ def test_what_is_malformed_changes_nothing():
         ({"item": 1, "reward": 0.0}, 1e305),
     ]:
         if priority == 1e305:
-            desk = Desk(layout=Layout(LAYOUT.fields, 64, chunk=4, alpha=1.0))
+            consumer = Consumer(layout=Layout(LAYOUT.fields, 64, chunk=4, alpha=1.0))
         with pytest.raises(InvalidExperience):
-            desk.outbox.add(entry, True, priority, None)
+            consumer.outbox.add(entry, True, priority, None)
     with pytest.raises(InvalidExperience, match="at most 8 entries at a time"):
-        desk.outbox.add_many({"item": np.arange(9), "reward": np.zeros(9, np.float32)}, None, None)
+        consumer.outbox.add_many({"item": np.arange(9), "reward": np.zeros(9, np.float32)}, None, None)
     with pytest.raises(InvalidExperience, match="priorities"):
-        desk.outbox.add_many({"item": np.arange(2), "reward": np.zeros(2, np.float32)}, np.ones(3), None)
-    assert (desk.outbox.added, desk.take()) == (0, None)
+        consumer.outbox.add_many({"item": np.arange(2), "reward": np.zeros(2, np.float32)}, np.ones(3), None)
+    assert (consumer.outbox.added, consumer.take()) == (0, None)
 
 
 def test_whoever_waits_when_it_is_closed_is_told():
-    desk = Desk()
-    desk.add(*range(8))
+    consumer = Consumer()
+    consumer.add(*range(8))
     told = []
 
     def add():
         try:
-            desk.add(8, timeout=None)
+            consumer.add(8, timeout=None)
         except Closed:
             told.append("closed")
 
     adding = threading.Thread(target=add)
     adding.start()
-    desk.closed = True
+    consumer.closed = True
     while adding.is_alive():  # it may not have begun to wait yet
-        desk.outbox.wake()
+        consumer.outbox.wake()
         adding.join(0.01)
     assert told == ["closed"]
 
 
 def test_marks_and_policies_that_cannot_work():
     with pytest.raises(ValueError, match="high_water: expected at least 8, which is two chunks, got 7"):
-        Desk(mark=7)
+        Consumer(mark=7)
     for options in ({"n_step": NStep(2, 0.9, arrival=("done",), stride=3)}, {"window": Rollout(2, stride=3)}):
-        with pytest.raises(ValueError, match="with stride 3 the rows of 3 episodes take turns"):
-            Desk("drop_oldest", layout=Layout(ENDING, 64, chunk=4, **options))
+        with pytest.raises(ValueError, match="with stride 3 the rows of 3 episodes alternate"):
+            Consumer("drop_oldest", layout=Layout(ENDING, 64, chunk=4, **options))
 
 
 # Where what is drawn is made of entries that follow each other, episodes go whole -------------------------------------
@@ -286,64 +286,64 @@ def ending(*items):
     return [{"item": item, "reward": 0.0, "done": item < 0} for item in items]
 
 
-def desk_of_episodes(mark=8, options=TOGETHER[0]):
-    return Desk("drop_oldest", mark, Layout(ENDING, 64, chunk=4, **options))
+def consumer_of_episodes(mark=8, options=TOGETHER[0]):
+    return Consumer("drop_oldest", mark, Layout(ENDING, 64, chunk=4, **options))
 
 
-def put(desk, *items):
+def put(consumer, *items):
     for entry in ending(*items):
-        desk.outbox.add(entry, False, None, 0.0)
+        consumer.outbox.add(entry, False, None, 0.0)
 
 
-def taken(desk):
+def taken(consumer):
     """All that can be taken, a chunk after the other."""
-    return list(iter(desk.take, None))
+    return list(iter(consumer.take, None))
 
 
 @pytest.mark.parametrize("options", TOGETHER, ids=["n-step", "window"])
 def test_the_oldest_whole_episode_goes(options):
-    desk = desk_of_episodes(options=options)
-    put(desk, 1, -2, 3, 4, -5, 6, -7, 8, 9)
-    desk.outbox._cut()
-    assert taken(desk) == [[3, 4, -5], [6, -7], [8, 9]]
-    assert (desk.outbox.dropped, desk.outbox.added) == (2, 9)
+    consumer = consumer_of_episodes(options=options)
+    put(consumer, 1, -2, 3, 4, -5, 6, -7, 8, 9)
+    consumer.outbox._complete()
+    assert taken(consumer) == [[3, 4, -5], [6, -7], [8, 9]]
+    assert (consumer.outbox.dropped, consumer.outbox.added) == (2, 9)
 
 
 def test_an_episode_of_which_a_part_was_taken_stays_and_the_next_goes():
-    desk = desk_of_episodes(mark=12)
-    put(desk, 1, 2, 3, 4)
-    on_its_way = oldest(desk.outbox)
-    put(desk, 5, -6, 7, -8, 9, 10, -11, 12, 13)
-    assert desk.outbox.dropped == 2
-    desk.outbox.finish(on_its_way)
-    desk.outbox._cut()
-    assert taken(desk) == [[5, -6], [9, 10, -11], [12, 13]]
+    consumer = consumer_of_episodes(mark=12)
+    put(consumer, 1, 2, 3, 4)
+    on_its_way = oldest(consumer.outbox)
+    put(consumer, 5, -6, 7, -8, 9, 10, -11, 12, 13)
+    assert consumer.outbox.dropped == 2
+    consumer.outbox.finish(on_its_way)
+    consumer.outbox._complete()
+    assert taken(consumer) == [[5, -6], [9, 10, -11], [12, 13]]
 
 
 def test_a_chunk_that_was_put_back_may_have_been_inserted_and_stays():
-    desk = desk_of_episodes()
-    put(desk, 1, -2, 3, -4, 5, -6)
-    desk.outbox.put_back(oldest(desk.outbox))
-    put(desk, 7, 8, -9)
-    assert taken(desk) == [[1, -2], [5, -6], [7, 8, -9]]
+    consumer = consumer_of_episodes()
+    put(consumer, 1, -2, 3, -4, 5, -6)
+    consumer.outbox.put_back(oldest(consumer.outbox))
+    put(consumer, 7, 8, -9)
+    assert taken(consumer) == [[1, -2], [5, -6], [7, 8, -9]]
 
 
 def test_an_episode_that_goes_on_is_dropped_with_what_is_still_to_come():
-    desk = desk_of_episodes()
-    put(desk, *range(1, 12))
-    assert desk.take() is None
-    put(desk, 12, -13, 14, -15)
-    assert taken(desk) == [[14, -15]]
-    assert (desk.outbox.dropped, desk.outbox.added, desk.outbox.waiting) == (13, 15, 2)
+    consumer = consumer_of_episodes()
+    put(consumer, *range(1, 12))
+    assert consumer.take() is None
+    put(consumer, 12, -13, 14, -15)
+    assert taken(consumer) == [[14, -15]]
+    assert (consumer.outbox.dropped, consumer.outbox.added, consumer.outbox.waiting) == (13, 15, 2)
 
 
 def test_an_episode_that_goes_on_and_is_on_its_way_is_waited_for():
-    desk = desk_of_episodes()
-    put(desk, *range(1, 9))
-    oldest(desk.outbox)
-    with pytest.raises(TimeoutError, match="8 of 8 wait to be pushed"):
-        put(desk, 9)
-    assert (desk.outbox.added, desk.outbox.dropped) == (8, 0)
+    consumer = consumer_of_episodes()
+    put(consumer, *range(1, 9))
+    oldest(consumer.outbox)
+    with pytest.raises(TimeoutError, match="8 of 8 wait to be inserted"):
+        put(consumer, 9)
+    assert (consumer.outbox.added, consumer.outbox.dropped) == (8, 0)
 
 
 @settings(max_examples=200, deadline=None)
@@ -354,7 +354,7 @@ def test_an_episode_that_goes_on_and_is_on_its_way_is_waited_for():
 )
 def test_what_arrives_one_after_the_other_was_added_so(lengths, steps, sizes):
     """Whatever is dropped: an episode arrives as a beginning of it, and as all of it before another one does."""
-    desk, episodes = desk_of_episodes(mark=12), []
+    consumer, episodes = consumer_of_episodes(mark=12), []
     for number, n in enumerate(lengths):
         episodes += [100 * (number + 1) + i for i in range(n - 1)] + [-(100 * (number + 1) + n - 1)]
     arrived, under_way, at, size = [], None, 0, iter(sizes * 40)
@@ -364,24 +364,24 @@ def test_what_arrives_one_after_the_other_was_added_so(lengths, steps, sizes):
             try:
                 if step == "one":
                     for entry in entries:
-                        desk.outbox.add(entry, False, None, 0.0)
+                        consumer.outbox.add(entry, False, None, 0.0)
                 elif entries:
                     kinds = {"item": np.int64, "reward": np.float32, "done": np.bool_}
                     many = {name: np.array([it[name] for it in entries], kinds[name]) for name in kinds}
-                    desk.outbox.add_many(many, None, 0.0)
+                    consumer.outbox.add_many(many, None, 0.0)
             except TimeoutError:
                 continue
             at += len(entries)
         elif step == "take" and under_way is None:
-            under_way = oldest(desk.outbox)
+            under_way = oldest(consumer.outbox)
         elif step == "finish" and under_way is not None:
             arrived += under_way.rows["item"].tolist()
-            desk.outbox.finish(under_way)
+            consumer.outbox.finish(under_way)
             under_way = None
         elif step == "put back" and under_way is not None:
-            desk.outbox.put_back(under_way)
+            consumer.outbox.put_back(under_way)
             under_way = None
-        outbox = desk.outbox
+        outbox = consumer.outbox
         held = 0 if under_way is None else under_way.n
         assert outbox.added == at
         assert outbox.waiting == sum(weight for _, weight in outbox._queue._items) + outbox._n + held

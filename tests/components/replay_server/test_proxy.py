@@ -78,7 +78,7 @@ def test_all_goes_through_a_proxy_as_if_it_was_not_there(tmp_path, kept_by, n_pr
             with pytest.raises(NameTaken):
                 connect(where, "far")
         far.close()
-        until(lambda: "far" not in server.exchange)
+        until(lambda: "far" not in server.coordinator)
         assert server.statistics().left == (("far",) if kept_by == "server" else ())
 
 
@@ -113,9 +113,9 @@ def test_clients_behind_a_proxy_find_the_server_again(address_of):
 
         waiting = threading.Thread(target=wait)
         one.update(one.sample(16, timeout=LONG), np.zeros(16))
-        until(lambda: first.exchange.union.clients == {"one": 0.0})
+        until(lambda: first.coordinator.union.clients == {"one": 0.0})
         waiting.start()
-        until(lambda: first.exchange._waiting == 1)
+        until(lambda: first.coordinator._waiting == 1)
         subscription = one.subscribe("a")
         first.close()
         waiting.join()
@@ -221,7 +221,7 @@ def test_requests_through_a_proxy_are_bounded_and_one_more_is_refused():
         threads = [threading.Thread(target=one.sample, args=(1,), kwargs={"timeout": LONG}) for _ in range(2)]
         for thread in threads:
             thread.start()
-        until(lambda: server.exchange._waiting == 2)
+        until(lambda: server.coordinator._waiting == 2)
         for call in (lambda: one.sample(1, timeout=LONG), lambda: one.publish("a", b""), lambda: one.log("a")):
             with pytest.raises(Full, match="fewer than 2 requests to be under way, which is max_waiting"):
                 call()

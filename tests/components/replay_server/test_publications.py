@@ -8,8 +8,7 @@ import pytest
 from components.replay_buffers.closed import Closed
 from components.replay_buffers.invalid import InvalidExperience
 from components.replay_server.bounded_queue import Full
-from components.replay_server.publications import Publications
-from components.replay_server.subscription import Subscription
+from components.replay_server.publications import Publications, Subscription
 from orchestra import Unreachable
 
 

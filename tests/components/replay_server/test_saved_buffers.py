@@ -25,9 +25,8 @@ from components.replay_buffers import (
     UnknownClient,
 )
 from components.replay_server import EpisodeLayout, Layout, ReplayClient, ReplayServer
-from components.replay_server.coordinator import Exchange
-from components.replay_server.host import Host
-from components.replay_server.publications import Publications
+from components.replay_server.coordinator import Coordinator
+from components.replay_server.saved_buffers import BufferSaver
 
 SPEC = EnvSpec("tiny", n_agents=2, n_actions=3, obs_size=4, state_size=5, episode_limit=6)
 FIELDS = {"item": Field(np.int64), "reward": Field(np.float32, finite=True), "done": Field(np.bool_)}
@@ -63,7 +62,7 @@ def add(server, name, entries, priorities=None):
     with client(server, name) as it:
         it.add_entries(entries, priorities=priorities)
         it.flush(timeout=LONG)
-    until(lambda: name not in server.exchange)  # it says goodbye, and does not wait until that was heard
+    until(lambda: name not in server.coordinator)  # it says goodbye, and does not wait until that was heard
 
 
 def until(holds):
@@ -112,10 +111,20 @@ def test_of_too_many_that_have_left_the_one_goes_that_left_first():
             add(server, name, rows([i]))
         assert items(server) == {1, 2}
         assert server.statistics().left == ("b", "c")
-        assert server.exchange.limiter.deleted == 1
+        assert server.coordinator.limiter.deleted == 1
 
 
 # Saving ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_server_with_a_client_that_has_inserted_nothing_is_saved_and_restored(tmp_path):
+    with serve() as server, client(server), client(server, "other") as other:
+        other.add_entries(rows([1]))
+        other.flush(timeout=LONG)
+        server.save(tmp_path / "saved")
+    with serve(save_path=tmp_path / "saved") as server:
+        assert server.statistics().clients == {"one": 0, "other": 1}
+        assert items(server) == {1}
 
 
 def fill(server, make_episodes):
@@ -161,9 +170,9 @@ def test_what_was_saved_goes_on_in_another_server_as_if_nothing_had_been(layout,
         assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
         assert again.statistics().clients.keys() == {"one", "two"}
         assert go_on(again, 5) == drawn
-        assert vars(again.exchange.limiter) == vars(limiter)
+        assert vars(again.coordinator.limiter) == vars(limiter)
         add(again, "one", rows(range(3)) if isinstance(layout, Layout) else make_episodes([1, 1, 1]))
-        assert again.exchange.union.statistics().inserted == 120 + 3 if isinstance(layout, Layout) else 22 + 3
+        assert again.coordinator.union.statistics().inserted == 120 + 3 if isinstance(layout, Layout) else 22 + 3
     assert sorted(os.listdir(tmp_path)) == ["a", "b"]
 
 
@@ -190,14 +199,14 @@ def test_while_it_is_saved_all_goes_on_and_every_file_is_of_one_moment(tmp_path,
             thread.join()
     for i in range(12):
         with np.load(tmp_path / str(i)) as saved:
-            inserted = [int(saved[f"memories/{k}/inserted"]) for k in range(2)]
+            inserted = [int(saved[f"buffers/{k}/inserted"]) for k in range(2)]
             for k, n in enumerate(inserted):
                 kept = np.arange(max(n - 1000, 0), n)
                 # The ring is written as it lies; by their slots the rows are those that were added last.
                 expected = np.zeros(min(n, 1000), np.int64)
                 expected[kept % 1000] = kept + k * 10**6
-                np.testing.assert_array_equal(saved[f"memories/{k}/rows/item"], expected)
-                assert len(saved[f"memories/{k}/priorities/weights"]) == min(n, 1000)
+                np.testing.assert_array_equal(saved[f"buffers/{k}/rows/item"], expected)
+                assert len(saved[f"buffers/{k}/priorities/weights"]) == min(n, 1000)
             assert int(saved["limiter/inserted"]) == sum(inserted), "pacing and memories are of one moment"
             assert int(saved["limiter/sampled"]) == 8 * (i + 1)
             held.add(tuple(inserted))
@@ -235,7 +244,7 @@ def test_clients_are_served_while_it_is_written_and_the_file_is_of_the_moment_be
         one.add_entries(entries(0))
         one.flush(timeout=LONG)
         server.save(tmp_path / "before")
-        with standing_still(monkeypatch, f"memories/0/{kind}/{field}") as (there, go_on):
+        with standing_still(monkeypatch, f"buffers/0/{kind}/{field}") as (there, go_on):
             saving = threading.Thread(target=server.save, args=(tmp_path / "meanwhile",))
             saving.start()
             assert there.wait(LONG)
@@ -250,7 +259,7 @@ def test_clients_are_served_while_it_is_written_and_the_file_is_of_the_moment_be
         assert (tmp_path / "meanwhile").read_bytes() == (tmp_path / "before").read_bytes()
         with pytest.raises(FileNotFoundError):
             server.save(tmp_path / "none" / "kept")
-        (memory,) = (it.memory for it in server.exchange.kept().values())
+        (memory,) = (it.buffer for it in server.coordinator.buffers().values())
         assert memory.overwrites is None, "whether it could be written or not, nobody is told any more"
 
 
@@ -275,7 +284,7 @@ def test_a_client_goes_on_while_the_memory_that_it_keeps_is_written(tmp_path, mo
 
 def test_what_is_being_written_when_the_server_is_closed_is_written_first(tmp_path, monkeypatch):
     path = tmp_path / "kept"
-    with standing_still(monkeypatch, "memories/0/rows/item") as (there, go_on):
+    with standing_still(monkeypatch, "buffers/0/rows/item") as (there, go_on):
         server = serve(save_path=path)
         add(server, "one", rows([1, 2]))
         threads = [
@@ -285,42 +294,42 @@ def test_what_is_being_written_when_the_server_is_closed_is_written_first(tmp_pa
         threads[0].start()
         assert there.wait(LONG)
         threads[1].start()
-        until(lambda: server._background.closing.is_set())
+        until(lambda: server._thread.closing.is_set())
         assert not path.exists()
         go_on.set()
         for thread in threads:
             thread.join(LONG)
     for whole in (path, tmp_path / "other"):
         with np.load(whole) as saved:
-            assert saved["memories/0/rows/item"].tolist() == [1, 2]
+            assert saved["buffers/0/rows/item"].tolist() == [1, 2]
 
 
 def test_what_is_being_written_and_nobody_waits_for_any_more_is_of_its_moment_too(tmp_path, monkeypatch):
     async def main(there, go_on):
-        exchange = Exchange(
+        coordinator = Coordinator(
             rows_layout(8), limiter=None, rng=np.random.default_rng(0), beta=0.4, max_items=8, max_uses=1, ahead=0,
             max_waiting=1,
         )  # fmt: skip
-        exchange.enter("one")
-        host = Host(exchange.layout, exchange, Publications(1, "block"))
+        coordinator.enter("one")
+        saver = BufferSaver(coordinator, None, None)
         for first in (0, 100):
-            await exchange.insert("one", rows(range(first, first + 8)), np.zeros(0))
-            saving = asyncio.create_task(host.save(tmp_path / f"of {first}"))
+            await coordinator.insert("one", rows(range(first, first + 8)), np.zeros(0))
+            saving = asyncio.create_task(saver.save(tmp_path / f"of {first}"))
             if not first:
                 assert await asyncio.to_thread(there.wait, LONG)
                 saving.cancel()
                 await asyncio.wait([saving])
-                saving = asyncio.create_task(host.save(tmp_path / "after"))  # has to wait for what is being written
+                saving = asyncio.create_task(saver.save(tmp_path / "after"))  # has to wait for what is being written
                 after = saving
                 await asyncio.sleep(0)
         go_on.set()
         await asyncio.gather(after, saving)
 
-    with standing_still(monkeypatch, "memories/0/rows/item") as events:
+    with standing_still(monkeypatch, "buffers/0/rows/item") as events:
         asyncio.run(main(*events))
     for name, first in (("of 0", 0), ("after", 100), ("of 100", 100)):
         with np.load(tmp_path / name) as saved:
-            assert saved["memories/0/rows/item"].tolist() == list(range(first, first + 8))
+            assert saved["buffers/0/rows/item"].tolist() == list(range(first, first + 8))
 
 
 def test_of_chunks_that_travel_together_those_that_were_saved_are_not_inserted_again(tmp_path):
@@ -330,11 +339,11 @@ def test_of_chunks_that_travel_together_those_that_were_saved_are_not_inserted_a
         one = ReplayClient(address, "one", secret=SECRET)
         server.pace(SampleToInsertRatio(1.0, 8, 16.0, insert_size=8))
         one.add_entries(rows(range(100)))  # one message of thirteen chunks, of which three may be inserted
-        until(lambda: server.exchange.holder("one").memory.inserted == 24)
+        until(lambda: server.coordinator.member("one").buffer.inserted == 24)
         assert one.statistics().inserted == 0
     with serve(**options) as server:
         one.flush(timeout=LONG)
-        assert server.exchange.holder("one").memory.state()["rows/item"].tolist() == list(range(100))
+        assert server.coordinator.member("one").buffer.state()["rows/item"].tolist() == list(range(100))
         assert one.statistics().inserted == 100
         one.close()
 
@@ -346,7 +355,7 @@ def test_it_is_saved_every_so_often_and_when_it_is_closed(tmp_path):
         before = server.statistics().saved_times
         until(lambda: server.statistics().saved_times > before + 1)
         with np.load(path) as saved:
-            assert saved["memories/0/rows/item"].tolist() == [1]
+            assert saved["buffers/0/rows/item"].tolist() == [1]
     with serve(save_path=path) as server:
         add(server, "one", rows([2]))
         add(server, "two", rows([3]))
@@ -395,24 +404,27 @@ def test_memories_are_taken_back_while_clients_are_there(tmp_path):
             for it in (one, four):
                 it.flush(timeout=LONG)
             assert items(server) == {1, 2, 3, 7, 8}
-            assert (limiter.inserted, len(server.exchange.union)) == (5, 5) or server.exchange.limiter.inserted == 5
+            assert (limiter.inserted, len(server.coordinator.union)) == (
+                5,
+                5,
+            ) or server.coordinator.limiter.inserted == 5
 
 
 @pytest.mark.parametrize(
     ("other", "text"),
     [
-        (rows_layout(128), "capacity: expected 64, got 128 (in the memory of 'one')"),
-        (rows_layout(alpha=0.5), "alpha: expected 1.0, got 0.5 (in the memory of 'one')"),
+        (rows_layout(128), "capacity: expected 64, got 128 (in the buffer of 'one')"),
+        (rows_layout(alpha=0.5), "alpha: expected 1.0, got 0.5 (in the buffer of 'one')"),
         (
             Layout({**FIELDS, "item": Field(np.int32)}, 64, kept_by="server", chunk=8),
-            "rows/item: expected int64 of shape (3,), got int32 of shape (3,) (in the memory of 'one')",
+            "rows/item: expected int64 of shape (3,), got int32 of shape (3,) (in the buffer of 'one')",
         ),
         (
             Layout({**FIELDS, "reward": Field(np.float32, (2,))}, 64, kept_by="server", chunk=8),
             "rows/reward: expected float32 of shape (3,), got float32 of shape (3, 2)",
         ),
         (episode_layout(), "kind: expected 'PrioritizedTransitions', got 'PrioritizedEpisodeReplay'"),
-        (None, "kind: expected 'KeptMemories', got 'SampleToInsertRatio'"),
+        (None, "kind: expected 'SavedBuffers', got 'SampleToInsertRatio'"),
     ],
 )
 def test_what_was_saved_of_another_layout_is_refused_by_name_and_nothing_changes(other, text, make_episodes, tmp_path):
@@ -452,7 +464,7 @@ def test_what_is_damaged_is_refused_and_nothing_changes(tmp_path):
             ({"admitted": np.array([-1])}, "admitted: expected numbers of at least 0"),
             ({"rng": np.zeros(3, np.uint8)}, "rng: expected the state of a PCG64"),
             ({"limiter/sampled": np.array(-1)}, "sampled: expected 0 to"),
-            ({"memories/0/inserted": np.array(-1)}, "inserted: expected 0 to"),
+            ({"buffers/0/inserted": np.array(-1)}, "inserted: expected 0 to"),
         ]:
             array_file.write_checkpoint(path, arrays | change)
             with pytest.raises(CheckpointError, match=re.escape(text)):
@@ -470,8 +482,8 @@ def test_what_is_damaged_is_refused_and_nothing_changes(tmp_path):
 def test_what_makes_no_sense_to_save(tmp_path):
     theirs = rows_layout(kept_by="clients")
     for given, options, text in [
-        (theirs, {"save_path": tmp_path / "kept"}, "save_path: expected none, since clients keep their memories"),
-        (None, {"save_every": 1.0}, "save_path: expected where to save every 1.0 s, got none"),
+        (theirs, {"save_path": tmp_path / "kept"}, "save_path: expected none, since clients keep their buffers"),
+        (None, {"save_every": 1.0}, "save_path: expected a file to save to every 1.0 s, got none"),
         (None, {"save_path": tmp_path / "kept", "save_every": 0.0}, "save_every: expected a finite number of seconds"),
         (None, {"max_left": -1}, "max_left: expected at least 0, got -1"),
     ]:
@@ -479,7 +491,7 @@ def test_what_makes_no_sense_to_save(tmp_path):
             serve(given, **options)
     with serve(theirs) as server:
         for call in (server.save, server.load):
-            with pytest.raises(InvalidExperience, match=r"kept_by: expected server, to \w+ memories here"):
+            with pytest.raises(InvalidExperience, match=r"kept_by: expected server, to \w+ buffers here"):
                 call(tmp_path / "kept")
     with serve() as server:
         for call in (server.save, server.load):
@@ -535,7 +547,7 @@ def test_a_server_that_is_killed_in_the_middle_of_saving_begins_again_with_what_
     whole = path.read_bytes()
     with serve(rows_layout(4096), save_path=path) as server:
         assert server.statistics().clients == {"one": 1000}
-        (memory,) = (it.memory for it in server.exchange.kept().values())
+        (memory,) = (it.buffer for it in server.coordinator.buffers().values())
         assert memory.check_valid() == []
         assert memory.sample(4000, np.random.default_rng(0)).batch["item"].max() == 999
         server.save(tmp_path / "again")

@@ -21,8 +21,8 @@ from components.replay_buffers import (
 )
 from components.replay_server import Disconnected, Full, Layout, ReplayClient, ReplayServer
 from components.replay_server.client_session import UNDER_WAY
-from components.replay_server.protocol import ShareMsg
-from components.replay_server.server_actor import RemoteHolder
+from components.replay_server.protocol import ClientSampleMsg
+from components.replay_server.server_actor import RemoteOwner
 from orchestra import UsageError
 
 FIELDS = {"item": Field(np.int64), "reward": Field(np.float32, finite=True), "done": Field(np.bool_)}
@@ -91,8 +91,8 @@ def test_what_clients_add_is_drawn_and_priorities_find_their_way_back(kept_by):
         assert set(sampled.batch["item"].tolist()) == {3}
         assert set(sampled.clients) == {"one"}
         one.update(sampled, np.zeros(32))
-        until(lambda: server.exchange.union.clients == {"one": 0.0, "two": 0.0})
-        with pytest.raises(TimeoutError, match=r"nothing is held that has weight, by 2 clients"):
+        until(lambda: server.coordinator.union.clients == {"one": 0.0, "two": 0.0})
+        with pytest.raises(TimeoutError, match=r"no item has weight, with 2 clients"):
             server.sample(1, timeout=0.0)
         statistics = server.statistics()
         assert statistics.clients == {"one": 20, "two": 2}
@@ -126,7 +126,7 @@ def test_a_client_is_told_all_of_the_layout(options):
     with served("one", given=given) as (server, one):
         assert one.layout == given
         add(one, range(8))
-        assert server.sample(4, timeout=LONG).batch.keys() == given.memory().batch_fields.keys()
+        assert server.sample(4, timeout=LONG).batch.keys() == given.new_buffer().batch_fields.keys()
 
 
 def chi_squared_is_usual(counts, weights):
@@ -178,22 +178,22 @@ class Agent:
         return self.answers.pop(0)
 
 
-def test_of_shares_that_overtake_each_other_the_newest_says_how_much_is_held(run):
-    memory = layout().memory()
+def test_of_samples_that_overtake_each_other_the_newest_says_how_much_is_held(run):
+    memory = layout().new_buffer()
     memory.insert(rows([1, 2]), np.array([1.0, 2.0]))
     rng = np.random.default_rng(0)
-    first, early = ShareMsg.of(memory.share(0, rng), 1), ShareMsg.of(memory.share(2, rng), 2)
+    first, early = ClientSampleMsg.of(memory.share(0, rng), 1), ClientSampleMsg.of(memory.share(2, rng), 2)
     memory.insert(rows([3]), np.array([5.0]))
-    late = ShareMsg.of(memory.share(1, rng), 3)
+    late = ClientSampleMsg.of(memory.share(1, rng), 3)
 
     async def main():
-        overtaken = RemoteHolder(Agent(late, early), lambda n_bytes: None)
+        overtaken = RemoteOwner(Agent(late, early))
         assert overtaken.is_news(first)
-        share, _ = await overtaken.share(1)
-        assert share.total == 8.0
+        sample, _ = await overtaken.draw(1, None)
+        assert sample.total == 8.0
         assert not overtaken.is_news(early), "it was told before what came first"
-        share, _ = await overtaken.share(2)
-        assert (len(share.indices), share.total, share.held, share.inserted) == (2, 8.0, 3, 3)
+        sample, _ = await overtaken.draw(2, None)
+        assert (len(sample.indices), sample.total, sample.held, sample.inserted) == (2, 8.0, 3, 3)
 
     run(main())
 
@@ -232,7 +232,7 @@ def test_at_the_mark_the_oldest_go_or_the_newest_are_refused(policy, dropped, re
         one.add_entries(rows(range(8)))
         for _ in range(4):
             if policy == "refuse":
-                with pytest.raises(Full, match="entries that wait to be pushed"):
+                with pytest.raises(Full, match="entries that wait to be inserted"):
                     one.add_entries(rows(range(8)))
             else:
                 one.add_entries(rows(range(8)))
@@ -245,7 +245,7 @@ def test_too_many_batches_that_wait_are_refused():
     with served("one", max_waiting=1) as (server, one):
         waiting = threading.Thread(target=server.sample, args=(4,), kwargs={"timeout": LONG})
         waiting.start()
-        until(lambda: server.exchange._waiting == 1)
+        until(lambda: server.coordinator._waiting == 1)
         for who in (server, one):
             with pytest.raises(Full, match="fewer than 1 batches"):
                 who.sample(4, timeout=LONG)
@@ -424,7 +424,7 @@ def test_whoever_waits_when_it_is_closed_is_told():
         threads = [threading.Thread(target=wait, args=(call,)) for call in calls]
         for thread in threads:
             thread.start()
-        until(lambda: server.exchange._waiting == 2)
+        until(lambda: server.coordinator._waiting == 2)
         for it in (one, slow):
             it.close(timeout=0.0)
         for it in (server, paced):
@@ -445,7 +445,7 @@ def test_a_client_finds_its_server_again_and_brings_its_memory_along(address_of)
         subscription = one.subscribe("a")
     until(lambda: not one.statistics().connected)
     assert first
-    with pytest.raises(Disconnected, match=r"there is no server at .* now"):
+    with pytest.raises(Disconnected, match=r"there is no connection to a server at .* now"):
         one.sample(1)
     one.add_entries(rows([4]))  # waits
     with ReplayServer(layout(), listen=address, secret=secret) as second:
@@ -467,14 +467,16 @@ def test_chunks_that_were_on_their_way_to_a_server_that_goes_are_inserted_by_the
         first.pace(SampleToInsertRatio(1.0, 8, 16.0, insert_size=8))
         for start in range(24, 320, 74):
             one.add_entries(rows(range(start, start + 74)))
-            until(lambda: first.exchange._entering.locked())
+            until(lambda: first.coordinator._entering.locked())
         # The first message waits in the middle, since diff may be 24, and what follows it behind it.
-        until(lambda: first.exchange._entering._waiters and len(first.exchange._entering._waiters) == UNDER_WAY - 1)
-        assert (one.statistics().inserted, first.exchange.holder("one").memory.inserted) == (24, 48)
+        until(
+            lambda: first.coordinator._entering._waiters and len(first.coordinator._entering._waiters) == UNDER_WAY - 1
+        )
+        assert (one.statistics().inserted, first.coordinator.member("one").buffer.inserted) == (24, 48)
         first.close()
         second = stack.enter_context(ReplayServer(given, listen=first.address, secret=secret))
         one.flush(timeout=LONG)
-        kept = second.exchange.holder("one").memory
+        kept = second.coordinator.member("one").buffer
         assert kept.state()["rows/item"].tolist() == list(range(24, 320))
 
 
@@ -539,5 +541,5 @@ def test_layouts_that_make_no_sense(fields, options, text):
 
 @pytest.mark.parametrize("plain", [{}, {"fields": 3}, layout().to_plain() | {"window": ["Window", {}]}])
 def test_a_layout_that_is_none(plain):
-    with pytest.raises(InvalidExperience, match="layout: expected what a replay server of this version says"):
+    with pytest.raises(InvalidExperience, match="layout: expected that of a replay server of this version"):
         Layout.from_plain(plain)

@@ -13,14 +13,14 @@ from components.replay_buffers import Field, NStep, SampleToInsertRatio
 from components.replay_server import EpisodeLayout, Layout, ReplayClient, ReplayServer
 from components.replay_server.protocol import (
     AdmitMsg,
+    ClientSampleMsg,
     HoldingMsg,
     InsertMsg,
     LeaveMsg,
-    LineMsg,
+    LogLineMsg,
     PublishMsg,
     RefusedMsg,
     SampleMsg,
-    ShareMsg,
     UpdateMsg,
 )
 from orchestra import freeze
@@ -59,8 +59,12 @@ def kept(request, make_episodes, tmp_path):
         yield server, client, entries, whole
 
 
+def send(client, message):
+    return client._thread.call(client._session.server.ask, message)
+
+
 def refused(client, message):
-    answer = client._background.call(client._visitor.ask, message, LONG)
+    answer = send(client, message)
     assert isinstance(answer, RefusedMsg), answer
     return answer
 
@@ -110,7 +114,7 @@ def test_priorities(kept):
             "priorities": np.ones(2),
         }
         arrays = {name: freeze(np.asarray(array)) for name, array in {**given, **spoilt}.items()}
-        return UpdateMsg(clients=("one",), **arrays)
+        return UpdateMsg(names=("one",), **arrays)
 
     for message, text in [
         (update(priorities=np.array([1.0, np.nan])), "priorities: expected finite numbers of at least 0"),
@@ -124,7 +128,7 @@ def test_priorities(kept):
     # What is of the right shape and of nobody is counted, and changes nothing.
     for message in (update(indices=np.array([0, 99])), update(indices=np.array([-1, 0]))):
         lost = server.statistics().lost_updates
-        assert client._background.call(client._visitor.ask, message, LONG) is None
+        assert send(client, message) is None
         while server.statistics().lost_updates == lost:
             pass
         assert server.statistics().lost_updates == lost + 2
@@ -134,32 +138,32 @@ def test_priorities(kept):
 def test_whatever_else(kept):
     server, client, _, whole = kept
     before, one, ones = whole(), freeze(np.zeros(1, np.int64)), freeze(np.ones(1))
-    empty = server.layout.share(server.layout.memory(), 0, np.random.default_rng(0))
-    holding = ShareMsg.of(empty, 1)
+    empty = server.layout.draw(server.layout.new_buffer(), 0, np.random.default_rng(0))
+    holding = ClientSampleMsg.of(empty, 1)
     for message, text in [
         (AdmitMsg(client="nobody", n=1), "client: expected one that has joined"),
         (AdmitMsg(client="one", n=-1), "n: expected at least 1, got -1"),
         (LeaveMsg(client="nobody"), "client: expected one that has joined"),
-        (HoldingMsg(client="nobody", share=holding, inserted_bytes=0), "client: expected one that has joined"),
+        (HoldingMsg(client="nobody", sample=holding, inserted_bytes=0), "client: expected one that has joined"),
         (SampleMsg(batch_size=0), "batch_size: expected 1 to 4096"),
         (SampleMsg(batch_size=5000), "batch_size: expected 1 to 4096"),
         (PublishMsg(topic="", data=freeze(np.zeros(1, np.uint8))), "topic: expected 1 to 255 characters, got 0"),
-        (LineMsg(client="one\n", text="hello"), "client: "),
-        (LineMsg(client="one", text="hello"), "log: expected a server with a log_path"),
+        (LogLineMsg(client="one\n", text="hello"), "client: "),
+        (LogLineMsg(client="one", text="hello"), "log: expected a server with a log_path"),
         (
-            UpdateMsg(clients=(), whose=one, indices=one, generations=one, priorities=ones),
+            UpdateMsg(names=(), whose=one, indices=one, generations=one, priorities=ones),
             "whose: expected indices",
         ),
     ]:
         answer = refused(client, message)
         assert re.search(re.escape(text), answer.text), (answer.text, text)
         assert whole() == before
-    assert server.statistics().clients == {"one": len(server.exchange.holder("one").memory)}
+    assert server.statistics().clients == {"one": len(server.coordinator.member("one").buffer)}
 
 
 def test_a_client_that_holds_what_cannot_be_is_told_so(make_episodes):
     layout = EpisodeLayout(SPEC, 8, rollout=3)
-    memory, generator = layout.memory(), np.random.default_rng(0)
+    memory, generator = layout.new_buffer(), np.random.default_rng(0)
     layout.insert(memory, make_episodes([2, 5]), None)
     with (
         ReplayServer(layout, seed=0) as server,
@@ -171,7 +175,7 @@ def test_a_client_that_holds_what_cannot_be_is_told_so(make_episodes):
             ({"inserted": 1}, 0, "inserted: expected at least 2, got 1"),
             ({}, -1, "inserted_bytes: expected at least 0, got -1"),
         ]:
-            share = ShareMsg.of(layout.share(memory, 0, generator), 100).model_copy(update=change)
-            answer = refused(client, HoldingMsg(client="one", share=share, inserted_bytes=bytes_))
+            sample = ClientSampleMsg.of(layout.draw(memory, 0, generator), 100).model_copy(update=change)
+            answer = refused(client, HoldingMsg(client="one", sample=sample, inserted_bytes=bytes_))
             assert text in answer.text
             assert server.statistics().clients == {"one": 0}

@@ -10,12 +10,13 @@ import pytest
 
 from components.replay_buffers import Field
 from components.replay_server import Disconnected, Layout
-from components.replay_server.client_session import Visitor
-from components.replay_server.coordinator import Exchange
-from components.replay_server.host import Host
+from components.replay_server.client_session import ClientSession
+from components.replay_server.coordinator import Coordinator
 from components.replay_server.outbox import Outbox
-from components.replay_server.protocol import SampleMsg
+from components.replay_server.protocol import SERVER, SampleMsg
 from components.replay_server.publications import Publications
+from components.replay_server.server import LogFile
+from components.replay_server.server_actor import ReplayServerActor
 from orchestra.simulation import Simulation
 
 LAYOUT = Layout({"item": Field(np.int64)}, 64, chunk=4, alpha=1.0, epsilon=0.0)
@@ -32,15 +33,15 @@ class Client:
 
     async def live(self):
         """Enter, insert four entries, and stay."""
-        self.visitor = Visitor(
+        self.session = ClientSession(
             "sim://server", self.name, secret=b"", timeout=1.0, patience=0.0, listen=None, rng=np.random.default_rng(0)
         )
-        self.visitor.begin()
-        self.closing, memory = asyncio.Event(), LAYOUT.memory()
-        outbox = Outbox(LAYOUT, 64, "block", memory.priorities.weigh, lambda: None, self.visitor.wakes.set)
-        await self.visitor.go(memory, outbox)
+        self.session.begin()
+        self.closing = asyncio.Event()
+        outbox = Outbox(LAYOUT, 64, "block", lambda: None, self.session.wakes.set)
+        await self.session.start_inserting(LAYOUT.new_buffer(), outbox)
         outbox.add_many({"item": self.first + np.arange(4)}, None, None)
-        await self.visitor.stay(self.process.node, self.closing, lambda layout: None)
+        await self.session.stay(self.process.node, self.closing, lambda layout: None)
 
     async def close(self):
         """Say goodbye, as code of its own process."""
@@ -59,7 +60,7 @@ class World:
         }
 
     def open(self, node):
-        exchange = Exchange(
+        coordinator = Coordinator(
             LAYOUT,
             limiter=None,
             rng=np.random.default_rng(0),
@@ -69,8 +70,9 @@ class World:
             ahead=False,
             max_waiting=8,
         )
-        self.exchange = exchange
-        Host(LAYOUT, exchange, Publications(4, "drop_oldest")).spawn(node)
+        self.coordinator = coordinator
+        publications, lines = Publications(4, "drop_oldest"), LogFile(None)
+        node.spawn(SERVER, ReplayServerActor, coordinator, publications, lines.write, node)
 
     def begin(self, node):
         client, loop = self.clients[node], self.sim.loop
@@ -81,11 +83,11 @@ class World:
         for node in nodes or self.clients:
             self.begin(node)
             name = self.clients[node].name
-            await self.sim.until(lambda name=name: self.exchange.union.held.get(name) == 4)
+            await self.sim.until(lambda name=name: self.coordinator.union.held.get(name) == 4)
 
     async def sample(self, n):
         """Draw, as code of the server's process, and return what was drawn."""
-        sampled = await self.server.run(self.exchange.sample(n))
+        sampled = await self.server.run(self.coordinator.sample(n))
         return set(sampled.batch["item"].tolist())
 
     async def known(self, holds):
@@ -115,7 +117,7 @@ def test_a_client_that_dies_is_drawn_from_no_more(silently, listen, least, most)
         await asyncio.sleep(between_heartbeats)
         world.clients["doomed"].process.kill(silently=silently)
         batch = asyncio.ensure_future(world.sample(64))  # some of it is picked of the one that is dead
-        took = await world.known(lambda: "doomed" not in world.exchange)
+        took = await world.known(lambda: "doomed" not in world.coordinator)
         assert await batch == {*range(10, 14)}
         return took
 
@@ -133,7 +135,7 @@ def test_a_server_that_dies_is_missed_and_what_is_under_way_fails(silently, leas
 
         async def ask():
             with pytest.raises(Disconnected, match="is gone: "):
-                await one.visitor.ask(SampleMsg(batch_size=64))
+                await one.session.ask(SampleMsg(batch_size=64))
             told.append(world.sim.loop.time())
 
         await asyncio.sleep(between_heartbeats)
@@ -143,7 +145,7 @@ def test_a_server_that_dies_is_missed_and_what_is_under_way_fails(silently, leas
         world.server.kill(silently=silently)
         took = await world.known(lambda: told)
         await asyncio.gather(asking, one.staying, return_exceptions=True)
-        assert one.visitor.desk is None or not one.process.running
+        assert one.session.server is None or not one.process.running
         return took
 
     took = each(scenario, {"one": "one"})
@@ -159,7 +161,7 @@ def test_whoever_stands_still_for_nine_seconds_is_not_given_up():
             batch = asyncio.ensure_future(world.sample(64))
             await asyncio.sleep(9.0)
             assert await batch == {*range(4), *range(10, 14)}
-        assert world.exchange.union.held == {"one": 4, "two": 4}
+        assert world.coordinator.union.held == {"one": 4, "two": 4}
 
     each(scenario, {"one": "one", "two": "two"})
 
@@ -167,11 +169,11 @@ def test_whoever_stands_still_for_nine_seconds_is_not_given_up():
 def test_one_of_the_same_name_is_let_in_before_the_death_of_the_first_is_known():
     async def scenario(world, between_heartbeats):
         await world.start("first")
-        first = world.exchange.holder("one")
+        first = world.coordinator.member("one")
         await asyncio.sleep(between_heartbeats)
         world.clients["first"].process.kill(silently=True)
         world.begin("second")
-        took = await world.known(lambda: "one" in world.exchange and world.exchange.holder("one") is not first)
+        took = await world.known(lambda: "one" in world.coordinator and world.coordinator.member("one") is not first)
         assert await world.sample(64) == {*range(10, 14)}
         return took
 
