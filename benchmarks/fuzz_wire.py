@@ -135,7 +135,7 @@ class Fuzzer:
         rng = self._rng
         for _ in range(count):
             pipe = Pipe()
-            handshake = Handshake(self._node, pipe, admit=self._node.peers._admit, over=lambda *_: None)
+            handshake = Handshake(self._node.peers._settings, pipe, admit=self._node.peers._admit, over=lambda *_: None)
             nonce = rng.randbytes(32)
             first = frame_bytes(Kind.HANDSHAKE, nonce)
             pipe.come(self._broken(first) if rng.random() < 0.3 else first)
@@ -195,7 +195,7 @@ class Fuzzer:
         link = self._node.peers._admit(hello)
         assert isinstance(link, Link)
         self._link = link
-        pipe.limits = self._node.limits
+        pipe.limits = self._node.peers._settings.limits
         link.begin(pipe, hello, hello.table(self._node.name))
 
     def _hello(self) -> dict[str, Any]:
@@ -219,9 +219,9 @@ class Fuzzer:
             (Kind.MESSAGE, [*head, 0, [], 0, 0, number, [1, "text"]], b""),
             (Kind.MESSAGE, [*head, 0, [], 0, 0, array, [floats]], bytes(64)),
             (Kind.MESSAGE, [*head, 7, ["fuzzer/x"], 0, 0, square, [3]], b""),
-            (Kind.RUNS, [[5, *reversed(head), number, 1], [[1, "text", 2, 3]], 5, [[1, "text", 4, 5]] * 3], b""),
-            (Kind.RUNS, [[0, *reversed(head), number, 0], [[1, "text"]] * 5], b""),
-            (Kind.RUNS, [[1, *reversed(head), square, 2], [[3, 7, ["fuzzer/x"], 0, 0]] * 2, -1, [[1, 0, 2]]], b""),
+            (Kind.BATCH, [[5, *reversed(head), number, 1], [[1, "text", 2, 3]], 5, [[1, "text", 4, 5]] * 3], b""),
+            (Kind.BATCH, [[0, *reversed(head), number, 0], [[1, "text"]] * 5], b""),
+            (Kind.BATCH, [[1, *reversed(head), square, 2], [[3, 7, ["fuzzer/x"], 0, 0]] * 2, -1, [[1, 0, 2]]], b""),
             (Kind.ANSWER, [1, 0, 2], b""),
             (Kind.FAILURE, [1, 0, "AskFailed", "text"], b""),
             (Kind.CANCEL, [7], b""),

@@ -92,8 +92,8 @@ class PendingAsks:
                 # First of all: the peer works on it while the rest is seen to here. If no other waits, there is none
                 # to wait for, to leave with it in one write.
                 room = way.post(asker, recipient, request, correlation, chain, number, clock, at_once=not waiting)
-                if not waiting and room is None and way.link.local:
-                    poll = way.link.busy_poll
+                if not waiting and room is None and way.local:
+                    poll = way.busy_poll
                     poll.begin()
             check = request.answer_adapter().validator.validate_python
         future: asyncio.Future[Any] = node.loop.create_future()
@@ -109,7 +109,7 @@ class PendingAsks:
                 if not cell.mailbox.put_nowait(envelope):
                     await cell.mailbox.wait_for_room(envelope)
             elif way is None:
-                way = (await node.peers.link_to(node_of(recipient))).outbound
+                way = await node.peers.link_to(node_of(recipient))
                 room = way.post(asker, recipient, request, correlation, chain, number, clock, at_once=len(waiting) == 1)
             if room is not None:
                 await room
@@ -121,7 +121,7 @@ class PendingAsks:
                 if cell is not None and envelope is not None:
                     cell.requests.withdraw(envelope)
                 elif way is not None:
-                    way.link.cancel(correlation)
+                    way.cancel(correlation)
             raise
         finally:
             del waiting[correlation]
@@ -212,13 +212,13 @@ class PendingAsks:
         if peer == node.name:
             self.follow(probe)
         elif (link := node.peers.find(peer)) is not None:
-            link.outbound.post(f"{node.name}/{SYSTEM}", f"{peer}/{SYSTEM}", probe)
+            link.post(f"{node.name}/{SYSTEM}", f"{peer}/{SYSTEM}", probe)
 
     def _is_unanswered(self, asker: str, correlation: int) -> bool:
         if asker == self._node.name:
             ask = self._waiting.get(correlation)
             return ask is not None and not ask.future.done()
-        return self._node.peers.is_asked(asker, correlation)
+        return self._node.peers.is_unanswered(asker, correlation)
 
 
 def _isolated_answer(value: Any, kind: type[Message]) -> Any:

@@ -198,8 +198,8 @@ class Decoder:
                 )
         return value
 
-    def runs(self, header: bytes) -> list[tuple[Any, Any, int]]:
-        """Return what a header of runs holds: routes, rows, and the bytes of the rows.
+    def batches(self, header: bytes) -> list[tuple[Any, Any, int]]:
+        """Return the message batches of a header: route, rows, and bytes of the rows of each.
 
         Raises:
             DecodeError: the header is no msgpack, or bytes are left over.
@@ -208,7 +208,7 @@ class Decoder:
         self._views.offset = self._views.count = 0
         unpacker = self._unpacker
         base = self._read
-        runs = []
+        batches = []
         try:
             unpacker.feed(header)
             for _ in range(unpacker.read_array_header() // 2):
@@ -216,7 +216,7 @@ class Decoder:
                 begin = unpacker.tell()
                 rows = unpacker.unpack()
                 begin += _LIST_HEADER.get(header[begin - base], 1)
-                runs.append((route, rows, unpacker.tell() - begin))
+                batches.append((route, rows, unpacker.tell() - begin))
             self._read = base + len(header)
             if unpacker.tell() != self._read:
                 raise ValueError("there are bytes behind its end")
@@ -226,7 +226,7 @@ class Decoder:
         except (ValueError, TypeError, UnicodeDecodeError, msgpack.UnpackException) as error:
             self._begin()
             raise DecodeError(f"the header is no valid msgpack: {error or 'it is cut off'}") from error
-        return runs
+        return batches
 
     def _begin(self) -> None:
         # One that goes on from header to header takes two thirds of the time of `unpackb`.

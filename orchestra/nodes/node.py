@@ -4,7 +4,7 @@ import asyncio
 import functools
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
@@ -18,7 +18,7 @@ from orchestra.actors.actor import Actor, actor_class
 from orchestra.actors.asks import PendingAsks
 from orchestra.actors.cell import Cell
 from orchestra.actors.envelope import Envelope, check_name, is_guest, node_of
-from orchestra.actors.message import Message
+from orchestra.actors.message import Message, Request
 from orchestra.actors.message_counts import OTHERS, MessageCounts, others_like
 from orchestra.actors.offload import in_thread
 from orchestra.actors.ref import Ref
@@ -27,6 +27,7 @@ from orchestra.actors.supervisor import STOP_S, Children
 from orchestra.actors.system_messages import (
     SYSTEM,
     ChildFailedMsg,
+    DeadlockProbeMsg,
     Flow,
     NodeStatistics,
     ProcessStatistics,
@@ -38,16 +39,18 @@ from orchestra.actors.system_messages import (
 from orchestra.clock import Clock, RealClock
 from orchestra.errors import ActorFailed, Unreachable, UsageError
 from orchestra.nodes import spawning
-from orchestra.nodes.dead_letters import DeadLetters
 from orchestra.nodes.delivery import RemoteDelivery
 from orchestra.nodes.directory import Directory
 from orchestra.nodes.node_actors import DirectoryActor, SystemActor
-from orchestra.nodes.outside import NodeSender
 from orchestra.nodes.peers import DIRECTORY, Peers
+from orchestra.nodes.rejections import DeadLetters
+from orchestra.nodes.watches import Watches
 from orchestra.trace.recording.recorder import Recorder
 from orchestra.wire import arena
 from orchestra.wire.frames import Limits
 from orchestra.wire.handshake import LONGEST_NODE
+from orchestra.wire.link import Link
+from orchestra.wire.settings import LinkSettings
 
 P = ParamSpec("P")
 M = TypeVar("M", bound=Message)
@@ -102,16 +105,22 @@ class Node:
         self.name = check_name(name, "a node")
         if len(name) > LONGEST_NODE:
             raise UsageError(f"the name of a node has at most {LONGEST_NODE} characters; this one has {len(name)}")
-        self.entropy = entropy
         self.recorder = recorder
         self.secret = secret if secret is not None else entropy(32)
         self.seed = seed
         self.run_directory = run_directory
         self.resume_from = resume_from
         self.clock: Clock = clock or RealClock()
-        self.limits = limits or Limits()
-        self.shared_memory = arena.capacity_wanted() if shared_memory is None else arena.checked(shared_memory)
-        self.incarnation = entropy(8)
+        settings = LinkSettings(
+            name=name,
+            secret=self.secret,
+            incarnation=entropy(8),
+            entropy=entropy,
+            clock=self.clock,
+            limits=limits or Limits(),
+            deterministic=deterministic,
+            shared_memory=arena.capacity_wanted() if shared_memory is None else arena.checked(shared_memory),
+        )
         self.stopping = False
         self.directory = Directory()
         self.main_actor = ""
@@ -126,8 +135,26 @@ class Node:
         self.asks = PendingAsks(self)
         self.cells: dict[str, Cell] = {}
         """The actors that run here, by address."""
-        self.arrivals = RemoteDelivery(self)
-        self.peers = Peers(self, listen, join)
+        self.watches = Watches(self)
+        self.delivery = RemoteDelivery(
+            self.cells,
+            self.asks,
+            self.watches,
+            clock=self.clock,
+            recorder=recorder,
+            dead_letter=self.dead_letter,
+            notify_terminated=self.notify_terminated,
+        )
+        self.peers = Peers(
+            settings,
+            self.log,
+            receiver=self.delivery,
+            directory=self.directory,
+            asks=self.asks,
+            listen=listen,
+            join=join,
+            lost=self._peer_lost,
+        )
         self._routes = self.peers.routes
         self._background_tasks: set[asyncio.Task[None]] = set()
         self._body: asyncio.Task[Any] | None = None
@@ -167,7 +194,7 @@ class Node:
                 await self.stop()
                 raise
             self._body = asyncio.current_task()
-            self.loop.call_soon(self.arrivals.begin)  # once the block has spawned what it begins with
+            self.loop.call_soon(self.delivery.begin)  # once the block has spawned what it begins with
             try:
                 yield self
             except asyncio.CancelledError:
@@ -196,6 +223,15 @@ class Node:
         if self.recorder is not None:
             self.recorder.close()
 
+    async def stop_actor(self, address: str) -> tuple[str, ...]:
+        """Stop an actor at the request of another node, if it is still there; return the failures on the way."""
+        cell = self.cells.get(address)
+        return () if cell is None else tuple(map(str, await self.stop_cell(cell)))
+
+    def follow(self, probe: DeadlockProbeMsg) -> None:
+        """Handle a probe for a deadlock of asks."""
+        self.asks.follow(probe)
+
     async def stop_cell(self, cell: Cell, deadline: float = STOP_S) -> list[ActorFailed]:
         """Stop one actor gracefully; abort it after `deadline` seconds. Return what failed on the way."""
         cell.request_stop()
@@ -217,7 +253,7 @@ class Node:
         """Fail an actor of another node with its child `failed`; without a connection the child ends all the same."""
         link = self.peers.find(node_of(parent))
         if link is not None:
-            link.outbound.post(failed.address, parent, ChildFailedMsg(address=failed.address, reason=str(failed)))
+            link.post(failed.address, parent, ChildFailedMsg(address=failed.address, reason=str(failed)))
 
     def request_stop(self, reason: str) -> None:
         """Ask whoever runs this node to stop it."""
@@ -350,9 +386,9 @@ class Node:
 
         `number` and `clock` are a recorded sender's count of what it sent, and its Lamport clock.
         """
-        way = self._routes.get(recipient) or self.peers.route_to(recipient, self.peer_of(recipient))
-        if way is not None:
-            return way.post(sender, recipient, message, 0, (), number, clock)
+        link = self._routes.get(recipient) or self.peers.route_to(recipient, self.peer_of(recipient))
+        if link is not None:
+            return link.post(sender, recipient, message, 0, (), number, clock)
         return self.peers.post(sender, recipient, message, number, clock)
 
     def post_nowait(self, sender: str, recipient: str, message: Message) -> None:
@@ -369,7 +405,7 @@ class Node:
         link = self.peers.find(peer)
         if link is None:
             raise Unreachable(f"{self.name} has no connection to {peer} yet; `tell` makes one")
-        link.outbound.post_nowait(sender, recipient, message, number, clock)
+        link.sender.post_nowait(sender, recipient, message, number, clock)
 
     def watch(self, watcher: str, target: str) -> None:
         """Have `watcher`, an actor of this node, told when `target` terminates."""
@@ -380,7 +416,7 @@ class Node:
             else:
                 cell.mailbox.put_nowait(Envelope(target, watcher, WatchMsg(watcher=Ref(watcher))))
             return
-        self._send_on_errand(self.peers.watches.begin(watcher, target))
+        self._in_background(self.watches.begin(watcher, target))
 
     def dead_letter(self, envelope: Envelope, reason: str) -> None:
         """Count a message that nobody will handle, and log the first few of its kind."""
@@ -392,18 +428,6 @@ class Node:
                 "dead letter", recipient=envelope.recipient, type=kind, sender=envelope.sender, reason=reason
             )
 
-    # What else links call
-
-    @property
-    def logical(self) -> int:
-        """This node's Lamport clock; 0 if nothing is recorded."""
-        return 0 if self.recorder is None else self.recorder.logical
-
-    def witness(self, clock: int) -> None:
-        """Take note of a peer's Lamport clock."""
-        if self.recorder is not None:
-            self.recorder.witness(clock)
-
     def notify_terminated(self, watcher: str, address: str, reason: str, *, lost: bool = False) -> None:
         """Tell `watcher`, wherever it is, that the actor at `address` is gone; `lost` with its node."""
         message = TerminatedMsg(address=address, reason=reason, graceful=reason == STOPPED, lost=lost)
@@ -411,13 +435,13 @@ class Node:
         if cell is not None:
             cell.on_terminated(Envelope(watcher, address, message))
         elif node_of(watcher) != self.name and (link := self.peers.find(node_of(watcher))) is not None:
-            link.outbound.post(address, watcher, message)
+            link.post(address, watcher, message)
 
     # Inside
 
     async def _open(self) -> None:
         self.start_cell(SYSTEM, SystemActor, partial(SystemActor, self))
-        self.start_cell(DIRECTORY, DirectoryActor, partial(DirectoryActor, self))
+        self.start_cell(DIRECTORY, DirectoryActor, partial(DirectoryActor, self.directory))
         await self.peers.open()
 
     def peer_of(self, recipient: str) -> str:
@@ -431,7 +455,19 @@ class Node:
             raise Unreachable(f"there is no actor at {recipient} (any longer)")
         return peer
 
-    def _send_on_errand(self, work: Any) -> None:
+    def _peer_lost(self, link: Link, error: Exception | None) -> None:
+        """Fail what depended on a peer, once it is gone."""
+        peer = link.peer
+        if not self.stopping:
+            expected = link.said_goodbye or error is None or is_guest(peer)
+            (self.log.info if expected else self.log.warning)("peer gone", peer=peer, reason=str(error))
+        reason = f"node {peer} is gone: {error or 'closed by this side'}"
+        self.asks.peer_lost(peer, Unreachable(reason))
+        self.watches.peer_lost(peer, reason)
+        if peer == self.root:
+            self.request_stop(f"the root is gone: {error}")
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task: asyncio.Task[None] = self.loop.create_task(work)
         self._background_tasks.add(task)
         task.add_done_callback(self._task_done)
@@ -446,3 +482,20 @@ class Node:
 def _process(pid: int) -> psutil.Process:
     """This process. Finding it out takes longer than all that is then asked of it."""
     return psutil.Process(pid)
+
+
+class NodeSender:
+    """Sends on behalf of the code around a node, which has no actor's address."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._address = f"{node.name}/outside"
+
+    def post(self, recipient: str, message: Message) -> Awaitable[None] | None:
+        return self._node.post(self._address, recipient, message)
+
+    def post_nowait(self, recipient: str, message: Message) -> None:
+        self._node.post_nowait(self._address, recipient, message)
+
+    def ask(self, recipient: str, request: Request[Any]) -> Coroutine[Any, Any, Any]:
+        return self._node.asks.ask(self._address, recipient, request, ())

@@ -1,10 +1,9 @@
-"""The actors that speak for a node itself: how it is doing, what it shall start or stop, where other nodes listen."""
+"""The actors that every node runs: one controls the node itself, the other answers where nodes listen."""
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from orchestra.actors.actor import Actor, on
-from orchestra.actors.cell import Cell
 from orchestra.actors.system_messages import (
     DeadlockProbeMsg,
     FinalStatisticsMsg,
@@ -16,26 +15,46 @@ from orchestra.actors.system_messages import (
     StopActorMsg,
     StopNodeMsg,
 )
+from orchestra.nodes.directory import Directory
 
-if TYPE_CHECKING:
-    from orchestra.nodes.node import Node
+
+class NodeControl(Protocol):
+    """A node, as the `SystemActor` controls it."""
+
+    stopping: bool
+    """True while the run ends, so that lost peers are expected."""
+
+    def statistics(self) -> NodeStatistics:
+        """Return the statistics of the node."""
+
+    def spawn_for(self, message: SpawnMsg) -> SpawnedMsg:
+        """Start an actor at the request of another node."""
+
+    async def stop_actor(self, address: str) -> tuple[str, ...]:
+        """Stop an actor, if it is still there; return the failures on the way."""
+
+    def follow(self, probe: DeadlockProbeMsg) -> None:
+        """Handle a probe for a deadlock of asks."""
+
+    def request_stop(self, reason: str) -> None:
+        """Ask for the node's end."""
 
 
 class DirectoryActor(Actor[LookupMsg]):
-    """Says where other nodes listen."""
+    """Answers where nodes listen."""
 
-    def __init__(self, node: "Node") -> None:
-        self._node = node
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
 
     @on(LookupMsg)
     def lookup(self, msg: LookupMsg) -> asyncio.Future[str]:
-        return self._node.directory.lookup(msg.node)
+        return self._directory.lookup(msg.node)
 
 
 class SystemActor(Actor[StatisticsMsg | FinalStatisticsMsg | StopNodeMsg | SpawnMsg | StopActorMsg | DeadlockProbeMsg]):
-    """Speaks for the node itself: how it is doing, that it shall stop, what it shall start for others."""
+    """Controls the node: reports statistics, starts and stops actors for other nodes, stops the node."""
 
-    def __init__(self, node: "Node") -> None:
+    def __init__(self, node: NodeControl) -> None:
         self._node = node
 
     @on(StatisticsMsg)
@@ -43,7 +62,7 @@ class SystemActor(Actor[StatisticsMsg | FinalStatisticsMsg | StopNodeMsg | Spawn
         return self._node.statistics()
 
     @on(FinalStatisticsMsg)
-    def wind_up(self, msg: FinalStatisticsMsg) -> NodeStatistics:
+    def final_statistics(self, msg: FinalStatisticsMsg) -> NodeStatistics:
         self._node.stopping = True
         return self._node.statistics()
 
@@ -53,15 +72,11 @@ class SystemActor(Actor[StatisticsMsg | FinalStatisticsMsg | StopNodeMsg | Spawn
 
     @on(StopActorMsg)
     def stop_actor(self, msg: StopActorMsg) -> Any:
-        cell = self._node.cells.get(msg.address)
-        return () if cell is None else self._node.loop.create_task(self._stop(cell))
-
-    async def _stop(self, cell: Cell) -> tuple[str, ...]:
-        return tuple(map(str, await self._node.stop_cell(cell)))
+        return asyncio.create_task(self._node.stop_actor(msg.address))
 
     @on(DeadlockProbeMsg)
     def follow(self, msg: DeadlockProbeMsg) -> None:
-        self._node.asks.follow(msg)
+        self._node.follow(msg)
 
     @on(StopNodeMsg)
     def stop_node(self, msg: StopNodeMsg) -> None:

@@ -1,50 +1,58 @@
-"""Who on a node watches which actors of others: each hears of an end once, also if it is that of their node."""
+"""Watches on the actors of other nodes: each watcher is notified once, also if the whole node is lost."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable
+from typing import Protocol
 
 from orchestra.actors.envelope import node_of
+from orchestra.actors.message import Message
 from orchestra.actors.ref import Ref
 from orchestra.actors.system_messages import WatchMsg
 from orchestra.errors import OrchestraError
 
-if TYPE_CHECKING:
-    from orchestra.nodes.node import Node
-    from orchestra.nodes.peers import Peers
+
+class WatchHost(Protocol):
+    """A node, as its watches use it."""
+
+    def post_remote(self, sender: str, recipient: str, message: Message) -> Awaitable[None] | None:
+        """Send `message` to another node; return an awaitable if that is not done at once."""
+
+    def notify_terminated(self, watcher: str, address: str, reason: str, *, lost: bool = False) -> None:
+        """Send `watcher` a `TerminatedMsg` for the actor at `address`; `lost` with its node."""
 
 
 class Watches:
-    """The watches of the actors of one node."""
+    """The watches that the actors of one node hold on those of others."""
 
-    def __init__(self, node: "Node", peers: "Peers") -> None:
-        self._node = node
-        self._peers = peers
+    def __init__(self, host: WatchHost) -> None:
+        self._host = host
         self._watched: dict[str, set[tuple[str, str]]] = {}
-        self._about_to_watch: set[tuple[str, str]] = set()
+        """Watcher and target of each watch, by the target's node."""
+        self._beginning: set[tuple[str, str]] = set()
 
     async def begin(self, watcher: str, target: str) -> None:
-        """Have `watcher`, an actor of this node, told once when `target`, of another, terminates or its node is lost.
+        """Notify `watcher`, an actor of this node, once when `target` on another node terminates or its node is lost.
 
-        Whoever asks for that again, before it was told, an incarnation that follows one that failed for example, is not
-        told twice.
+        A second call before the notification, such as one by the next incarnation of a failed watcher, changes nothing.
         """
         peer = node_of(target)
-        if (watcher, target) in self._about_to_watch or (watcher, target) in self._watched.get(peer, ()):
+        if (watcher, target) in self._beginning or (watcher, target) in self._watched.get(peer, ()):
             return
-        self._about_to_watch.add((watcher, target))
+        self._beginning.add((watcher, target))
         try:
-            link = await self._peers.link_to(peer)
-            link.outbound.post(watcher, target, WatchMsg(watcher=Ref(watcher)))
+            sending = self._host.post_remote(watcher, target, WatchMsg(watcher=Ref(watcher)))
+            if sending is not None:
+                await sending
             self._watched.setdefault(peer, set()).add((watcher, target))
         except OrchestraError as error:
-            self._node.notify_terminated(watcher, target, str(error))
+            self._host.notify_terminated(watcher, target, str(error))
         finally:
-            self._about_to_watch.discard((watcher, target))
+            self._beginning.discard((watcher, target))
 
     def mark_notified(self, watcher: str, target: str) -> None:
-        """Take note that `watcher` has heard that `target` terminated: it is not told again."""
+        """Remove the watch: `watcher` has been notified of the end of `target`."""
         self._watched.get(node_of(target), set()).discard((watcher, target))
 
     def peer_lost(self, peer: str, reason: str) -> None:
-        """Tell all who watch an actor of a node that is gone."""
+        """Notify all watchers of a lost node's actors."""
         for watcher, target in sorted(self._watched.pop(peer, set())):
-            self._node.notify_terminated(watcher, target, reason, lost=True)
+            self._host.notify_terminated(watcher, target, reason, lost=True)

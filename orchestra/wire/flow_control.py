@@ -1,54 +1,55 @@
-"""Flow control per recipient: what a sender may have on its way to one mailbox, and what the other side has to allow.
+"""Flow control per recipient: how much a sender may have in flight to one mailbox, and how the receiver enforces it.
 
-A sender may have `WINDOW` messages and about `WINDOW_BYTES` bytes on their way; what leaves the mailbox is credited
-back, a quarter of the window at a time. Both sides keep the same account, so a peer that sends more than it may is
-found out, and the room that its messages take is bounded whatever it does.
+A sender may have `WINDOW` messages and about `WINDOW_BYTES` bytes in flight. The receiver credits what leaves the
+mailbox, a quarter of the window at a time. Both sides keep the same account, so the receiver detects a peer that
+exceeds its credit, and the memory for a peer's messages is bounded.
 """
 
-import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Generic, TypeVar
 
-from orchestra.actors.codec import Buffer
 from orchestra.errors import FrameError
 
-if TYPE_CHECKING:
-    from orchestra.wire.sender import Route
+T = TypeVar("T")
 
 WINDOW = 4096
 WINDOW_BYTES = 64 << 20
 RECIPIENTS = 4096
-"""Recipients of which an account is kept before those whose messages have all left are settled and forgotten."""
+"""Accounts of one peer above which accounts without queued messages are settled and removed."""
 
 
-class Window:
-    """What one sender still may send to one recipient."""
+class Window(Generic[T]):
+    """The credit of one sender for one recipient.
+
+    `T` is an entry that waits for credit.
+    """
 
     __slots__ = ("count", "nbytes", "waiting")
 
     def __init__(self) -> None:
         self.count = 0
+        """Messages in flight."""
         self.nbytes = 0
-        self.waiting: deque[tuple[asyncio.Future[None], Route | None, list[Buffer], int]] = deque()
-        """Who waits, and what is sent then: a row of a route, or the pieces of a frame; and its bytes."""
+        """Their bytes."""
+        self.waiting: deque[T] = deque()
 
     @property
     def used(self) -> float:
-        """The share of the credit that is in use."""
+        """The share of the credit in use, from 0 to 1."""
         return min(max(self.count / WINDOW, self.nbytes / WINDOW_BYTES), 1.0)
 
     @property
     def full(self) -> bool:
-        """Whether nothing more may be sent now."""
+        """True if no credit is left."""
         return self.count >= WINDOW or self.nbytes >= WINDOW_BYTES
 
-    def take(self, nbytes: int, *, bounded: bool = False) -> bool:
-        """Use credit for one message. The last one may overshoot the bytes, so that no message is too large.
+    def take(self, nbytes: int, *, solicited: bool = False) -> bool:
+        """Use credit for one message; return False if none is left.
 
-        A `bounded` one is sent in any case, and counts.
+        The last message may exceed the byte limit, so every message fits. A `solicited` one is always sent and counted.
         """
-        if (self.count >= WINDOW or self.nbytes >= WINDOW_BYTES) and not bounded:
+        if (self.count >= WINDOW or self.nbytes >= WINDOW_BYTES) and not solicited:
             return False
         self.count += 1
         self.nbytes += nbytes
@@ -56,7 +57,7 @@ class Window:
 
 
 class _Account:
-    """What the messages of one peer for one recipient take here, and how much of it has left since it was told."""
+    """Messages of one peer for one recipient: those received, and those that left since the last credit."""
 
     __slots__ = ("count", "left", "left_bytes", "nbytes")
 
@@ -68,7 +69,7 @@ class ReceiveWindow:
     """The receiving side's accounts with one peer.
 
     Args:
-        credit: sends the peer the credit for a recipient, so many messages and bytes.
+        credit: sends the peer credit for a recipient: its address, messages, bytes.
     """
 
     def __init__(self, credit: Callable[[str, int, int], None]) -> None:
@@ -79,23 +80,23 @@ class ReceiveWindow:
     def __len__(self) -> int:
         return len(self._accounts)
 
-    def take(self, recipient: str, nbytes: int, *, bounded: bool, count: int = 1) -> None:
-        """Take note of `count` messages that came, together so many bytes; `bounded` ones may come in any case.
+    def take(self, recipient: str, nbytes: int, *, solicited: bool, count: int = 1) -> None:
+        """Account for `count` received messages of `nbytes` bytes together; `solicited` ones need no credit.
 
         Raises:
-            FrameError: the peer had no credit left for it.
+            FrameError: the peer had no credit left.
         """
         account = self._accounts.get(recipient)
         if account is None:
             account = self._open(recipient)
-        if (account.count + count > WINDOW or account.nbytes >= WINDOW_BYTES) and not bounded:
+        if (account.count + count > WINDOW or account.nbytes >= WINDOW_BYTES) and not solicited:
             held = f"{account.count} messages ({account.nbytes:,} bytes)"
             raise FrameError(f"a message to {recipient} without credit: {held} are there already")
         account.count += count
         account.nbytes += nbytes
 
     def give_back(self, recipient: str, nbytes: int, count: int = 1) -> None:
-        """Take note that `count` messages left the mailbox, or never came into it."""
+        """Account for `count` messages that left the mailbox, or never entered it."""
         account = self._accounts[recipient]
         account.left += count
         account.left_bytes += nbytes

@@ -52,7 +52,7 @@ class Kind(enum.IntEnum):
     ACKNOWLEDGE = 10
     REFUSAL = 11
     CANCEL = 12
-    RUNS = 13
+    BATCH = 13
     SHM_OFFER = 14
     SHM_ACCEPT = 15
     SHM_DATA = 16

@@ -1,4 +1,4 @@
-"""The first frames of a connection: who is there, and which session goes on over it.
+"""The first frames of a connection: both sides prove themselves, and agree on the session that continues over it.
 
 Before a peer has proved that it knows the run's secret, it may send three small frames of fixed layout and nothing
 else; no message is decoded. Dialer D and listener L prove themselves to each other:
@@ -7,8 +7,8 @@ else; no message is decoded. Dialer D and listener L prove themselves to each ot
     L → D   nonce of L, HMAC-SHA256(secret, "listener" ‖ nonce of D ‖ nonce of L)
     D → L   HMAC-SHA256(secret, "dialer" ‖ nonce of D ‖ nonce of L)
 
-Then D says hello, and L says hello or why not. A hello names the process, the schemas of its message types, the session
-(chosen by D) and how many frames of it have come so far; a new one begins with none.
+Then D sends its hello, and L sends its own or a refusal. A hello names the process, the schemas of its message types,
+the session (chosen by D) and how many of its frames have arrived so far; a new session begins with none.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ import hashlib
 import hmac
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import msgpack
 
@@ -24,57 +24,54 @@ from orchestra.actors import codec
 from orchestra.actors.message import REGISTRY, Message
 from orchestra.errors import DecodeError, HandshakeError, OrchestraError, Unreachable, WireError
 from orchestra.wire.frames import Frame, Kind, frame_bytes
+from orchestra.wire.settings import LinkSettings
 from orchestra.wire.transports.base import Connection
-
-if TYPE_CHECKING:
-    from orchestra.nodes.node import Node
-    from orchestra.wire.link import Link
 
 NONCE = 32
 PROOF_SECONDS = 5.0
 LONGEST_NODE = 128
-"""Characters of the name of a node: others remember it."""
+"""Characters that the name of a node may have, since its peers store it."""
 LONGEST_ID = 64
-"""Bytes of an incarnation, or of the name of a session."""
+"""Bytes that an incarnation or a session's name may have."""
 REFUSAL = 500
 """Characters of a refusal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """What a process says of itself, and of the session that it wants to begin or to go on with."""
+    """A process's introduction, and the session that it begins or resumes."""
 
     node: str
     listening: str
-    """Where it lets others in; empty if nowhere."""
+    """The address where it accepts connections; empty if it accepts none."""
     incarnation: bytes
-    """What tells this process from others of the same name."""
+    """Random bytes that tell this process from an earlier one of the same name."""
     session: bytes
     attempt: int
-    """Counts the connections that the dialer tried for this session: an older one does not replace a newer one."""
+    """Counts the dialer's connections for this session: an older one does not replace a newer one."""
     resumes: bool
-    """Whether the dialer has heard from the listener in this session before."""
+    """True if the listener has answered in this session before."""
     received: int
-    """Frames of the session that have come so far."""
+    """Frames of the session that have arrived so far."""
     after: bytes
-    """The last session with the listener that has ended, for all that the dialer knows; empty if there was none."""
+    """The last session with the listener that ended, as far as the dialer knows; empty if there was none."""
     types: list[list[Any]]
-    """Tag and fingerprint of each type that it may name by its number in this list; said once in a session."""
+    """Tag and fingerprint of each type that it names by its number in this list; sent once in a session."""
 
     def pack(self) -> bytes:
-        """Return it as a header."""
+        """Encode it as a header."""
         packed: bytes = msgpack.packb({name: getattr(self, name) for name in self.__slots__})
         return packed
 
     @classmethod
     def unpack(cls, header: bytes) -> "Hello":
-        """Return what a header says.
+        """Decode a header.
 
         Raises:
             DecodeError: it is no hello.
         """
-        said = codec.decode(header, None)
-        match said:
+        fields = codec.decode(header, None)
+        match fields:
             case {
                 "node": str(node),
                 "listening": str(),
@@ -85,17 +82,17 @@ class Hello:
                 "received": int(received),
                 "after": bytes(after),
                 "types": list(),
-            } if node and session and attempt >= 0 and received >= 0 and len(said) == len(cls.__slots__):
+            } if node and session and attempt >= 0 and received >= 0 and len(fields) == len(cls.__slots__):
                 if len(node) > LONGEST_NODE or max(map(len, (incarnation, session, after))) > LONGEST_ID:
                     raise DecodeError("its names are too long")
-                return cls(**said)
+                return cls(**fields)
         raise DecodeError("this is no hello")
 
     def table(self, here: str) -> list[type[Message] | str]:
-        """Return the types that the peer may name by number; for those unknown here, their names.
+        """Return the types that the peer names by number; the tag of a type that is unknown here.
 
         Raises:
-            HandshakeError: both know a type, but not with the same fields.
+            HandshakeError: the fields of a type differ between the peer and this node.
         """
         table: list[type[Message] | str] = []
         for entry in self.types:
@@ -113,39 +110,61 @@ class Hello:
         return table
 
 
+class Greeter(Protocol):
+    """A link, as the handshake of a new connection sees it."""
+
+    peer: str
+    """Name of the other node; empty before its hello."""
+
+    def hello(self, *, known: bool) -> Hello:
+        """Return this side's hello; without its types if the peer has `known` them before."""
+
+    def begin(self, connection: Connection, hello: Hello, table: list[type[Message] | str]) -> None:
+        """Continue over `connection` after the peer's hello.
+
+        Raises:
+            HandshakeError: the hello does not fit the session.
+        """
+
+
+Admit = Callable[[Hello], Greeter | asyncio.Future[None]]
+"""Returns the link that a dialer's hello is for, or a future to await before asking again. Raises `HandshakeError` to
+refuse with a reason, `Unreachable` to drop the connection without one."""
+
+
 class Handshake:
-    """The receiver of a connection until a link goes on with it.
+    """The frame handler of a connection until a link takes it over.
 
     Args:
-        link: what the dialer wants to begin, or to go on with; None for the listener.
-        admit: says which link it is that a dialer's hello means, or what has to be over before that is known; raises
-            `HandshakeError` to refuse it with a reason, and `Unreachable` to let it go without a word.
-        over: called once, when a link has the connection, or with what went wrong.
+        link: the link that the dialer begins or resumes; None for the listener.
+        admit: finds the link for a dialer's hello; None for the dialer.
+        over: called once: with None when a link has the connection, else with the error.
     """
 
     def __init__(
         self,
-        node: "Node",
+        settings: LinkSettings,
         connection: Connection,
         *,
-        link: "Link | None" = None,
-        admit: "Callable[[Hello], Link | asyncio.Future[None]] | None" = None,
+        link: Greeter | None = None,
+        admit: Admit | None = None,
         over: Callable[["Handshake", Exception | None], None],
     ) -> None:
-        self.done: asyncio.Future[None] = node.loop.create_future()
+        self._loop = asyncio.get_running_loop()
+        self.done: asyncio.Future[None] = self._loop.create_future()
         """Done once a link has the connection; or fails."""
-        self._node = node
+        self._settings = settings
         self._connection = connection
         self._link = link
         self._admit = admit
         self._over = over
         self._proven = False
         self._held = False
-        self._nonce = node.entropy(NONCE)
+        self._nonce = settings.entropy(NONCE)
         self._peer_nonce = b""
         self._deadline: asyncio.TimerHandle | None = None
         self._due = 0.0
-        if not node.deterministic:
+        if not settings.deterministic:
             self._set_deadline()
         connection.attach(self)
         if link is not None:
@@ -153,32 +172,32 @@ class Handshake:
 
     @property
     def greeted(self) -> bool:
-        """Whether a dialer has said hello: the other side may have let it in, known here or not."""
+        """True once this side, as the dialer, has sent its hello: the listener may have accepted it already."""
         return self._link is not None and self._proven
 
     def abort(self, error: Exception) -> None:
-        """Give it up."""
+        """Give up, and drop the connection."""
         self._connection.abort(error)
 
-    # Receiver
+    # FrameHandler
 
     def frame_received(self, frame: Frame) -> None:
-        """Take one frame of the handshake; raises `WireError` for one that is out of place."""
+        """Handle one frame of the handshake; raise `WireError` for one that is out of place."""
         if self.done.done():
-            return  # it was refused
+            return  # refused before
         if not self._proven:
             self._prove(frame)
         elif self._held:
-            raise HandshakeError(f"{self._connection.peer} said something before it was welcome")
+            raise HandshakeError(f"{self._connection.peer} sent a frame before its hello was answered")
         elif self._link is None:
             self._answer(frame)
         else:
             self._greet(self._link, frame)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """It came to nothing."""
+        """Fail the handshake."""
         if isinstance(error, WireError) and not isinstance(error, HandshakeError):
-            # Whoever sends bytes that are no frame does not belong to the run either.
+            # A peer that sends bytes which are no frame does not belong to the run either.
             error = HandshakeError(f"{self._connection.peer} does not prove itself: {error}")
         if not isinstance(error, OrchestraError):
             error = Unreachable(f"the connection to {self._connection.peer} is lost: {error or 'closed by this side'}")
@@ -198,7 +217,7 @@ class Handshake:
             self.done.set_result(None)
         else:
             self.done.set_exception(error)
-            self.done.exception()  # a listener does not await it
+            self.done.exception()  # retrieved: a listener does not await it
         self._over(self, error)
 
     def _prove(self, frame: Frame) -> None:
@@ -209,7 +228,7 @@ class Handshake:
             self._peer_nonce = frame.header[:NONCE]
             self._verify(frame.header[NONCE:], b"listener")
             self._send(Kind.HANDSHAKE, self._mac(b"dialer"))
-            # Whoever has answered knows the types; who has not may never have heard them.
+            # A peer that has answered before knows the types; another one may have missed them.
             self._send(Kind.HELLO, self._link.hello(known=bool(self._link.peer)).pack())
         elif not self._peer_nonce:
             self._expect(frame, NONCE)
@@ -220,7 +239,7 @@ class Handshake:
             self._expect(frame, 32)
             self._verify(frame.header, b"dialer")
         self._proven = True
-        self._connection.limits = self._node.limits
+        self._connection.limits = self._settings.limits
 
     def _expect(self, frame: Frame, length: int) -> None:
         if len(frame.header) != length:
@@ -231,7 +250,7 @@ class Handshake:
     def _mac(self, role: bytes) -> bytes:
         mine, theirs = self._nonce, self._peer_nonce
         nonces = mine + theirs if self._link is not None else theirs + mine
-        return hmac.new(self._node.secret, role + nonces, hashlib.sha256).digest()
+        return hmac.new(self._settings.secret, role + nonces, hashlib.sha256).digest()
 
     def _verify(self, proof: bytes, role: bytes) -> None:
         if not hmac.compare_digest(proof, self._mac(role)):
@@ -244,16 +263,16 @@ class Handshake:
             hello = Hello.unpack(frame.header)
         except DecodeError as error:
             raise HandshakeError(f"{self._connection.peer} did not say hello: {error}") from error
-        if hello.node == self._node.name:
+        if hello.node == self._settings.name:
             raise HandshakeError(f"{self._connection.peer} calls itself {hello.node!r}, as this node does")
         return hello
 
     def _answer(self, frame: Frame) -> None:
-        """The listener's part: say hello, or why not."""
+        """Answer as the listener: send a hello or a refusal."""
         assert self._admit is not None
         try:
             hello = self._hello(frame)
-            table = hello.table(self._node.name)
+            table = hello.table(self._settings.name)
             link = self._admit(hello)
         except HandshakeError as error:
             self._send(Kind.REFUSAL, str(error)[:REFUSAL].encode())
@@ -267,39 +286,62 @@ class Handshake:
         if isinstance(link, asyncio.Future):
             self._held = True
             if self._deadline is not None:
-                self._deadline.cancel()  # it is not the dialer who is slow
-            link.add_done_callback(lambda _: self._answer_at_last(frame))
+                self._deadline.cancel()  # the delay is this side's
+            link.add_done_callback(lambda _: self._answer_held(frame))
             return
         self._send(Kind.HELLO, link.hello(known=hello.resumes).pack())
         link.begin(self._connection, hello, table)
         self._finish(None)
 
-    def _answer_at_last(self, frame: Frame) -> None:
+    def _answer_held(self, frame: Frame) -> None:
         """Answer a hello that was held."""
         self._held = False
         if self.done.done():
-            return  # who said it has gone
+            return  # the dialer has gone
         try:
             self._answer(frame)
         except WireError as error:
             self._connection.abort(error)
 
-    def _greet(self, link: "Link", frame: Frame) -> None:
-        """The dialer's part."""
+    def _greet(self, link: Greeter, frame: Frame) -> None:
+        """Take the listener's answer as the dialer."""
         if frame.kind is Kind.REFUSAL:
             raise HandshakeError(f"refused by {self._connection.peer}: {frame.header.decode(errors='replace')}")
         hello = self._hello(frame)
-        link.begin(self._connection, hello, hello.table(self._node.name))
+        link.begin(self._connection, hello, hello.table(self._settings.name))
         self._finish(None)
 
     def _set_deadline(self) -> None:
-        self._due = self._node.loop.time() + PROOF_SECONDS
-        self._deadline = self._node.loop.call_at(self._due, self._too_slow)
+        self._due = self._loop.time() + PROOF_SECONDS
+        self._deadline = self._loop.call_at(self._due, self._expire)
 
-    def _too_slow(self) -> None:
-        if self._node.loop.time() - self._due > PROOF_SECONDS / 2:
-            self._set_deadline()  # it was this node that stood still; what the other side sent meanwhile waits
+    def _expire(self) -> None:
+        if self._loop.time() - self._due > PROOF_SECONDS / 2:
+            self._set_deadline()  # this node itself stood still; frames that arrived meanwhile are still unread
             return
         text = f"{self._connection.peer} did not prove itself within {PROOF_SECONDS:g} s"
-        # Whom this node dials may just be slow; whoever dials this node and says nothing is up to no good.
+        # A silent dialer may be an attacker; a silent listener may just be slow.
         self.abort(HandshakeError(text) if self._link is None else Unreachable(text))
+
+
+class Dial:
+    """The attempts to begin one session with a peer.
+
+    Args:
+        over: done when the session has begun, or is given up.
+    """
+
+    def __init__(self, over: asyncio.Future[None]) -> None:
+        self.over = over
+        self.handshakes: list[Handshake] = []
+        """One for each attempt; the last one may be under way."""
+
+    @property
+    def greeted(self) -> bool:
+        """True if the peer may have begun the session already: a hello was sent, even if no answer came."""
+        return any(handshake.greeted for handshake in self.handshakes)
+
+    def give_up(self, error: Unreachable) -> None:
+        """End the attempt that is under way."""
+        for handshake in self.handshakes:
+            handshake.abort(error)

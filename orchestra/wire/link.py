@@ -1,12 +1,12 @@
-"""A link: the conversation of two nodes, in one session, over one connection after the other.
+"""A link: the conversation of two nodes, in one session, over successive connections.
 
-`handshake` makes the connections, `session` remembers what the peer may lack, `sender` makes frames of messages and
-`receiver` messages of frames.
+`handshake` opens the connections, `session` keeps the frames that the peer may lack, `sender` turns messages into
+frames and `receiver` frames into messages.
 """
 
 import asyncio
 import struct
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import msgpack
 
@@ -19,40 +19,37 @@ from orchestra.wire.busy_poll import BusyPoll
 from orchestra.wire.flow_control import ReceiveWindow
 from orchestra.wire.frames import PREFIX, Frame, Kind, frame_bytes
 from orchestra.wire.handshake import REFUSAL, Hello
-from orchestra.wire.receiver import Inbound
-from orchestra.wire.sender import Outbound
+from orchestra.wire.receiver import LinkReceiver, Receiver
+from orchestra.wire.sender import LinkSender
 from orchestra.wire.session import Session
+from orchestra.wire.settings import LinkSettings
 from orchestra.wire.shared_memory import SharedMemoryChannel
 from orchestra.wire.transports.base import Connection
 
-if TYPE_CHECKING:
-    from orchestra.nodes.node import Node
-    from orchestra.nodes.peers import Peers
-
 COUNT = struct.Struct("<Q")
-"""What an acknowledgement holds: how many frames of the session came."""
+"""The contents of an acknowledgement: how many frames of the session arrived."""
 
-# What the frames of each kind hold.
+# The contents of the frames of each kind.
 _FAILURE = (int, int, str, str)
 """Correlation, clock, error, text."""
 _CANCEL = (int,)
-"""Correlation of the request that nobody waits for any longer."""
+"""Correlation of a request whose asker no longer waits."""
 _CREDIT = (str, int, int)
 """Recipient, messages, bytes."""
-_OFFER = (int, int, bytes, int)
-"""Of memory: process, descriptor, name, bytes."""
-_TAKEN = (str,)
-"""Why not; empty if it was."""
-_FREED = (list,)
-"""Where the blocks begin that nobody looks at any more."""
+_SHM_OFFER = (int, int, bytes, int)
+"""Process, descriptor, name, bytes of an arena."""
+_SHM_ACCEPT = (str,)
+"""The reason of a refusal; empty if the arena is mapped."""
+_SHM_RELEASE = (list,)
+"""The places where the returned blocks begin."""
 
 _NUMBERED = (
-    *(Kind.MESSAGE, Kind.RUNS, Kind.ANSWER, Kind.FAILURE, Kind.CANCEL, Kind.CREDIT, Kind.GOODBYE),
+    *(Kind.MESSAGE, Kind.BATCH, Kind.ANSWER, Kind.FAILURE, Kind.CANCEL, Kind.CREDIT, Kind.GOODBYE),
     *(Kind.SHM_OFFER, Kind.SHM_ACCEPT, Kind.SHM_DATA, Kind.SHM_RELEASE),
 )
 """The frames that a session counts and keeps; the others concern one connection only."""
 _IS_NUMBERED = [kind in _NUMBERED for kind in range(max(Kind) + 1)]
-# By names of this module: to look one up at its enumeration, or in a set of them, takes longer than the comparison.
+# Names of this module: a look-up in the enumeration, or in a set of its members, takes longer than the comparison.
 _PREFIX_BYTES = PREFIX.size
 _MESSAGE, _ANSWER = Kind.MESSAGE, Kind.ANSWER
 
@@ -62,307 +59,344 @@ _FAILURES = {
 }
 
 
-class _Nobody:
-    """Who takes what still comes by a connection that is of no use any more."""
+class LinkOwner(Protocol):
+    """The owner of a node's links: decides what happens when they open, break and end."""
 
-    def frame_received(self, frame: Frame) -> None:
-        """It comes too late."""
+    @property
+    def listening(self) -> str:
+        """The address where the node accepts connections; empty if it accepts none."""
 
-    def connection_lost(self, error: Exception | None) -> None:
-        """Nobody minds."""
+    def last_ended(self, peer: str) -> bytes:
+        """Return the name of the last session with `peer` that ended; empty if there was none."""
+
+    def opened(self, link: "Link") -> None:
+        """Handle a session that has begun."""
+
+    def broken(self, link: "Link", error: Exception) -> None:
+        """Handle a link whose connection is lost; its session goes on."""
+
+    def resumed(self, link: "Link") -> None:
+        """Handle a link that has a connection again."""
+
+    def lost(self, link: "Link", error: Exception | None) -> None:
+        """Handle a session that has ended; `error` is None if this side said goodbye."""
 
 
-class _LastWord:
-    """Who waits until a connection that this side has closed is gone."""
+class _Discard:
+    """Handles the frames of a connection that was replaced or closed, by dropping them.
 
-    def __init__(self, gone: asyncio.Future[None]) -> None:
+    Args:
+        gone: resolved once the connection is gone.
+    """
+
+    def __init__(self, gone: asyncio.Future[None] | None = None) -> None:
         self._gone = gone
 
     def frame_received(self, frame: Frame) -> None:
-        """It comes too late."""
+        """Drop it."""
 
     def connection_lost(self, error: Exception | None) -> None:
-        """It is gone."""
-        self._gone.set_result(None)
+        if self._gone is not None:
+            self._gone.set_result(None)
 
 
 class Link:
     """One side of a conversation with another process.
 
     Args:
-        session: its name, chosen by who dialled.
-        address: where the peer listens, for who dialled; empty for who was dialled.
-        seeks: the name of the node that is dialled, if that is known.
+        owner: decides what happens when the link opens, breaks and ends.
+        receiver: takes the messages that arrive.
+        session_id: the session's name, chosen by the dialer.
+        address: where the peer listens, for the dialer; empty for the listener.
+        expected_peer: the name of the node that is dialled, if it is known.
     """
 
-    def __init__(self, node: "Node", peers: "Peers", session: bytes, address: str = "", seeks: str = "") -> None:
+    def __init__(
+        self,
+        settings: LinkSettings,
+        owner: LinkOwner,
+        receiver: Receiver,
+        session_id: bytes,
+        address: str = "",
+        expected_peer: str = "",
+    ) -> None:
+        loop = asyncio.get_running_loop()
         self.peer = ""
-        """The other node's name, once it has said hello."""
+        """Name of the other node, once it has said hello."""
         self.peer_listening = ""
         self.peer_incarnation = b""
-        self._pinged_at: float | None = None
-        self._round_trip_s: float | None = None
         self.address = address
-        self.seeks = seeks
-        self.session = session
-        self.account = Session()
+        self.expected_peer = expected_peer
+        self.session_id = session_id
+        self.session = Session()
         self.attempt = 0
-        """The number of the newest connection that the dialer tried."""
+        """The number of the dialer's newest connection."""
         self.missed_beats = 0
-        """Heartbeats of this node since the peer was heard, or since the connection broke."""
+        """Heartbeats of this node since the last frame of the peer, or since the connection broke."""
         self.ended = False
-        self.finished: asyncio.Future[None] = node.loop.create_future()
-        """Done once it has ended."""
-        self.left: asyncio.Future[None] = node.loop.create_future()
-        """Done once its last connection is gone, too: over TLS that takes the peer a moment."""
+        self.finished: asyncio.Future[None] = loop.create_future()
+        """Done once the session has ended."""
+        self.disconnected: asyncio.Future[None] = loop.create_future()
+        """Done once its last connection is gone as well, which takes the peer a moment over TLS."""
         self.said_goodbye = False
-        """Whether the peer did."""
-        self._node = node
-        self._peers = peers
+        """True once the peer has said goodbye."""
+        self.busy_poll = BusyPoll(loop)
+        self._settings = settings
+        self._owner = owner
+        self._node = receiver
         self._connection: Connection | None = None
         self._closing = False
-        limits = node.limits
-        self.sharing = SharedMemoryChannel(self, node)
-        # What is told by itself leaves by itself where runs are to be alike: else whatever leaves at once, an ask of
-        # how a node is doing say, would take along what was told just before, which would arrive a turn earlier.
-        self.outbound = Outbound(self, node.loop, limits.header, limits.payload, together=not node.deterministic)
-        self._room = ReceiveWindow(self._give_credit)
-        self.inbound = Inbound(self, node, self._room)
-        self.busy_poll = BusyPoll(node.loop)
+        self._pinged_at: float | None = None
+        self._round_trip_s: float | None = None
+        self.shared_memory = SharedMemoryChannel(settings, self, self.send)
+        # A deterministic node sends each message by itself. In a batch it would leave with whatever is sent at once,
+        # such as an ask for statistics, and then arrive one turn earlier.
+        batching = not settings.deterministic
+        self.sender = LinkSender(self, self.session, self.shared_memory, self._put, settings.limits, batching=batching)
+        self.post = self.sender.post
+        """Send a message to an actor of the peer: see `LinkSender.post`."""
+        self._receive_window = ReceiveWindow(self._send_credit)
+        self.receiver = LinkReceiver(self, receiver, self._receive_window)
 
     def __repr__(self) -> str:
         return f"<Link to {self.peer or self.address}>"
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection now."""
+        """True while there is a connection."""
         return self._connection is not None
 
     @property
     def local(self) -> bool:
-        """Whether there is a connection, and the peer may be on this host."""
+        """True while connected to a peer that may be on this host."""
         return self._connection is not None and self._connection.local
 
     @property
     def closing(self) -> bool:
-        """Whether this side has said goodbye."""
+        """True once this side has said goodbye."""
         return self._closing
 
-    # Its life
+    # Lifecycle
 
     def hello(self, *, known: bool) -> Hello:
-        """Return what this side says on a new connection; its types only where the other side has not `known` them."""
+        """Return this side's hello for a new connection; without its types if the peer has `known` them before."""
         return Hello(
-            node=self._node.name,
-            listening=self._node.listening,
-            incarnation=self._node.incarnation,
-            session=self.session,
+            node=self._settings.name,
+            listening=self._owner.listening,
+            incarnation=self._settings.incarnation,
+            session=self.session_id,
             attempt=self.attempt,
             resumes=bool(self.peer),
-            received=self.account.received,
-            after=self._peers.last_ended(self.peer or self.seeks),
-            types=[] if known else [[tag, REGISTRY[tag].wire.fingerprint] for tag in self.outbound.tags],
+            received=self.session.received,
+            after=self._owner.last_ended(self.peer or self.expected_peer),
+            types=[] if known else [[tag, REGISTRY[tag].wire.fingerprint] for tag in self.sender.tags],
         )
 
     def begin(self, connection: Connection, hello: Hello, table: list[type[Message] | str]) -> None:
-        """Go on over `connection`, after the peer's hello.
+        """Continue over `connection` after the peer's hello; `table` holds the types that it names by number.
 
         Raises:
-            HandshakeError: it is another process than before, or its account of the session is impossible.
+            HandshakeError: the peer is another process than before, or miscounts the frames of the session.
         """
         if self.ended:
             raise HandshakeError("the session has ended")
         fresh = not self.peer
         if fresh:
             self.peer, self.peer_listening, self.peer_incarnation = hello.node, hello.listening, hello.incarnation
-            self.inbound.types = table
-        elif (self.peer, self.peer_incarnation, self.session) != (hello.node, hello.incarnation, hello.session):
+            self.receiver.types = table
+        elif (self.peer, self.peer_incarnation, self.session_id) != (hello.node, hello.incarnation, hello.session):
             raise HandshakeError(f"another process took the place of {self.peer}")
         try:
-            again = self.account.resume(hello.received)
+            unseen = self.session.resume(hello.received)
         except FrameError as error:
             raise HandshakeError(f"{hello.node} cannot go on with the session: {error}") from error
         self.drop_connection()
         self._connection = connection
         self.missed_beats = 0
-        self._pinged_at = None  # what was asked by another connection may never be answered
+        self._pinged_at = None  # the answer to a ping by the old connection may be lost
         connection.attach(self)
-        for frame in again:
+        for frame in unseen:
             connection.send(frame)
         if fresh:
-            self._peers.link_opened(self)
+            self._owner.opened(self)
         else:
-            self._peers.link_resumed(self)
-        self.outbound.unstall()
+            self._owner.resumed(self)
+        self.sender.resume_stalled()
 
     def drop_connection(self) -> None:
-        """Have nothing more to do with the connection that there is, if any: another one takes its place."""
+        """Abandon the current connection, if any, because another one takes its place."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            connection.attach(_NOBODY)
+            connection.attach(_DISCARD)
             connection.abort()
 
     def interrupt(self, error: Exception) -> None:
-        """Break the connection that there is, if any. The session goes on."""
+        """Break the current connection, if any. The session goes on."""
         if self._connection is not None:
             self._connection.abort(error)
 
     def close(self) -> None:
-        """Say goodbye. It ends when the peer has all that it was sent."""
+        """Say goodbye. The session ends when the peer has acknowledged every frame."""
         if self.ended or self._closing:
             return
         self._closing = True
         self.send(Kind.GOODBYE, b"")
 
     def end(self, error: Exception | None) -> None:
-        """End the session at once; `error` says why if it was not a goodbye. What depended on it fails."""
+        """End the session at once, and fail what depends on it; `error` is None after a goodbye of this side."""
         if self.ended:
             return
         self.ended = True
         connection, self._connection = self._connection, None
         if connection is None:
-            self.left.set_result(None)
+            self.disconnected.set_result(None)
         else:
-            connection.attach(_LastWord(self.left))
+            connection.attach(_Discard(self.disconnected))
             if error is not None and not self.said_goodbye:
                 connection.send([frame_bytes(Kind.GOODBYE, str(error)[:REFUSAL].encode())])
             connection.close()
         gone = Unreachable(f"the connection to {self.peer or self.address} is lost: {error or 'closed by this side'}")
-        self.outbound.end(gone)
-        for envelope in self.inbound.end():
-            self._node.arrivals.withdraw(envelope)
-        self.account.end()
-        self.sharing.end()
+        self.sender.end(gone)
+        for envelope in self.receiver.end():
+            self._node.withdraw(envelope)
+        self.session.end()
+        self.shared_memory.end()
         self.finished.set_result(None)
-        self._peers.link_lost(self, error)
+        self._owner.lost(self, error)
 
     # Sending
 
-    def is_asked(self, correlation: int) -> bool:
-        """Whether a request that came by this link is not answered yet."""
-        return correlation in self.inbound.asked
+    def is_unanswered(self, correlation: int) -> bool:
+        """Return whether a request of the peer still waits for its answer."""
+        return correlation in self.receiver.unanswered
 
     def cancel(self, correlation: int) -> None:
-        """Send that nobody waits any longer for the answer to a request that went by this link."""
+        """Withdraw a request that was sent by this link."""
         self.send(Kind.CANCEL, msgpack.packb([correlation]))
 
     def answer(self, correlation: int, value: Any) -> None:
-        """Send the answer to a request that came by this link."""
-        asked = self.inbound.asked
-        alone = len(asked) == 1 and correlation in asked
-        recorder = self._node.recorder
-        self.outbound.answer(correlation, 0 if recorder is None else recorder.logical, value, at_once=alone)
-        asked.pop(correlation, None)
+        """Send the answer to a request of the peer."""
+        unanswered = self.receiver.unanswered
+        alone = len(unanswered) == 1 and correlation in unanswered
+        self.sender.answer(correlation, self._node.logical, value, at_once=alone)
+        unanswered.pop(correlation, None)
 
     def fail(self, correlation: int, error: Exception) -> None:
-        """Send that a request that came by this link has no answer."""
-        self.inbound.asked.pop(correlation, None)
+        """Send an error instead of the answer to a request of the peer."""
+        self.receiver.unanswered.pop(correlation, None)
         kind = type(error).__name__ if type(error).__name__ in _FAILURES else "AskFailed"
         self.send(Kind.FAILURE, msgpack.packb([correlation, self._node.logical, kind, str(error)[:4000]]))
 
     def consumed(self, recipient: str, nbytes: int, count: int = 1) -> None:
-        """Credit the peer for messages that left the mailbox of `recipient`."""
+        """Credit the peer for `count` messages that left the mailbox of `recipient`."""
         if not self.ended:
-            self._room.give_back(recipient, nbytes, count)
+            self._receive_window.give_back(recipient, nbytes, count)
 
     def ping(self) -> None:
-        """Ask for a sign of life."""
+        """Ask the peer for a sign of life."""
         if self._pinged_at is None:
-            self._pinged_at = self._node.clock.monotonic()
-        if self.account.owes:
+            self._pinged_at = self._settings.clock.monotonic()
+        if self.session.owes:
             self._acknowledge()
-        self._send_unsequenced(Kind.PING, b"")
+        self._send_unsequenced(Kind.PING)
+
+    def send(self, kind: Kind, header: bytes) -> None:
+        """Send a frame that the session counts, behind all messages so far."""
+        frame = frame_bytes(kind, header)
+        if self.sender.pending:
+            self.sender.flush()
+        self._put([frame], len(frame))
 
     def statistics(self) -> LinkStatistics:
-        """Return what went by it so far, and what is on its way."""
-        windows, outbound, inbound = self.outbound.windows, self.outbound, self.inbound
+        """Return the traffic so far, and what is in flight."""
+        windows, sender, receiver, shared_memory = self.sender.windows, self.sender, self.receiver, self.shared_memory
         return LinkStatistics(
             peer=self.peer,
             state="open" if self.connected else "broken",
-            unacknowledged=self.account.kept,
+            unacknowledged=self.session.kept,
             round_trip_s=self._round_trip_s,
-            sent=outbound.count,
-            sent_bytes=outbound.nbytes,
-            received=inbound.count,
-            received_bytes=inbound.nbytes,
+            sent=sender.count,
+            sent_bytes=sender.nbytes,
+            received=receiver.count,
+            received_bytes=receiver.nbytes,
             in_flight=sum(window.count for window in windows),
             in_flight_bytes=sum(window.nbytes for window in windows),
             credit_used=max((window.used for window in windows), default=0.0),
             waiting=sum(len(window.waiting) for window in windows),
-            memory=self.sharing.state,
-            memory_sent_bytes=self.sharing.sent_bytes,
-            memory_held_bytes=self.sharing.held_bytes,
+            memory=shared_memory.state,
+            memory_sent_bytes=shared_memory.sent_bytes,
+            memory_held_bytes=shared_memory.held_bytes,
         )
 
-    # Receiving
+    # FrameHandler
 
     def frame_received(self, frame: Frame) -> None:
-        """Handle one frame. One that breaks the protocol ends the session, and the peer is told why."""
+        """Handle one frame. One that breaks the protocol ends the session, and the peer receives the reason."""
         self.missed_beats = 0
         kind, header, payload = frame
         try:
             nbytes = _PREFIX_BYTES + len(header) + (0 if payload is None else payload.nbytes)
-            if _IS_NUMBERED[kind] and self.account.receive(nbytes):
+            if _IS_NUMBERED[kind] and self.session.receive(nbytes):
                 self._acknowledge()
             self._handle(frame, nbytes)
         except WireError as error:
             self.end(error)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Wait for another connection, or try to make one."""
+        """Leave the repair to the owner; end the session if the peer's bytes were no frames."""
         self._connection = None
         if isinstance(error, WireError):
-            self.end(error)  # the bytes were no frames
+            self.end(error)
             return
         self.missed_beats = 0
-        self._peers.link_broken(self, error or ConnectionAbortedError("closed by this side"))
+        self._owner.broken(self, error or ConnectionAbortedError("closed by this side"))
 
     # Inside
 
     def _handle(self, frame: Frame, nbytes: int) -> None:
         kind, header, payload = frame
+        receiver = self.receiver
         if kind is _MESSAGE:
-            self.inbound.message(header, payload, nbytes)
+            receiver.message(header, payload, nbytes)
             return
         if kind is _ANSWER:
-            self.inbound.answer(header, payload, nbytes)
+            receiver.answer(header, payload, nbytes)
             return
         match kind:
-            case Kind.RUNS:
-                self.inbound.runs(header, payload)
+            case Kind.BATCH:
+                receiver.batches(header, payload)
             case Kind.FAILURE:
-                correlation, clock, error, text = self.inbound.unpack(frame, _FAILURE)
-                self._node.witness(clock)
-                self._node.asks.reject(correlation, _FAILURES.get(error, errors.AskFailed)(text))
+                correlation, clock, error, text = receiver.unpack(frame, _FAILURE)
+                self._node.reject(correlation, clock, _FAILURES.get(error, errors.AskFailed)(text))
             case Kind.CANCEL:
-                (correlation,) = self.inbound.unpack(frame, _CANCEL)
-                if (asked := self.inbound.asked.pop(correlation, None)) is not None:
-                    self._node.arrivals.withdraw(asked)
+                (correlation,) = receiver.unpack(frame, _CANCEL)
+                if (request := receiver.unanswered.pop(correlation, None)) is not None:
+                    self._node.withdraw(request)
             case Kind.CREDIT:
-                self.outbound.credited(*self.inbound.unpack(frame, _CREDIT))
+                self.sender.credit(*receiver.unpack(frame, _CREDIT))
             case Kind.ACKNOWLEDGE:
                 self._acknowledged(frame)
             case Kind.PING:
-                if self.account.owes:
+                if self.session.owes:
                     self._acknowledge()
-                self._send_unsequenced(Kind.PONG, b"")
+                self._send_unsequenced(Kind.PONG)
             case Kind.PONG:
                 if self._pinged_at is not None:
-                    self._round_trip_s = self._node.clock.monotonic() - self._pinged_at
+                    self._round_trip_s = self._settings.clock.monotonic() - self._pinged_at
                     self._pinged_at = None
             case Kind.SHM_DATA:
-                found = self.sharing.found(header, payload)
-                self._handle(found, found.nbytes)
+                placed = self.shared_memory.placed(header, payload)
+                self._handle(placed, placed.nbytes)
             case Kind.SHM_RELEASE:
-                self.sharing.freed(*self.inbound.unpack(frame, _FREED))
+                self.shared_memory.released(*receiver.unpack(frame, _SHM_RELEASE))
             case Kind.SHM_OFFER:
-                self.sharing.offered(*self.inbound.unpack(frame, _OFFER))
+                self.shared_memory.offered(*receiver.unpack(frame, _SHM_OFFER))
             case Kind.SHM_ACCEPT:
-                self.sharing.taken(*self.inbound.unpack(frame, _TAKEN))
+                self.shared_memory.accepted(*receiver.unpack(frame, _SHM_ACCEPT))
             case Kind.GOODBYE:
-                self._goodbye(frame.header)
+                self._goodbye(header)
             case _:
-                raise FrameError(f"{frame.kind.name} is out of place here")
+                raise FrameError(f"{kind.name} is out of place here")
 
     def _goodbye(self, reason: bytes) -> None:
         if reason:
@@ -372,40 +406,33 @@ class Link:
         self._acknowledge()
         self.end(Unreachable("it said goodbye"))
 
-    def _give_credit(self, recipient: str, count: int, nbytes: int) -> None:
+    def _send_credit(self, recipient: str, count: int, nbytes: int) -> None:
         self.send(Kind.CREDIT, msgpack.packb([recipient, count, nbytes]))
 
-    def send(self, kind: Kind, header: bytes) -> None:
-        """Send a frame that the session counts, behind all that was told so far."""
-        frame = frame_bytes(kind, header)
-        if self.outbound.due:
-            self.outbound.seal()
-        self.put([frame], len(frame))
-
-    def put(self, pieces: list[Buffer], nbytes: int, *, at_once: bool = False) -> None:
-        """Send a frame if there is a connection, and keep it until the peer has it."""
+    def _put(self, pieces: list[Buffer], nbytes: int, at_once: bool = False) -> None:
+        """Send a frame by the current connection, if any, and keep it until the peer acknowledges it."""
         if self.ended:
             return
         if self._connection is not None:
             self._connection.send(pieces, at_once=at_once)
-        self.account.send(pieces, nbytes)  # afterwards: where it left at once, the peer works on it meanwhile
+        self.session.send(pieces, nbytes)  # afterwards: the peer works meanwhile on a frame that left at once
 
-    def _send_unsequenced(self, kind: Kind, header: bytes) -> None:
-        """Send a frame that matters to this connection only."""
+    def _send_unsequenced(self, kind: Kind, header: bytes = b"") -> None:
+        """Send a frame that concerns the current connection only."""
         if self._connection is not None:
             self._connection.send([frame_bytes(kind, header)])
 
     def _acknowledge(self) -> None:
-        self._send_unsequenced(Kind.ACKNOWLEDGE, COUNT.pack(self.account.acknowledge()))
+        self._send_unsequenced(Kind.ACKNOWLEDGE, COUNT.pack(self.session.acknowledge()))
 
     def _acknowledged(self, frame: Frame) -> None:
         if len(frame.header) != COUNT.size:
             raise FrameError(f"{self.peer} sent an acknowledgement of {len(frame.header)} bytes")
-        self.account.forget(*COUNT.unpack(frame.header))
-        if self._closing and not self.account.kept:
+        self.session.forget(*COUNT.unpack(frame.header))
+        if self._closing and not self.session.kept:
             self.end(None)
         else:
-            self.outbound.unstall()
+            self.sender.resume_stalled()
 
 
-_NOBODY = _Nobody()
+_DISCARD = _Discard()

@@ -1,74 +1,106 @@
-"""What one side of a link receives: frames become messages, validated, and the room that they take is counted."""
+"""The receiving half of a link: frames become validated messages, and the room that they take is accounted for."""
 
 from collections.abc import Callable
 from itertools import repeat
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from orchestra.actors import codec
-from orchestra.actors.envelope import Envelope
-from orchestra.actors.mailbox import Told
+from orchestra.actors.envelope import Envelope, Origin
+from orchestra.actors.mailbox import Mailbox, Told
 from orchestra.actors.message import REGISTRY, AnyArray, Lane, Message
 from orchestra.errors import DecodeError, FrameError
 from orchestra.wire.flow_control import ReceiveWindow
 from orchestra.wire.frames import PREFIX, Frame, Kind
 from orchestra.wire.sender import ANSWERS, ROUTES, RowSuffix
-
-if TYPE_CHECKING:
-    from orchestra.nodes.node import Node
-    from orchestra.wire.link import Link
+from orchestra.wire.settings import LinkState
 
 CREDITED = 256
-"""Messages of a run after which the credit for them goes back, at the latest."""
+"""Messages of a batch that are credited together, once the last of them has left the mailbox."""
 
 _MESSAGE = (str, str, int, list, int, int, object, object)
-"""What a message frame holds: recipient, sender, correlation, chain of asks, number, clock, type, fields."""
+"""Contents of a message frame: recipient, sender, correlation, chain of asks, number, clock, type, fields."""
 _ANSWER = (int, int, object)
-"""What an answer holds: correlation, clock, value."""
+"""Contents of an answer: correlation, clock, value."""
 _ROUTE = (int, str, str, object, int)
-"""What a new route says: number, sender, recipient, type, and what follows the fields of its messages."""
+"""Contents of a new route: number, sender, recipient, type, suffix of its rows."""
 
-_SYSTEM, _BOUNDED = Lane.SYSTEM, Lane.SOLICITED
+_SYSTEM, _SOLICITED = Lane.SYSTEM, Lane.SOLICITED
 
 
-class _InboundRoute:
-    """A route of the peer: what its number stands for."""
+class Receiver(Protocol):
+    """The node, as its links see it: takes the messages and answers that arrive."""
 
-    __slots__ = ("extras", "kind", "recipient", "sender")
+    @property
+    def logical(self) -> int:
+        """The node's Lamport clock; 0 if nothing is recorded."""
 
-    def __init__(self, sender: str, recipient: str, kind: type[Message], extras: int) -> None:
+    def witness(self, clock: int) -> float | None:
+        """Merge a peer's Lamport clock; return the time of arrival, or None if nothing is recorded."""
+
+    def deliver(self, envelope: Envelope, *, alone: bool = False) -> None:
+        """Put a message into the mailbox of its recipient; a request that came `alone` may be answered at once."""
+
+    def mailbox_for(self, recipient: str, kind: type[Message]) -> Mailbox | None:
+        """Return the mailbox that takes messages of a type as they are; None if each has to be delivered singly."""
+
+    def withdraw(self, envelope: Envelope) -> None:
+        """Withdraw a request that was delivered: its asker no longer waits."""
+
+    def answer(self, correlation: int, clock: int, value: Any) -> None:
+        """Resolve a request of this node."""
+
+    def reject(self, correlation: int, clock: int, error: Exception) -> None:
+        """Fail a request of this node."""
+
+
+class AnsweringLink(LinkState, Origin, Protocol):
+    """A link, as its receiving half sees it: takes credit and the answers to the peer's requests."""
+
+    def consumed(self, recipient: str, nbytes: int, count: int = 1) -> None:
+        """Credit the peer for `count` messages that left the mailbox of `recipient`."""
+
+
+class _PeerRoute:
+    """A route that the peer announced."""
+
+    __slots__ = ("kind", "recipient", "sender", "suffix")
+
+    def __init__(self, sender: str, recipient: str, kind: type[Message], suffix: int) -> None:
         self.sender = sender
         self.recipient = recipient
         self.kind = kind
-        self.extras = extras
+        self.suffix = suffix
 
 
-class Inbound:
-    """The receiving half of a link: accounts, routes, and requests that wait for their answers.
+class LinkReceiver:
+    """The receiving half of a link: decoding, credit, routes, and the peer's unanswered requests.
 
     Args:
-        room: the accounts of what is here of the peer's.
+        link: the origin of the messages.
+        node: takes the messages.
+        window: accounts for the peer's messages that are queued here.
     """
 
-    def __init__(self, link: "Link", node: "Node", room: ReceiveWindow) -> None:
+    def __init__(self, link: AnsweringLink, node: Receiver, window: ReceiveWindow) -> None:
         self.count = self.nbytes = 0
-        """Messages and answers that came, and their bytes."""
+        """Messages and answers received, and their bytes."""
         self.types: list[type[Message] | str] = []
         """The types that the peer names by number."""
-        self.asked: dict[int, Envelope] = {}
-        """The peer's requests that are not answered yet, by correlation."""
+        self.unanswered: dict[int, Envelope] = {}
+        """The peer's unanswered requests, by correlation."""
         self._link = link
         self._node = node
-        self._room = room
+        self._window = window
         self._decoder = codec.Decoder()
-        self._known: dict[int, tuple[Lane, Callable[[Any], Message]]] = {}
-        """The lane of each type that has come alone, and what makes a message of it, by the peer's number."""
-        self._routes: dict[int, _InboundRoute] = {}
+        self._builders: dict[int, tuple[Lane, Callable[[Any], Message]]] = {}
+        """Lane and builder of each type that has come alone, by the peer's number."""
+        self._routes: dict[int, _PeerRoute] = {}
 
     def unpack(self, frame: Frame, kinds: tuple[type, ...]) -> list[Any]:
-        """Return what the header of a frame holds.
+        """Return the contents of a frame's header.
 
         Raises:
-            DecodeError: something else than `kinds`.
+            DecodeError: they are not of `kinds`.
         """
         value = self._decoder.decode(frame.header, frame.payload)
         if not isinstance(value, list) or len(value) != len(kinds) or not all(map(isinstance, value, kinds)):
@@ -76,7 +108,7 @@ class Inbound:
         return value
 
     def message(self, header: bytes, payload: AnyArray | None, nbytes: int) -> None:
-        """Deliver a message that travelled alone, in a frame of so many bytes.
+        """Deliver a message that travelled alone, in a frame of `nbytes`.
 
         Raises:
             WireError: it breaks the protocol.
@@ -98,18 +130,18 @@ class Inbound:
         waiting = self._chain(chain) if chain else ()
         if number < 0 or clock < 0:
             raise self._miscounted(number, clock)
-        known = self._known.get(tag) if type(tag) is int else None
-        lane, build = known or self._know(tag)
+        known = self._builders.get(tag) if type(tag) is int else None
+        lane, build = known or self._builder(tag)
         if lane is not _SYSTEM:
-            self._room.take(recipient, nbytes, bounded=lane is _BOUNDED)
+            self._window.take(recipient, nbytes, solicited=lane is _SOLICITED)
         message = build(fields)
         envelope = Envelope(recipient, sender, message, nbytes, correlation, waiting, self._link, number, clock)
         if correlation:
-            self.asked[correlation] = envelope
-        self._node.arrivals.deliver(envelope, alone=True)
+            self.unanswered[correlation] = envelope
+        self._node.deliver(envelope, alone=True)
 
     def answer(self, header: bytes, payload: AnyArray | None, nbytes: int) -> None:
-        """Hand over the answer to a request of this node, in a frame of so many bytes.
+        """Resolve a request of this node with an answer that travelled alone, in a frame of `nbytes`.
 
         Raises:
             DecodeError: it breaks the protocol.
@@ -118,83 +150,73 @@ class Inbound:
         self.nbytes += nbytes
         self._resolve(self._decoder.decode(header, payload))
 
-    def runs(self, header: bytes, payload: AnyArray | None) -> None:
-        """Deliver the messages of a frame of runs, which has no payload.
+    def batches(self, header: bytes, payload: AnyArray | None) -> None:
+        """Deliver the messages of a frame of batches, which has no payload.
 
         Raises:
             WireError: it breaks the protocol.
         """
         if payload is not None:
-            raise FrameError(f"{self._link.peer} sent a RUNS frame with a payload")
+            raise FrameError(f"{self._link.peer} sent a BATCH frame with a payload")
         self.nbytes += PREFIX.size + len(header)
-        for route, rows, nbytes in self._decoder.runs(header):
+        for named, rows, nbytes in self._decoder.batches(header):
             if type(rows) is not list or not rows:
-                raise DecodeError(f"{self._link.peer} sent an empty run")
+                raise DecodeError(f"{self._link.peer} sent an empty batch")
             count = len(rows)
-            if type(route) is int and route == ANSWERS:
-                self.count += count
+            self.count += count
+            if type(named) is int and named == ANSWERS:
                 for answer in rows:
                     self._resolve(answer)
                 continue
-            way = self._way(route)
-            self._room.take(way.recipient, nbytes, bounded=False, count=count)
-            self.count += count
-            numbers, clocks = self._numbers(rows) if way.extras else (None, None)
-            if way.extras == RowSuffix.ASKED:
-                assert numbers is not None
-                assert clocks is not None
-                self._requests(way, rows, nbytes, numbers, clocks)
+            route = self._route(named)
+            self._window.take(route.recipient, nbytes, solicited=False, count=count)
+            numbers, clocks = self._numbers(rows) if route.suffix else ([], [])
+            if route.suffix == RowSuffix.ASKED:
+                self._requests(route, rows, nbytes, numbers, clocks)
                 continue
-            messages = codec.build_all(way.kind, rows)
-            mailbox = self._node.arrivals.mailbox_for(way.recipient, way.kind)
+            messages = codec.build_all(route.kind, rows)
+            mailbox = self._node.mailbox_for(route.recipient, route.kind)
             if mailbox is None:
-                enclosed = self._enclosed(way, messages, nbytes)
+                enclosed = self._enclosed(route, messages, nbytes)
                 for envelope, number, clock in zip(enclosed, numbers or repeat(0), clocks or repeat(0), strict=False):
                     envelope.number, envelope.clock = number, clock
-                    self._node.arrivals.deliver(envelope)
+                    self._node.deliver(envelope)
                 continue
-            each, sender = nbytes // count, way.sender
-            told: list[Told]
-            recorder = self._node.recorder
-            if recorder is None:
-                told = [(sender, message, each) for message in messages]
+            each, sender = nbytes // count, route.sender
+            queued: list[Told]
+            now = self._node.witness(max(clocks, default=0))
+            if now is None:
+                queued = [(sender, message, each) for message in messages]
             else:
-                recorder.witness(max(clocks) if clocks else 0)
-                now = self._node.clock.monotonic()
                 pairs = zip(messages, numbers or repeat(0), strict=False)
-                told = [(sender, message, each, number, now) for message, number in pairs]
-            while len(told) > CREDITED:
-                mailbox.put_run(way.recipient, told[:CREDITED], _Credit(self._link, CREDITED, each * CREDITED))
+                queued = [(sender, message, each, number, now) for message, number in pairs]
+            while len(queued) > CREDITED:
+                credit = _BatchCredit(self._link, CREDITED, each * CREDITED)
+                mailbox.put_run(route.recipient, queued[:CREDITED], credit)
                 nbytes -= each * CREDITED
-                del told[:CREDITED]
-            mailbox.put_run(way.recipient, told, _Credit(self._link, len(told), nbytes))
+                del queued[:CREDITED]
+            mailbox.put_run(route.recipient, queued, _BatchCredit(self._link, len(queued), nbytes))
 
     def end(self) -> list[Envelope]:
-        """Forget all that the peer said; return its requests that are not answered."""
-        asked, self.asked = self.asked, {}
+        """Forget the peer's routes and requests; return the unanswered ones."""
+        unanswered, self.unanswered = self.unanswered, {}
         self._routes.clear()
-        return list(asked.values())
+        return list(unanswered.values())
 
     # Inside
 
     def _resolve(self, content: Any) -> None:
         if type(content) is not list or len(content) != 3 or not type(content[0]) is type(content[1]) is int:
             raise self._malformed(Kind.ANSWER, _ANSWER)
-        correlation, clock, value = content
-        node = self._node
-        if node.recorder is not None:
-            node.recorder.witness(clock)
-        node.asks.resolve(correlation, value)
+        self._node.answer(*content)
 
-    def _requests(
-        self, way: _InboundRoute, rows: list[Any], nbytes: int, numbers: list[int], clocks: list[int]
-    ) -> None:
-        """Deliver requests that take so many bytes together."""
+    def _requests(self, route: _PeerRoute, rows: list[Any], nbytes: int, numbers: list[int], clocks: list[int]) -> None:
+        """Deliver requests that take `nbytes` together."""
         if min(map(len, rows)) < 2:
             raise DecodeError(f"{self._link.peer} sent a request without its correlation")
         chains = [row.pop() for row in rows]
         correlations = [row.pop() for row in rows]
-        enclosed = self._enclosed(way, codec.build_all(way.kind, rows), nbytes)
+        enclosed = self._enclosed(route, codec.build_all(route.kind, rows), nbytes)
         for envelope, *rest in zip(enclosed, correlations, chains, numbers, clocks, strict=True):
             envelope.correlation, chain, envelope.number, envelope.clock = rest
             if type(envelope.correlation) is not int or type(chain) is not list:
@@ -202,19 +224,19 @@ class Inbound:
             if chain:
                 envelope.chain = self._chain(chain)
             if envelope.correlation:
-                self.asked[envelope.correlation] = envelope
-            self._node.arrivals.deliver(envelope)
+                self.unanswered[envelope.correlation] = envelope
+            self._node.deliver(envelope)
 
     def _chain(self, chain: list[Any]) -> tuple[str, ...]:
         if not all(isinstance(address, str) for address in chain):
             raise DecodeError(f"{self._link.peer} sent a message with a malformed chain of asks")
         return tuple(chain)
 
-    def _enclosed(self, way: _InboundRoute, messages: list[Message], nbytes: int) -> list[Envelope]:
-        """Envelopes for messages that take so many bytes together."""
+    def _enclosed(self, route: _PeerRoute, messages: list[Message], nbytes: int) -> list[Envelope]:
+        """Return envelopes for messages that take `nbytes` together."""
         each = nbytes // len(messages)
         link = self._link
-        enclosed = [Envelope(way.recipient, way.sender, message, each, 0, (), link) for message in messages]
+        enclosed = [Envelope(route.recipient, route.sender, message, each, 0, (), link) for message in messages]
         enclosed[-1].nbytes += nbytes - each * len(messages)
         return enclosed
 
@@ -233,31 +255,32 @@ class Inbound:
             raise self._miscounted(number, clock)
         return numbers, clocks
 
-    def _way(self, route: Any) -> _InboundRoute:
-        if type(route) is int:
-            way = self._routes.get(route)
-            if way is None:
-                raise DecodeError(f"{self._link.peer} sent messages by the unknown route {route}")
-            return way
-        if type(route) is not list or len(route) != len(_ROUTE) or not all(map(isinstance, route, _ROUTE)):
-            raise self._malformed(Kind.RUNS, _ROUTE)
-        number, sender, recipient, tag, extras = route
-        if extras not in tuple(RowSuffix):
-            raise DecodeError(f"{self._link.peer} sent a route with the extras {extras}")
+    def _route(self, named: Any) -> _PeerRoute:
+        """Return the route that a number or an announcement names."""
+        if type(named) is int:
+            known = self._routes.get(named)
+            if known is None:
+                raise DecodeError(f"{self._link.peer} sent messages by the unknown route {named}")
+            return known
+        if type(named) is not list or len(named) != len(_ROUTE) or not all(map(isinstance, named, _ROUTE)):
+            raise self._malformed(Kind.BATCH, _ROUTE)
+        number, sender, recipient, tag, suffix = named
+        if suffix not in tuple(RowSuffix):
+            raise DecodeError(f"{self._link.peer} sent a route with the unknown suffix {suffix}")
         if not 0 <= number < ROUTES:
-            raise DecodeError(f"{self._link.peer} gave a route the number {number}; there are {ROUTES}")
+            raise DecodeError(f"{self._link.peer} gave a route the number {number}; allowed are 0 to {ROUTES - 1}")
         kind = self._type(tag)
         if not kind.wire.small:
-            raise DecodeError(f"{self._link.peer} sent a run of {kind.__name__}, which travels alone")
-        way = self._routes[number] = _InboundRoute(sender, recipient, kind, extras)
-        return way
+            raise DecodeError(f"{self._link.peer} sent a batch of {kind.__name__}, which travels alone")
+        route = self._routes[number] = _PeerRoute(sender, recipient, kind, suffix)
+        return route
 
-    def _know(self, tag: Any) -> tuple[Lane, Callable[[Any], Message]]:
+    def _builder(self, tag: Any) -> tuple[Lane, Callable[[Any], Message]]:
         kind = self._type(tag)
-        known = kind.lane, codec.builder(kind)
+        builder = kind.lane, codec.builder(kind)
         if type(tag) is int:
-            self._known[tag] = known
-        return known
+            self._builders[tag] = builder
+        return builder
 
     def _type(self, tag: Any) -> type[Message]:
         if type(tag) is int and 0 <= tag < len(self.types):
@@ -287,22 +310,22 @@ class Inbound:
         return DecodeError(f"{self._link.peer} sent a {kind.name} frame that does not hold {wanted}")
 
 
-class _Credit:
-    """What the last message of a run brings along: the credit for all of them, once it has left the mailbox."""
+class _BatchCredit:
+    """The origin of a batch's last message: credits the whole batch once that message has left the mailbox."""
 
     __slots__ = ("_count", "_link", "_nbytes")
 
-    def __init__(self, link: "Link", count: int, nbytes: int) -> None:
+    def __init__(self, link: AnsweringLink, count: int, nbytes: int) -> None:
         self._link = link
         self._count = count
         self._nbytes = nbytes
 
     def consumed(self, recipient: str, nbytes: int) -> None:
-        """Those before it have left as well: the lane keeps its order."""
+        """Credit all of them: the lane keeps its order, so the others have left before."""
         self._link.consumed(recipient, self._nbytes, self._count)
 
     def answer(self, correlation: int, value: Any) -> None:
-        """Nobody asked."""
+        """Do nothing: no message of a batch is a request."""
 
     def fail(self, correlation: int, error: Exception) -> None:
-        """Nobody asked."""
+        """Do nothing: no message of a batch is a request."""

@@ -1,118 +1,140 @@
-"""What one side of a link sends: messages become frames, as far as their recipients have room.
+"""The sending half of a link: messages become frames as far as their recipients have credit.
 
-Small messages travel in *runs*. Who tells whom what type is a *route*: it is told once in a session, and is a number
-from then on; what follows it is the fields of one message after the other. Answers make runs as well. What is told in
-one turn of the loop leaves in one frame, and a message costs what its fields cost. Arrays, the runtime's own messages,
-and an ask that is the only one travel alone. What is sent arrives in the order in which it was sent, all of it.
+Small messages travel in *message batches*. A route (sender, recipient, message type) is announced once in a session and
+is a number afterwards; the fields of one message after another follow it. Answers are batched as well. All that is sent
+in one turn of the loop leaves in one frame, so a message costs what its fields cost. Arrays, the runtime's own
+messages, and an ask that is the only one pending travel alone. Messages arrive in the order in which they were sent.
 """
 
 import asyncio
 import enum
-from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from orchestra.actors import codec
 from orchestra.actors.codec import Buffer
 from orchestra.actors.message import REGISTRY, Lane, Message
 from orchestra.errors import FrameError, MailboxFull, Unreachable
 from orchestra.wire.flow_control import Window
-from orchestra.wire.frames import Kind, frame_prefix
-
-if TYPE_CHECKING:
-    from orchestra.wire.link import Link
+from orchestra.wire.frames import Kind, Limits, frame_prefix
+from orchestra.wire.session import Session
+from orchestra.wire.settings import LinkState
+from orchestra.wire.shared_memory import SharedMemoryChannel
 
 ROUTES = 4096
-"""Routes that have a number at a time; the oldest gives its number to the next one."""
+"""Routes that have a number at a time; a new route takes the number of the oldest."""
 ANSWERS = -1
-"""The number of what is no route: a run of answers, each a correlation, a clock and a value."""
-RUNS_BYTES = 64 << 10
-"""Bytes of rows after which the peer should have them, to work on them while more are told."""
+"""Stands in the place of a route before a batch of answers: correlation, clock and value each."""
+BATCH_BYTES = 64 << 10
+"""Bytes of rows after which a frame leaves at once, so that the peer works on it while more rows are added."""
 ROW = 16
-"""Bytes that a row is counted for besides its own, so that the rows of a frame are bounded too."""
+"""Bytes that a row counts for in addition to its own, which bounds the rows of a frame as well."""
 
-_RUN = b"\xdc"
-"""How msgpack begins a list of up to 65,535 entries; two bytes with their number follow."""
+_LIST = b"\xdc"
+"""Begins a msgpack list of up to 65,535 entries; two bytes with their number follow."""
 
 
 class RowSuffix(enum.IntEnum):
-    """What follows the fields of a message in its row."""
+    """The values that follow a message's fields in its row."""
 
     NONE = 0
     COUNTED = 1
-    """The number and the clock of a recorded sender."""
+    """Number and clock of a recorded sender."""
     ASKED = 2
-    """Of a request: correlation and chain of asks, number and clock."""
+    """Correlation and chain of a request, then number and clock."""
 
 
 class Route:
-    """A sender, a recipient and a type of message, for which a number stands.
+    """A sender, a recipient and a message type, with the number that stands for them.
 
     Args:
-        names: the two addresses, the type, and what follows the fields of its messages.
-        extras: the same.
+        names: both addresses, the type, and the suffix, as they are announced.
+        window: the credit for the recipient.
+        suffix: values that follow the fields of its messages.
         width: fields of a message.
         size: bytes that the names take.
-        longest: bytes that a row may have to travel in a run.
+        longest: bytes that a row may have to travel in a batch.
     """
 
-    __slots__ = ("extras", "longest", "names", "number", "size", "width", "window")
+    __slots__ = ("longest", "names", "number", "size", "suffix", "width", "window")
 
     def __init__(
-        self, names: list[Any], window: Window, *, extras: "RowSuffix", width: int, size: int, longest: int
+        self, names: list[Any], window: "Window[_Waiting]", *, suffix: RowSuffix, width: int, size: int, longest: int
     ) -> None:
         self.names = names
         self.window = window
-        self.extras = extras
+        self.suffix = suffix
         self.width = width
         self.size = size
         self.longest = longest
         self.number = b""
-        """What stands for it; empty while the peer does not know."""
+        """The encoded number; empty until the route is announced."""
 
 
-class Outbound:
-    """The sending half of a link: credit, routes, and what was told in this turn of the loop."""
+_Waiting = tuple[asyncio.Future[None], Route | None, list[Buffer], int]
+"""A message that waits for credit: the future of its sender, its route if it is a row, its pieces, their bytes."""
+
+
+class LinkSender:
+    """The sending half of a link: credit, routes, and the batches of this turn of the loop.
+
+    Args:
+        link: state of the link.
+        session: keeps the frames that are sent.
+        shared_memory: carries large payloads.
+        put: sends a frame by the link: its pieces, their bytes, and whether it leaves at once.
+        limits: the largest frame that may be sent.
+        batching: False to send every message in a frame of its own.
+    """
 
     def __init__(
-        self, link: "Link", loop: asyncio.AbstractEventLoop, header: int, payload: int, *, together: bool = True
+        self,
+        link: LinkState,
+        session: Session,
+        shared_memory: SharedMemoryChannel,
+        put: Callable[[list[Buffer], int, bool], None],
+        limits: Limits,
+        *,
+        batching: bool,
     ) -> None:
         self.count = self.nbytes = 0
         """Messages and answers sent, and their bytes."""
         self.tags = sorted(REGISTRY)
         """The types that the peer knows by their number in this list."""
         self._numbers = {tag: number for number, tag in enumerate(self.tags)}
-        self.link = link
-        self._account = link.account
-        self._sharing = link.sharing
-        self._loop = loop
-        self._header, self._payload = header, payload
-        self._runs_bytes = min(RUNS_BYTES, header // 4)
-        self._leaves_at = self._runs_bytes if together else 0
-        """Bytes told in a turn that do not wait for its end."""
+        self._link = link
+        self._session = session
+        self._shared_memory = shared_memory
+        self._put = put
+        self._loop = asyncio.get_running_loop()
+        self._limits = limits
+        self._batch_bytes = min(BATCH_BYTES, limits.header // 4)
+        self._flush_at = self._batch_bytes if batching else 0
+        """Pending bytes that do not wait for the end of the turn."""
         self._encoder = codec.Encoder()
-        self._windows: dict[str, Window] = {}
-        self._stalled: dict[str, Window] = {}
-        """Those that have credit, and wait until the session keeps less."""
+        self._windows: dict[str, Window[_Waiting]] = {}
+        self._stalled: dict[str, Window[_Waiting]] = {}
+        """Windows that have credit and wait for acknowledgements, since the session keeps too much."""
         self._routes: dict[tuple[str, str, type[Message]], Route] = {}
-        self._answers = Route([], Window(), extras=_NONE, width=3, size=ROW, longest=self._runs_bytes)
+        self._answers = Route([], Window(), suffix=_NONE, width=3, size=ROW, longest=self._batch_bytes)
         self._answers.number, _ = self._encoder.encode(ANSWERS)
         self._numbered: list[Route | None] = [None] * ROUTES
         self._next_number = 0
-        self._runs: list[Buffer] = []
-        self._run_count = 0
+        self._batches: list[Buffer] = []
+        self._batch_count = 0
         self._route: Route | None = None
-        """The route of the run that goes on."""
-        self._run: list[Buffer] = []
-        self._run_size = 0
+        """The route of the batch that is being filled."""
+        self._rows: list[Buffer] = []
+        self._pending_bytes = 0
 
     @property
-    def due(self) -> bool:
-        """Whether something was told in this turn that has not been sent yet."""
-        return self._run_size > 0
+    def pending(self) -> bool:
+        """True while rows of this turn have not left yet."""
+        return self._pending_bytes > 0
 
     @property
-    def windows(self) -> tuple[Window, ...]:
-        """What is on its way to each recipient."""
+    def windows(self) -> tuple[Window[_Waiting], ...]:
+        """The credit accounts of all recipients."""
         return tuple(self._windows.values())
 
     def post(
@@ -127,12 +149,14 @@ class Outbound:
         *,
         at_once: bool = False,
     ) -> Awaitable[None] | None:
-        """Send `message`, or return what to await until the recipient has room; or until this node has breathed.
+        """Send `message`; return an awaitable where the sender has to wait for credit or should yield to the loop.
 
-        `at_once` says that nothing else is to be expected in this turn of the loop. The other arguments are what
-        `Envelope` says of them.
+        Args:
+            sender, recipient, correlation, chain, number, clock: see `Envelope`.
+            at_once: send it in a frame of its own, because nothing else is expected in this turn.
 
         Raises:
+            FrameError: the message exceeds the limits.
             Unreachable: the session has ended.
         """
         if at_once:
@@ -140,131 +164,133 @@ class Outbound:
         kind = type(message)
         route = self._routes.get((sender, recipient, kind))
         if route is not None or kind.wire.small:
-            extras = _ASKED if correlation else _COUNTED if number else _NONE
-            if route is None or route.extras is not extras:
-                route = self._new_route(sender, recipient, kind, extras)
+            suffix = _ASKED if correlation else _COUNTED if number else _NONE
+            if route is None or route.suffix is not suffix:
+                route = self._new_route(sender, recipient, kind, suffix)
             fields = message.__dict__
             values = [*fields.values()] if len(fields) == route.width else codec.values_of(message)
-            if extras is _COUNTED:
+            if suffix is _COUNTED:
                 values += (number, clock)
-            elif extras is _ASKED:
+            elif suffix is _ASKED:
                 values += (correlation, chain, number, clock)
             row, arrays = self._encoder.encode(values)
             nbytes = len(row)
             if nbytes <= route.longest and not arrays:
                 window = route.window
-                if self._account.full or window.waiting or not window.take(nbytes):
+                if self._session.full or window.waiting or not window.take(nbytes):
                     return self._wait(recipient, window, route, [row], nbytes)
-                if route is self._route:  # `_tell`, where there is least to do
-                    self._run.append(row)
-                    self._run_size += nbytes + ROW
-                    if self._run_size < self._leaves_at:
+                if route is self._route:  # the common case of `_append`, without a call
+                    self._rows.append(row)
+                    self._pending_bytes += nbytes + ROW
+                    if self._pending_bytes < self._flush_at:
                         return None
-                    self.seal(at_once=True)
+                    self.flush(at_once=True)
                 else:
-                    self._tell(route, row)
+                    self._append(route, row)
                 return None
         return self._post_alone(sender, recipient, message, correlation, chain, number, clock)
 
     def post_nowait(self, sender: str, recipient: str, message: Message, number: int = 0, clock: int = 0) -> None:
-        """Send `message` at once.
+        """Send `message` without waiting.
 
         Raises:
-            MailboxFull: the recipient has no room.
+            FrameError: the message exceeds the limits.
+            MailboxFull: no credit is left, or the peer has too much to acknowledge.
+            Unreachable: the session has ended.
         """
         window = self._window(recipient)
         if message.lane is not Lane.SYSTEM:
-            account = self._account
-            if account.full:
+            session = self._session
+            if session.full:
                 raise MailboxFull(
-                    f"{self.link.peer} has yet to acknowledge {account.kept} frames ({account.kept_bytes:,} bytes)"
+                    f"{self._link.peer} has yet to acknowledge {session.kept} frames ({session.kept_bytes:,} bytes)"
                 )
             spent = window.waiting or window.full
             if spent and message.lane is not Lane.SOLICITED:
                 raise MailboxFull(
-                    f"{recipient} has {window.count} messages ({window.nbytes:,} bytes) on their way already"
+                    f"{recipient} has {window.count} messages ({window.nbytes:,} bytes) in flight already"
                 )
         self.post(sender, recipient, message, number=number, clock=clock)
 
     def answer(self, correlation: int, clock: int, value: Any, *, at_once: bool) -> None:
-        """Send the answer to a request; `at_once` if it is the only one that the peer waits for.
+        """Send the answer to a request; `at_once` if the peer waits for no other one.
 
         Raises:
-            FrameError: it is too large to travel.
+            FrameError: the answer exceeds the limits.
         """
         header, arrays = self._encoder.encode([correlation, clock, value])
-        if not at_once and not arrays and len(header) <= self._runs_bytes:
-            self._tell(self._answers, header)
+        if not at_once and not arrays and len(header) <= self._batch_bytes:
+            self._append(self._answers, header)
             return
         size = codec.payload_size(arrays) if arrays else 0
-        if len(header) > self._header or size > self._payload:
+        if len(header) > self._limits.header or size > self._limits.payload:
             raise self._too_large("an answer", len(header), size)
         frame = frame_prefix(_ANSWER, len(header), size) + header
         pieces: list[Buffer] = [frame, *codec.payload_buffers(arrays)] if arrays else [frame]
         self._transmit(pieces, len(frame) + size, at_once=at_once)
 
-    def seal(self, *, at_once: bool = False) -> None:
-        """Send what was told in this turn so far, as one frame."""
-        self._end_run()
-        runs, self._runs = self._runs, []
-        count, self._run_count, self._run_size = self._run_count, 0, 0
-        header = b"".join([_RUN, (2 * count).to_bytes(2), *runs])
-        frame = frame_prefix(Kind.RUNS, len(header), 0) + header
+    def flush(self, *, at_once: bool = False) -> None:
+        """Send the batches of this turn so far, as one frame."""
+        self._end_batch()
+        batches, self._batches = self._batches, []
+        count, self._batch_count, self._pending_bytes = self._batch_count, 0, 0
+        header = b"".join([_LIST, (2 * count).to_bytes(2), *batches])
+        frame = frame_prefix(Kind.BATCH, len(header), 0) + header
         self.nbytes += len(frame)
-        self.link.put([frame], len(frame), at_once=at_once)
+        self._put([frame], len(frame), at_once)
 
-    def credited(self, recipient: str, count: int, nbytes: int) -> None:
-        """Take note of what left the mailbox of `recipient`, and send what waited for that.
+    def credit(self, recipient: str, count: int, nbytes: int) -> None:
+        """Account for messages that left the mailbox of `recipient`, and send the messages that waited for credit.
 
         Raises:
-            FrameError: that much was not there.
+            FrameError: the peer credits more than was sent.
         """
         window = self._windows.get(recipient)
         if window is None or not 0 <= count <= window.count or not 0 <= nbytes <= window.nbytes:
-            peer = self.link.peer
+            peer = self._link.peer
             raise FrameError(f"{peer} credits {count} messages ({nbytes} bytes) of {recipient} that it never got")
         window.count -= count
         window.nbytes -= nbytes
         if window.waiting:
-            self._let_go(recipient, window)
+            self._release(recipient, window)
 
-    def unstall(self) -> None:
-        """Send what waited until the session keeps less, if it does now."""
-        if self._stalled and not self._account.full:
+    def resume_stalled(self) -> None:
+        """Send the messages that waited for acknowledgements, if the session keeps less now."""
+        if self._stalled and not self._session.full:
             stalled, self._stalled = self._stalled, {}
             for recipient, window in stalled.items():
-                self._let_go(recipient, window)
+                self._release(recipient, window)
 
     def end(self, gone: Unreachable) -> None:
-        """Fail what waits."""
+        """Fail the messages that wait for credit."""
         for window in self._windows.values():
             for turn, _, _, _ in window.waiting:
                 if not turn.done():
                     turn.set_exception(gone)
-                    turn.exception()  # seen, also if its sender has given up
+                    turn.exception()  # retrieved, also if its sender has been cancelled
         self._stalled.clear()
         self._routes.clear()
-        self._runs, self._run, self._route, self._run_size = [], [], None, 0
+        self._batches, self._rows, self._route, self._pending_bytes = [], [], None, 0
 
     # Inside
 
     def _wait(
-        self, recipient: str, window: Window, route: Route | None, pieces: list[Buffer], nbytes: int
+        self, recipient: str, window: Window[_Waiting], route: Route | None, pieces: list[Buffer], nbytes: int
     ) -> Awaitable[None]:
         turn: asyncio.Future[None] = self._loop.create_future()
         window.waiting.append((turn, route, pieces, nbytes))
-        if self._account.full:
+        if self._session.full:
             self._stalled[recipient] = window
         return turn
 
-    def _let_go(self, recipient: str, window: Window) -> None:
-        """Send what waits, as far as there is room."""
+    def _release(self, recipient: str, window: Window[_Waiting]) -> None:
+        """Send waiting messages as far as the credit reaches."""
         while window.waiting:
             turn, route, pieces, size = window.waiting[0]
-            if turn.done():  # its sender gave up
+            if turn.done():  # its sender was cancelled
                 window.waiting.popleft()
                 continue
-            if self._account.full:
+            if self._session.full:
                 self._stalled[recipient] = window
                 return
             if not window.take(size):
@@ -273,52 +299,52 @@ class Outbound:
             if route is None:
                 self._transmit(pieces, size)
             else:
-                self._tell(route, pieces[0])
+                self._append(route, pieces[0])
             turn.set_result(None)
 
-    def _tell(self, route: Route, row: Buffer) -> None:
-        """Add a message to what leaves at the end of this turn."""
+    def _append(self, route: Route, row: Buffer) -> None:
+        """Add a row to the frame that leaves at the end of this turn."""
         if route is not self._route:
-            if not self._run_size:
-                self._loop.call_soon(self._turn_over)
-            self._end_run()
+            if not self._pending_bytes:
+                self._loop.call_soon(self._end_turn)
+            self._end_batch()
             self._route = route
-            self._run_size += ROW if route.number else route.size
-        self._run.append(row)
-        self._run_size += len(row) + ROW
-        if self._run_size >= self._leaves_at:
-            self.seal(at_once=True)
+            self._pending_bytes += ROW if route.number else route.size
+        self._rows.append(row)
+        self._pending_bytes += len(row) + ROW
+        if self._pending_bytes >= self._flush_at:
+            self.flush(at_once=True)
 
-    def _end_run(self) -> None:
+    def _end_batch(self) -> None:
         route, self._route = self._route, None
         if route is None:
             return
-        run, self._run = self._run, []
-        self.count += len(run)
-        self._runs += (route.number or self._say(route), _RUN, len(run).to_bytes(2), *run)
-        self._run_count += 1
+        rows, self._rows = self._rows, []
+        self.count += len(rows)
+        self._batches += (route.number or self._announce_route(route), _LIST, len(rows).to_bytes(2), *rows)
+        self._batch_count += 1
 
-    def _say(self, route: Route) -> bytes:
-        """Give a route a number, and return what tells the peer."""
+    def _announce_route(self, route: Route) -> bytes:
+        """Give a route a number, and return its announcement to the peer."""
         number = self._next_number
         self._next_number = (number + 1) % ROUTES
         if (older := self._numbered[number]) is not None:
             older.number = b""
         self._numbered[number] = route
         route.number, _ = self._encoder.encode(number)
-        says, _ = self._encoder.encode([number, *route.names])
-        return says
+        announcement, _ = self._encoder.encode([number, *route.names])
+        return announcement
 
-    def _turn_over(self) -> None:
-        if self._run_size:
-            self.seal(at_once=True)
+    def _end_turn(self) -> None:
+        if self._pending_bytes:
+            self.flush(at_once=True)
 
-    def _new_route(self, sender: str, recipient: str, kind: type[Message], extras: RowSuffix) -> Route:
-        names = [sender, recipient, self._tag(kind), extras]
+    def _new_route(self, sender: str, recipient: str, kind: type[Message], suffix: RowSuffix) -> Route:
+        names = [sender, recipient, self._tag(kind), suffix]
         size = len(self._encoder.encode(names)[0]) + ROW
-        longest = self._runs_bytes - size
+        longest = self._batch_bytes - size
         width = len(kind.wire.fields)
-        route = Route(names, self._window(recipient), extras=extras, width=width, size=size, longest=longest)
+        route = Route(names, self._window(recipient), suffix=suffix, width=width, size=size, longest=longest)
         key = (sender, recipient, kind)
         self._routes.pop(key, None)
         if len(self._routes) >= ROUTES:
@@ -326,24 +352,25 @@ class Outbound:
         self._routes[key] = route
         return route
 
-    def _window(self, recipient: str) -> Window:
-        if self.link.ended:
-            raise Unreachable(f"the connection to {self.link.peer} is lost")
+    def _window(self, recipient: str) -> Window[_Waiting]:
+        if self._link.ended:
+            raise Unreachable(f"the connection to {self._link.peer} is lost")
         window = self._windows.get(recipient)
         if window is None:
             window = self._windows[recipient] = Window()
         return window
 
     def _transmit(self, pieces: list[Buffer], nbytes: int, *, at_once: bool = False) -> Awaitable[None] | None:
-        """Send a frame; return what to await, if the loop should have its turn before more is sent."""
-        if self._run_size:
-            self.seal()
+        """Send a frame; return an awaitable if the loop should run once before more is sent."""
+        if self._pending_bytes:
+            self.flush()
         turn = None
-        if nbytes >= self._sharing.least and (placed := self._sharing.place(pieces, nbytes)) is not None:
-            turn = self._sharing.turn()
-            self.link.put([placed], len(placed), at_once=turn is not None)
+        shared_memory = self._shared_memory
+        if nbytes >= shared_memory.least and (placed := shared_memory.place(pieces, nbytes)) is not None:
+            turn = shared_memory.turn()
+            self._put([placed], len(placed), turn is not None)
         else:
-            self.link.put(pieces, nbytes, at_once=at_once)
+            self._put(pieces, nbytes, at_once)
         self.count += 1
         self.nbytes += nbytes
         return turn
@@ -364,7 +391,7 @@ class Outbound:
         *,
         at_once: bool = False,
     ) -> Awaitable[None] | None:
-        """Send `message` in a frame of its own, or return what to await until the recipient has room."""
+        """Send `message` in a frame of its own, or return an awaitable until the recipient has credit."""
         kind = type(message)
         wire = kind.wire
         fields = message.__dict__
@@ -372,10 +399,9 @@ class Outbound:
         tag = self._numbers.get(wire.tag)
         if tag is None:
             tag = self._tag(kind)
-        content = [recipient, sender, correlation, chain, number, clock, tag, values]
-        header, arrays = self._encoder.encode(content)
+        header, arrays = self._encoder.encode([recipient, sender, correlation, chain, number, clock, tag, values])
         size = codec.payload_size(arrays) if arrays else 0
-        if len(header) > self._header or size > self._payload:
+        if len(header) > self._limits.header or size > self._limits.payload:
             raise self._too_large(f"{wire.tag} to {recipient}", len(header), size)
         frame = frame_prefix(_MESSAGE, len(header), size) + header
         nbytes = len(frame) + size
@@ -387,18 +413,19 @@ class Outbound:
         lane = kind.lane
         if lane is not _SYSTEM:
             window = self._windows.get(recipient) or self._window(recipient)
-            bounded = lane is _BOUNDED
-            if self._account.full or (window.waiting and not bounded) or not window.take(nbytes, bounded=bounded):
+            solicited = lane is _SOLICITED
+            if self._session.full or (window.waiting and not solicited) or not window.take(nbytes, solicited=solicited):
                 return self._wait(recipient, window, None, pieces, nbytes)
         return self._transmit(pieces, nbytes, at_once=at_once)
 
     def _too_large(self, what: str, header: int, payload: int) -> FrameError:
+        limits = self._limits
         return FrameError(
-            f"{what} takes {header:,} + {payload:,} bytes; at most {self._header:,} + {self._payload:,} may travel"
+            f"{what} takes {header:,} + {payload:,} bytes; at most {limits.header:,} + {limits.payload:,} may travel"
         )
 
 
-# By names of this module: looking one up at its enumeration takes as long as all the rest of a comparison.
+# Names of this module: a look-up in the enumeration takes as long as the rest of a comparison.
 _MESSAGE, _ANSWER = Kind.MESSAGE, Kind.ANSWER
-_SYSTEM, _BOUNDED = Lane.SYSTEM, Lane.SOLICITED
+_SYSTEM, _SOLICITED = Lane.SYSTEM, Lane.SOLICITED
 _NONE, _COUNTED, _ASKED = RowSuffix

@@ -1,83 +1,90 @@
-"""What two nodes on one host do so that large arrays need not go through the system: they share memory.
+"""Shared memory between two nodes on one host: large arrays need not pass through the system.
 
-Each side of a link owns an arena for what it sends. With the first large payload it offers it (OFFER); the peer opens
-it, or says why it cannot (TAKEN). From then on a large payload is copied into a block of the arena, and the frame that
-travels in its place (PLACED) says where that is, and goes on with the header as it would have been. The peer's arrays
-are views of the block. When the last of them is gone, the block goes back (FREED).
+Each side of a link owns an arena for what it sends. It offers the arena with the first large payload (SHM_OFFER); the
+peer maps it, or says why it cannot (SHM_ACCEPT). From then on a large payload is copied into a block of the arena, and
+an SHM_DATA frame travels in place of the original frame: it holds the place of the block, then the original header. The
+peer's arrays are views of the block. When the last view is gone, the peer returns the block (SHM_RELEASE).
 
-All four are frames of the session, so a connection that breaks changes nothing: a frame that is sent again names a
-block that the peer has never seen, and that is therefore still held. Nothing ever waits for a block: a payload for
-which there is none goes by the stream, like those before the offer was taken, and like all where it was not.
+All four are frames of the session, so a broken connection changes nothing: a frame that is sent again names a block
+that the peer has never seen, and that is therefore still held. Nothing ever waits for a block: a payload for which
+there is none travels by the stream, as all payloads do before the offer is accepted, or if it is refused.
 """
 
 import os
 import struct
 import threading
 import weakref
+from asyncio import get_running_loop
 from collections import deque
-from collections.abc import Awaitable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgpack
 
+from orchestra import log
 from orchestra.actors.codec import Buffer
 from orchestra.actors.message import AnyArray
+from orchestra.actors.system_messages import SYSTEM
 from orchestra.errors import FrameError
 from orchestra.wire.arena import NAME_BYTES, PAGE, Arena, ArenaView, NotShared
 from orchestra.wire.frames import PREFIX, Frame, Kind, frame_bytes
-
-if TYPE_CHECKING:
-    from orchestra.nodes.node import Node
-    from orchestra.wire.link import Link
+from orchestra.wire.settings import LinkSettings, LinkState
 
 LEAST = 64 << 10
-"""Bytes of a frame whose payload is worth a block: below, what is said about the block takes longer than to send it."""
+"""Bytes of a frame above which its payload goes into a block. Below, describing the block costs more than sending."""
 TURN = 4 << 20
-"""Bytes that are copied before the loop has a turn, in which it hears which blocks are free: to use these again, while
-they are in the processor's cache, is twice as fast as to go on to others."""
+"""Bytes that are copied before the loop runs once and learns which blocks were released: blocks that are still in the
+processor's cache are filled twice as fast as others."""
 REFUSAL = 200
-"""Characters that a peer may give as its reason."""
+"""Characters of a peer's reason that are kept."""
 NEVER = 1 << 62
-"""No frame is that large."""
+"""More bytes than any frame has."""
 PLACE = struct.Struct("<BQQ")
-"""What a frame whose payload is in a block says before its header: its kind, where the payload begins, its bytes."""
+"""Begins the header of an SHM_DATA frame: kind of the original frame, place of the payload, bytes of the payload."""
 
 
 class SharedMemoryChannel:
-    """What one link shares with its peer, in both directions."""
+    """The shared memory of one link, in both directions.
 
-    def __init__(self, link: "Link", node: "Node") -> None:
-        self.least = LEAST if node.shared_memory else NEVER
-        """Bytes of a frame that `place` is to be asked about."""
-        self.state = "" if node.shared_memory else "switched off"
-        """How large payloads go to the peer: empty as long as there was none, `offered`, `shared`, or why not."""
+    Args:
+        link: state of the link.
+        send: sends a frame of the session by the link: its kind and its header.
+    """
+
+    def __init__(self, settings: LinkSettings, link: LinkState, send: Callable[[Kind, bytes], None]) -> None:
+        self.least = LEAST if settings.shared_memory else NEVER
+        """Bytes of a frame above which `place` applies."""
+        self.state = "" if settings.shared_memory else "switched off"
+        """State of the sending direction: empty before the first large payload, `offered`, `shared`, or why not."""
         self.sent_bytes = 0
-        """Bytes that went by memory."""
+        """Bytes sent by shared memory."""
         self._in_turn = 0
-        """Bytes that were copied since the last turn."""
+        """Bytes copied since the loop ran last."""
+        self._settings = settings
         self._link = link
-        self._node = node
+        self._send = send
+        self._loop = get_running_loop()
         self._arena: Arena | None = None
         self._view: ArenaView | None = None
-        """What the peer shares."""
+        """The peer's arena."""
         self._was_offered = False
-        self._looked_at: dict[int, weakref.ref[AnyArray]] = {}
-        """The blocks of the peer that somebody here looks at, by where they begin."""
-        self._gone: deque[int] = deque()
-        """Those whose last view is gone, which the peer has not been told yet. Views end in any thread."""
-        self._telling = False
+        self._viewed: dict[int, weakref.ref[AnyArray]] = {}
+        """The peer's blocks that are viewed here, by the place where they begin."""
+        self._unviewed: deque[int] = deque()
+        """Blocks without views that are still to be returned. Views end in any thread."""
+        self._release_scheduled = False
         self._thread = threading.get_ident()
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of this side's arena that the peer has not given back."""
+        """Bytes of this side's arena that the peer has not returned."""
         return 0 if self._arena is None else self._arena.blocks.used
 
     # Sending
 
     def place(self, frame: list[Buffer], nbytes: int) -> bytes | None:
-        """Put the payload of `frame`, of so many bytes, into a block; return what is sent instead, or None."""
+        """Copy the payload of `frame`, of `nbytes`, into a block; return the frame to send instead, or None."""
         start = frame[0]
         size = nbytes - len(start)
         if len(frame) == 1 or size < self.least:
@@ -88,7 +95,7 @@ class SharedMemoryChannel:
             return None
         header = len(start) - PREFIX.size + PLACE.size
         assert self._arena is not None
-        if header > self._node.limits.header or (begin := self._arena.write(frame[1:], size)) is None:
+        if header > self._settings.limits.header or (begin := self._arena.write(frame[1:], size)) is None:
             return None
         self.sent_bytes += nbytes
         self._in_turn += size
@@ -96,30 +103,30 @@ class SharedMemoryChannel:
         return frame_bytes(Kind.SHM_DATA, PLACE.pack(kind, begin, size) + start[PREFIX.size :])
 
     def turn(self) -> Awaitable[None] | None:
-        """Return what to await so that the loop has a turn, if it is time for one."""
+        """Return an awaitable that lets the loop run once, if that is due."""
         if self._in_turn < TURN:
             return None
         self._in_turn = 0
         return _TURN
 
-    def taken(self, refusal: str) -> None:
-        """Take note of what the peer made of the offer.
+    def accepted(self, refusal: str) -> None:
+        """Handle the peer's reply to the offer; `refusal` is empty if it accepted.
 
         Raises:
-            FrameError: there is none to answer.
+            FrameError: there was no offer.
         """
         if self.state != "offered":
             raise FrameError(f"{self._link.peer} answers an offer of memory that was not made")
         if refusal:
-            self._do_without(refusal[:REFUSAL])
+            self._disable(refusal[:REFUSAL])
         else:
             self.state = "shared"
 
-    def freed(self, blocks: list[Any]) -> None:
-        """Take back blocks that the peer no longer looks at.
+    def released(self, blocks: list[Any]) -> None:
+        """Free blocks that the peer returned.
 
         Raises:
-            FrameError: it has no such blocks.
+            FrameError: the peer does not hold them.
         """
         for begin in blocks:
             if self._arena is None or type(begin) is not int or not self._arena.blocks.give_back(begin):
@@ -128,30 +135,30 @@ class SharedMemoryChannel:
     # Receiving
 
     def offered(self, process: int, descriptor: int, name: bytes, capacity: int) -> None:
-        """Open the peer's memory, or tell it why not.
+        """Map the peer's arena, or reply why that is not possible.
 
         Raises:
-            FrameError: it has offered some before, or this cannot be any.
+            FrameError: it is the second offer, or a malformed one.
         """
         if self._was_offered or process < 1 or descriptor < 0 or len(name) != NAME_BYTES or capacity < 1:
             raise FrameError(f"{self._link.peer} offers memory a second time, or none: {process, descriptor, capacity}")
         self._was_offered = True
         refusal = ""
         try:
-            if not self._node.shared_memory:
-                raise NotShared(f"switched off at {self._node.name}")
+            if not self._settings.shared_memory:
+                raise NotShared(f"switched off at {self._settings.name}")
             if not self._link.local:
                 raise NotShared("the connection does not show that both are on one host")
             self._view = ArenaView(process, descriptor, name, capacity)
         except NotShared as error:
             refusal = str(error)
-        self._link.send(Kind.SHM_ACCEPT, msgpack.packb([refusal]))
+        self._send(Kind.SHM_ACCEPT, msgpack.packb([refusal]))
 
-    def found(self, header: bytes, payload: AnyArray | None) -> Frame:
-        """Return the frame that another one stands for, its payload being a view of the peer's memory.
+    def placed(self, header: bytes, payload: AnyArray | None) -> Frame:
+        """Return the original frame of an SHM_DATA frame, its payload being a view of the peer's arena.
 
         Raises:
-            FrameError: there is no such block, or somebody looks at it already.
+            FrameError: there is no such block, or it is viewed already.
         """
         view = self._view
         if view is None or payload is not None or len(header) < PLACE.size:
@@ -159,79 +166,75 @@ class SharedMemoryChannel:
         kind, begin, nbytes = PLACE.unpack_from(header)
         if kind not in (Kind.MESSAGE, Kind.ANSWER):
             raise FrameError(f"{self._link.peer} places the payload of a frame of kind {kind}")
-        if (
-            begin % PAGE
-            or not 0 < nbytes <= min(view.capacity - begin, self._node.limits.payload)
-            or begin in self._looked_at
-        ):
+        most = min(view.capacity - begin, self._settings.limits.payload)
+        if begin % PAGE or not 0 < nbytes <= most or begin in self._viewed:
             raise FrameError(
                 f"{self._link.peer} places {nbytes:,} bytes at {begin:,}, which is held already or not within "
                 f"its {view.capacity:,}"
             )
         array = view.at(begin, nbytes)
-        self._looked_at[begin] = weakref.ref(array, partial(self._unseen, begin))
+        self._viewed[begin] = weakref.ref(array, partial(self._view_ended, begin))
         return Frame(Kind(kind), header[PLACE.size :], array)
 
     def end(self) -> None:
-        """Share nothing any more. What somebody looks at stays as long as that."""
+        """Stop sharing. Existing views keep their memory."""
         self.least = NEVER
-        self._looked_at.clear()
+        self._viewed.clear()
         self._view = None
-        if self._arena is not None:
-            self._arena.close()
-            self._arena = None
+        self._close_arena()
 
     # Inside
 
     def _offer(self) -> None:
         try:
-            self._arena = Arena(self._node.shared_memory, self._node.entropy(NAME_BYTES))
+            arena = self._arena = Arena(self._settings.shared_memory, self._settings.entropy(NAME_BYTES))
         except NotShared as error:
-            self._do_without(str(error))
+            self._disable(str(error))
             return
         self.state = "offered"
-        arena = self._arena
-        offer = [os.getpid(), arena.descriptor, arena.name, arena.blocks.capacity]
-        self._link.send(Kind.SHM_OFFER, msgpack.packb(offer))
+        self._send(Kind.SHM_OFFER, msgpack.packb([os.getpid(), arena.descriptor, arena.name, arena.blocks.capacity]))
 
-    def _do_without(self, reason: str) -> None:
+    def _disable(self, reason: str) -> None:
         self.state, self.least = reason, NEVER
+        self._close_arena()
+        logger = log.get(actor=f"{self._settings.name}/{SYSTEM}")
+        logger.debug("no shared memory", peer=self._link.peer, reason=reason)
+
+    def _close_arena(self) -> None:
         if self._arena is not None:
             self._arena.close()
             self._arena = None
-        self._node.log.debug("no shared memory", peer=self._link.peer, reason=reason)
 
-    def _unseen(self, begin: int, _: object) -> None:
-        """Take note, in any thread and in the middle of anything, that nobody looks at a block any longer."""
-        self._gone.append(begin)
-        if self._telling:
+    def _view_ended(self, begin: int, _: object) -> None:
+        """Schedule the return of a block. Called in any thread, between any two instructions."""
+        self._unviewed.append(begin)
+        if self._release_scheduled:
             return
-        self._telling = True
-        loop = self._node.loop
+        self._release_scheduled = True
         try:
             if threading.get_ident() == self._thread:
-                loop.call_soon(self._tell)
+                self._loop.call_soon(self._release)
             else:
-                loop.call_soon_threadsafe(self._tell)
+                self._loop.call_soon_threadsafe(self._release)
         except RuntimeError:
-            if not loop.is_closed():
+            if not self._loop.is_closed():
                 raise
-            self._gone.clear()  # nobody is there to be told
+            self._unviewed.clear()  # the links have ended with the loop
 
-    def _tell(self) -> None:
-        """Give back what nobody looked at when this turn of the loop came."""
-        self._telling = False
+    def _release(self) -> None:
+        """Return the blocks whose views have ended by now."""
+        self._release_scheduled = False
         blocks = []
-        while self._gone:
-            begin = self._gone.popleft()
-            self._looked_at.pop(begin, None)
+        while self._unviewed:
+            begin = self._unviewed.popleft()
+            self._viewed.pop(begin, None)
             blocks.append(begin)
         if blocks and not self._link.ended and not self._link.closing:
-            self._link.send(Kind.SHM_RELEASE, msgpack.packb([blocks]))
+            self._send(Kind.SHM_RELEASE, msgpack.packb([blocks]))
 
 
 class _Turn(Awaitable[None]):
-    """What lets everything else on the loop go first, once."""
+    """Suspends a task once, so that everything else on the loop runs first."""
 
     def __await__(self) -> Generator[None]:
         yield

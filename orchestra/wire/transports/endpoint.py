@@ -1,25 +1,25 @@
-"""What all connections share: bytes in, frames to a receiver that may come later, and the end told once."""
+"""The receiving half of every connection: bytes in, frames out to a handler, one report of the end."""
 
 from collections import deque
 
 from orchestra.errors import WireError
 from orchestra.wire.frames import UNPROVEN, Frame, FrameReader, Limits
-from orchestra.wire.transports.base import Receiver
+from orchestra.wire.transports.base import FrameHandler
 
 
 class Endpoint:
-    """The receiving half of a `Connection`; whoever brings the bytes is derived from it."""
+    """The receiving half of a `Connection`. A subclass supplies the bytes and sends."""
 
     def __init__(self, peer: str) -> None:
         self.peer = peer
         self.local = False
         self._reader = FrameReader(UNPROVEN)
-        self._receiver: Receiver | None = None
+        self._handler: FrameHandler | None = None
         self._waiting: deque[Frame] = deque()
         self._lost = False
         self._loss: list[Exception | None] = []
         self._deaf = False
-        """Whether this side has given up: no frame is handed on any more."""
+        """True once this side has given up the connection; later frames are dropped."""
 
     @property
     def limits(self) -> Limits:
@@ -29,44 +29,44 @@ class Endpoint:
     def limits(self, limits: Limits) -> None:
         self._reader.limits = limits
 
-    def attach(self, receiver: Receiver) -> None:
-        self._receiver = receiver
+    def attach(self, handler: FrameHandler) -> None:
+        self._handler = handler
         try:
             while self._waiting and not self._deaf:
-                receiver.frame_received(self._waiting.popleft())
+                handler.frame_received(self._waiting.popleft())
         except WireError as error:
             self.abort(error)
         if self._loss:
-            receiver.connection_lost(self._loss.pop())
+            handler.connection_lost(self._loss.pop())
 
     def abort(self, error: Exception | None = None) -> None:
         raise NotImplementedError
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Hand on the frames that are complete with so many bytes more; what breaks the protocol ends it all."""
-        receiver = self._receiver
+        """Handle the frames that `nbytes` more bytes complete; abort if they break the protocol."""
+        handler = self._handler
         try:
-            if receiver is not None and (sole := self._reader.sole(nbytes)) is not None:
+            if handler is not None and (sole := self._reader.sole(nbytes)) is not None:
                 if not (self._deaf or self._lost):
-                    receiver.frame_received(sole)
+                    handler.frame_received(sole)
                 return
             for frame in self._reader.received(nbytes):
                 if self._deaf or self._lost:
                     return
-                if self._receiver is None:
+                if self._handler is None:
                     self._waiting.append(frame)
                 else:
-                    self._receiver.frame_received(frame)
+                    self._handler.frame_received(frame)
         except WireError as error:
             self.abort(error)
 
     def _lose(self, error: Exception | None) -> None:
-        """Tell the receiver, now or when there is one, that it is over."""
+        """Report the end to the handler, now or when there is one."""
         if self._lost:
             return
         self._lost = True
-        receiver, self._receiver = self._receiver, None  # which else would keep each other, and the memory of both
-        if receiver is None:
+        handler, self._handler = self._handler, None  # ends the reference cycle, which would keep the memory of both
+        if handler is None:
             self._loss.append(error)
         else:
-            receiver.connection_lost(error)
+            handler.connection_lost(error)

@@ -1,4 +1,4 @@
-"""memory:// connects nodes of one process. It passes frames of bytes too: a message means what it does on a socket."""
+"""memory:// connects nodes of one process. Messages are encoded into frames, as on a socket."""
 
 import asyncio
 
@@ -23,16 +23,16 @@ class MemoryTransport:
     """Connections within this process, by name: `memory://learner`."""
 
     def check(self, address: str) -> None:
-        """Any name will do."""
+        """Accept any name."""
 
     async def listen(self, address: str, accept: Accept) -> Listener:
         if address in _listening:
-            raise UsageError(f"{address} is taken by another node of this process")
+            raise UsageError(f"cannot listen at {address}: another node of this process does")
         listener = _listening[address] = _MemoryListener(address, accept)
         return listener
 
     async def clear(self, address: str) -> None:
-        """Nothing outlives this process."""
+        """Do nothing: no name outlives its process."""
 
     async def dial(self, address: str) -> "MemoryConnection":
         listener = _listening.get(address)
@@ -52,13 +52,13 @@ class MemoryConnection(Endpoint):
     def send(self, pieces: list[Buffer], *, at_once: bool = False) -> None:
         if self._lost or self._other._lost:
             return
-        # Each on its own turn: were frames to share one, a heartbeat sent just before would make what follows it
-        # arrive earlier than what was told before that to another node, and no two runs would be alike.
+        # One turn for each frame. If frames shared a turn, a heartbeat would let the next frame overtake an earlier one
+        # to another node, and runs would not repeat.
         asyncio.get_running_loop().call_soon(self._other._arrive, pieces)
 
     def close(self) -> None:
         self._end(None)
-        # What was sent before arrives before the end does.
+        # Frames that were sent before arrive before the end does.
         asyncio.get_running_loop().call_soon(self._other._lose, ConnectionResetError("closed by the other side"))
 
     def abort(self, error: Exception | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Which transport an address means, by its scheme."""
+"""The transports by the schemes of their addresses."""
 
 from orchestra.errors import UsageError
 from orchestra.wire.transports.base import Transport
@@ -18,7 +18,7 @@ def transport_for(address: str) -> Transport:
     """Return the transport of an address's scheme.
 
     Raises:
-        UsageError: nobody knows the scheme; the text lists the known.
+        UsageError: the scheme is unknown; the text lists the known ones.
     """
     scheme, separator, _ = address.partition("://")
     if not separator or scheme not in SCHEMES:

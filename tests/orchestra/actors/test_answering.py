@@ -77,7 +77,7 @@ def arrives(root: Node, correlation: int, n: int) -> None:
     fields = ["root/clerk", "leaf/outside", correlation, [], 0, 0, tag, [n]]
     link = root.peers.find("leaf")
     assert link is not None
-    link.inbound.message(msgpack.packb(fields), None, 100)
+    link.receiver.message(msgpack.packb(fields), None, 100)
 
 
 def clerk_of(root: Node) -> Clerk:
@@ -178,7 +178,7 @@ def test_an_asker_that_gives_up_after_the_failure_does_not_abort_the_actor(run: 
             arrives(root, 1000, -2)
             link = root.peers.find("leaf")
             assert link is not None
-            root.arrivals.withdraw(link.inbound.asked[1000])
+            root.delivery.withdraw(link.receiver.unanswered[1000])
             assert await leaf.ref("root/clerk").ask(AskMsg(n=5)) == 10
             assert root.cell("root/clerk").life.restarts == 1
 

@@ -15,7 +15,7 @@ from orchestra.actors.deliveries import Deliveries
 from orchestra.actors.message_counts import LONGEST, MessageCounts, others_like
 from orchestra.errors import DecodeError
 from orchestra.log import get
-from orchestra.nodes.refusals import INTERVAL_S, SAID, Refusals
+from orchestra.nodes.rejections import INTERVAL_S, REFUSALS, Refusals
 from orchestra.testing import Probe, settle
 from orchestra.wire.handshake import LONGEST_ID, LONGEST_NODE, Hello
 from orchestra.wire.transports.registry import transport_for
@@ -82,7 +82,7 @@ def test_a_member_that_makes_up_senders_fills_no_table(
             link = leaf.peers.find("root")
             assert link is not None
             for n in range(200):
-                link.outbound.post(f"leaf/nobody-{n}", "root/probe", NoteMsg(n=n))
+                link.post(f"leaf/nobody-{n}", "root/probe", NoteMsg(n=n))
             assert len(await probe.heard(NoteMsg, 200)) == 200
             message_counts = [flow for flow in root.statistics().message_counts if flow.recipient == "root/probe"]
             assert len(message_counts) <= 22
@@ -171,18 +171,22 @@ def test_names_that_are_remembered_are_short() -> None:
 def test_the_first_refusals_are_told_and_the_others_counted() -> None:
     with capture_logs() as lines:
         refusals = Refusals(get())
-        for n in range(SAID + 100):
-            refusals.tell(50.0 + n / 100, "connection refused", f"reason {n}")
-        assert [line["reason"] for line in lines] == [f"reason {n}" for n in range(SAID)]
+        for n in range(REFUSALS + 100):
+            refusals.add(50.0 + n / 100, "connection refused", f"reason {n}")
+        assert [line["reason"] for line in lines] == [f"reason {n}" for n in range(REFUSALS)]
         del lines[:]
         refusals.sum_up(50.0 + INTERVAL_S - 0.1)
         assert lines == []
         refusals.sum_up(50.0 + INTERVAL_S)
         (line,) = lines
-        assert (line["event"], line["count"], line["last"]) == ("more connections refused", 100, f"reason {SAID + 99}")
+        assert (line["event"], line["count"], line["last"]) == (
+            "more connections refused",
+            100,
+            f"reason {REFUSALS + 99}",
+        )
         refusals.sum_up(50.0 + 5 * INTERVAL_S)
         assert len(lines) == 1, "what was told is told once"
-        refusals.tell(200.0, "connection refused", "another")
+        refusals.add(200.0, "connection refused", "another")
         assert lines[-1]["reason"] == "another"
 
 
@@ -191,15 +195,15 @@ def test_an_interval_of_few_refusals_has_nothing_to_sum_up() -> None:
         refusals = Refusals(get())
         refusals.sum_up(0.0)
         for n in range(20):
-            refusals.tell(n * INTERVAL_S, "connection refused", "again")
-        refusals.sum_up(1000.0, finally_=True)
+            refusals.add(n * INTERVAL_S, "connection refused", "again")
+        refusals.sum_up(1000.0, final=True)
     assert [line["event"] for line in lines] == ["connection refused"] * 20
 
 
 def test_a_door_that_is_knocked_at_all_the_time_fills_no_log(run: Run, address_of: Any) -> None:
     async def main() -> None:
         async with Node("root", listen=address_of("memory")).running() as root:
-            for _ in range(20 * SAID):
+            for _ in range(20 * REFUSALS):
                 connection = await transport_for(root.listening).dial(root.listening)
                 connection.send([b"GET / HTTP/1.1\r\n\r\n"])
                 await asyncio.sleep(0)
@@ -209,18 +213,18 @@ def test_a_door_that_is_knocked_at_all_the_time_fills_no_log(run: Run, address_o
     with capture_logs() as lines:
         run(main())
     refused = [line for line in lines if "refused" in line["event"] and line["log_level"] == "warning"]
-    assert [line["event"] for line in refused] == ["connection refused"] * SAID + ["more connections refused"]
-    assert refused[-1]["count"] == 19 * SAID
+    assert [line["event"] for line in refused] == ["connection refused"] * REFUSALS + ["more connections refused"]
+    assert refused[-1]["count"] == 19 * REFUSALS
 
 
 def test_the_heart_sums_up_what_nobody_asks_for(run: Run, address_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestra.nodes.peers.HEARTBEAT_S", 0.01)
-    monkeypatch.setattr("orchestra.nodes.refusals.INTERVAL_S", 0.02)
+    monkeypatch.setattr("orchestra.nodes.failure_detection.HEARTBEAT_S", 0.01)
+    monkeypatch.setattr("orchestra.nodes.rejections.INTERVAL_S", 0.02)
 
     async def main() -> None:
         async with Node("root", listen=address_of("memory")).running() as root:
-            for n in range(SAID + 3):
-                root.peers._refusals.tell(root.clock.monotonic(), "connection refused", f"reason {n}")
+            for n in range(REFUSALS + 3):
+                root.peers._refusals.add(root.clock.monotonic(), "connection refused", f"reason {n}")
             async with asyncio.timeout(10):
                 while lines[-1]["event"] != "more connections refused":  # noqa: ASYNC110  (the heart beats)
                     await asyncio.sleep(0)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from orchestra import Message, Node
-from orchestra.nodes.dead_letters import KINDS, LOGGED, DeadLetters
+from orchestra.nodes.rejections import KINDS, LOGGED, DeadLetters
 from orchestra.testing import settle
 
 Run = Callable[..., Any]

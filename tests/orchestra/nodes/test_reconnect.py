@@ -167,12 +167,12 @@ async def talk(here: Node, there: Ref[Any], until: asyncio.Event, rng: random.Ra
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestra.nodes.peers.BACKOFF_S", 0.001)
+    monkeypatch.setattr("orchestra.nodes.failure_detection.BACKOFF_S", 0.001)
 
 
 @pytest.mark.usefixtures("hasty")
 def test_nothing_is_lost_doubled_or_disordered_over_a_thousand_cuts(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestra.nodes.peers.BACKOFF_S", 0.001)
+    monkeypatch.setattr("orchestra.nodes.failure_detection.BACKOFF_S", 0.001)
     leaves, cuts = 4, 1000
     books: dict[str, tuple[list[int], list[int]]] = {}
 
@@ -256,7 +256,7 @@ async def through(listen: str | None = None) -> AsyncIterator[Through]:
 def test_a_dead_peer_fails_what_depends_on_it_at_both_ends_and_watchers_hear_once(
     run: Run, listen: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestra.nodes.peers.HEARTBEAT_S", 0.02)
+    monkeypatch.setattr("orchestra.nodes.failure_detection.HEARTBEAT_S", 0.02)
 
     async def main() -> None:
         async with through(listen) as it:
@@ -290,7 +290,7 @@ def test_a_dead_peer_fails_what_depends_on_it_at_both_ends_and_watchers_hear_onc
 def test_a_peer_that_does_not_come_back_in_time_is_dead_though_somebody_listens(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestra.nodes.peers.HEARTBEAT_S", 0.01)
+    monkeypatch.setattr("orchestra.nodes.failure_detection.HEARTBEAT_S", 0.01)
 
     async def main() -> None:
         async with through("tcp://127.0.0.1:0") as it:
@@ -323,13 +323,13 @@ def test_while_there_is_no_connection_senders_wait_when_too_much_is_kept(
                 telling.append(asyncio.ensure_future(there.tell(CountMsg(n=n))))
                 for _ in range(3):  # a frame for each
                     await asyncio.sleep(0)
-            assert link.account.kept == 10
+            assert link.session.kept == 10
             assert sum(task.done() for task in telling) in (9, 10)  # the first of all may not have arrived either
             with pytest.raises(MailboxFull, match=r"^root has yet to acknowledge 10 frames \(\d+ bytes\)$"):
                 there.tell_nowait(CountMsg(n=99))
             # A system message is never kept out.
             there.tell_nowait(TerminatedMsg(address="a/b", reason="", graceful=True))
-            assert link.account.kept == 11
+            assert link.session.kept == 11
             it.proxy.shut = False
             await asyncio.gather(*telling)
             assert await it.probes[it.root].heard(CountMsg, 31) == [CountMsg(n=n) for n in range(31)]
@@ -383,11 +383,11 @@ def test_who_hangs_up_at_first_is_tried_again_and_then_given_up(run: Run) -> Non
 
 @pytest.mark.slow
 def test_two_hundred_connections_hold(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestra.nodes.peers.HEARTBEAT_S", 0.1)
+    monkeypatch.setattr("orchestra.nodes.failure_detection.HEARTBEAT_S", 0.1)
     # All of them share one loop, here: no peer is late because of anything that it did.
     monkeypatch.setattr("orchestra.nodes.peers.MAX_UNPROVEN", 200)
     monkeypatch.setattr("orchestra.wire.handshake.PROOF_SECONDS", 60.0)
-    monkeypatch.setattr("orchestra.nodes.peers.SILENT_BEATS", 600)
+    monkeypatch.setattr("orchestra.nodes.failure_detection.SILENT_BEATS", 600)
     told: list[int] = []
 
     async def leaf(root: Node, number: int, all_there: asyncio.Barrier) -> None:

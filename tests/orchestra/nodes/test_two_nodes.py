@@ -343,7 +343,7 @@ def test_a_stuck_actor_delays_nobody_nor_the_heartbeat_and_memory_stays_bounded(
 ) -> None:
     monkeypatch.setattr("orchestra.wire.flow_control.WINDOW_BYTES", 1 << 20)
     monkeypatch.setattr("orchestra.wire.session.KEEP_BYTES", 4 << 20)
-    monkeypatch.setattr("orchestra.nodes.peers.HEARTBEAT_S", 0.005)
+    monkeypatch.setattr("orchestra.nodes.failure_detection.HEARTBEAT_S", 0.005)
     picture = PictureMsg(pixels=freeze(np.zeros(64 << 10, np.uint8)))
 
     async def main() -> None:
@@ -363,7 +363,7 @@ def test_a_stuck_actor_delays_nobody_nor_the_heartbeat_and_memory_stays_bounded(
             (link,), (back,) = there.peers._links.values(), here.peers._links.values()
             # A heartbeat comes through each way; and what came is acknowledged, though it is not handled.
             await until(lambda: None not in (link.statistics().round_trip_s, back.statistics().round_trip_s))
-            await until(lambda: not link.account.kept)
+            await until(lambda: not link.session.kept)
             assert not any(task.done() for task in telling)
             mailbox = here.cell("here/stuck").statistics().mailbox
             assert mailbox.nbytes <= (1 << 20) + (65 << 10)
@@ -505,23 +505,23 @@ def test_a_new_connection_gets_what_the_peer_lacks_and_takes_the_place_of_the_ol
             await first.be_welcome()
             for n in range(3):
                 await here.ref("stranger/x").tell(CountMsg(n=n))
-                assert (await heard(first, Kind.RUNS))[-1] == [[n]]
+                assert (await heard(first, Kind.BATCH))[-1] == [[n]]
             first.tell("here/doubler", "stranger/x", 7, [], 0, 0, number_of(DoubleMsg), [4])
             assert await heard(first, Kind.ANSWER) == [7, 0, 8]
 
             second = await again(first, here.listening, received=1)  # three frames of four were lost on the way
             assert (await heard(second, Kind.HELLO))["received"] == 1
             await first.lost
-            assert [(await heard(second, Kind.RUNS))[-1] for _ in range(2)] == [[[1]], [[2]]]
+            assert [(await heard(second, Kind.BATCH))[-1] for _ in range(2)] == [[[1]], [[2]]]
             assert await heard(second, Kind.ANSWER) == [7, 0, 8]
             await here.ref("stranger/x").tell(CountMsg(n=3))
-            assert (await heard(second, Kind.RUNS))[-1] == [[3]]
+            assert (await heard(second, Kind.BATCH))[-1] == [[3]]
 
             late = await again(first, here.listening, received=0)  # an older try, that was held up on its way
             assert isinstance(await late.lost, ConnectionError)
             assert late.frames.empty()
             await here.ref("stranger/x").tell(CountMsg(n=4))
-            assert (await heard(second, Kind.RUNS))[-1] == [[4]]
+            assert (await heard(second, Kind.BATCH))[-1] == [[4]]
             await second.close()
 
     run(main())
@@ -976,7 +976,7 @@ def test_thousands_of_frames_that_make_no_sense_are_refused_and_nothing_else_hap
     rng = random.Random(5)  # fixed: what fails must fail again
     sound = {
         Kind.MESSAGE: ["here/doubler", "stranger/x", 0, [], 0, 0, number_of(CountMsg), {"n": 1}],
-        Kind.RUNS: [
+        Kind.BATCH: [
             [3, "stranger/x", "here/doubler", number_of(CountMsg), True],
             [[1, 2, 3], [2, 3, 4]],
             3,

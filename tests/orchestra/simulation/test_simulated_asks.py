@@ -100,7 +100,7 @@ async def asks_that_are_given_up(sim: Simulation) -> None:
     for process in processes:
         assert not len(process.node.asks)
         for link in process.node.peers._links.values():
-            assert not link.inbound.asked
+            assert not link.receiver.unanswered
         for address in addresses:
             if address.startswith(process.name):
                 assert await process.ref(address).ask(WhoMsg()) == address

@@ -9,7 +9,7 @@ import pytest
 
 from orchestra import Actor, Message, Node, Ref, Unreachable, on
 from orchestra.simulation import Simulation, each_seed, failing_seed
-from orchestra.wire.dial import Dial
+from orchestra.wire.handshake import Dial
 
 NAMES = ("a", "b", "c", "d")
 
@@ -91,7 +91,7 @@ async def everybody_dials_everybody(sim: Simulation, *, cuts: float = 0.0) -> Co
 
 
 def _sessions(sim: Simulation, one: str, other: str) -> list[bytes]:
-    return [link.session for link in sim.processes[one].node.peers._sessions.values() if link.peer == other]
+    return [link.session_id for link in sim.processes[one].node.peers._sessions.values() if link.peer == other]
 
 
 async def dials_at_once(sim: Simulation) -> None:

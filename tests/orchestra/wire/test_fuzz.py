@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-FUZZER = Path(__file__).resolve().parents[2] / "benchmarks" / "fuzz_wire.py"
+FUZZER = Path(__file__).resolve().parents[3] / "benchmarks" / "fuzz_wire.py"
 
 
 @pytest.mark.slow

@@ -35,7 +35,7 @@ from orchestra import (
 from orchestra.actors import codec
 from orchestra.actors.system_messages import StopMsg
 from orchestra.errors import FrameError
-from orchestra.nodes import peers
+from orchestra.nodes import failure_detection as failures
 from orchestra.runs.runner import run_loop
 from orchestra.testing import Probe
 from orchestra.wire import handshake
@@ -144,7 +144,7 @@ def test_without_credit_telling_at_once_is_refused_unless_it_is_a_system_message
             there = leaf.ref(probe.start(root, "probe").address)
             for n in range(4):
                 there.tell_nowait(NumberMsg(n=n))
-            with pytest.raises(MailboxFull, match=r"^root/probe has 4 messages \(\d+ bytes\) on their way already$"):
+            with pytest.raises(MailboxFull, match=r"^root/probe has 4 messages \(\d+ bytes\) in flight already$"):
                 there.tell_nowait(NumberMsg(n=4))
             there.tell_nowait(TerminatedMsg(address="a/b", reason="", graceful=True))
             probe.release()
@@ -225,9 +225,9 @@ def test_an_answer_of_another_type_than_asked_for_fails_the_ask(run: Run, addres
 def test_a_peer_that_is_silent_for_too_long_is_taken_for_dead(
     run: Run, address_of: AddressOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestra.nodes.peers.HEARTBEAT_S", 0.005)
-    monkeypatch.setattr("orchestra.nodes.peers.SILENT_BEATS", 2)
-    monkeypatch.setattr("orchestra.nodes.peers.ABSENT_BEATS", 2)
+    monkeypatch.setattr("orchestra.nodes.failure_detection.HEARTBEAT_S", 0.005)
+    monkeypatch.setattr("orchestra.nodes.failure_detection.SILENT_BEATS", 2)
+    monkeypatch.setattr("orchestra.nodes.failure_detection.ABSENT_BEATS", 2)
 
     async def main() -> None:
         async with Node("root", listen=address_of("tcp"), secret=SECRET).running() as root:
@@ -244,9 +244,9 @@ def test_a_peer_that_is_silent_for_too_long_is_taken_for_dead(
 def test_a_peer_that_answers_pings_is_not_however_long_the_node_itself_was_busy(
     run: Run, address_of: AddressOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestra.nodes.peers.HEARTBEAT_S", 0.005)
-    monkeypatch.setattr("orchestra.nodes.peers.SILENT_BEATS", 2)
-    monkeypatch.setattr("orchestra.nodes.peers.ABSENT_BEATS", 2)
+    monkeypatch.setattr("orchestra.nodes.failure_detection.HEARTBEAT_S", 0.005)
+    monkeypatch.setattr("orchestra.nodes.failure_detection.SILENT_BEATS", 2)
+    monkeypatch.setattr("orchestra.nodes.failure_detection.ABSENT_BEATS", 2)
 
     async def main() -> None:
         async with Node("root", listen=address_of("tcp"), secret=SECRET).running() as root:
@@ -409,8 +409,8 @@ def test_a_peer_that_does_not_prove_itself_in_time_is_let_go(meet: Root, monkeyp
 
 
 def test_a_try_that_takes_as_long_as_one_may_is_over_before_its_peer_is_taken_for_dead() -> None:
-    assert peers.DIAL_S + handshake.PROOF_SECONDS <= peers.ABSENT_BEATS * peers.HEARTBEAT_S
-    assert tls.HANDSHAKE_S <= peers.DIAL_S  # a part of it
+    assert failures.DIAL_S + handshake.PROOF_SECONDS <= failures.ABSENT_BEATS * failures.HEARTBEAT_S
+    assert tls.HANDSHAKE_S <= failures.DIAL_S  # a part of it
 
 
 def test_only_so_many_unproven_peers_are_let_in(meet: Root, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from orchestra.actors.message import REGISTRY
 from orchestra.errors import DecodeError, FrameError, WireError
 from orchestra.testing import Probe
 from orchestra.wire.frames import Kind, Limits
-from orchestra.wire.sender import ROUTES, Outbound
+from orchestra.wire.sender import ROUTES, LinkSender
 from orchestra.wire.session import Session
 
 Run = Callable[..., Any]
@@ -91,8 +91,8 @@ def test_what_is_told_in_one_turn_leaves_in_one_frame_and_names_its_route_once(
                 assert await probe.heard(NumberMsg, 5 * turn + 5) == [NumberMsg(n=n) for n in range(5 * turn + 5)]
             tag = sorted(REGISTRY).index(NumberMsg.wire.tag)
             assert sent == [
-                (Kind.RUNS, [[0, "leaf/outside", "root/probe", tag, 0], [[0], [1], [2], [3], [4]]]),
-                (Kind.RUNS, [0, [[5], [6], [7], [8], [9]]]),
+                (Kind.BATCH, [[0, "leaf/outside", "root/probe", tag, 0], [[0], [1], [2], [3], [4]]]),
+                (Kind.BATCH, [0, [[5], [6], [7], [8], [9]]]),
             ]
 
     run(main())
@@ -146,17 +146,17 @@ def test_asks_in_company_travel_together_and_so_do_their_answers(
             assert probe.messages == [AskMsg(n=0), *(AskMsg(n=n) for n in range(50))]
             kinds = [kind for kind, _ in sent]
             assert kinds[0] is Kind.MESSAGE  # nobody else asked yet
-            assert kinds.count(Kind.RUNS) >= 2
+            assert kinds.count(Kind.BATCH) >= 2
             assert len(kinds) < 10
-            assert not root.peers._links["leaf"].inbound.asked
+            assert not root.peers._links["leaf"].receiver.unanswered
             # Those whose asker gives up are taken back.
             probe.hold()
             asks = [asyncio.ensure_future(there.ask(AskMsg(n=n))) for n in range(10)]
-            waiting = root.peers._links["leaf"].inbound
-            await until(lambda: len(waiting.asked) == 10)
+            waiting = root.peers._links["leaf"].receiver
+            await until(lambda: len(waiting.unanswered) == 10)
             for ask in asks[5:]:
                 ask.cancel()
-            await until(lambda: len(waiting.asked) == 5)
+            await until(lambda: len(waiting.unanswered) == 5)
             probe.release()
             assert await asyncio.gather(*asks[:5]) == [5] * 5
 
@@ -177,7 +177,7 @@ def test_a_sender_waits_for_credit_and_everything_arrives_in_order(
             assert await there.ask(AskMsg(n=0)) == 1
             assert probe.messages == [*(NumberMsg(n=n) for n in range(100)), AskMsg(n=0)]
             link = leaf.peers._links["root"]
-            assert max(window.count for window in link.outbound.windows) <= 7
+            assert max(window.count for window in link.sender.windows) <= 7
 
     run(main())
 
@@ -194,7 +194,7 @@ def test_all_credit_of_long_runs_comes_back(run: Run, address_of: AddressOf, mon
                 for n in range(count):
                     await there.tell(TextMsg(text="x" * (n % 50)))
                 await asyncio.gather(*(there.ask(AskMsg(n=10**n)) for n in range(min(count, 18))))
-                (account,) = link._room._accounts.values()
+                (account,) = link._receive_window._accounts.values()
                 assert (account.left, account.left_bytes) == (account.count, account.nbytes)
 
     run(main())
@@ -222,7 +222,7 @@ def test_more_routes_than_there_are_numbers_lead_where_they_should(
             for ref, probe, expected in zip(there, probes, told, strict=True):
                 await ref.ask(AskMsg(n=0))
                 assert probe.messages == [*expected, AskMsg(n=0)]
-            assert len(root.peers._links["leaf"].inbound._routes) <= 3
+            assert len(root.peers._links["leaf"].receiver._routes) <= 3
 
     run(main())
 
@@ -235,9 +235,11 @@ def test_frames_of_runs_keep_within_small_limits(
         async with pair(address_of) as (root, leaf):
             for node, peer in ((root, "leaf"), (leaf, "root")):
                 link = node.peers._links[peer]
-                link.outbound = Outbound(link, node.loop, header, 0)
+                limits = Limits(header, 0)
+                link.sender = LinkSender(link, link.session, link.shared_memory, link._put, limits, batching=True)
+                link.post = link.sender.post
                 assert link._connection is not None
-                link._connection.limits = Limits(header, 0)
+                link._connection.limits = limits
             probe = Probe(*HEARD, answers={AskMsg: 1})
             there = leaf.ref(probe.start(root, "probe").address)
             sent.clear()
@@ -245,7 +247,7 @@ def test_frames_of_runs_keep_within_small_limits(
                 await there.tell(TextMsg(text="y" * n))
             await there.ask(AskMsg(n=0))
             assert probe.messages == [*(TextMsg(text="y" * n) for n in range(150)), AskMsg(n=0)]
-            assert {Kind.RUNS, Kind.MESSAGE} <= {kind for kind, _ in sent}
+            assert {Kind.BATCH, Kind.MESSAGE} <= {kind for kind, _ in sent}
 
     run(main())
 
@@ -258,26 +260,26 @@ def number_of(kind: type[Message]) -> int:
     ("runs", "error", "text"),
     [
         ([7, [[1]]], DecodeError, "leaf sent messages by the unknown route 7"),
-        ([True, [[1]]], DecodeError, "leaf sent a RUNS frame that does not hold int, str, str, any, int"),
-        ([["route"], [[1]]], DecodeError, "leaf sent a RUNS frame that does not hold int, str, str, any, int"),
-        (["new", []], DecodeError, "leaf sent an empty run"),
-        (["new", {}], DecodeError, "leaf sent an empty run"),
+        ([True, [[1]]], DecodeError, "leaf sent a BATCH frame that does not hold int, str, str, any, int"),
+        ([["route"], [[1]]], DecodeError, "leaf sent a BATCH frame that does not hold int, str, str, any, int"),
+        (["new", []], DecodeError, "leaf sent an empty batch"),
+        (["new", {}], DecodeError, "leaf sent an empty batch"),
         (["new", ["a"]], DecodeError, "NumberMsg: what came is no list of rows"),
         (["new", [[1], [1, 2]]], DecodeError, "NumberMsg: 2 values came for its 1 fields"),
         (["new", [[1], ["many"]]], DecodeError, "NumberMsg: n: Input should be a valid integer, unable to parse"),
         (["counted", [[1]]], DecodeError, "leaf sent a message without its number and clock"),
         (["counted", [[1, -1, 0]]], DecodeError, "leaf sent a message with the number -1 and the clock 0"),
         (["counted", [[1, 1, "x"]]], DecodeError, "leaf sent a message with the number 1 and the clock 'x'"),
-        (["strange", [[1]]], DecodeError, "leaf sent a route with the extras 3"),
+        (["strange", [[1]]], DecodeError, "leaf sent a route with the unknown suffix 3"),
         (["asked", [[1, 0, 0]]], DecodeError, "leaf sent a request without its correlation"),
         (["asked", [[1, "x", [], 0, 0]]], DecodeError, "leaf sent a request with the correlation 'x'"),
         (["asked", [[1, 7, 7, 0, 0]]], DecodeError, "leaf sent a request with the correlation 7"),
         (["asked", [[1, 7, [7], 0, 0]]], DecodeError, "leaf sent a message with a malformed chain of asks"),
         ([-1, [[1, 0]]], DecodeError, "leaf sent a ANSWER frame that does not hold int, int, any"),
         ([-1, ["abc"]], DecodeError, "leaf sent a ANSWER frame that does not hold int, int, any"),
-        ([-1, []], DecodeError, "leaf sent an empty run"),
-        (["array", [[1]]], DecodeError, "leaf sent a run of ArrayMsg, which travels alone"),
-        (["far", [[1]]], DecodeError, f"leaf gave a route the number {ROUTES}; there are {ROUTES}"),
+        ([-1, []], DecodeError, "leaf sent an empty batch"),
+        (["array", [[1]]], DecodeError, "leaf sent a batch of ArrayMsg, which travels alone"),
+        (["far", [[1]]], DecodeError, f"leaf gave a route the number {ROUTES}; allowed are 0 to {ROUTES - 1}"),
         (["new", [[1]] * 4097], FrameError, "a message to root/probe without credit: 0 messages (0 bytes) are th"),
     ],
     ids=lambda value: None if isinstance(value, type) else str(value)[:40],
@@ -302,7 +304,7 @@ def test_runs_that_break_the_protocol_are_refused(
             route, rows = runs
             header = msgpack.packb([routes.get(route, route) if isinstance(route, str) else route, rows])
             with pytest.raises(error) as caught:
-                link.inbound.runs(header, None)
+                link.receiver.batches(header, None)
             assert str(caught.value).startswith(text)
 
     run(main())
@@ -313,10 +315,10 @@ def test_runs_cannot_hold_arrays_nor_end_early(run: Run, address_of: AddressOf) 
         async with pair(address_of) as (root, _):
             link = root.peers._links["leaf"]
             payload = np.zeros(16, np.uint8)
-            with pytest.raises(FrameError, match="leaf sent a RUNS frame with a payload"):
-                link.inbound.runs(msgpack.packb([]), payload)
+            with pytest.raises(FrameError, match="leaf sent a BATCH frame with a payload"):
+                link.receiver.batches(msgpack.packb([]), payload)
             for header in (b"\x92\x05", b"\x92\x05\x91", b"\x90\x00", b"\xc1", b""):
                 with pytest.raises(DecodeError, match="the header is no valid msgpack"):
-                    link.inbound.runs(header, None)
+                    link.receiver.batches(header, None)
 
     run(main())

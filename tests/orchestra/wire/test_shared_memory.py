@@ -38,7 +38,7 @@ from orchestra.wire.transports import tls
 Run = Callable[..., Any]
 AddressOf = Callable[[str], str]
 SECRET = b"the run's secret".ljust(32)
-ROOT = str(Path(__file__).resolve().parents[2])
+ROOT = str(Path(__file__).resolve().parents[3])
 
 
 class ArrayMsg(Message):
@@ -404,7 +404,7 @@ def test_a_node_that_sends_nothing_large_makes_no_memory(run: Run, address_of: A
 def test_what_was_placed_and_not_seen_when_the_connection_broke_is_seen_over_the_next(
     run: Run, address_of: AddressOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestra.nodes.peers.BACKOFF_S", 0.001)
+    monkeypatch.setattr("orchestra.nodes.failure_detection.BACKOFF_S", 0.001)
 
     async def main() -> None:
         async with pair(address_of("tcp")) as (root, leaf):
@@ -464,8 +464,8 @@ def test_a_peer_that_says_what_cannot_be_is_told_so_and_let_go(
             link = link_of(root)
             mine = Arena(64 * PAGE, bytes(16))
             mine.write([b"x" * 2 * PAGE], 2 * PAGE)
-            link.sharing.offered(os.getpid(), mine.descriptor, mine.name, 64 * PAGE)
-            held = link.sharing.found(PLACE.pack(Kind.MESSAGE, PAGE, PAGE), None)
+            link.shared_memory.offered(os.getpid(), mine.descriptor, mine.name, 64 * PAGE)
+            held = link.shared_memory.placed(PLACE.pack(Kind.MESSAGE, PAGE, PAGE), None)
             with capture_logs() as logs:
                 link.frame_received(Frame(kind, header, None))
             assert link.ended
@@ -483,12 +483,12 @@ def test_memory_that_was_never_offered_holds_no_payload(run: Run, address_of: Ad
     async def main() -> None:
         async with pair(address_of("tcp")) as (root, leaf):
             for what in (
-                lambda: link_of(root).sharing.found(PLACED_AT_0, None),
-                lambda: link_of(root).sharing.freed([0]),
-                lambda: link_of(root).sharing.offered(0, 1, bytes(16), PAGE),
-                lambda: link_of(root).sharing.offered(1, -1, bytes(16), PAGE),
-                lambda: link_of(root).sharing.offered(1, 1, bytes(15), PAGE),
-                lambda: link_of(root).sharing.offered(1, 1, bytes(16), 0),
+                lambda: link_of(root).shared_memory.placed(PLACED_AT_0, None),
+                lambda: link_of(root).shared_memory.released([0]),
+                lambda: link_of(root).shared_memory.offered(0, 1, bytes(16), PAGE),
+                lambda: link_of(root).shared_memory.offered(1, -1, bytes(16), PAGE),
+                lambda: link_of(root).shared_memory.offered(1, 1, bytes(15), PAGE),
+                lambda: link_of(root).shared_memory.offered(1, 1, bytes(16), 0),
             ):
                 with pytest.raises(FrameError):
                     what()
@@ -531,7 +531,7 @@ def test_whatever_a_peer_says_of_memory_it_is_let_go_at_worst(
                     link._connection.local = True
                     back.send(Kind.SHM_OFFER, msgpack.packb([os.getpid(), mine.descriptor, mine.name, 64 * PAGE]))
                 for kind, header in talk:
-                    back.put([frame_prefix(kind, len(header), 0) + header], 16 + len(header))
+                    back._put([frame_prefix(kind, len(header), 0) + header], 16 + len(header))
                 for _ in range(10):
                     await asyncio.sleep(0)
                 mine.close()

@@ -1,0 +1,154 @@
+"""Failure detection: heartbeats, repeated dialling of broken links, and the decision that a peer is dead."""
+
+import asyncio
+import itertools
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+from orchestra.errors import HandshakeError, NobodyListens, Unreachable
+from orchestra.wire.link import Link
+from orchestra.wire.settings import LinkSettings
+from orchestra.wire.transports.registry import transport_for
+
+HEARTBEAT_S = 2.0
+SILENT_BEATS = 5
+"""A connection that was silent for so many heartbeats is broken and replaced. The count is of beats, not of seconds: a
+node that was itself busy for a minute has read nothing meanwhile, and its peers are not to blame."""
+ABSENT_BEATS = 5
+"""A peer without a connection for so many heartbeats is dead."""
+REFUSALS = 4
+"""A peer at whose address no process listens, so many times in a row, is dead. That takes about a third of a second."""
+REMEMBERED_BEATS = 5
+BACKOFF_S = 0.02
+"""The pause before a broken connection is replaced; doubled after each failed attempt, and jittered."""
+BACKOFF_MAX_S = 1.0
+DIAL_S = 5.0
+"""Seconds that one attempt to connect may take."""
+
+
+def backoff(settings: LinkSettings, attempts: int) -> float:
+    """Return the seconds to pause after so many failed attempts: doubled each time, ± 50 %."""
+    jitter = 0.5 + int.from_bytes(settings.entropy(4), "little") / 2**32
+    return float(min(BACKOFF_S * 2 ** min(attempts, 20), BACKOFF_MAX_S) * jitter)
+
+
+async def cancel_all(*tasks: "asyncio.Task[Any]") -> None:
+    """Cancel tasks and wait for their end."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class FailureDetection:
+    """Ends the links of dead peers, and repairs the broken links of living ones.
+
+    A peer is alive as long as its session is. The side that dialled dials again when a connection breaks. The other
+    side waits for that, and checks meanwhile whether a process still listens at the peer's address.
+
+    Args:
+        sessions: the node's links, by session.
+        reconnect: opens a new connection for a link that this node dialled.
+        on_beat: called at every heartbeat.
+    """
+
+    def __init__(
+        self,
+        settings: LinkSettings,
+        sessions: Mapping[bytes, Link],
+        reconnect: Callable[[Link], Coroutine[Any, Any, None]],
+        on_beat: Callable[[], None],
+    ) -> None:
+        self._settings = settings
+        self._sessions = sessions
+        self._reconnect = reconnect
+        self._on_beat = on_beat
+        self._heart: asyncio.Task[None] | None = None
+        self._repairs: dict[Link, asyncio.Task[None]] = {}
+        self._lags: deque[float] = deque(maxlen=REMEMBERED_BEATS)
+
+    @property
+    def lag_s(self) -> float:
+        """The longest delay of the loop at one of the last heartbeats, in seconds."""
+        return max(self._lags, default=0.0)
+
+    def start(self) -> None:
+        """Begin the heartbeats."""
+        self._heart = asyncio.create_task(self._beat(), name=f"{self._settings.name}: heartbeat")
+
+    async def stop(self) -> None:
+        """End the heartbeats and all repairs."""
+        await cancel_all(*self._repairs.values(), *([self._heart] if self._heart is not None else []))
+
+    def repair(self, link: Link) -> None:
+        """Dial the peer again, or check that it lives while it should be dialling."""
+        work = self._redial(link) if link.address else self._probe(link)
+        task = self._repairs[link] = asyncio.create_task(work, name=f"{self._settings.name}: find {link.peer}")
+
+        def over(done: asyncio.Task[None]) -> None:
+            if self._repairs.get(link) is done:
+                del self._repairs[link]
+            if not done.cancelled() and (error := done.exception()) is not None:
+                link.end(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+
+        task.add_done_callback(over)
+
+    def end_repair(self, link: Link) -> None:
+        """Cancel the repair of a link, unless this is the task that does it."""
+        repair = self._repairs.pop(link, None)
+        if repair is not None and repair is not asyncio.current_task():
+            repair.cancel()
+
+    async def _redial(self, link: Link) -> None:
+        refused = 0
+        for attempts in itertools.count():
+            await asyncio.sleep(backoff(self._settings, attempts))
+            try:
+                await self._reconnect(link)
+                return
+            except HandshakeError as error:
+                link.end(error)
+                return
+            except NobodyListens as error:
+                refused += 1
+                if refused == REFUSALS:
+                    link.end(error)
+                    return
+            except Unreachable:
+                refused = 0  # a process may be there
+
+    async def _probe(self, link: Link) -> None:
+        refused = 0
+        for attempts in itertools.count():
+            if not link.peer_listening:
+                return  # only the heartbeats can tell
+            await asyncio.sleep(backoff(self._settings, attempts))
+            try:
+                async with asyncio.timeout(DIAL_S):
+                    (await transport_for(link.peer_listening).dial(link.peer_listening)).abort()
+                refused = 0
+            except NobodyListens as error:
+                refused += 1
+                if refused == REFUSALS:
+                    link.end(error)
+                    return
+            except (Unreachable, TimeoutError):
+                refused = 0
+
+    async def _beat(self) -> None:
+        """Ping the peers; break silent connections, and end the links of absent peers."""
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + HEARTBEAT_S
+            await asyncio.sleep(HEARTBEAT_S)
+            self._lags.append(max(0.0, loop.time() - due))
+            self._on_beat()
+            for link in list(self._sessions.values()):
+                link.missed_beats += 1
+                if not link.connected:
+                    if link.missed_beats > ABSENT_BEATS:
+                        link.end(Unreachable(f"it did not come back within {ABSENT_BEATS * HEARTBEAT_S:g} s"))
+                elif link.missed_beats > SILENT_BEATS:
+                    link.interrupt(Unreachable(f"not heard for {SILENT_BEATS * HEARTBEAT_S:g} s"))
+                else:
+                    link.ping()

@@ -1,0 +1,45 @@
+"""The settings of one node's links, and the view of a link that its parts are given."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from orchestra.clock import Clock
+from orchestra.wire.frames import Limits
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSettings:
+    """The settings that all links of a node share."""
+
+    name: str
+    """The name of this node."""
+    secret: bytes
+    """The run's secret. Both sides of a connection prove that they know it."""
+    incarnation: bytes
+    """Random bytes that tell this process from an earlier one of the same name."""
+    entropy: Callable[[int], bytes]
+    """Returns that many random bytes."""
+    clock: Clock
+    limits: Limits
+    """The largest frame that a peer may send."""
+    deterministic: bool
+    """True to send without batching and to set peers no deadlines, so that a single-process run repeats exactly."""
+    shared_memory: int
+    """Bytes of the arena for large payloads to one peer on this host; 0 disables shared memory."""
+
+
+class LinkState(Protocol):
+    """The state of a link, as its parts read it."""
+
+    peer: str
+    """Name of the other node; empty before its hello."""
+    ended: bool
+
+    @property
+    def local(self) -> bool:
+        """True while connected to a peer that may be on this host."""
+
+    @property
+    def closing(self) -> bool:
+        """True once this side has said goodbye."""
