@@ -5,10 +5,10 @@
 
 Three programs train QMIX with equal hyper-parameters, one thread for torch in each process:
 
-- plain:   `plain_loop.py`, one process, no actor and no message; the baseline.
-- inline:  the five actors in one process, every message encoded where it crosses nodes; its time is broken down, and
-           what none of the parts accounts for is messages and runtime.
-- spread:  the five actors as `orchestra run` lays them out by default, a process for each node.
+- plain: `plain_loop.py`, one process, no actor and no message; the baseline.
+- deterministic: the five actors in one process, every message encoded where it crosses nodes. Its time is broken down;
+  messages and runtime take the rest.
+- spread: the five actors as `orchestra run` lays them out by default, a process for each node.
 
 The second command trains at the classic ratio, one gradient step for each episode; the first at that of the experiment.
 
@@ -81,7 +81,7 @@ class Account:
         setattr(kind, method, timed)
 
 
-def run_inline(flags: dict[str, Any]) -> dict[str, float]:
+def run_deterministic(flags: dict[str, Any]) -> dict[str, float]:
     """Train with all actors in this process; return rates and shares."""
     account = Account()
     account.watch(Skirmish, "step", "simulator")
@@ -133,7 +133,7 @@ def run_plain(flags: dict[str, Any]) -> dict[str, float]:
         "envs": "envs_per_worker",
         "batch": "batch_size",
         "updates-per-episode": "updates_per_episode",
-        "memory": "replay_capacity",
+        "memory": "buffer_size",
         "learning-rate": "learning_rate",
         "optimizer": "optimizer",
         "gamma": "gamma",
@@ -144,7 +144,7 @@ def run_plain(flags: dict[str, Any]) -> dict[str, float]:
     }
     # Where the experiment says None, both have the same default.
     given = [f"--{flag}={values[name]}" for flag, name in names.items() if values[name] is not None]
-    command = [sys.executable, str(HERE / "plain_loop.py"), "--threads=1", f"--test-every={NEVER}", *given]
+    command = [sys.executable, str(HERE / "plain_loop.py"), "--threads=1", f"--eval-interval={NEVER}", *given]
     ended = subprocess.run(command, check=True, capture_output=True, text=True)
     result: dict[str, float] = json.loads(ended.stdout.splitlines()[-1])
     return result
@@ -157,20 +157,20 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100_000)
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--updates-per-episode", type=float, help="gradient steps for each (default: the experiment's)")
-    parser.add_argument("--only-inline", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--only-deterministic", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    flags = {"scenario": options.scenario, "steps": options.steps, "learner_threads": 1, "test_interval": NEVER}
+    flags = {"scenario": options.scenario, "steps": options.steps, "learner_threads": 1, "eval_interval": NEVER}
     if options.updates_per_episode is not None:
         flags["updates_per_episode"] = options.updates_per_episode
-    if options.only_inline:
-        print(json.dumps(run_inline(flags)))
+    if options.only_deterministic:
+        print(json.dumps(run_deterministic(flags)))
         return
-    results: dict[str, list[dict[str, float]]] = {"plain": [], "inline": [], "spread": []}
+    results: dict[str, list[dict[str, float]]] = {"plain": [], "deterministic": [], "spread": []}
     for pair in range(options.pairs):
         results["plain"].append(run_plain(flags))
-        again = [sys.executable, __file__, "--only-inline", *sys.argv[1:]]
+        again = [sys.executable, __file__, "--only-deterministic", *sys.argv[1:]]
         ended = subprocess.run(again, check=True, capture_output=True, text=True)
-        results["inline"].append(json.loads(ended.stdout.splitlines()[-1]))
+        results["deterministic"].append(json.loads(ended.stdout.splitlines()[-1]))
         results["spread"].append(run_spread(flags))
         print(f"pair {pair + 1} of {options.pairs} done", file=sys.stderr)
 
@@ -180,11 +180,11 @@ def main() -> None:
     print(f"training QMIX on {options.scenario}, {options.steps:,} environment steps, median of {options.pairs}")
     ratio = {**Flags.of(load_experiment(EXPERIMENT)).defaults, **flags}["updates_per_episode"]
     print(f"{ratio:g} gradient steps for each episode")
-    print(f"{'':8}{'env steps/s':>12}{'updates/s':>11}{'ratio to plain':>16}")
+    print(f"{'':14}{'env steps/s':>12}{'updates/s':>11}{'ratio to plain':>16}")
     for name, ours in results.items():
         ratios = [a["steps_per_s"] / b["steps_per_s"] for a, b in zip(ours, results["plain"], strict=True)]
         steps, updates = median(name, "steps_per_s"), median(name, "updates_per_s")
-        print(f"{name:8}{steps:>12,.0f}{updates:>11.1f}{statistics.median(ratios):>16.2f}")
+        print(f"{name:14}{steps:>12,.0f}{updates:>11.1f}{statistics.median(ratios):>16.2f}")
     print("\nwhere the time of `deterministic` goes:")
     for part in ("learner", "simulator", "acting", "replay", "messages and runtime"):
         print(f"  {part:<22}{median('deterministic', part):>7.1%}")

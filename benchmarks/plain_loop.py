@@ -143,8 +143,8 @@ def arguments() -> argparse.Namespace:
         ("epsilon-steps", 50_000),
         ("prioritized", 0.0),
         ("beta", 0.4),
-        ("test-every", 10_000),
-        ("test-episodes", 32),
+        ("eval-interval", 10_000),
+        ("eval-episodes", 32),
         ("goal", 0.9),
         ("in-a-row", 3),
         ("seed", 0),
@@ -162,7 +162,7 @@ def main() -> None:
     watch = Stopwatch()
     rng = np.random.default_rng(args.seed)
     env = Skirmish(args.scenario, args.envs, seed=args.seed)
-    test_env = Skirmish(args.scenario, args.test_episodes, seed=args.seed + 1_000_003)
+    test_env = Skirmish(args.scenario, args.eval_episodes, seed=args.seed + 1_000_003)
     options: dict[str, Any] = {"mixer_embed": args.mixer_embed, "hypernet_size": args.hypernet}
     policy = {"iql": Iql, "vdn": Vdn, "qmix": Qmix}[args.algorithm](
         env.spec,
@@ -210,7 +210,7 @@ def main() -> None:
                 updated_steps += int(sampled.batch.lengths.sum())
             owed = min(owed, args.updates_per_episode * args.batch)
         if steps >= next_test:
-            next_test += args.test_every
+            next_test += args.eval_interval
             start = perf_counter()
             rate, mean_return = greedy_wins(test_env, policy, rng)
             testing += perf_counter() - start

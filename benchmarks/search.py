@@ -61,7 +61,7 @@ def processor_seconds(pid: int) -> float:
 def carry_out(flags: Iterable[str], seed: int, seconds: float, where: Path) -> None:
     """Run one candidate until it has used up its processor time; note what it has used beside it."""
     asked = [str(EXPERIMENT), *flags, "--single-process", "--seed", str(seed), "--runs-dir", str(where)]
-    asked += ["--test-interval", "10000", "--steps", "100000000", "--checkpoint-interval", "100000000"]
+    asked += ["--eval-interval", "10000", "--steps", "100000000", "--checkpoint-interval", "100000000"]
     where.mkdir(parents=True)
     with (where / "output.txt").open("w") as output:
         process = subprocess.Popen(

@@ -83,7 +83,7 @@ print(time.perf_counter() - since, time.process_time() - cpu)
 def train(mode: str, steps: int, flags: list[str], start_up: float = 0.0) -> dict[str, float]:
     """Train once and return the rates; `start_up` is the processor seconds of a run of no steps."""
     with tempfile.TemporaryDirectory() as folder:
-        words = ["--steps", str(steps), "--test-interval", str(NEVER), "--runs-dir", folder, "--trace", mode, *flags]
+        words = ["--steps", str(steps), "--eval-interval", str(NEVER), "--runs-dir", folder, "--trace", mode, *flags]
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run(
             [sys.executable, "-m", "orchestra", "run", str(EXPERIMENT), *words], check=True, capture_output=True

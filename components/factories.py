@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from components.rollout import EnvFactory, PolicyFactory
 
 
-def recipes_of(run: RunDirectory) -> tuple["EnvFactory", "PolicyFactory"]:
+def factories_of(run: RunDirectory) -> tuple["EnvFactory", "PolicyFactory"]:
     """Return what makes the run's environments and its policy: what its first Worker was given.
 
     An experiment that has changed since the run is noted on stderr.

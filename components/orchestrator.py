@@ -95,8 +95,8 @@ class Orchestrator(
         batch_size: episodes of a batch.
         goal_steps: environment steps after which the run ends.
         batches_in_flight: batches that may be on their way to the Trainer; with two, it never waits for one.
-        test_interval: environment steps between two greedy tests.
-        test_episodes: episodes of a test.
+        eval_interval: environment steps between two evaluations.
+        eval_episodes: episodes of an evaluation.
         checkpoint_interval: environment steps between two moments that are saved; what a killed run loses at most.
 
     Raises:
@@ -114,8 +114,8 @@ class Orchestrator(
         batch_size: int,
         goal_steps: int,
         batches_in_flight: int = 2,
-        test_interval: int = 10_000,
-        test_episodes: int = 32,
+        eval_interval: int = 10_000,
+        eval_episodes: int = 32,
         checkpoint_interval: int = 100_000,
     ) -> None:
         if limiter.min_size < batch_size:
@@ -129,13 +129,13 @@ class Orchestrator(
         self._batch_size = batch_size
         self._goal_steps = goal_steps
         self._batches_in_flight = batches_in_flight
-        self._test_interval = test_interval
-        self._test_episodes = test_episodes
+        self._eval_interval = eval_interval
+        self._eval_episodes = eval_episodes
         self._checkpoint_interval = checkpoint_interval
         self._trainer: Ref[BatchTrainingDataMsg | SaveCheckpointMsg] | None = None
         self._below = Downstream()
         self._params: LoadParamsMsg | None = None
-        self._running = True
+        self._collecting = True
         self._finishing = False
         self._interrupted = False
         self._tested = False
@@ -164,7 +164,7 @@ class Orchestrator(
             "below": self._below.refs,
             "each": self._below.each,
             "params": self._params,
-            "flags": [self._running, self._finishing, self._interrupted, self._tested],
+            "flags": [self._collecting, self._finishing, self._interrupted, self._tested],
             "asked": self._asked,
             "evaluations": self._evaluations.state(),
             "moments": [self._saving, self._saved],
@@ -176,7 +176,7 @@ class Orchestrator(
         self._trainer = state["trainer"]
         self._below.refs, self._below.each = dict(state["below"]), dict(state["each"])
         self._params = LoadParamsMsg.model_validate(state["params"]) if state["params"] else None
-        self._running, self._finishing, self._interrupted, self._tested = state["flags"]
+        self._collecting, self._finishing, self._interrupted, self._tested = state["flags"]
         self._asked = state["asked"]
         self._evaluations.restore(state["evaluations"])
         self._saving, self._saved = state["moments"]
@@ -184,7 +184,7 @@ class Orchestrator(
 
     async def stopped(self) -> None:
         """Save what was learned, if it has not been saved with all the rest."""
-        await self._pace(running=False)
+        await self._pace(collecting=False)
         await self._report("saving")
         if self._trainer is not None and self.run_directory is not None and self._saved != self._tally.env_steps:
             await self._trainer.ask(SaveCheckpointMsg(env_steps=self._tally.env_steps))
@@ -201,7 +201,7 @@ class Orchestrator(
         if not self._returning:  # else all are told together, once they are back
             if self._params is not None:
                 await send_downstream(msg.ref, self._params)
-            await send_downstream(msg.ref, SetCollectingMsg(running=self._running and not self._still))
+            await send_downstream(msg.ref, SetCollectingMsg(collecting=self._collecting and not self._still))
         self._evaluations.lost(msg.ref.address)  # started anew, it knows nothing of what it was asked before
         await self._hand_out_evaluations()
         self._unsaved.discard(msg.ref.address)
@@ -304,8 +304,8 @@ class Orchestrator(
         if self._tally.env_steps >= self._goal_steps:
             await self._finish()
         elif self._tally.env_steps >= self._next_test:
-            self._next_test += self._test_interval * (
-                1 + (self._tally.env_steps - self._next_test) // self._test_interval
+            self._next_test += self._eval_interval * (
+                1 + (self._tally.env_steps - self._next_test) // self._eval_interval
             )
             await self._test()
         if self._tally.env_steps >= self._next_checkpoint and not self._finishing:
@@ -329,7 +329,7 @@ class Orchestrator(
                     trainer=self._trainer,
                 )
             )
-        await self._pace(running=self._limiter.may_insert())
+        await self._pace(collecting=self._limiter.may_insert())
 
     @property
     def _still(self) -> bool:
@@ -407,8 +407,8 @@ class Orchestrator(
         if self._patience is not None:
             self._patience.cancel()
             self._patience = None
-        self._running = self._limiter.may_insert()
-        pace = SetCollectingMsg(running=self._running)
+        self._collecting = self._limiter.may_insert()
+        pace = SetCollectingMsg(collecting=self._collecting)
         if self._params is None:
             await self._below.tell(pace)
         else:
@@ -418,18 +418,18 @@ class Orchestrator(
         if self._tally.env_steps >= self._goal_steps:
             await self._finish()
 
-    async def _pace(self, *, running: bool) -> None:
-        if running == self._running or self._still:
+    async def _pace(self, *, collecting: bool) -> None:
+        if collecting == self._collecting or self._still:
             return
-        self._running = running
-        await self._below.tell(SetCollectingMsg(running=running))
+        self._collecting = collecting
+        await self._below.tell(SetCollectingMsg(collecting=collecting))
 
     async def _test(self) -> bool:
         """Have a worker below play greedily; return whether there was one."""
         if not self._below.players:
             return False
         self._evaluations.add(
-            EvaluateMsg(episodes=self._test_episodes, env_steps=self._tally.env_steps, reply_to=Ref(self.me.address))
+            EvaluateMsg(episodes=self._eval_episodes, env_steps=self._tally.env_steps, reply_to=Ref(self.me.address))
         )
         await self._hand_out_evaluations()
         return True
@@ -443,7 +443,7 @@ class Orchestrator(
         if self._finishing:
             return
         self._finishing = True
-        await self._pace(running=False)
+        await self._pace(collecting=False)
         self._tested = not await self._test()
         await self._begin_save()
         self.after(LAST_TEST_S, FinishMsg())

@@ -119,7 +119,7 @@ class Rollout:
         self._reward[rows, t] = env.reward
         self._last_actions = actions
         t += 1
-        lost = env.lost()
+        lost = env.failed_copies()
         if lost is not None and lost.any():
             self._begin_anew(lost)
         done = env.terminated | env.truncated
@@ -258,7 +258,7 @@ def play(env: Env, policy: Policy, episodes: int, rng: np.random.Generator, *, e
             length[playing] += 1
             done = env.terminated | env.truncated
             victory |= playing & env.won
-            lost = env.lost()
+            lost = env.failed_copies()
             if lost is not None and lost.any():  # what they played does not count: they play it again
                 total[lost & playing] = 0.0
                 length[lost & playing] = 0

@@ -69,7 +69,7 @@ class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | SetCollectingMsg | E
         self._rollout = Rollout(own, self._policy, self.rng)
         self._env_steps = 0
         self._loaded = False
-        self._running = False
+        self._collecting = False
         self._stepping = False
         self._tests: list[EvaluateMsg] = []  # that came before any parameters
 
@@ -91,7 +91,7 @@ class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | SetCollectingMsg | E
             "version": self._rollout.version,
             "env_steps": self._env_steps,
             "loaded": self._loaded,
-            "running": self._running,
+            "collecting": self._collecting,
             "stepping": self._stepping,
             "tests": self._tests,
         }
@@ -100,7 +100,7 @@ class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | SetCollectingMsg | E
         self._rollout.restore(state["rollout"])
         self._rollout.load(state["params"], state["version"])
         self._env_steps = state["env_steps"]
-        self._loaded, self._running, self._stepping = state["loaded"], state["running"], state["stepping"]
+        self._loaded, self._collecting, self._stepping = state["loaded"], state["collecting"], state["stepping"]
         self._tests = [EvaluateMsg.model_validate(test) for test in state["tests"]]
 
     @on(LoadParamsMsg)
@@ -116,13 +116,15 @@ class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | SetCollectingMsg | E
 
     @on(SetCollectingMsg)
     async def pace(self, msg: SetCollectingMsg) -> None:
-        self._running = msg.running
+        self._collecting = msg.collecting
         await self._go_on()
 
     @on(StepMsg)
     async def step(self, msg: StepMsg) -> None:
         self._stepping = False
-        if not (self._running and self._loaded):  # it may be a step that an incarnation before this one meant to make
+        if not (
+            self._collecting and self._loaded
+        ):  # it may be a step that an incarnation before this one meant to make
             return
         epsilon = self._exploration(self._env_steps)
         episodes = await self.offload(with_threads, self._threads, self._rollout.collect, self._steps_per_turn, epsilon)
@@ -151,7 +153,7 @@ class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | SetCollectingMsg | E
 
     @on(SaveStateMsg)
     async def save(self, msg: SaveStateMsg) -> None:
-        self._running = False
+        self._collecting = False
         state = self._rollout.state()
         if state is None:
             self.log.info("the environment takes no snapshots: a resumed run begins new episodes")
@@ -164,7 +166,7 @@ class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | SetCollectingMsg | E
     @on(TerminatedMsg)
     def upstream_lost(self, msg: TerminatedMsg) -> None:
         if msg.graceful:  # as a rule the run ends, and this process with it
-            self._running = False
+            self._collecting = False
             self.after(REJOIN_S, JoinAgainMsg())
             return
         raise UpstreamLost(f"{msg.address}: {msg.reason}")
@@ -189,7 +191,7 @@ class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | SetCollectingMsg | E
         await self._to.tell(JoinMsg(role="worker", ref=self.me))
 
     async def _go_on(self) -> None:
-        if self._running and self._loaded and not self._stepping:
+        if self._collecting and self._loaded and not self._stepping:
             self._stepping = True
             await self.me.tell(StepMsg())
 

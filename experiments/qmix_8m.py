@@ -42,8 +42,8 @@ def experiment(
     device: Annotated[str, Field(description="where the learner learns: cpu, cuda or cuda:N")] = "cpu",
     learner_threads: Annotated[int, Field(ge=1, description="threads of the learner")] = 1,
     batch_size: Annotated[int | None, Field(ge=1, description="episodes of a batch; 32, COMA 16")] = None,
-    replay_capacity: Annotated[int, Field(ge=1, description="episodes that the replay buffer holds")] = 5_000,
-    warmup: Annotated[int, Field(ge=1, description="episodes before the first batch")] = 64,
+    buffer_size: Annotated[int, Field(ge=1, description="episodes that the replay buffer holds")] = 5_000,
+    learning_starts: Annotated[int, Field(ge=1, description="episodes before the first batch")] = 64,
     updates_per_episode: Annotated[float, Field(gt=0, description="gradient steps for each episode played")] = 0.1,
     prioritized: Annotated[bool, Field(description="sample episodes by their TD errors")] = False,
     learning_rate: Annotated[float | None, Field(gt=0, description="of the optimiser; 1e-3, COMA 5e-4")] = None,
@@ -58,9 +58,9 @@ def experiment(
     epsilon_start: Annotated[float | None, Field(ge=0, le=1, description="exploration at first; 1, COMA 0.5")] = None,
     epsilon_end: Annotated[float | None, Field(ge=0, le=1, description="and in the end; 0.05, COMA 0.01")] = None,
     epsilon_steps: Annotated[int, Field(ge=1, description="environment steps from the one to the other")] = 150_000,
-    updates_per_load: Annotated[int, Field(ge=1, description="updates from one publication to the next")] = 1,
-    test_interval: Annotated[int, Field(ge=1, description="environment steps between greedy tests")] = 20_000,
-    test_episodes: Annotated[int, Field(ge=1, description="episodes of a greedy test")] = 32,
+    publish_interval: Annotated[int, Field(ge=1, description="gradient steps between publications")] = 1,
+    eval_interval: Annotated[int, Field(ge=1, description="environment steps between evaluations")] = 20_000,
+    eval_episodes: Annotated[int, Field(ge=1, description="episodes of an evaluation, played greedily")] = 32,
     checkpoint_interval: Annotated[int, Field(ge=1, description="environment steps between checkpoints")] = 200_000,
 ) -> Topology:
     """Lay out the run; every argument is also a flag of `orchestra run`."""
@@ -69,8 +69,8 @@ def experiment(
     learning_rate = learning_rate or (5e-4 if coma else 1e-3)
     epsilon_start = epsilon_start if epsilon_start is not None else (0.5 if coma else 1.0)
     epsilon_end = epsilon_end if epsilon_end is not None else (0.01 if coma else 0.05)
-    if replay_capacity < batch_size:
-        raise UsageError(f"a replay buffer of {replay_capacity} episodes never holds a batch of {batch_size}")
+    if buffer_size < batch_size:
+        raise UsageError(f"a replay buffer of {buffer_size} episodes never holds a batch of {batch_size}")
     make_env: EnvFactory = partial(Smac if env == "smac" else envs.Skirmish, scenario)
     planned = make_env(1, seed=0)
     spec = planned.spec
@@ -93,17 +93,17 @@ def experiment(
         policy = partial(policies.Coma, critic_learning_rate=learning_rate, critic_steps=critic_steps, **options)
         # Workers stop when two batches wait: what is learnt from must be what the present policy does.
         limiter = SampleToInsertRatio(1 / batch_size, min_size=batch_size, error_buffer=(0.0, 2.0))
-        replay = FreshEpisodes(spec, replay_capacity)
+        replay = FreshEpisodes(spec, buffer_size)
     else:
         q_learner = {"qmix": policies.Qmix, "vdn": policies.Vdn, "iql": policies.Iql}[algorithm]
         policy = partial(q_learner, double_q=double_q, **options)
         limiter = SampleToInsertRatio(
             updates_per_episode,
-            min_size=max(warmup, batch_size),
+            min_size=max(learning_starts, batch_size),
             # Room for what all environments may deliver at once, twice, so that neither side waits in steps.
             error_buffer=max(2.0 * updates_per_episode * at_once, 4.0),
         )
-        replay = (PrioritizedEpisodeReplay if prioritized else EpisodeReplay)(spec, replay_capacity)
+        replay = (PrioritizedEpisodeReplay if prioritized else EpisodeReplay)(spec, buffer_size)
 
     topology = Topology(f"{algorithm}_{spec.name}")
     topology.before_start(partial(require, device))
@@ -120,8 +120,8 @@ def experiment(
         limiter=limiter,
         batch_size=batch_size,
         goal_steps=steps,
-        test_interval=test_interval,
-        test_episodes=test_episodes,
+        eval_interval=eval_interval,
+        eval_episodes=eval_episodes,
         checkpoint_interval=checkpoint_interval,
     )
     learner.spawn(
@@ -131,7 +131,7 @@ def experiment(
         policy=partial(policy, device=device),
         to=orchestrator,
         priorities_to=trajectories if prioritized else None,
-        publish_interval=updates_per_load,
+        publish_interval=publish_interval,
         threads=learner_threads,
     )
     for host in range(hosts):

@@ -27,7 +27,7 @@ class SetCollectingMsg(Message):
 
     lane: ClassVar[Lane] = Lane.LATEST
 
-    running: bool
+    collecting: bool
 
 
 class EvaluationResultMsg(Message):

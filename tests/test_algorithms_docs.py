@@ -52,10 +52,10 @@ def test_what_learning_depends_on_is_on_the_page() -> None:
         "learner_threads",
         "proxy",
         "steps",
-        "test_episodes",
-        "test_interval",
-        "updates_per_load",
-        "warmup",
+        "eval_episodes",
+        "eval_interval",
+        "publish_interval",
+        "learning_starts",
     }
 
 

@@ -56,10 +56,10 @@ def test_an_experiment_runs_in_one_process(path: Path, tmp_path: Path, capsys: p
         "scenario": "3m",
         "steps": 400,
         "envs_per_worker": 4,
-        "warmup": 4,
+        "learning_starts": 4,
         "batch_size": 4,
         "hidden_size": 8,
-        "test_episodes": 2,
+        "eval_episodes": 2,
     }
     known = {flag.name for flag in Flags.of(load_experiment(path))}
     flags = [word for name, value in small.items() if name in known for word in (f"--{name.replace('_', '-')}", value)]

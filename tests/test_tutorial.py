@@ -104,8 +104,18 @@ def test_the_trajectory_manager_of_the_example_rehearses_what_was_won(run) -> No
 
 
 def test_a_run_with_the_trajectory_manager_of_the_example_learns(tmp_path: Path) -> None:
-    small = "--scenario 3m --steps 400 --envs-per-worker 4 --warmup 4 --batch-size 4 --hidden-size 8 --test-episodes 2"
-    command = [sys.executable, "-m", "orchestra", "run", EXAMPLES["rehearsal.py"], *small.split(), "--single-process"]
+    small = "--scenario 3m --steps 400 --envs-per-worker 4 --learning-starts 4 --batch-size 4 --hidden-size 8"
+    command = [
+        sys.executable,
+        "-m",
+        "orchestra",
+        "run",
+        EXAMPLES["rehearsal.py"],
+        *small.split(),
+        "--eval-episodes",
+        "2",
+        "--single-process",
+    ]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 0, ended.stderr
     assert "qmix 3m: done after" in ended.stdout

@@ -81,10 +81,10 @@ class Env(ABC):
         """
         raise ValueError(f"{self!r} takes no snapshots")
 
-    def lost(self) -> NDArray[np.bool_] | None:
-        """(B,) copies whose episode the last step lost, as by a crash; they are at the start of another episode.
+    def failed_copies(self) -> NDArray[np.bool_] | None:
+        """Return which copies (B,) lost their episode in the last step, by a crash; they are at the start of another.
 
-        None where that cannot happen, which is the default.
+        The default is None: no copy ever fails.
         """
         return None
 

@@ -46,8 +46,8 @@ class Smac(Env):
     """B games of StarCraft II on a SMAC map.
 
     A game that crashes, hangs or answers nonsense is killed and another started in its place. Its episode is
-    dropped: `lost()` names such copies, which stand at the start of another episode. `restarts` and `episodes_lost`
-    count. Games end with this process, however it ends.
+    dropped: `failed_copies()` names such copies, which stand at the start of another episode. `restarts` and
+    `episodes_lost` count. Games end with this process, however it ends.
 
     Args:
         map_name: as in SMAC, `8m`.
@@ -117,8 +117,8 @@ class Smac(Env):
     def __repr__(self) -> str:
         return f"<Smac {self.spec.name} x {self.n_envs}>"
 
-    def lost(self) -> NDArray[np.bool_]:
-        """(B,) whose episodes the last step lost; they are at the start of others."""
+    def failed_copies(self) -> NDArray[np.bool_]:
+        """Return which copies (B,) lost their episode in the last step; they are at the start of another."""
         return self._lost
 
     def reset(self, which: NDArray[np.bool_] | None = None) -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from components.factories import recipes_of
+from components.factories import factories_of
 from orchestra import RunDirectory, UsageError
 from orchestra.runs.flags import FlagParser
 
@@ -30,7 +30,7 @@ def command(arguments: list[str]) -> int:
     from components.checkpoints.policy_file import load_checkpoint, newest_checkpoint
 
     path = options.checkpoint or newest_checkpoint(run.checkpoints)
-    make_env, make_policy = recipes_of(run)
+    make_env, make_policy = factories_of(run)
     print(_evaluate(make_env, make_policy, path, options.episodes, options.seed, load_checkpoint))
     return 0
 

@@ -68,10 +68,10 @@ def _played(
         raise UsageError("--policy and --checkpoint both say who plays: give one of them")
 
     from components.checkpoints.policy_file import load_checkpoint, newest_checkpoint
-    from components.factories import recipes_of
+    from components.factories import factories_of
 
     run = RunDirectory.open(checkpoint)
-    make_env, make_policy = recipes_of(run)
+    make_env, make_policy = factories_of(run)
     env = make_env(1, seed=seed)
     if not isinstance(env, Skirmish):
         env.close()

@@ -3,7 +3,7 @@
 from components.downstream import send_downstream
 from messages import SetCollectingMsg
 
-PACE = SetCollectingMsg(running=True)
+PACE = SetCollectingMsg(collecting=True)
 
 
 def test_who_is_there_is_told(run, stage) -> None:

@@ -55,7 +55,7 @@ class Run:
             "limiter": self.limiter,
             "batch_size": 2,
             "goal_steps": NEVER,
-            "test_interval": NEVER,
+            "eval_interval": NEVER,
             "checkpoint_interval": NEVER,
         }
         self.ref = scene.node.spawn("orchestrator", Orchestrator, **factory | changed)
@@ -149,11 +149,11 @@ def test_who_joins_late_gets_the_newest_parameters_and_the_pace(run, stage) -> N
         async with stage() as scene:
             play = Run(scene)
             early = await play.join_worker("early")
-            assert early.told == [SetCollectingMsg(running=True)]
+            assert early.told == [SetCollectingMsg(collecting=True)]
             await play.tell(params(0), params(1))
             late = await play.join_worker("late")
             assert [load.version for load in late.of(LoadParamsMsg)] == [1]
-            assert late.of(SetCollectingMsg) == [SetCollectingMsg(running=True)]
+            assert late.of(SetCollectingMsg) == [SetCollectingMsg(collecting=True)]
 
     run(main())
 
@@ -239,7 +239,7 @@ def test_batches_and_episodes_keep_their_ratio_exactly(run, stage, episodes, rat
                 allowed = 0 if inserted < 4 else math.floor(inserted * ratio - lowest + 1e-9)
                 assert len(play.asked) == max(allowed, 0)
             assert worker.of(SetCollectingMsg) == [
-                SetCollectingMsg(running=True)
+                SetCollectingMsg(collecting=True)
             ]  # a trainer that keeps up never makes them wait
 
     run(main())
@@ -254,13 +254,13 @@ def test_workers_wait_while_the_trainer_is_behind_and_go_on_after(run, stage, ep
             paces = []
             for _ in range(8):  # one sample is taken at the second; diff may be up to 5
                 await play.tell(episodes(1))
-                paces.append([message.running for message in worker.of(SetCollectingMsg)])
+                paces.append([message.collecting for message in worker.of(SetCollectingMsg)])
             assert paces == [[True]] * 5 + [[True, False]] * 3
             late = await play.join_worker("late")
-            assert late.of(SetCollectingMsg) == [SetCollectingMsg(running=False)]
+            assert late.of(SetCollectingMsg) == [SetCollectingMsg(collecting=False)]
             await play.train(3)
-            assert worker.of(SetCollectingMsg)[-1] == SetCollectingMsg(running=True)
-            assert late.of(SetCollectingMsg)[-1] == SetCollectingMsg(running=True)
+            assert worker.of(SetCollectingMsg)[-1] == SetCollectingMsg(collecting=True)
+            assert late.of(SetCollectingMsg)[-1] == SetCollectingMsg(collecting=True)
             assert len(worker.of(SetCollectingMsg)) == 3  # told once each time
 
     run(main())
@@ -284,7 +284,7 @@ def test_a_sample_names_the_batch_size_and_the_trainer(run, stage, episodes) -> 
 def test_tests_are_asked_for_at_their_interval_in_turn(run, stage, episodes) -> None:
     async def main() -> None:
         async with stage() as scene:
-            play = Run(scene, test_interval=10, test_episodes=7)
+            play = Run(scene, eval_interval=10, eval_episodes=7)
             one, other = await play.join_worker("one"), await play.join_worker("other")
             at = []
             for length in (3, 3, 3, 3, 3, 25, 1, 1, 2, 6):  # 3 6 9 12 15 40 41 42 44 50
@@ -306,7 +306,7 @@ def test_tests_are_asked_for_at_their_interval_in_turn(run, stage, episodes) -> 
 def test_a_proxy_without_workers_is_not_asked_for_a_test(run, stage, episodes) -> None:
     async def main() -> None:
         async with stage() as scene:
-            play = Run(scene, test_interval=1)
+            play = Run(scene, eval_interval=1)
             empty, full = (scene.probe(name, *DOWN) for name in ("empty", "full"))
             for proxy, workers in ((empty, 0), (full, 2)):
                 await play.tell(JoinMsg(role="proxy", ref=proxy.ref), WorkerCountMsg(proxy=proxy.ref, workers=workers))
@@ -320,7 +320,7 @@ def test_a_proxy_without_workers_is_not_asked_for_a_test(run, stage, episodes) -
 def test_the_test_of_a_worker_that_is_lost_is_asked_of_another_once(run, stage, episodes, again: str) -> None:
     async def main() -> None:
         async with stage() as scene:
-            play = Run(scene, test_interval=10)
+            play = Run(scene, eval_interval=10)
             workers = [await play.join_worker("one"), await play.join_worker("other")]
             await play.tell(episodes(3))
             lost, other = sorted(workers, key=lambda worker: not worker.of(EvaluateMsg))
@@ -346,7 +346,7 @@ def test_the_test_of_a_worker_that_is_lost_is_asked_of_another_once(run, stage, 
 def test_the_test_of_the_only_worker_waits_for_the_next_one(run, stage, episodes) -> None:
     async def main() -> None:
         async with stage() as scene:
-            play = Run(scene, test_interval=10)
+            play = Run(scene, eval_interval=10)
             only = await play.join_worker("only")
             await play.tell(episodes(3))
             await scene.kill(only)
@@ -385,7 +385,7 @@ def test_all_stand_still_until_everything_is_saved(run, stage, episodes, tmp_pat
             assert play.asked == [1, 2]  # nothing new is begun
             assert not play.trajectories.of(SaveCheckpointMsg)
             late = await play.join_worker("late")
-            assert late.of(SetCollectingMsg) == [SetCollectingMsg(running=False)]
+            assert late.of(SetCollectingMsg) == [SetCollectingMsg(collecting=False)]
 
             await play.tell(result_at(4), StateSavedMsg(ref=other.ref))
             assert [type(message).__name__ for message in play.trajectories.told[-3:]] == [
@@ -394,7 +394,7 @@ def test_all_stand_still_until_everything_is_saved(run, stage, episodes, tmp_pat
                 "SampleBatchMsg",
             ]
             for worker in (one, other, late):
-                assert worker.of(SetCollectingMsg)[-1] == SetCollectingMsg(running=True)
+                assert worker.of(SetCollectingMsg)[-1] == SetCollectingMsg(collecting=True)
                 assert worker.of(LoadParamsMsg)[-1].env_steps == 5
 
     run(main())
@@ -403,7 +403,7 @@ def test_all_stand_still_until_everything_is_saved(run, stage, episodes, tmp_pat
 def test_a_worker_that_dies_while_the_run_is_saved_is_not_waited_for(run, stage, episodes, tmp_path: Path) -> None:
     async def main() -> None:
         async with stage(run_directory=tmp_path) as scene:
-            play = Run(scene, checkpoint_interval=4, min_size=100, test_interval=NEVER)
+            play = Run(scene, checkpoint_interval=4, min_size=100, eval_interval=NEVER)
             await play.join_trainer()
             worker = await play.join_worker("worker")
             await play.tell(episodes(*[1] * 4))
@@ -431,7 +431,7 @@ def test_an_interrupted_run_is_saved_by_all_and_then_ends(run, stage, episodes, 
             await play.train()
             assert await ended(play) == STOPPED
             assert play.asked == [1, 2]
-            assert worker.of(SetCollectingMsg)[-1] == SetCollectingMsg(running=False)
+            assert worker.of(SetCollectingMsg)[-1] == SetCollectingMsg(collecting=False)
             for probe in (play.trajectories, play.trainer, play.monitor):
                 assert [message.env_steps for message in probe.of(SaveCheckpointMsg)] == [7]  # with what came meanwhile
             state = tmp_path / "state" / "steps-0000000007"
@@ -512,7 +512,7 @@ def test_a_resumed_run_waits_for_its_workers_and_goes_on_where_it_stood(run, sta
             assert (play.limiter.inserted, play.limiter.sampled) == (4, 2)
             worker = await play.join_worker("worker")
             assert play.asked == [3, 4]
-            assert worker.of(SetCollectingMsg)[-1] == SetCollectingMsg(running=True)
+            assert worker.of(SetCollectingMsg)[-1] == SetCollectingMsg(collecting=True)
             for name in ("env_steps", "episodes", "updates", "train_return", "epsilon", "params_lag", "metrics"):
                 assert getattr(play.progress, name) == getattr(before, name), name
 
@@ -535,7 +535,7 @@ def test_a_resumed_run_does_not_wait_for_ever(run, stage, episodes, tmp_path: Pa
             with capture_logs() as logs:
                 scene.clock.advance(RETURN_S)
                 await scene.settle()
-            assert worker.of(SetCollectingMsg)[-1] == SetCollectingMsg(running=True)
+            assert worker.of(SetCollectingMsg)[-1] == SetCollectingMsg(collecting=True)
             assert "goes on without workers that have not come back" in [line["event"] for line in logs]
 
     run(main())
@@ -595,7 +595,7 @@ def test_a_run_ends_with_a_last_test_a_checkpoint_and_a_stop(run, stage, episode
             await play.tell(episodes(*[1] * 9))
             assert play.asked == [1, 2]
             await play.tell(result_at(9), episodes(1))
-            assert worker.of(SetCollectingMsg)[-1] == SetCollectingMsg(running=False)
+            assert worker.of(SetCollectingMsg)[-1] == SetCollectingMsg(collecting=False)
             assert [message.env_steps for message in worker.of(EvaluateMsg)] == [9, 10]
             await play.train(2)
             assert play.asked == [1, 2]  # nothing new is begun
@@ -632,7 +632,7 @@ def test_the_end_waits_for_the_batches_on_their_way(run, stage, episodes) -> Non
 def test_an_older_test_that_took_its_time_does_not_undo_the_last_one(run, stage, episodes) -> None:
     async def main() -> None:
         async with stage() as scene:
-            play = Run(scene, goal_steps=10, test_interval=1)
+            play = Run(scene, goal_steps=10, eval_interval=1)
             await play.join_trainer()
             await play.join_worker("one")
             await play.join_worker("other")
@@ -648,7 +648,7 @@ def test_an_older_test_that_took_its_time_does_not_undo_the_last_one(run, stage,
 def test_an_older_test_does_not_pass_for_the_last(run, stage, episodes) -> None:
     async def main() -> None:
         async with stage() as scene:
-            play = Run(scene, goal_steps=10, test_interval=1)
+            play = Run(scene, goal_steps=10, eval_interval=1)
             await play.join_worker("one")
             await play.tell(episodes(9), episodes(1), result_at(9))
             assert not play.cell.stopping
@@ -701,7 +701,7 @@ def test_an_early_stop_saves_too(run, stage, episodes, tmp_path: Path) -> None:
             await scene.stop(play.ref)
             await scene.settle()
             assert [message.env_steps for message in play.trainer.of(SaveCheckpointMsg)] == [5]
-            assert worker.of(SetCollectingMsg)[-1] == SetCollectingMsg(running=False)
+            assert worker.of(SetCollectingMsg)[-1] == SetCollectingMsg(collecting=False)
             assert [message.state for message in play.monitor.of(ProgressMsg)][-2:] == ["saving", "done"]
 
     run(main())

@@ -245,8 +245,8 @@ class Plan:
             batch_size=2,
             goal_steps=self.goal,
             batches_in_flight=1 + dice.below(3),
-            test_interval=10,
-            test_episodes=2,
+            eval_interval=10,
+            eval_episodes=2,
             checkpoint_interval=dice.choice((3, 10)),
         )
         node.spawn(

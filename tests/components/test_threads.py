@@ -66,11 +66,11 @@ def test_the_last_actor_of_a_process_does_not_decide_for_the_others(run, stage, 
                 threads=2,
             )
             await worker.tell(LoadParamsMsg(version=0, params=np.zeros(2, np.float32), env_steps=0))
-            await worker.tell(SetCollectingMsg(running=True))
+            await worker.tell(SetCollectingMsg(collecting=True))
             await up.hear(InsertTransitionMsg)
             await trainer.tell(one_batch())
             await up.hear(TrainResultMsg)
-            await worker.tell(SetCollectingMsg(running=False))
+            await worker.tell(SetCollectingMsg(collecting=False))
             await up.next(InsertTransitionMsg)
 
     run(main())

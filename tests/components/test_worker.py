@@ -52,7 +52,7 @@ def test_a_worker_waits_until_it_has_parameters_and_is_told_to_run(run, stage, s
         async with stage() as scene:
             up = scene.probe("up", *UP)
             worker = spawn(scene, up)
-            told = [params(4), SetCollectingMsg(running=True)]
+            told = [params(4), SetCollectingMsg(collecting=True)]
             for message in told if first == "parameters" else reversed(told):
                 await scene.settle()
                 assert up.of(InsertTransitionMsg) == []
@@ -69,7 +69,7 @@ def test_each_turn_is_told_in_one_message(run, stage, spawn) -> None:
             up = scene.probe("up", *UP)
             worker = spawn(scene, up)
             await worker.tell(params(0))
-            await worker.tell(SetCollectingMsg(running=True))
+            await worker.tell(SetCollectingMsg(collecting=True))
             await up.hear(InsertTransitionMsg, 4)
             assert [message.lengths.tolist() for message in up.of(InsertTransitionMsg)] == [[2, 3, 2, 2, 3]] * 4
 
@@ -83,9 +83,9 @@ def test_a_paused_worker_waits_and_goes_on_where_it_was(run, stage, spawn) -> No
             worker = spawn(scene, up, steps_per_turn=4)
             await worker.tell(params(0))
             for _ in range(3):
-                await worker.tell(SetCollectingMsg(running=True))
+                await worker.tell(SetCollectingMsg(collecting=True))
                 await up.next(InsertTransitionMsg)
-                await worker.tell(SetCollectingMsg(running=False))
+                await worker.tell(SetCollectingMsg(collecting=False))
                 await scene.settle()  # it does not come to rest before it has stopped stepping
             lengths = [length for message in up.of(InsertTransitionMsg) for length in message.lengths]
             assert set(lengths) == {2, 3}
@@ -100,10 +100,10 @@ def test_told_twice_to_run_it_steps_no_faster(run, stage, spawn) -> None:
             up = scene.probe("up", *UP)
             worker = spawn(scene, up)
             await worker.tell(params(0))
-            for message in (SetCollectingMsg(running=True), params(1), SetCollectingMsg(running=True), params(2)):
+            for message in (SetCollectingMsg(collecting=True), params(1), SetCollectingMsg(collecting=True), params(2)):
                 await worker.tell(message)
                 await up.next(InsertTransitionMsg)  # by now it has read this, and an unread one does not replace it
-            await worker.tell(SetCollectingMsg(running=False))
+            await worker.tell(SetCollectingMsg(collecting=False))
             await scene.settle()
             flows = {(flow.sender, flow.type): flow.count for flow in scene.node.statistics().message_counts}
             # One step is on its way at a time: each but the last found the worker running and told a message.
@@ -117,7 +117,7 @@ def test_exploration_follows_the_steps_of_the_whole_run(run, stage, spawn) -> No
         async with stage() as scene:
             up = scene.probe("up", *UP)
             worker = spawn(scene, up)
-            await worker.tell(SetCollectingMsg(running=True))
+            await worker.tell(SetCollectingMsg(collecting=True))
             for version, (env_steps, epsilon) in enumerate([(0, 1.0), (25, 0.75), (100, 0.0), (900, 0.0)]):
                 await worker.tell(params(version, env_steps))
                 while (message := await up.next(InsertTransitionMsg)).versions.max() < version:
@@ -183,7 +183,7 @@ def test_a_test_leaves_the_training_episodes_alone(run, stage, spawn) -> None:
             up = scene.probe("up", *UP)
             worker = spawn(scene, up, steps_per_turn=1)
             await worker.tell(params(0))
-            await worker.tell(SetCollectingMsg(running=True))
+            await worker.tell(SetCollectingMsg(collecting=True))
             for _ in range(3):
                 await up.next(InsertTransitionMsg)
                 if tests:
@@ -215,9 +215,9 @@ def test_a_worker_whose_upstream_died_fails_and_joins_the_next(run, stage, spawn
             up = scene.probe("up", *UP)
             worker = spawn(scene, up)
             await worker.tell(params(1))
-            await worker.tell(SetCollectingMsg(running=True))
+            await worker.tell(SetCollectingMsg(collecting=True))
             await up.hear(InsertTransitionMsg)
-            await worker.tell(SetCollectingMsg(running=False))
+            await worker.tell(SetCollectingMsg(collecting=False))
             await scene.settle()
             with capture_logs() as lines:
                 await scene.kill(up)
@@ -233,7 +233,7 @@ def test_a_worker_whose_upstream_died_fails_and_joins_the_next(run, stage, spawn
             await scene.settle()
             assert up.of(InsertTransitionMsg) == []  # it waits for parameters and a word again
             await worker.tell(params(2))
-            await worker.tell(SetCollectingMsg(running=True))
+            await worker.tell(SetCollectingMsg(collecting=True))
             assert (await up.hear(InsertTransitionMsg)).versions.max() == 2
 
     run(main())
@@ -244,7 +244,7 @@ def test_a_step_meant_by_an_incarnation_before_is_not_made_without_parameters(ru
         async with stage() as scene:
             up = scene.probe("up", *UP)
             worker = spawn(scene, up)
-            await worker.tell(SetCollectingMsg(running=True))
+            await worker.tell(SetCollectingMsg(collecting=True))
             await worker.tell(StepMsg())
             await scene.settle()
             assert up.of(InsertTransitionMsg) == []
@@ -321,7 +321,7 @@ def test_messages_get_their_turn_between_steps(run, stage, spawn) -> None:
             up = scene.probe("up", *UP)
             worker = spawn(scene, up)
             await worker.tell(params(0))
-            await worker.tell(SetCollectingMsg(running=True))
+            await worker.tell(SetCollectingMsg(collecting=True))
             await up.hear(InsertTransitionMsg)
             async with asyncio.timeout(5):
                 await scene.stop(worker)  # a graceful stop, in the midst of it

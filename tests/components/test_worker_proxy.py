@@ -131,12 +131,12 @@ def test_one_load_reaches_every_worker(run, stage) -> None:
             proxy = scene.node.spawn("proxy", WorkerProxy, to=up.ref)
             workers = await joined(scene, proxy, "a", "b", "c")
             await proxy.tell(params(7))
-            await proxy.tell(SetCollectingMsg(running=True))
+            await proxy.tell(SetCollectingMsg(collecting=True))
             await scene.settle()
             for worker in workers:
                 (load,) = worker.of(LoadParamsMsg)
                 assert (load.version, load.env_steps, load.params.tolist()) == (7, 7, [7.0] * 3)
-                assert worker.of(SetCollectingMsg) == [SetCollectingMsg(running=True)]
+                assert worker.of(SetCollectingMsg) == [SetCollectingMsg(collecting=True)]
 
     run(main())
 
@@ -148,12 +148,17 @@ def test_a_worker_that_joins_late_gets_the_newest_parameters_and_the_pace(run, s
             proxy = scene.node.spawn("proxy", WorkerProxy, to=up.ref)
             (early,) = await joined(scene, proxy, "early")
             assert early.told == []  # there was nothing to tell yet
-            for message in (params(1), SetCollectingMsg(running=True), params(2), SetCollectingMsg(running=False)):
+            for message in (
+                params(1),
+                SetCollectingMsg(collecting=True),
+                params(2),
+                SetCollectingMsg(collecting=False),
+            ):
                 await proxy.tell(message)
                 await scene.settle()
             (late,) = await joined(scene, proxy, "late")
             assert [message.version for message in late.of(LoadParamsMsg)] == [2]
-            assert late.of(SetCollectingMsg) == [SetCollectingMsg(running=False)]
+            assert late.of(SetCollectingMsg) == [SetCollectingMsg(collecting=False)]
             assert isinstance(late.told[0], LoadParamsMsg)
 
     run(main())

@@ -17,8 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 EXPERIMENT = ROOT / "experiments" / "qmix_8m.py"
 PATIENCE_S = 90.0
 QUICK: list[str] = [
-    *("--scenario", "3m", "--steps", "600", "--envs-per-worker", "4", "--warmup", "8", "--batch-size", "4"),
-    *("--updates-per-episode", "0.5", "--hidden-size", "8", "--test-interval", "300", "--test-episodes", "2"),
+    *("--scenario", "3m", "--steps", "600", "--envs-per-worker", "4", "--learning-starts", "8", "--batch-size", "4"),
+    *("--updates-per-episode", "0.5", "--hidden-size", "8", "--eval-interval", "300", "--eval-episodes", "2"),
     *("--epsilon-steps", "1000", "--target-update-interval", "10"),
 ]
 

@@ -57,7 +57,7 @@ def test_an_unknown_scenario_lists_the_known_ones(here: Path, capsys: Any) -> No
 
 
 def test_a_replay_buffer_smaller_than_a_batch_is_refused(here: Path, capsys: Any) -> None:
-    said = refusal(capsys, "run", EXPERIMENT, "--scenario", "3m", "--replay-capacity", "16", "--batch-size", "32")
+    said = refusal(capsys, "run", EXPERIMENT, "--scenario", "3m", "--buffer-size", "16", "--batch-size", "32")
     assert said.endswith("a replay buffer of 16 episodes never holds a batch of 32")
 
 

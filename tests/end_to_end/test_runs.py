@@ -147,7 +147,7 @@ def test_how_often_nodes_are_looked_at_does_not_change_what_is_learned(launch: A
 
 
 def test_a_killed_worker_is_reported_and_started_again_and_the_run_reaches_its_goal(launch: Any) -> None:
-    launched = launch("--steps", "6000", "--test-interval", "100000")
+    launched = launch("--steps", "6000", "--eval-interval", "100000")
     launched.until_playing()
     killed = launched.pid("worker-0-0")
     psutil.Process(killed).kill()
@@ -233,7 +233,8 @@ class Stuck(Orchestrator):
 
 def experiment(*, steps: int = 10**9, scenario: str = "3m", workers: int = 1):
     topology = original(
-        steps=steps, scenario=scenario, workers=workers, envs_per_worker=4, warmup=8, batch_size=4, hidden_size=8
+        **{"steps": steps, "scenario": scenario, "workers": workers, "envs_per_worker": 4},
+        **{"learning_starts": 8, "batch_size": 4, "hidden_size": 8},
     )
     actors = topology.nodes["learner"].actors
     for index, actor in enumerate(actors):
@@ -276,7 +277,7 @@ class Broken(Qmix):
 
 def experiment():
     topology = original(
-        steps=10**9, scenario="3m", workers=1, envs_per_worker=4, warmup=8, batch_size=4, hidden_size=8
+        steps=10**9, scenario="3m", workers=1, envs_per_worker=4, learning_starts=8, batch_size=4, hidden_size=8
     )
     actors = topology.nodes["learner"].actors
     for index, actor in enumerate(actors):

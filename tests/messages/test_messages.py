@@ -106,7 +106,7 @@ EXAMPLES: list[Message] = [
     JoinMsg(role="worker", ref=HERE),
     LoadParamsMsg(version=7, params=np.arange(5, dtype=np.float32), env_steps=300),
     WorkerCountMsg(proxy=HERE, workers=3),
-    SetCollectingMsg(running=False),
+    SetCollectingMsg(collecting=False),
     ProgressMsg(**progress()),
     SampleBatchMsg(number=1, batch_size=32, trainer=HERE),
     SaveStateMsg(env_steps=12, reply_to=HERE),
@@ -250,12 +250,12 @@ def test_of_params_pace_and_progress_only_the_newest_unread_counts() -> None:
 
     mailbox = Mailbox()
     for running in (True, False, True):
-        mailbox.put_nowait(Envelope("host/worker", "learner/orchestrator", SetCollectingMsg(running=running)))
+        mailbox.put_nowait(Envelope("host/worker", "learner/orchestrator", SetCollectingMsg(collecting=running)))
         mailbox.put_nowait(Envelope("host/worker", "learner/orchestrator", WorkerCountMsg(proxy=HERE, workers=running)))
     left = []
     while (envelope := mailbox.take()) is not None:
         left.append(envelope.message)
-    assert left == [SetCollectingMsg(running=True), *(WorkerCountMsg(proxy=HERE, workers=n) for n in (1, 0, 1))]
+    assert left == [SetCollectingMsg(collecting=True), *(WorkerCountMsg(proxy=HERE, workers=n) for n in (1, 0, 1))]
 
 
 def test_a_checkpoint_is_the_one_message_that_is_answered() -> None:

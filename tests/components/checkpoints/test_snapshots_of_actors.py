@@ -77,7 +77,7 @@ def test_an_orchestrator_in_the_middle_of_everything(run, stage, episodes, tmp_p
 
             factory = partial(
                 Orchestrator, trajectories=trajectories.ref, monitor=monitor.ref, batch_size=2, goal_steps=1000,
-                limiter=SampleToInsertRatio(1.0, min_size=2, error_buffer=100.0), test_interval=5,
+                limiter=SampleToInsertRatio(1.0, min_size=2, error_buffer=100.0), eval_interval=5,
                 checkpoint_interval=20,
             )  # fmt: skip
             again = partial(factory, limiter=SampleToInsertRatio(1.0, min_size=2, error_buffer=100.0))
@@ -108,7 +108,7 @@ def test_a_proxy_that_has_gathered_and_waits(run, stage, episodes) -> None:
             ref = scene.node.spawn("proxy", WorkerProxy, **factory.keywords)
             for message in (
                 *(JoinMsg(role="worker", ref=worker.ref), JoinMsg(role="worker", ref=other.ref), params(3)),
-                *(SetCollectingMsg(running=True), EvaluateMsg(episodes=2, env_steps=5, reply_to=up.ref)),
+                *(SetCollectingMsg(collecting=True), EvaluateMsg(episodes=2, env_steps=5, reply_to=up.ref)),
                 *(SaveStateMsg(env_steps=9, reply_to=up.ref), StateSavedMsg(ref=worker.ref)),
             ):
                 await ref.tell(message)

@@ -74,7 +74,7 @@ def test_games_are_played_side_by_side_each_with_its_seed(made) -> None:
         np.testing.assert_array_equal(env.reward, 4.0)
         assert env.terminated.all() == env.won.all() == (t == 4)
     assert not env.truncated.any()
-    assert not env.lost().any()
+    assert not env.failed_copies().any()
     with pytest.raises(ValueError, match="copy 0 is over: reset it"):
         env.step(same(2))
     env.reset(np.array([True, False]))
@@ -111,14 +111,14 @@ def test_a_game_in_trouble_is_replaced_and_its_episode_dropped(made, tmp_path: P
     env.reset()
     env.step(same(2))
     env.step(same(2))
-    lost = env.lost().copy()
+    lost = env.failed_copies().copy()
     assert lost.sum() == 1
     assert (env.restarts, env.episodes_lost) == (1, 1)
     np.testing.assert_array_equal(env.obs[:, 0, 1], np.where(lost, 0, 2))
     np.testing.assert_array_equal(env.reward, np.where(lost, 0.0, 4.0))
     assert not (env.terminated | env.truncated).any()
     env.step(same(2))
-    assert not env.lost().any()
+    assert not env.failed_copies().any()
     np.testing.assert_array_equal(env.obs[:, 0, 1], np.where(lost, 1, 3))
 
 

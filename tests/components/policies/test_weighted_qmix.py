@@ -98,7 +98,16 @@ def test_its_experiment_has_it_in_the_trainer_and_in_every_worker():
 
 
 def test_a_run_with_it_learns(tmp_path, capsys):
-    small = "--scenario 3m --steps 400 --envs-per-worker 4 --warmup 4 --batch-size 4 --hidden-size 8 --test-episodes 2"
-    words = ["run", str(EXAMPLE), *small.split(), "--single-process", "--runs-dir", str(tmp_path)]
+    small = "--scenario 3m --steps 400 --envs-per-worker 4 --learning-starts 4 --batch-size 4 --hidden-size 8"
+    words = [
+        "run",
+        str(EXAMPLE),
+        *small.split(),
+        "--eval-episodes",
+        "2",
+        "--single-process",
+        "--runs-dir",
+        str(tmp_path),
+    ]
     assert main(words) == 0
     assert "qmix 3m: done after" in capsys.readouterr().out
