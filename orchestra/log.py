@@ -1,12 +1,12 @@
-"""Logs: every line of a node as JSON in a file, and warnings in short on stderr.
+"""Logs: every line of a node as JSON in a file, and warnings in short form on stderr.
 
-Importing this does nothing, and neither does getting a logger; `configure` sets the process up, once for its node:
+Importing this module and getting a logger have no effect. `configure` sets up the process for its node:
 
     log.configure(run.logs, node="learner", level="info")
     log.get(actor="learner/trainer").warning("slow update", seconds=3.2)
 
-writes `logs/learner.jsonl` and, for people, `12:30:05 WARNING learner/trainer  slow update  seconds=3.2`.
-Times are UTC. What other libraries log through `logging` (asyncio's forgotten exceptions, say) goes the same way.
+writes a line of `logs/learner.jsonl` and, on stderr, `12:30:05 WARNING learner/trainer  slow update  seconds=3.2`.
+Times are UTC. Lines that other libraries log through `logging` take the same way.
 """
 
 import contextlib
@@ -26,24 +26,24 @@ from structlog.typing import EventDict, FilteringBoundLogger, WrappedLogger
 
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 QUIET = "quiet"
-"""A line with this set is for the file alone, if there is one: people are told by another."""
-# What a short line has in other places, or leaves to the file.
+"""Key of a line that goes to the file alone, if there is a file."""
+# Keys that a short line shows elsewhere, or leaves to the file.
 _NOT_IN_SHORT = {"timestamp", "level", "node", "actor", "event", "exception", "error", "library"}
 _LONGEST = 80
 _INDENT = " " * len("12:30:05 ")
 
 
 class _Output:
-    """Where lines go in this process: a file, and a stream for people. Always structlog's last processor.
+    """The outputs of this process: a file, and a stream for people. It is structlog's last processor.
 
-    Any thread may write.
+    Thread-safe.
     """
 
     def __init__(self, file: TextIO | None, node: str) -> None:
         self._file = file
         self._node = node
         self._lock = threading.Lock()
-        self._heard = True
+        self._stderr_open = True
         self.stream: TextIO | None = None
 
     def __call__(self, logger: WrappedLogger, method: str, given: EventDict) -> NoReturn:
@@ -51,17 +51,17 @@ class _Output:
         quiet = line.pop(QUIET, False) and self._file is not None
         with self._lock:
             self._to_file(line)
-            if self._heard and not quiet and _LEVELS.get(str(line["level"]), 0) >= logging.WARNING:
-                # Looked up each time: a live display puts a stream of its own in the place of sys.stderr.
+            if self._stderr_open and not quiet and _LEVELS.get(str(line["level"]), 0) >= logging.WARNING:
+                # Looked up each time: a live display replaces sys.stderr by a stream of its own.
                 stream = self.stream if self.stream is not None else sys.stderr
                 try:
                     stream.write(fitted(_short(line, with_file=self._file is not None), stream))
                     stream.flush()
                 except OSError as error:
-                    # The terminal was closed. A run of hours does not end for that; the file has every line.
-                    self._heard = False
-                    self._to_file({**line, "event": "nobody reads stderr any longer", "error": repr(error)})
-        raise structlog.DropEvent  # written: nothing is left for structlog's own logger to print
+                    # The terminal was closed. The run goes on, and the file has every line.
+                    self._stderr_open = False
+                    self._to_file({**line, "event": "stderr is closed", "error": repr(error)})
+        raise structlog.DropEvent  # the line is written: structlog's own logger prints nothing
 
     def record(self, line: EventDict) -> Path | None:
         with self._lock:
@@ -78,7 +78,7 @@ class _Output:
         try:
             text = json.dumps(line, default=repr, ensure_ascii=False, allow_nan=False)
         except (TypeError, ValueError):
-            # NaN, a tuple as a key, a list in itself: what JSON cannot say must not cost the line.
+            # NaN, a tuple as a key, a list in itself: the line is written with a text in place of the value.
             text = json.dumps({key: value if isinstance(value, str) else repr(value) for key, value in line.items()})
         self._file.write(text + "\n")
         self._file.flush()
@@ -89,21 +89,21 @@ class _Output:
 
 
 class _FromLogging(logging.Handler):
-    """Hands what is logged through `logging` to structlog."""
+    """Hands lines of `logging` to structlog."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        level = min(max(record.levelno // 10, 1), 5) * 10  # structlog knows the five, `logging` any number
+        level = min(max(record.levelno // 10, 1), 5) * 10  # structlog has five levels, `logging` has any number
         get(library=record.name).log(level, record.getMessage(), exc_info=record.exc_info)
 
 
 def configure(folder: Path | None, *, node: str, level: str | int = "info") -> None:
-    """Send this process's logs to `<folder>/<node>.jsonl`, appended, and warnings to stderr as well.
+    """Append this process's logs to `<folder>/<node>.jsonl`, and print warnings to stderr as well.
 
-    A second call takes the place of the first. Without a folder nothing is written to a file, and the lines on stderr
-    carry tracebacks, which otherwise stand in the file alone.
+    A second call replaces the set-up of the first. Without a folder there is no file, and the lines on stderr include
+    tracebacks, which otherwise are in the file alone.
 
     Raises:
-        ValueError: a level that is none.
+        ValueError: `level` is unknown.
         OSError: the file cannot be written to.
     """
     threshold = _LEVELS.get(level.lower()) if isinstance(level, str) else level
@@ -121,14 +121,14 @@ def configure(folder: Path | None, *, node: str, level: str | int = "info") -> N
             _Output(file, node),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(threshold),
-        cache_logger_on_first_use=False,  # a module's logger is made before `configure` is called
+        cache_logger_on_first_use=False,  # a module makes its logger before `configure` is called
     )
     logging.getLogger().addHandler(_FromLogging(max(threshold, logging.WARNING)))
 
 
 @contextlib.contextmanager
 def at_least_warnings(node: str) -> Iterator[None]:
-    """While the block runs, print warnings to stderr, unless whoever runs this process has set logging up already."""
+    """Print warnings to stderr while the block runs, unless logging is set up already."""
     if structlog.is_configured():
         yield
         return
@@ -140,7 +140,7 @@ def at_least_warnings(node: str) -> Iterator[None]:
 
 
 def close() -> None:
-    """Close the file and forget the set-up. Lines logged later go where structlog sends them by default."""
+    """Close the file and undo `configure`. Later lines go to structlog's default output."""
     root = logging.getLogger()
     for handler in list(root.handlers):
         if isinstance(handler, _FromLogging):
@@ -152,20 +152,20 @@ def close() -> None:
 
 
 def get(**bound: object) -> FilteringBoundLogger:
-    """A logger that writes `bound` into every line, as in `get(actor="learner/trainer")`."""
+    """Return a logger that adds `bound` to every line, as in `get(actor="learner/trainer")`."""
     logger: FilteringBoundLogger = structlog.get_logger(**bound)
     return logger
 
 
 def record(event: str, **fields: object) -> Path | None:
-    """Write a line that somebody asked for to the file alone, whatever the level; return the file, if there is one."""
+    """Write a line to the file alone, at any level; return the file, or None if there is none."""
     output = _current_output()
     line = {"timestamp": datetime.now(UTC).isoformat(), "level": "info", "event": event, **fields}
     return None if output is None else output.record(line)
 
 
 def say(text: str) -> None:
-    """Print something that somebody asked for where warnings go, and nowhere else."""
+    """Print `text` on the stream of the warnings, and not to the file."""
     output = _current_output()
     if output is None:
         print(text, file=sys.stderr, flush=True)
@@ -175,7 +175,7 @@ def say(text: str) -> None:
 
 @contextlib.contextmanager
 def diverted(stream: TextIO) -> Iterator[None]:
-    """While the block runs, write the short lines to `stream` instead of stderr: a display's own, for example.
+    """Write the short lines to `stream` instead of stderr while the block runs.
 
     Raises:
         RuntimeError: `configure` has not been called.
@@ -191,13 +191,13 @@ def diverted(stream: TextIO) -> Iterator[None]:
 
 
 def _current_output() -> _Output | None:
-    # structlog is asked, so that there is one place, not two, that knows how this process logs
+    # structlog's configuration is the only place that holds the output of this process
     last = structlog.get_config()["processors"][-1]
     return last if isinstance(last, _Output) else None
 
 
 def _name_the_error(logger: WrappedLogger, method: str, line: EventDict) -> EventDict:
-    """Put `ValueError: no such map` beside the traceback: the part that is read, and searched for."""
+    """Add the exception as a field of its own, such as `ValueError: no such map`, beside the traceback."""
     exc_info: Any = line.get("exc_info")
     if exc_info is True:
         exc_info = sys.exc_info()
@@ -213,7 +213,7 @@ def _short(line: EventDict, *, with_file: bool) -> str:
     parts.append(_one_line(line["event"]))
     for key, value in line.items():
         text = f"{key}={value}"
-        # A story of fifty lines is for the file.
+        # A long value is for the file.
         if key not in _NOT_IN_SHORT and len(text) <= _LONGEST and "\n" not in text:
             parts.append(text)
     if "error" in line:
@@ -225,7 +225,7 @@ def _short(line: EventDict, *, with_file: bool) -> str:
 
 
 def fitted(text: str, stream: TextIO) -> str:
-    """Return lines that fit the terminal behind `stream`, long ones going on further in; elsewhere, as they are."""
+    """Wrap lines to the width of the terminal behind `stream`; return them unchanged where it is no terminal."""
     if not stream.isatty():
         return text
     width = shutil.get_terminal_size().columns

@@ -1,4 +1,4 @@
-"""`orchestra ps`: what the actors of a running run are doing, once."""
+"""`orchestra ps`: print a table of the actors of a running run."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ from orchestra.cli.endings import looking_into
 from orchestra.cli.exit_codes import FAILED
 from orchestra.errors import UsageError
 from orchestra.monitoring import view
-from orchestra.monitoring.observer import ClusterStatus, Observer, joined
+from orchestra.monitoring.observer import ClusterStatus, Observer, connected
 from orchestra.runs import join_file
 from orchestra.runs.flags import FlagParser
 from orchestra.runs.run_directory import RunDirectory
@@ -20,29 +20,29 @@ from orchestra.runs.runner import run_loop
 from orchestra.wire.transports.tls import TLS_DIR_VARIABLE
 
 PIPED_COLUMNS = 160
-"""How wide the lines may be where no terminal limits them."""
+"""Width of the lines where stdout is no terminal."""
 
 
 def command(arguments: list[str]) -> int:
-    """Show what the actors of a running run are doing."""
+    """Print the actors of a running run: queues, rates, states."""
     parser = FlagParser(
         prog="orchestra ps",
-        description="Show what the actors of a running run are doing: what waits for them, how fast and how busy they "
-        "are,\nwhat they do or wait for, and what goes by the links between the nodes.",
+        description="Print the actors of a running run, with their queues, rates and states, and the links between "
+        "its nodes.",
     )
     add_run(parser)
-    parser.add_argument("--json", action="store_true", help="print all there is to know, as JSON")
-    parser.add_argument("--all", action="store_true", help="show the actors that every node has for itself, too")
+    parser.add_argument("--json", action="store_true", help="print all statistics as JSON")
+    parser.add_argument("--all", action="store_true", help="include the actors of the runtime itself")
     parser.add_argument(
-        "--seconds", type=float, default=1.0, metavar="S", help="rates are those of so many seconds (default: 1)"
+        "--seconds", type=float, default=1.0, metavar="S", help="time over which rates are measured (default: 1)"
     )
     options = parser.parse_strictly(arguments)
     if options.seconds <= 0:
         raise UsageError(f"--seconds: {options.seconds:g} is not allowed: it must be more than 0")
     run = which_run(options.run, options.runs_dir)
-    entrance = entrance_of(run)
+    info = join_info_of(run)
     with looking_into(run):
-        shown = run_loop(_two_looks(entrance, options.seconds))
+        shown = run_loop(_measured_rows(info, options.seconds))
         if options.json:
             print(json.dumps(view.as_json(str(run.path), shown), indent=2))
             return 0
@@ -56,7 +56,7 @@ def command(arguments: list[str]) -> int:
 
 
 def add_run(parser: FlagParser) -> None:
-    """Add the arguments that say which run is meant."""
+    """Add the arguments that select a run."""
     parser.add_argument(
         "run", metavar="RUN_DIR", type=Path, nargs="?", help="the run's directory (default: the newest)"
     )
@@ -65,40 +65,39 @@ def add_run(parser: FlagParser) -> None:
         type=Path,
         default=Path("runs"),
         metavar="DIR",
-        help="where the newest is looked for (default: runs)",
+        help="where the newest run is searched (default: runs)",
     )
 
 
 def which_run(given: Path | None, runs_dir: Path) -> RunDirectory:
-    """Return the run that is meant.
+    """Return the selected run: the one at `given`, or the newest.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is no such run.
     """
     return RunDirectory.newest(runs_dir) if given is None else RunDirectory.open(given)
 
 
-def entrance_of(run: RunDirectory) -> join_file.JoinInfo:
-    """Return the door of a run that goes on.
+def join_info_of(run: RunDirectory) -> join_file.JoinInfo:
+    """Return the address and secret of a running run.
 
-    Over TLS this process shows the certificate of the run itself, which belongs to the same owner, unless the
-    environment names others.
+    Over TLS this process presents the certificate of the run itself, unless the environment names another.
 
     Raises:
-        UsageError: see `door.find`.
+        UsageError: the run has ended, or its join file cannot be read.
     """
-    entrance = join_file.find(run)
-    if entrance.tls_dir:
-        os.environ.setdefault(TLS_DIR_VARIABLE, entrance.tls_dir)
-    return entrance
+    info = join_file.find(run)
+    if info.tls_dir:
+        os.environ.setdefault(TLS_DIR_VARIABLE, info.tls_dir)
+    return info
 
 
-async def _two_looks(entrance: join_file.JoinInfo, seconds: float) -> list[view.NodeRow]:
-    async with joined(entrance) as guest:
-        before = await guest.look()
-        await asyncio.wait({guest.left}, timeout=seconds)
-        return view.rows(before, await _last_look(guest, before))
+async def _measured_rows(info: join_file.JoinInfo, seconds: float) -> list[view.NodeRow]:
+    async with connected(info) as observer:
+        before = await observer.status()
+        await asyncio.wait({observer.left}, timeout=seconds)
+        return view.rows(before, await _last_status(observer, before))
 
 
-async def _last_look(guest: Observer, before: ClusterStatus) -> ClusterStatus:
-    return before if guest.left.done() else await guest.look()
+async def _last_status(observer: Observer, before: ClusterStatus) -> ClusterStatus:
+    return before if observer.left.done() else await observer.status()

@@ -1,4 +1,4 @@
-"""`orchestra top`: what the actors of a running run are doing, live."""
+"""`orchestra top`: the table of `orchestra ps`, live."""
 
 import asyncio
 import contextlib
@@ -15,10 +15,10 @@ from rich.text import Text
 
 from orchestra.cli.endings import looking_into
 from orchestra.cli.exit_codes import FAILED
-from orchestra.cli.ps import add_run, entrance_of, which_run
+from orchestra.cli.ps import add_run, join_info_of, which_run
 from orchestra.errors import UsageError
 from orchestra.monitoring import view
-from orchestra.monitoring.observer import ClusterStatus, joined
+from orchestra.monitoring.observer import ClusterStatus, connected
 from orchestra.monitoring.view import Order
 from orchestra.runs import join_file
 from orchestra.runs.flags import FlagParser
@@ -29,31 +29,29 @@ _KEYS = "q quit   sort: t tree  d queue  b busy  r rate   a all actors"
 
 
 def command(arguments: list[str]) -> int:
-    """Watch what the actors of a running run are doing."""
+    """Watch the actors of a running run, live."""
     parser = FlagParser(
         prog="orchestra top",
-        description=f"Watch what the actors of a running run are doing; see `orchestra ps`.\n\nKeys: {_KEYS}.",
+        description=f"Watch the actors of a running run; `orchestra ps` prints the same table once.\n\nKeys: {_KEYS}.",
     )
     add_run(parser)
-    parser.add_argument(
-        "--seconds", type=float, default=1.0, metavar="S", help="from one look to the next (default: 1)"
-    )
+    parser.add_argument("--seconds", type=float, default=1.0, metavar="S", help="time between updates (default: 1)")
     options = parser.parse_strictly(arguments)
     if options.seconds <= 0:
         raise UsageError(f"--seconds: {options.seconds:g} is not allowed: it must be more than 0")
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("orchestra top needs a terminal; `orchestra ps` prints the same once")
     run = which_run(options.run, options.runs_dir)
-    entrance = entrance_of(run)
+    info = join_info_of(run)
     with looking_into(run):
-        reason = run_loop(_Screen(str(run.path)).watch(entrance, options.seconds))
+        reason = run_loop(_Screen(str(run.path)).watch(info, options.seconds))
         print(reason)
         return 0
     return FAILED
 
 
 class _Screen:
-    """What is shown, and what the keys have made of it."""
+    """The screen: the newest table, and the order that the keys chose."""
 
     def __init__(self, title: str) -> None:
         self._title = title
@@ -63,22 +61,22 @@ class _Screen:
         self._console = Console(highlight=False)
         self._quit = asyncio.Event()
 
-    async def watch(self, entrance: join_file.JoinInfo, seconds: float) -> str:
-        """Show the run until it is over or `q` is pressed; return what to say then."""
+    async def watch(self, info: join_file.JoinInfo, seconds: float) -> str:
+        """Show the run until it ends or `q` is pressed; return a sentence that says which."""
         before: ClusterStatus | None = None
-        async with joined(entrance) as guest:
+        async with connected(info) as observer:
             quit_pressed = asyncio.create_task(self._quit.wait())
-            ends: set[asyncio.Future[Any]] = {quit_pressed, guest.left}
-            # Drawn when there is news, by this task: no thread of rich's own writes in between.
+            ends: set[asyncio.Future[Any]] = {quit_pressed, observer.left}
+            # This task draws each update: rich starts no thread that could write in between.
             with Live(console=self._console, screen=True, auto_refresh=False) as live, _keys(self._press(live)):
-                while not (self._quit.is_set() or guest.left.done()):
-                    now = await guest.look()
+                while not (self._quit.is_set() or observer.left.done()):
+                    now = await observer.status()
                     self._shown = view.rows(before, now)
                     before = now
                     self._draw(live)
                     await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             quit_pressed.cancel()
-            return f"the run in {self._title!r} is over" if guest.left.done() else f"left {self._title!r} to itself"
+            return f"the run in {self._title!r} is over" if observer.left.done() else f"left {self._title!r} to itself"
 
     def _press(self, live: Live) -> Callable[[str], None]:
         def pressed(key: str) -> None:
@@ -105,8 +103,8 @@ class _Screen:
 
 @contextlib.contextmanager
 def _keys(pressed: Callable[[str], None]) -> Iterator[None]:
-    """Hear single keys, as the loop's own business, and give the terminal back as it was."""
-    # Opened anew: the loop makes what it reads non-blocking, and standard input is most often one with standard output.
+    """Call `pressed` with each key while the block runs; restore the terminal afterwards."""
+    # A new descriptor: the loop makes it non-blocking, and stdin usually shares its description with stdout.
     descriptor = os.open(os.ttyname(sys.stdin.fileno()), os.O_RDONLY | os.O_NOCTTY)
     before = termios.tcgetattr(descriptor)
     loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""A guest: a process that joins a run to ask its nodes how they are doing, and does nothing else."""
+"""An observer: a node that joins a run, asks the others for their statistics, and does nothing else."""
 
 import asyncio
 import os
@@ -14,23 +14,24 @@ from orchestra.nodes.node import Node
 from orchestra.runs.join_file import JoinInfo
 
 ANSWER_S = 2.0
-"""A node that does not answer within this is shown as one that does not."""
+"""Deadline for an answer; a node that misses it is shown as silent."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """What the nodes of a run said of themselves, or why one did not, at about one moment. The root comes first."""
+    """The statistics of every node of a run, taken at about the same time."""
 
     nodes: dict[str, NodeStatistics | str]
+    """By name, the root first: the statistics, or the reason why there are none."""
 
     @property
     def answered(self) -> dict[str, NodeStatistics]:
-        """Those that did."""
+        """The nodes that answered."""
         return {name: node for name, node in self.nodes.items() if isinstance(node, NodeStatistics)}
 
 
 class Observer:
-    """A node that is no part of the run it has joined."""
+    """Asks the nodes of a run for their statistics. `connected` makes it."""
 
     def __init__(self, node: Node, answer_s: float = ANSWER_S) -> None:
         self._node = node
@@ -41,8 +42,8 @@ class Observer:
         """Done, with the reason, once the run is over."""
         return self._node.stop_requested
 
-    async def look(self) -> ClusterStatus:
-        """Ask every node how it is doing."""
+    async def status(self) -> ClusterStatus:
+        """Return the statistics of every node."""
         root = await self._ask(self._node.root)
         if isinstance(root, str):
             return ClusterStatus({self._node.root: root})
@@ -62,21 +63,22 @@ class Observer:
 
 
 @asynccontextmanager
-async def joined(door: JoinInfo, *, answer_s: float = ANSWER_S) -> AsyncIterator[Observer]:
-    """Be a guest of a run while the block runs, under a name that no other guest has.
+async def connected(info: JoinInfo, *, answer_s: float = ANSWER_S) -> AsyncIterator[Observer]:
+    """Connect to a run while the block runs, under a name that no other observer has.
 
     Raises:
-        Unreachable, HandshakeError: nothing answers at the door, or it is another run's.
+        Unreachable: no process answers at the run's address.
+        HandshakeError: the process that answers belongs to another run.
     """
     name = f"{GUEST}{os.getpid()}-{secrets.token_hex(4)}"
-    node = Node(name, join=door.address, secret=door.secret)
+    node = Node(name, join=info.address, secret=info.secret)
     async with AsyncExitStack() as stack:
         try:
             async with asyncio.timeout(2 * answer_s):
                 await stack.enter_async_context(node.running())
         except TimeoutError:
             raise Unreachable(
-                f"its process does not answer within {2 * answer_s:g} s; `kill -USR1 {door.pid}` makes it write into "
+                f"its process does not answer within {2 * answer_s:g} s; `kill -USR1 {info.pid}` makes it write into "
                 "its log what it is doing"
             ) from None
         yield Observer(node, answer_s)

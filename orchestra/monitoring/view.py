@@ -1,4 +1,4 @@
-"""What `orchestra ps` and `orchestra top` show: a run's actors by node, its links, and rates from two looks at it."""
+"""The tables of `orchestra ps` and `orchestra top`: actors by node and links, with rates between two statuses."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,60 +17,60 @@ from orchestra.monitoring.observer import ClusterStatus
 Order = Literal["tree", "depth", "busy", "rate"]
 
 _OWN = ("system", "directory")
-"""The actors that every node has, and that mostly tell of this very look."""
+"""The runtime's own actors. Every node has them, and most of their messages are those of the observer."""
 _STYLES = {"idle": "dim", "waiting": "yellow", "handling": "green", "restarting": "bold red", "stopping": "yellow"}
 
 
 @dataclass(frozen=True, slots=True)
 class ActorRow:
-    """An actor."""
+    """One actor."""
 
     now: CellStatistics
     per_s: float | None
-    """Messages handled per second; None where there was no look before."""
+    """Messages handled per second; None without an earlier status."""
     busy: float | None
-    """The share of its time that it spent with messages."""
+    """Share of the time spent handling messages, 0 to 1."""
 
     @property
     def name(self) -> str:
-        """Its address without its node: of a child, `parent:child`."""
+        """The address without the node: `actor`, or `parent:child`."""
         return self.now.address.partition("/")[2]
 
 
 @dataclass(frozen=True, slots=True)
 class LinkRow:
-    """A connection, as its first node sees it; what waits and what is on its way is that of both."""
+    """One connection, as its first node sees it. Waiting messages and messages in flight are those of both ends."""
 
     node: str
     now: LinkStatistics
     sent_per_s: float | None
-    """Bytes."""
+    """Bytes per second."""
     received_per_s: float | None
     credit_used: float
     waiting: int
     memory_held: int
     """Bytes of shared memory."""
     memory_back: str
-    """How the other end's large arrays go; empty if it has sent none, or does not answer."""
+    """How large arrays of the other end travel; empty if it sent none, or did not answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """A process."""
+    """One process."""
 
     name: str
     now: NodeStatistics | None
     silent: str
-    """Why it says nothing; empty if it does."""
+    """Why there are no statistics; empty if there are."""
     cpu: float | None
-    """Processors that it keeps busy: 1.0 for a whole one."""
+    """Processors in use; 1.0 is one whole processor."""
     process: ProcessStatistics | None
     actors: tuple[ActorRow, ...]
     links: tuple[LinkRow, ...]
 
 
 def rows(before: ClusterStatus | None, after: ClusterStatus) -> list[NodeRow]:
-    """Put two looks at a run together, or what one alone tells."""
+    """Return a row for each node. Rates need an earlier status; without one they are None."""
     answered = after.answered
     earlier = {} if before is None else before.answered
     root = next(iter(answered.values()), None)
@@ -85,7 +85,7 @@ def rows(before: ClusterStatus | None, after: ClusterStatus) -> list[NodeRow]:
             continue
         then = earlier.get(name)
         if then is not None and then.pid != now.pid:
-            then = None  # started again in between: it counts from nothing
+            then = None  # the process was restarted: its counters began at 0
         span = None if then is None else max(now.at_s - then.at_s, 1e-9)
         cells = {} if then is None else {cell.address: cell for cell in then.cells}
         wires = {} if then is None else {link.peer: link for link in then.links}
@@ -124,7 +124,7 @@ def rows(before: ClusterStatus | None, after: ClusterStatus) -> list[NodeRow]:
 
 
 def as_json(run: str, shown: list[NodeRow]) -> dict[str, Any]:
-    """Return all of it as what `json.dumps` takes."""
+    """Return the rows as a value that `json.dumps` takes."""
     return {
         "run": run,
         "nodes": [
@@ -149,13 +149,13 @@ def as_json(run: str, shown: list[NodeRow]) -> dict[str, Any]:
 
 
 def lines(shown: list[NodeRow], width: int, order: Order = "tree", *, own: bool = False) -> list[Text]:
-    """Return the overview as lines of at most `width` columns.
+    """Return the table as lines of at most `width` columns.
 
     Args:
-        shown: what `rows` returned.
-        width: of the terminal.
-        order: by node, or all actors with the fullest, the busiest, the fastest first.
-        own: whether to show the actors that every node has for itself, too.
+        shown: the result of `rows`.
+        width: columns of the terminal.
+        order: `tree` groups actors by node; the others sort all actors, the largest first.
+        own: whether to show the runtime's own actors.
     """
     table = _Table(shown, width, tree=order == "tree", own=own)
     made = [table.heading()]
@@ -181,7 +181,7 @@ _KEYS: dict[Order, Callable[[ActorRow], tuple[float, ...]]] = {
 
 
 class _Table:
-    """The actors' columns: who, how much waits, how fast, how busy, and what it does, as wide as there is room."""
+    """The columns of the actors: name, queue, rate, busy share and state. The name takes the room that is left."""
 
     _NUMBERS = (("queue", 5), ("bytes", 7), ("msg/s", 6), ("busy", 4))
 
@@ -218,7 +218,7 @@ class _Table:
 def _doing(cell: CellStatistics) -> str:
     said: str = cell.state
     if cell.message:
-        # What holds it up comes first: a narrow window cuts the rest.
+        # The cause of a wait comes first: a narrow window cuts the rest.
         said = f"{', '.join(cell.waits_for)} ({cell.message})" if cell.waits_for else cell.message
         said = f"{said} {_duration(cell.for_s)}"
         if cell.state == "stopping":
@@ -263,7 +263,7 @@ def _link_lines(links: list[LinkRow], width: int) -> Iterator[Text]:
 
 
 def _memory(link: LinkRow) -> str:
-    """How large arrays go, once there was one."""
+    """How large arrays travel; empty until one was sent."""
     if "shared" in (link.now.memory, link.memory_back):
         return f"  by memory, {_bytes(link.memory_held)} held"
     refusals = {link.now.memory, link.memory_back} - {"", "offered"}

@@ -151,7 +151,7 @@ def test_a_closed_terminal_ends_the_short_lines_and_not_the_run(tmp_path: Path) 
         log.get().warning("second")
 
     written = lines(tmp_path)
-    assert [line["event"] for line in written] == ["first", "nobody reads stderr any longer", "second"]
+    assert [line["event"] for line in written] == ["first", "stderr is closed", "second"]
     assert written[1]["error"] == "BrokenPipeError(32, 'Broken pipe')"
 
 
