@@ -11,12 +11,12 @@ from components.viewer import PLAYERS, command, film
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "simulator.md").read_text()
-SECTIONS = re.search(r"^## Watching\n.*?^## How battles go$", PAGE, flags=re.MULTILINE | re.DOTALL).group()
+SECTIONS = re.search(r"^## Playing\n.*?^## How battles go$", PAGE, flags=re.MULTILINE | re.DOTALL).group()
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", SECTIONS, flags=re.MULTILINE | re.DOTALL)
-COMMANDS = [shlex.split(line[2:]) for line in re.findall(r"^\$ orchestra watch.*$", SECTIONS, flags=re.MULTILINE)]
+COMMANDS = [shlex.split(line[2:]) for line in re.findall(r"^\$ orchestra play.*$", SECTIONS, flags=re.MULTILINE)]
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=["watching", "pettingzoo", "gymnasium"])
+@pytest.mark.parametrize("block", BLOCKS, ids=["playing", "pettingzoo", "gymnasium"])
 def test_the_code_of_the_page_runs(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     exec(compile(block, "docs/simulator.md", "exec"), {"__name__": "page"})

@@ -1,4 +1,4 @@
-"""`orchestra watch`: look at battles of a script or a trained policy."""
+"""`orchestra play`: look at battles of a script or a trained policy."""
 
 import time
 from collections.abc import Sequence
@@ -15,19 +15,23 @@ if TYPE_CHECKING:
 
 
 def command(arguments: list[str]) -> int:
-    """Watch battles in the terminal, or save them as a film or a picture."""
+    """Play battles and show them in the terminal, or save them as a film or a picture."""
     parser = FlagParser(
-        prog="orchestra watch",
+        prog="orchestra play",
         description="Play battles and show them: in the terminal, or in a file. With --checkpoint the scenario is the "
         "run's own.",
     )
-    parser.add_argument("scenario", metavar="SCENARIO", nargs="?", help="a map, as 8m, or a scenario file")
+    parser.add_argument("scenario", metavar="SCENARIO", nargs="?", help="a map, such as 8m, or a scenario file")
     parser.add_argument("--policy", default=None, help="random, nearest or weakest (default: nearest)")
-    parser.add_argument("--checkpoint", metavar="RUN_DIR", type=Path, help="play greedily with a run's newest one")
+    parser.add_argument(
+        "--checkpoint", metavar="RUN_DIR", type=Path, help="play greedily with the newest checkpoint of a run"
+    )
     parser.add_argument("--save", metavar="FILE", type=Path, help="a film (.gif, .mp4) or a picture (.png, .pdf, .svg)")
-    parser.add_argument("--step", type=int, help="which step a picture shows (default: where most is going on)")
-    parser.add_argument("--episodes", type=int, default=1, help="how many (default: 1)")
-    parser.add_argument("--seed", type=int, default=0, help="of battles and of chance (default: 0)")
+    parser.add_argument(
+        "--step", type=int, help="the step that a picture shows (default: the one with the most attacks)"
+    )
+    parser.add_argument("--episodes", type=int, default=1, help="number of episodes (default: 1)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the battles and of the player (default: 0)")
     parser.add_argument("--fps", type=float, default=4.0, help="steps shown per second; the game makes 2 (default: 4)")
     options = parser.parse_strictly(arguments)
     for name, value, least in (("episodes", options.episodes, 1), ("seed", options.seed, 0)):
@@ -54,7 +58,7 @@ def command(arguments: list[str]) -> int:
 def _played(
     scenario: str | None, policy: str | None, checkpoint: Path | None, seed: int
 ) -> tuple["Skirmish", "PlayerFactory"]:
-    """Return what is played, and who plays it."""
+    """Return the environment and the maker of its player."""
     from components.envs.skirmish import Skirmish
     from components.viewer.players import PLAYERS, policy_player
 
@@ -102,7 +106,7 @@ def _battles(env: "Skirmish", make_player: "PlayerFactory", episodes: int, seed:
 
 
 def _to_terminal(battles: "Sequence[Battle]", fps: float) -> None:
-    """Play them back where the output is a terminal; elsewhere print how each ended."""
+    """Play battles back on a terminal; elsewhere print the last frame of each."""
     from rich.console import Console
     from rich.live import Live
 

@@ -1,4 +1,4 @@
-"""`orchestra watch` shows what happened: in the terminal, in pictures, in films; and says in a line why it cannot."""
+"""`orchestra play` shows what happened: in the terminal, in pictures, in films; and says in a line why it cannot."""
 
 import stat
 from datetime import UTC, datetime
