@@ -42,10 +42,10 @@ def bookings(desk: Callable[[list[int]], Callable[[Node], object]]) -> Scenario:
         ledger: list[int] = []
         seats: list[int] = []
         sim.node("station")
-        sim.node("office", desk(ledger), kept=True)
+        sim.node("office", desk(ledger), auto_restart=True)
         passengers = [sim.node(name) for name in ("ada", "ben")]
         await sim.start()
-        async with sim.faults(kills=0.5, partitions=0.3, stills=0.3):
+        async with sim.faults(kills=0.5, partitions=0.3, pauses=0.3):
             await asyncio.gather(*(passenger(process, seats) for process in passengers))
         assert len(set(seats)) == len(seats), f"a seat was sold twice: {seats}"
 

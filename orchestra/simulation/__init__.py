@@ -1,4 +1,4 @@
-"""Nodes, a network and time in one process, all decided by one seed: what went wrong once goes wrong again."""
+"""Deterministic simulation: nodes, their network and time in one process, all decided by a seed."""
 
 from orchestra.simulation.loop import SimulationStuck
 from orchestra.simulation.process import Process, ProcessDied

@@ -1,72 +1,38 @@
-"""The loop: asyncio in virtual time, in an order that the seed decides. No sockets, no threads, no waiting.
-
-asyncio promises that what is scheduled first runs first; processes promise each other nothing. So callbacks are kept in
-*strands*, one for each simulated process: within a strand they run in the order in which they were made, and which
-strand goes next is the seed's choice. A strand is a context variable: whatever a callback schedules, spawns or awaits
-belongs to its own strand, and all of it ends when the process dies.
-"""
+"""An asyncio event loop in virtual time, without sockets and threads. The seed decides the order of callbacks."""
 
 import asyncio
 import contextvars
 import hashlib
 import heapq
 from asyncio import events
-from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Executor, Future
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
+from typing import Any, TypeVar, TypeVarTuple
 
 from orchestra.errors import OrchestraError
-from orchestra.simulation.dice import Dice
-
-if TYPE_CHECKING:
-    from orchestra.simulation.network import Network
+from orchestra.simulation.seeded_random import SeededRandom
+from orchestra.simulation.strands import Strand, Strands
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 Context = contextvars.Context
 
-OUTSIDE = "outside"
-"""The strand of the code that runs the simulation."""
-LATENESS_S = 1e-3
-"""No process's timers fire later than this after they are due: no two are late by the same."""
 OFFLOADED_S = 5e-3
-"""What a computation off the loop takes, on average."""
-PATIENCE = 200_000
-"""Callbacks at one moment of virtual time after which it is taken for granted that they go on for ever."""
-RECENT = 30
-EVENTS = 4096
-"""Events that the fingerprint takes in at once."""
-
-_ASYNCIO = str(Path(asyncio.__file__).parent)
+"""Mean virtual duration of offloaded work."""
+MAX_CALLBACKS_AT_ONCE = 200_000
+"""Callbacks at one moment of virtual time after which the simulation counts as stuck in an endless loop."""
+RECENT_EVENTS = 30
+DIGEST_BATCH = 4096
+"""Events that are hashed at once."""
 
 
 class SimulationStuck(OrchestraError):
-    """Nothing will ever happen again, or the same for ever; the text says who waits for what."""
-
-
-class Strand:
-    """What runs one after the other: the callbacks of one simulated process."""
-
-    def __init__(self, name: str, lateness: float = 0.0) -> None:
-        self.name = name
-        self.lateness = lateness
-        self.ready: deque[events.Handle] = deque()
-        self.alive = True
-        self.standing = False
-        """Whether the process stands still: it is there, and does nothing."""
-        self.context = contextvars.copy_context()
-        """What everything begins with that comes to the process from outside."""
-        self.context.run(_strand.set, self)
-
-
-_strand: contextvars.ContextVar[Strand] = contextvars.ContextVar("strand")
+    """The simulation cannot finish, or exceeded a limit. The text shows what each task awaits."""
 
 
 class _Future(asyncio.Future[Any]):
-    """A future whose place in a set depends on when it was made, not on where it lies in memory."""
+    """A future whose hash depends on its number instead of its memory address, so that sets have one order."""
 
     def __init__(self, number: int, loop: asyncio.AbstractEventLoop) -> None:
         self._number = number
@@ -95,57 +61,52 @@ class _Task(asyncio.Task[Any]):
 
 
 class SimulatedLoop(asyncio.BaseEventLoop):
-    """An event loop that never waits: when nothing is ready, its time jumps to the next timer.
+    """An event loop that never waits: when no callback is ready, its time jumps to the next timer.
 
     Args:
-        dice: decides whatever asyncio, threads and machines leave open.
+        random: decides what asyncio, threads and machines leave open.
     """
 
-    def __init__(self, dice: Dice) -> None:
+    def __init__(self, random: SeededRandom) -> None:
         super().__init__()
-        self.dice = dice
-        self.outside = Strand(OUTSIDE)
-        self.until = float("inf")
-        """The time at which patience ends."""
-        self.network: Network
-        """What connects the processes."""
+        self.random = random
+        self.strands = Strands(random)
+        self.limit = float("inf")
+        """The virtual time at which the simulation fails."""
         self.report: Callable[[], str] = str
-        """Says who waits for what."""
+        """Describes what every task awaits."""
         self.steps = 0
         """Callbacks run so far."""
         self._now = 0.0
         self._numbers = 0
-        self._runnable: list[Strand] = []
-        self._current: Strand | None = None
-        self._loyalty = dice.choice((0.0, 0.5, 0.9))
         self._timers: list[tuple[float, int, events.TimerHandle, Strand]] = []
-        self._jumped = 0
-        self._broken: BaseException | None = None
+        self._steps_before = 0
+        """`steps` when the time last advanced."""
+        self._error: BaseException | None = None
         self._tasks: dict[Strand, list[asyncio.Task[Any]]] = {}
-        self._schedule = hashlib.blake2b(digest_size=16)
+        self._hash = hashlib.blake2b(digest_size=16)
         self._events: list[tuple[float, str, str]] = []
-        """What has happened since the fingerprint was last taken, and a little before."""
-        self._told = 0
-        """How much of that is in the fingerprint."""
-        self._burying = False
+        """The last events; the first `_hashed` of them are in the digest."""
+        self._hashed = 0
+        self._discarding = False
 
-    # What asyncio asks of a loop
+    # The interface of asyncio
 
     def time(self) -> float:
-        """Return the virtual time, in seconds; it begins at 0."""
+        """Return the virtual time in seconds; it begins at 0."""
         return self._now
 
     def call_soon(self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None) -> events.Handle:
-        """Run `callback` after everything that its strand has been given before."""
+        """Run `callback` after the callbacks that were queued in its strand before."""
         context = context if context is not None else contextvars.copy_context()
         handle = events.Handle(callback, args, self, context)
-        self._make_ready(handle, context.get(_strand, self.outside))
+        self._make_ready(handle, self.strands.of(context))
         return handle
 
     def call_soon_threadsafe(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> events.Handle:
-        """As `call_soon`: there are no threads."""
+        """Same as `call_soon`: there are no threads."""
         return self.call_soon(callback, *args, context=context)
 
     def call_later(
@@ -157,9 +118,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def call_at(
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> events.TimerHandle:
-        """Run `callback` at the time `when`, or as late as this process is."""
+        """Run `callback` at the time `when`, plus the lateness of its process."""
         context = context if context is not None else contextvars.copy_context()
-        strand = context.get(_strand, self.outside)
+        strand = self.strands.of(context)
         timer = events.TimerHandle(when, callback, args, self, context)
         self._numbers += 1
         heapq.heappush(self._timers, (max(when, self._now) + strand.lateness, self._numbers, timer, strand))
@@ -182,17 +143,20 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._numbers += 1
         context = context if context is not None else contextvars.copy_context()
         task: asyncio.Task[T] = _Task(self._numbers, coro, self, None if name is None else str(name), context)
-        self._keep(context.get(_strand, self.outside), task)
+        tasks = self._tasks.setdefault(self.strands.of(context), [])
+        tasks.append(task)
+        if len(tasks) % 64 == 0:
+            tasks[:] = [task for task in tasks if not task.done()]
         return task
 
     def run_in_executor(self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
-        """Run `func` inline: at once or later, and hand over its result after some time."""
+        """Run `func` in a simulated thread."""
         return asyncio.wrap_future(SimulatedThreads(self).submit(func, *args), loop=self)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """End the simulation: nobody handles an exception here."""
-        if self._burying:
-            return  # of what a process would have done, had it not died before
+        """End the simulation with an unhandled exception."""
+        if self._discarding:
+            return  # raised by a task that is discarded
         error = context.get("exception")
         if not isinstance(error, BaseException):
             error = RuntimeError(f"{context['message']}: {context.get('task') or context.get('future')}")
@@ -200,98 +164,78 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def fail(self, error: BaseException) -> None:
         """End the simulation with `error`, unless it has failed before."""
-        if self._broken is None:
-            self._broken = error
+        if self._error is None:
+            self._error = error
 
     def __del__(self) -> None:
-        """Nothing to give back: it may be made and never run."""
+        """Do nothing: the loop holds no resources, and the base class would warn of a loop that was not closed."""
 
     def _timer_handle_cancelled(self, handle: events.TimerHandle) -> None:
-        """Nothing to do: it is dropped when its time comes."""
+        """A cancelled timer stays in the heap until it is due."""
 
     def _run_once(self) -> None:
-        dice, runnable = self.dice, self._runnable
-        if self._broken is not None:
-            raise self._broken
-        if not runnable:
-            self._jump()
+        if self._error is not None:
+            raise self._error
+        ready = self.strands.next()
+        if ready is None:
+            self._advance()
             return
-        if len(runnable) == 1:
-            index = 0
-        elif self._current in runnable and dice.chance(self._loyalty):
-            index = runnable.index(self._current)
-        else:
-            index = dice.below(len(runnable))
-        strand = self._current = runnable[index]
-        handle = strand.ready.popleft()
-        if not strand.ready:
-            del runnable[index]
+        strand, handle = ready
         if handle.cancelled():
             return
         self.steps += 1
-        if self.steps - self._jumped > PATIENCE:
-            raise self.stuck(f"{PATIENCE:,} callbacks have run without any time passing")
-        self.note(strand, _name(handle))
+        if self.steps - self._steps_before > MAX_CALLBACKS_AT_ONCE:
+            raise self.stuck(f"{MAX_CALLBACKS_AT_ONCE:,} callbacks have run at one moment of virtual time")
+        self.note(strand, _callback_name(handle))
         handle._run()
 
-    def _jump(self) -> None:
-        """Let time pass until a timer is due."""
+    def _advance(self) -> None:
+        """Advance the time to the next timer."""
         timers = self._timers
         while timers and timers[0][2].cancelled():
             heapq.heappop(timers)
         if not timers:
-            raise self.stuck("nothing will ever happen again")
+            raise self.stuck("no callback and no timer is left")
         when = timers[0][0]
-        if when > self.until:
-            raise self.stuck("it should have come to an end by now")
+        if when > self.limit:
+            raise self.stuck(f"the limit of {self.limit:g} s is exceeded")
         self._now = when
-        self._jumped = self.steps
+        self._steps_before = self.steps
         while timers and timers[0][0] <= when:
             _, _, timer, strand = heapq.heappop(timers)
             if not timer.cancelled():
                 self._make_ready(timer, strand)
 
     def _make_ready(self, handle: events.Handle, strand: Strand) -> None:
-        if not strand.alive or self._burying:
-            return
-        if not strand.ready and not strand.standing:
-            self._runnable.append(strand)
-        strand.ready.append(handle)
+        if not self._discarding:
+            self.strands.add(handle, strand)
 
-    # What a simulation asks beyond that
+    # The interface of the simulation
 
     @property
     def digest(self) -> str:
-        """A fingerprint of all that has happened so far, and in which order."""
-        self._take_fingerprint()
-        return self._schedule.hexdigest()
+        """A hash of all events so far, in their order."""
+        self._hash_events()
+        return self._hash.hexdigest()
 
     @property
     def recent(self) -> list[str]:
-        """The last things that happened."""
-        return [f"{now:.6f} {strand}: {what}" for now, strand, what in self._events[-RECENT:]]
+        """The last events as text."""
+        return [f"{now:.6f} {strand}: {what}" for now, strand, what in self._events[-RECENT_EVENTS:]]
 
     def note(self, strand: Strand, what: str) -> None:
-        """Write down that something happened."""
+        """Record an event."""
         self._events.append((self._now, strand.name, what))
-        if len(self._events) >= EVENTS:
-            self._take_fingerprint()
+        if len(self._events) >= DIGEST_BATCH:
+            self._hash_events()
 
-    def _take_fingerprint(self) -> None:
-        self._schedule.update(repr(self._events[self._told :]).encode())
-        self._events = self._events[-RECENT:]
-        self._told = len(self._events)
-
-    def here(self) -> Strand:
-        """Return the strand that is running."""
-        return _strand.get(self.outside)
-
-    def lateness(self) -> float:
-        """Return how late the timers of a new strand shall be, in seconds."""
-        return self.dice.uniform(0.0, LATENESS_S)
+    def _hash_events(self) -> None:
+        self._hash.update(repr(self._events[self._hashed :]).encode())
+        self._events = self._events[-RECENT_EVENTS:]
+        self._hashed = len(self._events)
 
     def waiting(self) -> dict[str, list[asyncio.Task[Any]]]:
-        """Return the tasks that are not done, by the names of their strands; not those of the dead."""
+        """Return the unfinished tasks of the running processes, by process."""
         return {
             strand.name: [task for task in tasks if not task.done()]
             for strand, tasks in self._tasks.items()
@@ -299,65 +243,44 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         }
 
     def stuck(self, why: str) -> SimulationStuck:
-        """Return the error that says `why` nothing comes of this any more, and who waits for what."""
+        """Return the error that ends a simulation which cannot finish, with the report."""
         return SimulationStuck(f"after {self._now:.3f} s, {why}\n{self.report()}")
 
-    def stand(self, strand: Strand, seconds: float) -> None:
-        """Let nothing of `strand` run for so long, as if its process had been stopped; time goes on meanwhile."""
-        if strand.standing or not strand.alive:
-            return
-        strand.standing = True
-        if strand in self._runnable:
-            self._runnable.remove(strand)
-        self.call_later(seconds, self._go_on, strand, context=self.outside.context)
-
-    def end(self, strand: Strand) -> None:
-        """Let nothing of `strand` run any more: no callback, no `finally`, no goodbye."""
-        strand.alive = False
-        strand.ready.clear()
-        if strand in self._runnable:
-            self._runnable.remove(strand)
+    def pause(self, strand: Strand, seconds: float) -> None:
+        """Run nothing of `strand` for some time, like a stopped process; time goes on meanwhile."""
+        if strand.alive and not strand.paused:
+            self.strands.pause(strand)
+            self.call_later(seconds, self.strands.resume, strand, context=self.strands.outside.context)
 
     def check(self) -> None:
-        """Raise what went wrong and nobody has seen yet, in a task that nobody awaited for example."""
-        # With the last reference to it, a task complains of an exception that nobody took.
+        """Raise the first unhandled exception, including those of tasks that no code awaited."""
+        # A task reports its unhandled exception when its last reference is dropped.
         self._tasks = {
             strand: [task for task in tasks if not (strand.alive and task.done())]
             for strand, tasks in self._tasks.items()
         }
-        if self._broken is not None:
-            raise self._broken
+        if self._error is not None:
+            raise self._error
 
-    def bury(self) -> None:
-        """Take the coroutines apart that will not run on, so that no collector of garbage finds them."""
-        self._burying = True
+    def discard_tasks(self) -> None:
+        """Close the coroutines that will not continue, so that the garbage collector reports none."""
+        self._discarding = True
         before = events._get_running_loop()
         events._set_running_loop(self)
         try:
             for tasks in self._tasks.values():
                 for task in tasks:
                     if not task.done():
-                        _dismantle(task)
+                        _discard(task)
         finally:
             events._set_running_loop(before)
         self._tasks.clear()
         self._timers.clear()
-        self._runnable.clear()
-
-    def _go_on(self, strand: Strand) -> None:
-        strand.standing = False
-        if strand.ready and strand.alive:
-            self._runnable.append(strand)
-
-    def _keep(self, strand: Strand, task: asyncio.Task[Any]) -> None:
-        tasks = self._tasks.setdefault(strand, [])
-        tasks.append(task)
-        if len(tasks) % 64 == 0:
-            self._tasks[strand] = [task for task in tasks if not task.done()]
+        self.strands.clear()
 
 
 class SimulatedThreads(Executor):
-    """Threads that are none: what is to run in one runs inline, at once or later, and takes some virtual time."""
+    """A thread pool without threads: work runs inline, at once or later, and takes some virtual time."""
 
     def __init__(self, loop: SimulatedLoop) -> None:
         self._loop = loop
@@ -365,45 +288,45 @@ class SimulatedThreads(Executor):
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         """Return the future of `fn(*args, **kwargs)`."""
         job: Future[T] = Future()
-        dice = self._loop.dice
-        lasts = dice.exponential(OFFLOADED_S)
-        if dice.chance(0.5):
+        call = partial(fn, *args, **kwargs)
+        duration = self._loop.random.exponential(OFFLOADED_S)
+        if self._loop.random.chance(0.5):
             job.set_running_or_notify_cancel()
-            finish = _work(job, partial(fn, *args, **kwargs))
+            finish = _run(job, call)
         else:
-            finish = partial(_begin, job, partial(fn, *args, **kwargs))
-        self._loop.call_later(lasts, finish)
+            finish = partial(_begin, job, call)
+        self._loop.call_later(duration, finish)
         return job
 
 
 def _begin(job: Future[Any], call: Callable[[], Any]) -> None:
-    if job.set_running_or_notify_cancel():  # else it was cancelled before a thread was free
-        _work(job, call)()
+    if job.set_running_or_notify_cancel():  # False: cancelled before a thread was free
+        _run(job, call)()
 
 
-def _work(job: Future[Any], call: Callable[[], Any]) -> Callable[[], None]:
-    """Make `call`, and return what tells `job` how it went."""
+def _run(job: Future[Any], call: Callable[[], Any]) -> Callable[[], None]:
+    """Run `call`, and return a function that sets its result in `job`."""
     try:
         return partial(job.set_result, call())
     except Exception as error:
         return partial(job.set_exception, error)
 
 
-def where(task: asyncio.Task[Any]) -> str:
-    """Say where a task waits: the innermost function that is not asyncio's own, and its line."""
+def location_of(task: asyncio.Task[Any]) -> str:
+    """Return where a task waits: the innermost function outside of asyncio, and its line."""
     inner: Any = task.get_coro()
     found = None
     while inner is not None:
         frame = getattr(inner, "cr_frame", None) or getattr(inner, "ag_frame", None)
-        if frame is not None and (found is None or not frame.f_code.co_filename.startswith(_ASYNCIO)):
+        if frame is not None and (found is None or not frame.f_globals.get("__name__", "").startswith("asyncio.")):
             found = frame
         inner = getattr(inner, "cr_await", None) or getattr(inner, "ag_await", None)
     if found is None:
-        return "what has not begun"
+        return "a task that has not started"
     return f"{found.f_code.co_qualname} ({found.f_code.co_filename}:{found.f_lineno})"
 
 
-def _name(handle: events.Handle) -> str:
+def _callback_name(handle: events.Handle) -> str:
     callback = handle._callback  # type: ignore[attr-defined]  # asyncio has no public way to say what it runs
     owner = getattr(callback, "__self__", None)
     if isinstance(owner, asyncio.Task):
@@ -411,15 +334,15 @@ def _name(handle: events.Handle) -> str:
     return getattr(callback, "__qualname__", None) or type(callback).__name__
 
 
-def _dismantle(task: asyncio.Task[Any]) -> None:
-    task._log_destroy_pending = False  # type: ignore[attr-defined]  # as asyncio.gather does: nobody shall await it
+def _discard(task: asyncio.Task[Any]) -> None:
+    task._log_destroy_pending = False  # type: ignore[attr-defined]  # as asyncio.gather does for its children
     coroutine = task.get_coro()
     assert coroutine is not None
     for _ in range(100):
         try:
             coroutine.close()
         except RuntimeError:
-            continue  # it awaits something in a `finally`; it stands there now, and the next close goes on from it
-        except Exception:  # noqa: S110  (its process is dead: what its `finally` stumbles over never happened)
+            continue  # it awaited in a `finally`; the next close continues from there
+        except Exception:  # noqa: S110  (the process is dead: an error of its `finally` never happened)
             pass
         return

@@ -1,81 +1,86 @@
-"""The network: `sim://HOST` connects the processes of a simulation, as well or as badly as the seed wants it.
+"""The simulated network: `sim://HOST` connects the processes of a simulation, with the delays and faults of its seed.
 
-What TCP does is what happens here: bytes arrive in order, in pieces that have nothing to do with how they were sent,
-after a delay; or the connection breaks, and whatever was on its way is lost, also in the middle of a frame. One side
-may hear of that long before the other, which hears of it when it sends something. Where no packet gets through, nothing
-breaks: bytes wait, and connections with them.
+It behaves like TCP. Bytes arrive in order, after a delay, in pieces that do not match the sends; or the connection
+breaks, and bytes on their way are lost, also within a frame. One side may notice that long before the other, which
+notices when it sends. In a partition nothing breaks: bytes and new connections wait.
 """
 
 import asyncio
 import math
 import zlib
 from collections.abc import Callable
+from weakref import WeakKeyDictionary
 
 from orchestra.actors.codec import Buffer
 from orchestra.errors import NobodyListens, Unreachable, UsageError
-from orchestra.simulation.dice import Dice
-from orchestra.simulation.loop import SimulatedLoop, Strand
+from orchestra.simulation.loop import SimulatedLoop
+from orchestra.simulation.strands import Strand
 from orchestra.wire.transports.base import Accept, Listener
 from orchestra.wire.transports.endpoint import Endpoint
 from orchestra.wire.transports.registry import SCHEMES
 
 PREFIX = "sim://"
 LATENCY_S = (50e-6, 20e-3)
-"""A link's usual delay is drawn from this range, evenly on a logarithmic scale."""
-SPIKE = 0.01
-"""How often bytes take much longer than usual."""
+"""The range of a link's mean latency, which is distributed evenly on a logarithmic scale."""
+SPIKE_PROBABILITY = 0.01
 SPIKE_S = 0.2
-SPLIT = 0.2
-"""How often what was sent in one go arrives in several."""
-LATE = 0.25
-"""How often one side of a broken connection does not hear of it before it sends something."""
+"""Mean additional delay of a latency spike."""
+SPLIT_PROBABILITY = 0.2
+"""Probability that the bytes of one send arrive in several pieces."""
+LATE_NOTICE_PROBABILITY = 0.25
+"""Probability that one side of a broken connection notices only when it sends."""
 CONNECT_S = 75.0
-"""How long a dialler tries while no packet gets through."""
+"""Time after which a dial through a partition fails."""
 RETRY_S = 1.0
 
-Pair = tuple[str, str]
+Link = tuple[str, str]
 
 
 class Network:
-    """All links of a simulation, and their faults."""
+    """All links of a simulation, and their faults.
 
-    def __init__(self, loop: SimulatedLoop, dice: Dice) -> None:
-        self.doors: dict[str, _Door] = {}
+    Args:
+        loop: the simulation's loop. `sim://` addresses dialled or listened at in it belong to this network.
+    """
+
+    def __init__(self, loop: SimulatedLoop) -> None:
+        self.listeners: dict[str, _SimulatedListener] = {}
         self._loop = loop
-        self._dice = dice
-        self._latency: dict[Pair, float] = {}
-        self._blocked: set[Pair] = set()
-        self._dark: set[str] = set()
-        """Hosts that do not even say that nobody listens."""
+        self._random = loop.random
+        self._latency: dict[Link, float] = {}
+        self._blocked: set[Link] = set()
+        self._vanished: set[str] = set()
+        """Hosts that do not even refuse a connection."""
         self._ends: dict[SimulatedConnection, None] = {}
-        self._holding: dict[SimulatedConnection, None] = {}
-        loop.network = self
+        self._stalled: dict[SimulatedConnection, None] = {}
+        """Ends with bytes that a partition holds back."""
+        _NETWORKS[loop] = self
 
     # Faults
 
     @property
-    def links(self) -> list[Pair]:
-        """The pairs of hosts that are connected, each once."""
+    def links(self) -> list[Link]:
+        """The connected pairs of hosts, each once."""
         return list(dict.fromkeys(end.link for end in self._ends))
 
     def cut(self, one: str, other: str) -> int:
-        """Break every connection between two hosts; return how many there were. They may connect again at once."""
+        """Break every connection between two hosts, and return their number. The hosts may reconnect at once."""
         ends = [end for end in self._ends if end.link == _link(one, other)]
         for end in ends:
-            end.sever(ConnectionResetError("the connection was cut"))
+            end.break_off(ConnectionResetError("the connection was cut"))
         return len(ends) // 2
 
     def block(self, source: str, target: str) -> None:
-        """Let no packet from `source` reach `target`."""
+        """Hold back the packets from `source` to `target`."""
         self._blocked.add((source, target))
 
     def unblock(self, source: str, target: str) -> None:
-        """Let packets through again; what waited comes in, later."""
+        """Let packets through again; those held back arrive later."""
         if (source, target) not in self._blocked:
             return
         self._blocked.remove((source, target))
-        for end in [end for end in self._holding if (end.host, end.peer_host) == (source, target)]:
-            del self._holding[end]
+        for end in [end for end in self._stalled if (end.host, end.peer_host) == (source, target)]:
+            del self._stalled[end]
             end.resend()
 
     def unblock_all(self) -> None:
@@ -84,88 +89,92 @@ class Network:
             self.unblock(source, target)
 
     def blocks(self, source: str, target: str) -> bool:
-        """Whether no packet from `source` reaches `target`."""
+        """Return whether packets from `source` to `target` are held back."""
         return (source, target) in self._blocked
 
     def slow_down(self, one: str, other: str, seconds: float) -> None:
-        """Let bytes between two hosts take `seconds` on average, each way."""
+        """Set the mean latency between two hosts, each way."""
         self._latency[_link(one, other)] = seconds
 
-    def unplug(self, strand: Strand, *, silently: bool) -> None:
-        """Take a host that died off the network; unless `silently`, its system tells those at the other ends."""
+    def remove_host(self, strand: Strand, *, silently: bool) -> None:
+        """Remove the host of a dead process. Unless `silently`, its operating system closes its connections."""
         if silently:
-            self._dark.add(strand.name)
-        for address in [address for address, door in self.doors.items() if door.strand is strand]:
-            del self.doors[address]
+            self._vanished.add(strand.name)
+        for address in [address for address, listener in self.listeners.items() if listener.strand is strand]:
+            del self.listeners[address]
         for end in [end for end in self._ends if end.strand is strand]:
             end.vanish(silently=silently)
 
-    def plug_in(self, host: str) -> None:
-        """Put a host that was gone on the network: it knows nothing of the connections that it had."""
-        self._dark.discard(host)
+    def add_host(self, host: str) -> None:
+        """Add a host that starts, without its earlier connections: a peer that still has one gets a reset."""
+        self._vanished.discard(host)
         for end in self._ends:
             if end.peer_host == host:
-                end.be_refused()
+                end.reset_on_send()
 
-    # What connections ask
+    # The interface of connections
 
     def reaches(self, one: str, other: str) -> bool:
-        """Whether two hosts can connect: packets get through both ways, and there is somebody to answer."""
-        return not ({one, other} & self._dark or self.blocks(one, other) or self.blocks(other, one))
+        """Return whether two hosts can connect: no partition separates them, and neither has vanished."""
+        return not ({one, other} & self._vanished or self.blocks(one, other) or self.blocks(other, one))
 
     def delay(self, one: str, other: str) -> float:
-        """Return how long the next bytes take between two hosts."""
-        dice = self._dice
+        """Draw the delay of the next bytes between two hosts, in seconds."""
+        random = self._random
         link = _link(one, other)
-        usual = self._latency.get(link)
-        if usual is None:
+        mean = self._latency.get(link)
+        if mean is None:
             low, high = LATENCY_S
-            usual = self._latency[link] = low * math.exp(dice.uniform() * math.log(high / low))
-        late = dice.exponential(SPIKE_S) if dice.chance(SPIKE) else 0.0
-        return usual / 2 + dice.exponential(usual / 2) + late
+            mean = self._latency[link] = low * math.exp(random.uniform() * math.log(high / low))
+        spike = random.exponential(SPIKE_S) if random.chance(SPIKE_PROBABILITY) else 0.0
+        return mean / 2 + random.exponential(mean / 2) + spike
 
-    def connect(self, door: "_Door", address: str) -> "SimulatedConnection":
-        """Return the dialler's end of a new connection, whose other end is at `door`."""
-        here = SimulatedConnection(self, self._loop, self._loop.here(), address)
-        there = SimulatedConnection(self, self._loop, door.strand, f"{PREFIX}{here.host}")
+    def connect(self, listener: "_SimulatedListener", address: str) -> "SimulatedConnection":
+        """Return the dialler's end of a new connection to `listener`."""
+        here = SimulatedConnection(self, self._loop, self._loop.strands.current(), address)
+        there = SimulatedConnection(self, self._loop, listener.strand, f"{PREFIX}{here.host}")
         here.other, there.other = there, here
         self._ends[here] = self._ends[there] = None
-        door.accept(there)
+        listener.accept(there)
         return here
 
-    def hold(self, end: "SimulatedConnection") -> None:
-        """Keep in mind that `end` has something to send again when packets get through."""
-        self._holding[end] = None
+    def stall(self, end: "SimulatedConnection") -> None:
+        """Note that `end` has bytes to send again when the partition heals."""
+        self._stalled[end] = None
 
     def forget(self, end: "SimulatedConnection") -> None:
-        """Drop an end that is over."""
+        """Remove an end of a closed connection."""
         self._ends.pop(end, None)
 
 
-class _Door:
-    """An address that is listened at."""
+_NETWORKS: WeakKeyDictionary[asyncio.AbstractEventLoop, Network] = WeakKeyDictionary()
+"""The network of each simulated loop."""
+
+
+class _SimulatedListener:
+    """A listening address."""
 
     def __init__(self, network: Network, loop: SimulatedLoop, address: str, accept: Accept) -> None:
         self.address = address
-        self.strand = loop.here()
+        self.strand = loop.strands.current()
         self._network = network
         self._loop = loop
         self._accept = accept
 
     @property
     def open(self) -> bool:
-        """Whether somebody would hear a knock."""
-        return self._network.doors.get(self.address) is self
+        """True until it is closed."""
+        return self._network.listeners.get(self.address) is self
 
     def accept(self, connection: "SimulatedConnection") -> None:
-        """Let whoever listens know of a connection."""
-        self._loop.call_soon(self._let_in, connection, context=self.strand.context)
+        """Hand a connection to the listening process."""
+        self._loop.call_soon(self._accepted, connection, context=self.strand.context)
 
     async def close(self) -> None:
         if self.open:
-            del self._network.doors[self.address]
+            del self._network.listeners[self.address]
 
-    def _let_in(self, connection: "SimulatedConnection") -> None:
+    def _accepted(self, connection: "SimulatedConnection") -> None:
         if self.open:
             self._accept(connection)
         else:
@@ -173,7 +182,7 @@ class _Door:
 
 
 class SimulatedTransport:
-    """Connections between the processes of the simulation that runs."""
+    """Connections between the processes of the running simulation."""
 
     def check(self, address: str) -> None:
         if not address.startswith(PREFIX) or not _host(address):
@@ -182,36 +191,36 @@ class SimulatedTransport:
     async def listen(self, address: str, accept: Accept) -> Listener:
         loop, network = _running()
         self.check(address)
-        if address in network.doors:
-            raise UsageError(f"{address} is taken by another process of this simulation")
-        door = network.doors[address] = _Door(network, loop, address, accept)
-        return door
+        if address in network.listeners:
+            raise UsageError(f"{address} is in use by another process of this simulation")
+        listener = network.listeners[address] = _SimulatedListener(network, loop, address, accept)
+        return listener
 
     async def clear(self, address: str) -> None:
-        """A dead process leaves nothing behind."""
+        """Check that no process listens at `address`; a dead process leaves nothing to remove."""
         _, network = _running()
         self.check(address)
-        if address in network.doors:
-            raise UsageError(f"{address} is in use: somebody listens there")
+        if address in network.listeners:
+            raise UsageError(f"{address} is in use by another process of this simulation")
 
     async def dial(self, address: str) -> "SimulatedConnection":
         loop, network = _running()
         self.check(address)
-        here = loop.here().name
-        until = loop.time() + CONNECT_S
+        here = loop.strands.current().name
+        deadline = loop.time() + CONNECT_S
         while True:
-            door = network.doors.get(address)
-            there = door.strand.name if door is not None else _host(address)
+            listener = network.listeners.get(address)
+            there = listener.strand.name if listener is not None else _host(address)
             await asyncio.sleep(network.delay(here, there))
             if network.reaches(here, there):
                 break
-            if loop.time() > until:
-                raise Unreachable(f"nobody answers at {address}: timed out")
+            if loop.time() > deadline:
+                raise Unreachable(f"no answer from {address} within {CONNECT_S:g} s")
             await asyncio.sleep(RETRY_S)
-        door = network.doors.get(address)
-        if door is None:
+        listener = network.listeners.get(address)
+        if listener is None:
             raise NobodyListens(f"nobody listens at {address}")
-        connection = network.connect(door, address)
+        connection = network.connect(listener, address)
         try:
             await asyncio.sleep(network.delay(there, here))
         except asyncio.CancelledError:
@@ -221,7 +230,7 @@ class SimulatedTransport:
 
 
 class SimulatedConnection(Endpoint):
-    """One end of a connection; it belongs to a process, and what it hears is heard there."""
+    """One end of a connection; its callbacks run in the process that it belongs to."""
 
     other: "SimulatedConnection"
 
@@ -231,16 +240,16 @@ class SimulatedConnection(Endpoint):
         self.host = strand.name
         self._network = network
         self._loop = loop
-        self._dice = loop.dice
+        self._random = loop.random
         self._outbox: list[Buffer] = []
-        self._waiting_to_resend: list[bytes | None] = []
+        self._held_back: list[bytes | None] = []
         self._arrives = 0.0
-        """When the last of what was sent arrives; nothing overtakes it."""
+        """When the last bytes arrive; later ones do not overtake them."""
         self._closing = False
         self._broken = False
-        """Whether what is sent from here gets nowhere, and what was on its way to here is lost."""
-        self._unheard = False
-        """Whether this side will hear that the connection is broken when it sends something."""
+        """True if sent bytes are lost, as are bytes on their way to here."""
+        self._breaks_on_send = False
+        """True if this side notices the break at its next send."""
 
     @property
     def peer_host(self) -> str:
@@ -248,11 +257,11 @@ class SimulatedConnection(Endpoint):
         return self.other.host
 
     @property
-    def link(self) -> Pair:
+    def link(self) -> Link:
         """The two hosts, sorted."""
         return _link(self.host, self.peer_host)
 
-    # The contract
+    # The contract of a connection
 
     def send(self, pieces: list[Buffer], *, at_once: bool = False) -> None:
         if self._lost or self._closing:
@@ -267,7 +276,7 @@ class SimulatedConnection(Endpoint):
         self._flush()
         self._closing = self._deaf = True
         self._transmit(None)
-        self._hear(self._end, None)
+        self._call(self._end, None)
 
     def abort(self, error: Exception | None = None) -> None:
         if self._closing:
@@ -276,80 +285,77 @@ class SimulatedConnection(Endpoint):
         if not self._broken:
             self._transmit(None)
             self._broken = True
-        self._hear(self._end, error)
+        self._call(self._end, error)
 
-    # What happens to it
+    # Faults
 
-    def sever(self, error: Exception) -> None:
-        """Lose what is on its way to this side, and let it hear that it is over, sooner or later."""
+    def break_off(self, error: Exception) -> None:
+        """Lose the bytes on their way to this side; it notices after a delay, or at its next send."""
         if self._broken:
             return
         self._broken = True
-        if self._dice.chance(LATE):
-            self._unheard = True
+        if self._random.chance(LATE_NOTICE_PROBABILITY):
+            self._breaks_on_send = True
         else:
-            self._loop.call_later(self._delay(), self._end, error, context=self.strand.context)
+            self._call_later(self._end, error)
 
     def vanish(self, *, silently: bool) -> None:
-        """Be gone: the process that this end belongs to is no more."""
+        """End with the process that this end belongs to. Unless `silently`, the other side is informed."""
         self._network.forget(self)
         if self._closing:
             return
         self._closing = self._deaf = self._broken = True
         if silently:
-            self.other.blind()
-        elif self._dice.chance(0.5):
-            self._transmit(None)  # its system sends what it was given, and then the end
+            self.other._broken = True
+        elif self._random.chance(0.5):
+            self._transmit(None)  # the operating system sends what was queued, then closes
         else:
-            self.other.sever(ConnectionResetError("the peer's process is gone"))
+            self.other.break_off(ConnectionResetError("the peer's process is gone"))
 
-    def blind(self) -> None:
-        """Send into the void from here on: the peer's host is gone, with whatever could have told so."""
-        self._broken = True
-
-    def be_refused(self) -> None:
-        """Hear, with the next thing that is sent, that nobody at the other end knows of this connection."""
+    def reset_on_send(self) -> None:
+        """Get a reset at the next send: the peer has restarted without this connection."""
         if self._broken and not self._closing:
-            self._unheard = True
+            self._breaks_on_send = True
 
     def resend(self) -> None:
-        """Send what did not get through; TCP has noticed by now that it should try seldom."""
-        waiting, self._waiting_to_resend = self._waiting_to_resend, []
-        self._arrives = max(self._arrives, self._loop.time() + self._dice.exponential(RETRY_S))
-        for data in waiting:
+        """Send the bytes that a partition held back, after a delay: TCP retries seldom by now."""
+        held_back, self._held_back = self._held_back, []
+        self._arrives = max(self._arrives, self._loop.time() + self._random.exponential(RETRY_S))
+        for data in held_back:
             self._transmit(data)
 
     # Inside
 
+    def _call(self, call: Callable[[Exception | None], None], error: Exception | None) -> None:
+        self._loop.call_soon(call, error, context=self.strand.context)
+
+    def _call_later(self, call: Callable[[Exception | None], None], error: Exception | None) -> None:
+        self._loop.call_later(self._delay(), call, error, context=self.strand.context)
+
     def _delay(self) -> float:
         return self._network.delay(self.host, self.peer_host)
-
-    def _hear(self, call: Callable[[Exception | None], None], error: Exception | None) -> None:
-        self._loop.call_soon(call, error, context=self.strand.context)
 
     def _flush(self) -> None:
         if not self._outbox or self._closing:
             return
         data = b"".join(self._outbox)
         self._outbox.clear()
-        if self._unheard:
-            self._unheard = False
-            error = ConnectionResetError("the connection was cut some time ago")
-            self._loop.call_later(self._delay(), self._end, error, context=self.strand.context)
-        dice = self._dice
-        while len(data) > 1 and dice.chance(SPLIT):
-            size = 1 + dice.below(len(data) - 1)
+        if self._breaks_on_send:
+            self._breaks_on_send = False
+            self._call_later(self._end, ConnectionResetError("the connection was cut some time ago"))
+        while len(data) > 1 and self._random.chance(SPLIT_PROBABILITY):
+            size = 1 + self._random.below(len(data) - 1)
             self._transmit(data[:size])
             data = data[size:]
         self._transmit(data)
 
     def _transmit(self, data: bytes | None) -> None:
-        """Send `data`, or that there is no more."""
+        """Send `data`, or the end of the stream for None."""
         if self._broken and data is not None:
             return
         if self._network.blocks(self.host, self.peer_host):
-            self._waiting_to_resend.append(data)
-            self._network.hold(self)
+            self._held_back.append(data)
+            self._network.stall(self)
             return
         self._arrives = max(self._arrives, self._loop.time() + self._delay())
         self._loop.call_at(self._arrives, self.other._arrive, data, context=self.other.strand.context)
@@ -375,7 +381,7 @@ class SimulatedConnection(Endpoint):
         self._lose(error)
 
 
-def _link(one: str, other: str) -> Pair:
+def _link(one: str, other: str) -> Link:
     return (one, other) if one <= other else (other, one)
 
 
@@ -385,9 +391,9 @@ def _host(address: str) -> str:
 
 def _running() -> tuple[SimulatedLoop, Network]:
     loop = asyncio.get_running_loop()
-    if not isinstance(loop, SimulatedLoop):
-        raise UsageError(f"{PREFIX} addresses exist in a simulation only")
-    return loop, loop.network
+    if not isinstance(loop, SimulatedLoop) or loop not in _NETWORKS:
+        raise UsageError(f"{PREFIX} addresses exist only in a simulation")
+    return loop, _NETWORKS[loop]
 
 
 SCHEMES["sim"] = SimulatedTransport

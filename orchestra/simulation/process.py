@@ -1,49 +1,48 @@
-"""A process of a simulation: a node with a machine of its own. It can be killed, held up, and started again."""
+"""A simulated process: a node on a host of its own, which can be killed, paused and restarted."""
 
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from orchestra.actors.message import Message, Request
 from orchestra.actors.ref import Ref
 from orchestra.clock import Handle
 from orchestra.errors import OrchestraError, UsageError
 from orchestra.nodes.node import Node
-from orchestra.simulation.loop import SimulatedLoop, SimulatedThreads, Strand
-
-if TYPE_CHECKING:
-    from orchestra.simulation.network import Network
+from orchestra.simulation.loop import SimulatedLoop, SimulatedThreads
+from orchestra.simulation.network import Network
+from orchestra.simulation.strands import Strand
 
 T = TypeVar("T")
 Setup = Callable[[Node], object]
 
-DEAD_S = 1.0
-"""How long a process that is kept is dead, on average."""
-BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+RESTART_S = 1.0
+"""Mean time after which a dead process is restarted."""
+START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class ProcessDied(OrchestraError):
-    """The simulated process that should have done this was killed, or ended."""
+    """The simulated process of this call was killed, or has ended."""
 
 
 class SimulatedClock:
-    """The loop's virtual time."""
+    """The clock of simulated nodes: the loop's virtual time."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
 
     def monotonic(self) -> float:
-        """Return the virtual seconds since the simulation began."""
+        """Return the virtual seconds since the start of the simulation."""
         return self._loop.time()
 
     def now(self) -> datetime:
-        """Return the first of January 2026, and the virtual seconds since the simulation began."""
-        return BEGIN + timedelta(seconds=self._loop.time())
+        """Return the virtual time as a date, beginning at 2026-01-01 00:00 UTC."""
+        return START + timedelta(seconds=self._loop.time())
 
     def call_later(self, delay: float, call: Callable[[], None]) -> Handle:
-        """Arrange that `call` runs after `delay` virtual seconds."""
+        """Run `call` after `delay` virtual seconds."""
         return self._loop.call_later(delay, call)
 
 
@@ -51,35 +50,37 @@ class Process:
     """A simulated process, which hosts one node. Made by `Simulation.node`.
 
     Args:
-        loop: where it runs.
-        name: its own, its node's, and its host's on the network.
-        setup: spawns the node's actors; called again for each new start.
-        may_fail: whether the simulation goes on when an actor of it fails for good, which ends the process.
-        kept: whether it is started again when it has died, as a launcher does; then it may fail, too.
-        options: what else `Node` is given.
+        loop: the simulation's loop.
+        network: the simulation's network.
+        name: the name of the process, its node and its host.
+        setup: spawns the node's actors; called at every start.
+        may_fail: whether the simulation continues if the node fails.
+        auto_restart: whether it is restarted after it died, as by a launcher. Implies `may_fail`.
+        options: further arguments of `Node`.
     """
 
     def __init__(
         self,
         loop: SimulatedLoop,
+        network: Network,
         name: str,
         setup: Setup | None,
         *,
         may_fail: bool,
-        kept: bool,
+        auto_restart: bool,
         options: Mapping[str, Any],
     ) -> None:
         self.name = name
         self.starts = 0
-        """How often it was started."""
+        """The number of starts so far."""
         self.failures: list[BaseException] = []
-        """What it died of, where it died of itself."""
-        self.kept = kept
-        """Whether it is started again when it has died."""
+        """The exceptions that ended it."""
+        self.auto_restart = auto_restart
+        """True while it is restarted after it died."""
         self._loop = loop
-        self._network: Network = loop.network
+        self._network = network
         self._setup = setup
-        self._may_fail = may_fail or kept
+        self._may_fail = may_fail or auto_restart
         self._options = options
         self._strand: Strand | None = None
         self._node: Node | None = None
@@ -90,74 +91,74 @@ class Process:
 
     @property
     def running(self) -> bool:
-        """Whether it has begun, and has not ended."""
+        """True from its start to its end."""
         return self._strand is not None and self._strand.alive
 
     @property
     def node(self) -> Node:
-        """The node of a process that runs: to look at, not to send from.
+        """The node of the running process, for inspection; send with `ref`.
 
         Raises:
-            ProcessDied: it does not run.
+            ProcessDied: the process does not run.
         """
         if self._node is None or not self.running:
             raise ProcessDied(f"process {self.name} does not run")
         return self._node
 
     async def start(self) -> None:
-        """Begin, or begin again with nothing in memory; return when the node is open and its actors are spawned.
+        """Start or restart the process, and return when its node is open and its actors are spawned.
 
         Raises:
-            UsageError: it runs already.
+            UsageError: the process is running.
             ProcessDied: it ended before its node was open.
         """
         if self.running:
-            raise UsageError(f"process {self.name} runs already")
+            raise UsageError(f"process {self.name} is running; stop or kill it first")
         loop = self._loop
         self.starts += 1
-        strand = self._strand = Strand(self.name, loop.lateness())
+        strand = self._strand = loop.strands.create(self.name)
         self._ended = loop.create_future()
-        self._network.plug_in(self.name)
+        self._network.add_host(self.name)
         opened: asyncio.Future[None] = loop.create_future()
         task = loop.create_task(self._live(opened), name=f"{self.name}: main", context=strand.context.copy())
-        task.add_done_callback(lambda task: self._end(strand, task), context=loop.outside.context)
+        task.add_done_callback(lambda task: self._end(strand, task), context=loop.strands.outside.context)
         await _either(opened, self._ended)
         if not opened.done():
-            raise ProcessDied(f"process {self.name} ended as it began: {self._ended.result()}")
+            raise ProcessDied(f"process {self.name} ended while it started: {self._ended.result()}")
 
     async def stop(self) -> None:
-        """Stop gracefully and for good, and wait for the end."""
-        self.kept = False
+        """Stop gracefully without a restart, and wait for the end."""
+        self.auto_restart = False
         self.node.request_stop("asked to stop")
         await self.ended()
 
     async def ended(self) -> str:
-        """Wait until it has ended, and say why."""
+        """Wait for the end, and return the reason."""
         assert self._ended is not None, f"process {self.name} was never started"
         return await asyncio.shield(self._ended)
 
     def kill(self, *, silently: bool = False) -> None:
-        """Let it die at once, without a goodbye: nothing of it runs any more, and its listener is closed.
+        """End the process at once: no callback of it, and no `finally`, runs again.
 
-        Its peers' connections break, as when a system cleans up after a process; `silently`, they just hear nothing
-        any more, as when a whole machine is gone.
+        Its connections break, as when an operating system cleans up after a process. With `silently` they hang, as
+        after the loss of a machine.
         """
         if self._strand is None or not self._strand.alive:
             return
-        self._loop.end(self._strand)
-        self._network.unplug(self._strand, silently=silently)
+        self._loop.strands.end(self._strand)
+        self._network.remove_host(self._strand, silently=silently)
         self._finish("killed")
 
-    def stand_still(self, seconds: float) -> None:
-        """Let it do nothing for so long, as a debugger or a busy machine would; what it is sent waits."""
+    def pause(self, seconds: float) -> None:
+        """Stop the process for some time, like a debugger or a busy machine; incoming bytes wait."""
         if self._strand is not None:
-            self._loop.stand(self._strand, seconds)
+            self._loop.pause(self._strand, seconds)
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run `work` as code of this process, outside of its actors, and return its result.
+        """Run `work` in this process, outside of its actors, and return its result.
 
         Raises:
-            ProcessDied: the process ended before the work was done.
+            ProcessDied: the process ended before `work`.
         """
         if self._strand is None or self._ended is None or not self.running:
             work.close()
@@ -174,15 +175,15 @@ class Process:
         return task.result()
 
     def ref(self, address: str) -> Ref[Any]:
-        """Return a ref that sends through the node of this process, from outside of its actors."""
-        return Ref(address, _Hop(self))
+        """Return a ref that sends from this process, outside of its actors."""
+        return Ref(address, _ProcessSender(self))
 
     async def _live(self, opened: asyncio.Future[None]) -> str:
         loop = self._loop
         node = self._node = Node(
             self.name,
             clock=SimulatedClock(loop),
-            entropy=loop.dice.bytes,
+            entropy=loop.random.bytes,
             executor=SimulatedThreads(loop),
             **self._options,
         )
@@ -195,8 +196,8 @@ class Process:
     def _end(self, strand: Strand, task: asyncio.Task[str]) -> None:
         if not strand.alive:
             return
-        self._loop.end(strand)
-        self._network.unplug(strand, silently=False)
+        self._loop.strands.end(strand)
+        self._network.remove_host(strand, silently=False)
         error = None if task.cancelled() else task.exception()
         if error is None:
             self._finish("cancelled" if task.cancelled() else task.result())
@@ -210,19 +211,21 @@ class Process:
         assert self._ended is not None
         if not self._ended.done():
             self._ended.set_result(reason)
-        if self.kept:
+        if self.auto_restart:
             name = f"launcher of {self.name}"
-            self._loop.create_task(self._revive(), name=name, context=self._loop.outside.context.copy())
+            self._loop.create_task(self._restart(), name=name, context=self._loop.strands.outside.context.copy())
 
-    async def _revive(self) -> None:
-        await asyncio.sleep(self._loop.dice.exponential(DEAD_S))
+    async def _restart(self) -> None:
+        await asyncio.sleep(self._loop.random.exponential(RESTART_S))
         if not self.running:
-            with contextlib.suppress(ProcessDied):  # it did not reach the root, say; its end has been seen to already
+            with contextlib.suppress(
+                ProcessDied
+            ):  # it failed to start, for example without the root; its end restarts it again
                 await self.start()
 
 
-class _Hop:
-    """Speaks for the code around a node that runs in another strand: it goes there to speak."""
+class _ProcessSender:
+    """Sends from the strand of a process, for code that runs outside of it."""
 
     def __init__(self, process: Process) -> None:
         self._process = process

@@ -194,25 +194,25 @@ class Plan:
         manager: Any = TrajectoryManager,
         gatherer: Any = WorkerProxy,
     ) -> None:
-        dice = sim.dice
+        random = sim.random
         self.sim = sim
         self.account = Account()
         self.env = partial(RunCounters, account=self.account)
         self.policy = partial(Counter, account=self.account)
-        self.prioritized = dice.chance(0.3)
-        self.n_envs = 1 + dice.below(3)
-        self.goal = 12 + dice.below(24)
-        self.publish_interval = 1 + dice.below(3)
+        self.prioritized = random.chance(0.3)
+        self.n_envs = 1 + random.below(3)
+        self.goal = 12 + random.below(24)
+        self.publish_interval = 1 + random.below(3)
         self.manager, self.gatherer = manager, gatherer
         self.learner = sim.node("learner", self._learner, run_directory=Path("nowhere"))
         upstream = "learner/orchestrator"
         self.proxy: Process | None = None
-        if dice.chance(0.7):
+        if random.chance(0.7):
             self.proxy = sim.node("host", partial(self._proxy, Ref(upstream)), kept=proxy_dies)
             upstream = "host/proxy"
         self.workers = [
             sim.node(f"worker-{number}", partial(self._worker, Ref(upstream)), kept=workers_die or proxy_dies)
-            for number in range(1 + dice.below(3))
+            for number in range(1 + random.below(3))
         ]
 
     async def end(self) -> None:
@@ -227,27 +227,27 @@ class Plan:
 
     def small(self, kind: type[Any]) -> Any:
         """The same actor, with a mailbox that may be as small as one message."""
-        capacity = self.sim.dice.choice((1, 1, 2, 3, 4096))
+        capacity = self.sim.random.choice((1, 1, 2, 3, 4096))
         return type(kind.__name__, (kind,), {"mailbox_capacity": capacity})
 
     def _learner(self, node: Node) -> None:
-        dice = self.sim.dice
+        random = self.sim.random
         monitor = node.spawn("monitor", self.small(Listener), self.account)
         kind = PrioritizedEpisodeReplay if self.prioritized else EpisodeReplay
         manager = node.spawn("trajectories", self.small(self.manager), replay=recording(kind, self.account))
-        ratio = dice.choice((0.25, 0.5, 1.0, 2.0))
+        ratio = random.choice((0.25, 0.5, 1.0, 2.0))
         orchestrator = node.spawn(
             "orchestrator",
             self.small(Orchestrator),
             trajectories=manager,
             monitor=monitor,
-            limiter=SampleToInsertRatio(ratio, min_size=3, error_buffer=max(2.0 * ratio, dice.choice((2.0, 8.0)))),
+            limiter=SampleToInsertRatio(ratio, min_size=3, error_buffer=max(2.0 * ratio, random.choice((2.0, 8.0)))),
             batch_size=2,
             goal_steps=self.goal,
-            batches_in_flight=1 + dice.below(3),
+            batches_in_flight=1 + random.below(3),
             eval_interval=10,
             eval_episodes=2,
-            checkpoint_interval=dice.choice((3, 10)),
+            checkpoint_interval=random.choice((3, 10)),
         )
         node.spawn(
             "trainer",
@@ -272,7 +272,7 @@ class Plan:
             to=to,
             n_envs=self.n_envs,
             exploration=LinearSchedule(1.0, 0.0, over=100),
-            steps_per_turn=1 + self.sim.dice.below(3),
+            steps_per_turn=1 + self.sim.random.below(3),
         )
 
 
@@ -286,8 +286,8 @@ async def undisturbed(sim: Simulation) -> None:
 async def interrupted(sim: Simulation) -> None:
     plan = Plan(sim, workers_die=True, proxy_dies=True)
     await sim.start()
-    async with sim.faults(cuts=3.0, stills=0.3):
-        await asyncio.sleep(sim.dice.exponential(0.3))
+    async with sim.faults(cuts=3.0, pauses=0.3):
+        await asyncio.sleep(sim.random.exponential(0.3))
         plan.interrupt()
         await plan.end()
     plan.account.check(goal=False)
@@ -296,7 +296,7 @@ async def interrupted(sim: Simulation) -> None:
 async def disturbed(sim: Simulation) -> None:
     plan = Plan(sim, workers_die=True, proxy_dies=True)
     await sim.start()
-    async with sim.faults(cuts=sim.dice.choice((3.0, 15.0)), partitions=0.3, stills=0.3):
+    async with sim.faults(cuts=sim.random.choice((3.0, 15.0)), partitions=0.3, pauses=0.3):
         await plan.end()
     # Who is held up for long enough is taken for dead; then what it told in between is lost.
     plan.account.check(gaps=any("peer gone" in line and "goodbye" not in line for line in sim.log))
@@ -305,8 +305,8 @@ async def disturbed(sim: Simulation) -> None:
 async def deadly_for_workers(sim: Simulation) -> None:
     plan = Plan(sim, workers_die=True)
     await sim.start()
-    async with sim.faults(kills=3.0, cuts=1.0, stills=0.3):
-        await asyncio.sleep(sim.dice.exponential(1.0))
+    async with sim.faults(kills=3.0, cuts=1.0, pauses=0.3):
+        await asyncio.sleep(sim.random.exponential(1.0))
     await plan.end()
     plan.account.check()
 
@@ -314,8 +314,8 @@ async def deadly_for_workers(sim: Simulation) -> None:
 async def deadly_for_all_but_the_learner(sim: Simulation) -> None:
     plan = Plan(sim, workers_die=True, proxy_dies=True)
     await sim.start()
-    async with sim.faults(kills=3.0, cuts=1.0, stills=0.3):
-        await asyncio.sleep(sim.dice.exponential(1.0))
+    async with sim.faults(kills=3.0, cuts=1.0, pauses=0.3):
+        await asyncio.sleep(sim.random.exponential(1.0))
     await plan.end()
     plan.account.check(gaps=True)
 
@@ -323,7 +323,7 @@ async def deadly_for_all_but_the_learner(sim: Simulation) -> None:
 async def learner_dies(sim: Simulation) -> None:
     plan = Plan(sim)
     await sim.start()
-    await asyncio.wait({plan.orchestrator}, timeout=sim.dice.exponential(0.3))
+    await asyncio.wait({plan.orchestrator}, timeout=sim.random.exponential(0.3))
     plan.learner.kill()
     await sim.until(lambda: not any(process.running for process in sim.processes.values()), within=5.0)
 

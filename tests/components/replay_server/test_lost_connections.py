@@ -63,7 +63,7 @@ def test_chunks_are_inserted_once_and_in_their_order_however_often_the_connectio
     async def scenario():
         sim = world.sim
         await sim.start()
-        staying = sim.loop.create_task(world.client.run(world.live()), context=sim.loop.outside.context.copy())
+        staying = sim.loop.create_task(world.client.run(world.live()), context=sim.loop.strands.outside.context.copy())
         await sim.until(lambda: "one" in world.coordinator)
         cuts = 0
         for start in range(0, 3000, 60):

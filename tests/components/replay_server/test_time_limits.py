@@ -139,7 +139,7 @@ def test_a_server_that_dies_is_missed_and_what_is_under_way_fails(silently, leas
             told.append(world.sim.loop.time())
 
         await asyncio.sleep(between_heartbeats)
-        world.server.stand_still(NEVER)  # so that it does not answer before it dies
+        world.server.pause(NEVER)  # so that it does not answer before it dies
         asking = asyncio.ensure_future(one.process.run(ask()))
         await asyncio.sleep(0.05)
         world.server.kill(silently=silently)
@@ -157,7 +157,7 @@ def test_whoever_stands_still_for_nine_seconds_is_not_given_up():
         await world.start()
         for process in (world.clients["one"].process, world.server):
             await asyncio.sleep(between_heartbeats)
-            process.stand_still(9.0)
+            process.pause(9.0)
             batch = asyncio.ensure_future(world.sample(64))
             await asyncio.sleep(9.0)
             assert await batch == {*range(4), *range(10, 14)}
@@ -186,7 +186,7 @@ def test_whoever_closes_waits_two_seconds_for_a_server_that_says_nothing():
         await world.start()
         one = world.clients["one"]
         await asyncio.sleep(between_heartbeats)
-        world.server.stand_still(9.0)
+        world.server.pause(9.0)
         await one.process.run(one.close())
         return await world.known(one.staying.done)
 

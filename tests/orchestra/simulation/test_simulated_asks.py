@@ -82,11 +82,11 @@ async def asks_that_are_given_up(sim: Simulation) -> None:
     processes, addresses = await stations(sim)
 
     async def ask() -> None:
-        path = tuple(sim.dice.choice(addresses) for _ in range(1 + sim.dice.below(4)))
-        request = AskMsg(path=path[1:], seconds=sim.dice.exponential(0.05), parks=sim.dice.chance(0.4))
+        path = tuple(sim.random.choice(addresses) for _ in range(1 + sim.random.below(4)))
+        request = AskMsg(path=path[1:], seconds=sim.random.exponential(0.05), parks=sim.random.chance(0.4))
         try:
-            async with asyncio.timeout(sim.dice.exponential(0.3)):
-                assert await sim.dice.choice(processes).ref(path[0]).ask(request) == len(path)
+            async with asyncio.timeout(sim.random.exponential(0.3)):
+                assert await sim.random.choice(processes).ref(path[0]).ask(request) == len(path)
         except TimeoutError:
             pass
         except (AskFailed, ActorStopped):
@@ -114,10 +114,10 @@ async def asks_in_all_directions(sim: Simulation) -> None:
     processes, addresses = await stations(sim)
 
     async def ask() -> None:
-        path = tuple(sim.dice.choice(addresses) for _ in range(1 + sim.dice.below(4)))
-        request = AskMsg(path=path[1:], seconds=sim.dice.exponential(0.3), parks=sim.dice.chance(0.3))
+        path = tuple(sim.random.choice(addresses) for _ in range(1 + sim.random.below(4)))
+        request = AskMsg(path=path[1:], seconds=sim.random.exponential(0.3), parks=sim.random.chance(0.3))
         with contextlib.suppress(AskFailed, ActorStopped):  # somebody would have waited for itself
-            assert await sim.dice.choice(processes).ref(path[0]).ask(request) == len(path)
+            assert await sim.random.choice(processes).ref(path[0]).ask(request) == len(path)
 
     async with asyncio.timeout(200.0):
         await asyncio.gather(*(ask() for _ in range(12)))
@@ -131,9 +131,9 @@ async def asks_in_one_direction(sim: Simulation) -> None:
     processes, addresses = await stations(sim)
 
     async def ask() -> None:
-        path = tuple(address for address in addresses if sim.dice.chance(0.5)) or (addresses[0],)
-        request = AskMsg(path=path[1:], seconds=sim.dice.exponential(1.0), parks=sim.dice.chance(0.3))
-        assert await sim.dice.choice(processes).ref(path[0]).ask(request) == len(path)
+        path = tuple(address for address in addresses if sim.random.chance(0.5)) or (addresses[0],)
+        request = AskMsg(path=path[1:], seconds=sim.random.exponential(1.0), parks=sim.random.chance(0.3))
+        assert await sim.random.choice(processes).ref(path[0]).ask(request) == len(path)
 
     async with asyncio.timeout(1000.0):
         await asyncio.gather(*(ask() for _ in range(12)))
@@ -204,7 +204,7 @@ class Broker(Neighbour):
 def test_a_circle_through_a_parked_task_is_found_though_its_actor_is_free() -> None:
     async def main(sim: Simulation) -> None:
         said: dict[str, str] = {}
-        nodes = sim.dice.choice(("aaa", "aba", "abc"))
+        nodes = sim.random.choice(("aaa", "aba", "abc"))
         x, y, z = (f"{node}/{name}" for node, name in zip(nodes, "xyz", strict=True))
 
         def spawn(node: Node) -> None:

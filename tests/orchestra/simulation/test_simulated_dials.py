@@ -80,7 +80,7 @@ async def everybody_dials_everybody(sim: Simulation, *, cuts: float = 0.0) -> Co
     async with sim.faults(cuts=cuts):
         for name in NAMES:
             await sim.processes[name].ref(f"{name}/teller").tell(TalkMsg(to=to, count=5))
-            await asyncio.sleep(sim.dice.choice((0.0, 0.0, 1e-4, 1e-3)))
+            await asyncio.sleep(sim.random.choice((0.0, 0.0, 1e-4, 1e-3)))
         if cuts:
             await asyncio.sleep(0.3)
     await sim.until(lambda: len(heard) == 16 and all(len(numbers) >= 5 for numbers in heard.values()))
@@ -102,7 +102,7 @@ async def dials_at_once(sim: Simulation) -> None:
 
 
 async def dials_that_are_cut(sim: Simulation) -> None:
-    assert await everybody_dials_everybody(sim, cuts=sim.dice.choice((20.0, 100.0))) == {1: 12}
+    assert await everybody_dials_everybody(sim, cuts=sim.random.choice((20.0, 100.0))) == {1: 12}
 
 
 def test_two_that_dial_each_other_at_once_settle_on_one_link() -> None:
@@ -131,7 +131,7 @@ async def dials_of_one_that_dies(sim: Simulation) -> None:
 
     there: Heard = {}
     sim.node("a")
-    b, c = sim.node("b", _spawner("b", there)), sim.node("c", live, kept=True)
+    b, c = sim.node("b", _spawner("b", there)), sim.node("c", live, auto_restart=True)
     await sim.start()
 
     async def tell(source: Any, target: str, sender: str) -> None:
@@ -139,15 +139,15 @@ async def dials_of_one_that_dies(sim: Simulation) -> None:
             with contextlib.suppress(Unreachable, TimeoutError):
                 async with asyncio.timeout(30.0):
                     await source.ref(f"{target}/hearer").tell(CountedMsg(sender=sender, number=number))
-            await asyncio.sleep(sim.dice.exponential(0.2))
+            await asyncio.sleep(sim.random.exponential(0.2))
 
     async def talk_back() -> None:
         for _ in range(8):
             with contextlib.suppress(Exception):
                 await c.ref("c/teller").tell(TalkMsg(to=(Ref("b/hearer"),), count=1))
-            await asyncio.sleep(sim.dice.exponential(0.3))
+            await asyncio.sleep(sim.random.exponential(0.3))
 
-    async with sim.faults(kills=0.3, cuts=sim.dice.choice((0.0, 3.0)), partitions=0.1):
+    async with sim.faults(kills=0.3, cuts=sim.random.choice((0.0, 3.0)), partitions=0.1):
         await asyncio.gather(tell(b, "c", "b"), talk_back())
     await sim.until(lambda: c.running)
     await asyncio.sleep(60.0)

@@ -97,32 +97,32 @@ class Head(Actor[WorkMsg]):
 
 
 async def families_that_fail(sim: Simulation) -> None:
-    names = "abcd"[: 1 + sim.dice.below(4)]
-    strategy = sim.dice.choice((OneForOne(), AllForOne(), RestForOne(), AllForOne(PATIENT), RestForOne(PATIENT)))
-    world = World([sim.dice.choice(names) for _ in range(sim.dice.below(3))])
+    names = "abcd"[: 1 + sim.random.below(4)]
+    strategy = sim.random.choice((OneForOne(), AllForOne(), RestForOne(), AllForOne(PATIENT), RestForOne(PATIENT)))
+    world = World([sim.random.choice(names) for _ in range(sim.random.below(3))])
     kind: Any = type("Head", (Head,), {"children_strategy": strategy})
     process = sim.node("a", lambda node: node.spawn("head", kind, names, world))
     await sim.start()
     stopped = set()
-    for _ in range(sim.dice.below(12)):
-        name = sim.dice.choice(names)
-        match sim.dice.below(12):
+    for _ in range(sim.random.below(12)):
+        name = sim.random.choice(names)
+        match sim.random.below(12):
             case 0:
                 world.fragile_starts.append(name)
             case 1:
-                await process.ref("a/head").tell(WorkMsg(seconds=sim.dice.exponential(0.1), fail=True))
+                await process.ref("a/head").tell(WorkMsg(seconds=sim.random.exponential(0.1), fail=True))
                 stopped.clear()  # what it spawns anew is there again
             case 2 if name not in stopped and f"a/head:{name}" in process.node.cells:
                 process.node.cell(f"a/head:{name}").request_stop()
                 stopped.add(name)
             case _:
                 try:
-                    work = WorkMsg(seconds=sim.dice.exponential(0.1), fail=sim.dice.chance(0.5))
+                    work = WorkMsg(seconds=sim.random.exponential(0.1), fail=sim.random.chance(0.5))
                     await process.ref(f"a/head:{name}").tell(work)
                 except Unreachable:
                     pass
-        if sim.dice.chance(0.6):
-            await asyncio.sleep(sim.dice.exponential(0.2))
+        if sim.random.chance(0.6):
+            await asyncio.sleep(sim.random.exponential(0.2))
     await asyncio.sleep(30.0)
     assert not world.busy
     for name in names:
@@ -198,9 +198,9 @@ async def families_across_nodes(sim: Simulation) -> None:
     await sim.start()
     limbs = [f"{name}/a.chief:limb" for name in "bc"]
     await sim.until(lambda: all(limb in others[limb[0]].node.cells for limb in limbs))
-    for _ in range(sim.dice.below(6)):
-        limb = sim.dice.choice(limbs)
-        match sim.dice.below(8):
+    for _ in range(sim.random.below(6)):
+        limb = sim.random.choice(limbs)
+        match sim.random.below(8):
             case 0:
                 await a.ref("a/chief").tell(WorkMsg(seconds=0.01, fail=True))
             case 1 | 2:
@@ -209,10 +209,10 @@ async def families_across_nodes(sim: Simulation) -> None:
                 others[limb[0]].node.cell(limb).request_stop()
             case _:
                 with contextlib.suppress(Unreachable):
-                    await a.ref(limb).tell(WorkMsg(seconds=sim.dice.exponential(0.05), fail=sim.dice.chance(0.6)))
-        if sim.dice.chance(0.6):
-            await asyncio.sleep(sim.dice.exponential(0.3))
-    end = sim.dice.below(3)
+                    await a.ref(limb).tell(WorkMsg(seconds=sim.random.exponential(0.05), fail=sim.random.chance(0.6)))
+        if sim.random.chance(0.6):
+            await asyncio.sleep(sim.random.exponential(0.3))
+    end = sim.random.below(3)
     if end == 0:
         a.node.cell("a/chief").request_stop()
     elif end == 1:
@@ -233,8 +233,8 @@ async def parents_whose_node_is_killed(sim: Simulation) -> None:
     a = sim.node("a", lambda node: node.spawn("chief", Chief, ("b", "c")))
     others = {name: sim.node(name) for name in "bc"}
     await sim.start()
-    await asyncio.sleep(sim.dice.exponential(0.05))
-    a.kill(silently=sim.dice.chance(0.5))
+    await asyncio.sleep(sim.random.exponential(0.05))
+    a.kill(silently=sim.random.chance(0.5))
     await asyncio.sleep(120.0)
     for name, process in others.items():
         assert not process.running or f"{name}/a.chief:limb" not in process.node.cells

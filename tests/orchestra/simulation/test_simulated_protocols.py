@@ -96,7 +96,7 @@ class Teller(Actor[TalkMsg]):
 
 def bounded(kind: type[Any], sim: Simulation) -> Any:
     """The same actor with a mailbox that may be small."""
-    return type(kind.__name__, (kind,), {"mailbox_capacity": sim.dice.choice((1, 2, 5, 4096))})
+    return type(kind.__name__, (kind,), {"mailbox_capacity": sim.random.choice((1, 2, 5, 4096))})
 
 
 # Tells ----------------------------------------------------------------------------------------------------------------
@@ -155,10 +155,10 @@ async def disturbed_tells(sim: Simulation) -> None:
     await sim.start()
     await conversation.talk(3)
     await conversation.all_heard(3)  # so that there are sessions, which is what is promised to survive
-    async with sim.faults(cuts=sim.dice.choice((0.0, 1.0, 10.0)), partitions=0.2, stills=0.2):
+    async with sim.faults(cuts=sim.random.choice((0.0, 1.0, 10.0)), partitions=0.2, pauses=0.2):
         for _ in range(3):
             await conversation.talk(3)
-            await asyncio.sleep(sim.dice.exponential(2.0))
+            await asyncio.sleep(sim.random.exponential(2.0))
     await sim.until(lambda: conversation.has_heard(12) or _somebody_is_taken_for_dead(sim))
     await asyncio.sleep(3.0)
     if not _somebody_is_taken_for_dead(sim):  # who is held up for long enough is; what holds then is another test's
@@ -180,14 +180,14 @@ async def tells_to_one_that_dies(sim: Simulation) -> None:
         lives.append({})
         node.spawn("hearer", Hearer, "b", lives[-1])
 
-    a, b = sim.node("a"), sim.node("b", live, kept=True)
+    a, b = sim.node("a"), sim.node("b", live, auto_restart=True)
     await sim.start()
-    async with sim.faults(kills=0.2, cuts=1.0, partitions=0.2, stills=0.1):
+    async with sim.faults(kills=0.2, cuts=1.0, partitions=0.2, pauses=0.1):
         for number in range(40):
             with contextlib.suppress(Unreachable, TimeoutError):
                 async with asyncio.timeout(30.0):
                     await a.ref("b/hearer").tell(CountedMsg(sender="a", number=number))
-            await asyncio.sleep(sim.dice.exponential(0.3))
+            await asyncio.sleep(sim.random.exponential(0.3))
     await sim.until(lambda: b.running)
     await asyncio.sleep(10.0)
     heard = [number for life in lives for number in life.get(("a", "b"), ())]
@@ -246,8 +246,8 @@ async def asks_of_one_that_may_die(sim: Simulation) -> None:
 
     async def ask(number: int) -> str:
         try:
-            if sim.dice.chance(0.3):
-                async with asyncio.timeout(sim.dice.exponential(0.1)):
+            if sim.random.chance(0.3):
+                async with asyncio.timeout(sim.random.exponential(0.1)):
                     answer = await ref.ask(SquareMsg(number=number))
             else:
                 answer = await ref.ask(SquareMsg(number=number))
@@ -260,12 +260,12 @@ async def asks_of_one_that_may_die(sim: Simulation) -> None:
         return "answered"
 
     asks = [asyncio.create_task(ask(number)) for number in range(1, 13)]
-    match sim.dice.below(4):
+    match sim.random.below(4):
         case 0:
-            await asyncio.sleep(sim.dice.exponential(0.3))
-            b.kill(silently=sim.dice.chance(0.3))
+            await asyncio.sleep(sim.random.exponential(0.3))
+            b.kill(silently=sim.random.chance(0.3))
         case 1:
-            await asyncio.sleep(sim.dice.exponential(0.3))
+            await asyncio.sleep(sim.random.exponential(0.3))
             await sim.processes["a"].ref("b/answerer").tell(EndMsg(failing=False))
     async with asyncio.timeout(60.0):
         await asyncio.gather(*asks)
@@ -285,7 +285,7 @@ async def asks_over_broken_connections(sim: Simulation) -> None:
         else:
             assert await process.ref("a/answerer").ask(SquareMsg(number=number)) == number**2
 
-    async with sim.faults(cuts=sim.dice.choice((1.0, 3.0, 10.0))):
+    async with sim.faults(cuts=sim.random.choice((1.0, 3.0, 10.0))):
         try:
             for number in range(8):
                 await asyncio.gather(ask(b, number), ask(c, 8 + number), ask(b, 16 + number))
@@ -338,18 +338,18 @@ async def ends_that_are_watched(sim: Simulation) -> None:
     await sim.start()
     for name in "ac":
         await processes[name].ref("b/answerer").ask(SquareMsg(number=0))
-    await asyncio.sleep(sim.dice.exponential(0.5))
+    await asyncio.sleep(sim.random.exponential(0.5))
     b = processes["b"]
     graceful = False
-    if sim.dice.chance(0.5):
+    if sim.random.chance(0.5):
         for _ in range(10):  # in vain: they are alive, and nobody hears otherwise
             sim.cut(b, processes["a"])
             sim.cut(b, processes["c"])
-            await asyncio.sleep(sim.dice.exponential(0.5))
+            await asyncio.sleep(sim.random.exponential(0.5))
         assert heard == {"a": [], "b": [], "c": []}
-    match sim.dice.below(3):
+    match sim.random.below(3):
         case 0:
-            b.kill(silently=sim.dice.chance(0.5))
+            b.kill(silently=sim.random.chance(0.5))
         case 1:
             graceful = True
             await processes["a"].ref("b/answerer").tell(EndMsg(failing=False))
@@ -413,7 +413,7 @@ async def one_that_is_stuck(sim: Simulation) -> None:
     await sim.start()
     for name in ("one", "other"):
         await a.ref(f"a/{name}").tell(TalkMsg(to=(Ref("b/stuck"),), count=3 * CREDIT))
-    async with sim.faults(stills=0.2, cuts=sim.dice.choice((0.0, 1.0))):
+    async with sim.faults(pauses=0.2, cuts=sim.random.choice((0.0, 1.0))):
         await sim.until(lambda: _depth(b, "b/stuck") == CREDIT - 1)  # one more is being handled
         await a.ref("a/third").tell(TalkMsg(to=(Ref("b/hearer"),), count=4 * CREDIT))
         await sim.until(lambda: len(heard.get(("third", "b"), ())) == 4 * CREDIT)

@@ -1,4 +1,4 @@
-"""Dice: what the seed decides, drawn one number after the other."""
+"""The random numbers of a simulation: one sequence, decided by the seed."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -9,11 +9,11 @@ import numpy as np
 T = TypeVar("T")
 
 BATCH = 1024
-"""Numbers drawn at once: a call of numpy for each would cost more than what is decided by it."""
+"""Numbers drawn at once: a numpy call for each would cost more than the decision that needs it."""
 
 
-class Dice:
-    """Random numbers of one seed; the same calls get the same numbers on every machine."""
+class SeededRandom:
+    """Random numbers of one seed; the same calls return the same numbers on every machine."""
 
     def __init__(self, seed: int) -> None:
         self._rng = np.random.Generator(np.random.PCG64DXSM(seed))
@@ -25,19 +25,19 @@ class Dice:
             yield from self._rng.random(BATCH).tolist()
 
     def uniform(self, low: float = 0.0, high: float = 1.0) -> float:
-        """Return a number from `low` up to, and without, `high`."""
+        """Return a number in [low, high)."""
         return low + (high - low) * next(self._numbers)
 
     def exponential(self, mean: float) -> float:
-        """Return a waiting time of this mean, as between events that know nothing of each other."""
+        """Return an exponentially distributed number, such as the time between independent events."""
         return -mean * math.log1p(-next(self._numbers))
 
     def chance(self, probability: float) -> bool:
-        """Return true this often."""
+        """Return True with this probability."""
         return next(self._numbers) < probability
 
     def below(self, n: int) -> int:
-        """Return a whole number from 0 to n - 1."""
+        """Return an integer in [0, n)."""
         return int(next(self._numbers) * n)
 
     def choice(self, options: Sequence[T]) -> T:
@@ -45,7 +45,7 @@ class Dice:
         return options[self.below(len(options))]
 
     def bytes(self, n: int) -> bytes:
-        """Return `n` bytes: what a simulated node takes for secret."""
+        """Return `n` bytes: the secrets and nonces of simulated nodes."""
         if len(self._bytes) < n:
             self._bytes = self._rng.bytes(max(BATCH, n))
         drawn, self._bytes = self._bytes[:n], self._bytes[n:]
