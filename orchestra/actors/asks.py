@@ -87,13 +87,12 @@ class PendingAsks:
         cell = node.cells.get(recipient)
         envelope = way = room = check = poll = None
         if cell is None:
-            way = node.peers.routes.get(recipient) or node.peers.route_to(recipient, node.peer_of(recipient))
+            way = node.peers.routes.get(recipient) or node.peers.route_to(recipient)
             if way is not None:
                 # First of all: the peer works on it while the rest is seen to here. If no other waits, there is none
                 # to wait for, to leave with it in one write.
                 room = way.post(asker, recipient, request, correlation, chain, number, clock, at_once=not waiting)
-                if not waiting and room is None and way.local:
-                    poll = way.busy_poll
+                if not waiting and room is None and (poll := way.busy_poll) is not None:
                     poll.begin()
             check = request.answer_adapter().validator.validate_python
         future: asyncio.Future[Any] = node.loop.create_future()
@@ -109,7 +108,7 @@ class PendingAsks:
                 if not cell.mailbox.put_nowait(envelope):
                     await cell.mailbox.wait_for_room(envelope)
             elif way is None:
-                way = await node.peers.link_to(node_of(recipient))
+                way = await node.peers.connect(recipient)
                 room = way.post(asker, recipient, request, correlation, chain, number, clock, at_once=len(waiting) == 1)
             if room is not None:
                 await room

@@ -1,7 +1,6 @@
 """Delivery of remote messages: each message from another node goes into the mailbox of its recipient."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from orchestra.actors.asks import PendingAsks
 from orchestra.actors.cell import Cell
@@ -15,33 +14,32 @@ from orchestra.nodes.watches import Watches
 from orchestra.trace.recording.recorder import Recorder
 
 
+class DeliveryHost(Protocol):
+    """A node, as the delivery of remote messages uses it."""
+
+    cells: dict[str, Cell]
+    """The actors of the node, by address."""
+    asks: PendingAsks
+    watches: Watches
+    clock: Clock
+    recorder: Recorder | None
+
+    def dead_letter(self, envelope: Envelope, reason: str) -> None:
+        """Count a message that no actor handles."""
+
+    def notify_terminated(self, watcher: str, address: str, reason: str) -> None:
+        """Send `watcher` a `TerminatedMsg` for the actor at `address`."""
+
+
 class RemoteDelivery:
-    """Delivers messages from other nodes. Implements the wire's `Receiver`. Holds everything back until `begin`.
+    """Delivers messages from other nodes. Implements the wire's `Receiver`. Holds everything back until `begin`."""
 
-    Args:
-        cells: the actors of the node, by address.
-        dead_letter: called with a message that no actor handles, and the reason.
-        notify_terminated: called with a watcher, the address of an actor that is gone, and the reason.
-    """
-
-    def __init__(
-        self,
-        cells: Mapping[str, Cell],
-        asks: PendingAsks,
-        watches: Watches,
-        *,
-        clock: Clock,
-        recorder: Recorder | None,
-        dead_letter: Callable[[Envelope, str], None],
-        notify_terminated: Callable[[str, str, str], None],
-    ) -> None:
-        self._cells = cells
-        self._asks = asks
-        self._watches = watches
-        self._clock = clock
-        self._recorder = recorder
-        self._dead_letter = dead_letter
-        self._notify_terminated = notify_terminated
+    def __init__(self, host: DeliveryHost) -> None:
+        self._host = host
+        self._cells = host.cells
+        self._asks = host.asks
+        self._clock = host.clock
+        self._recorder = host.recorder
         self._early: list[Envelope] | None = []
         """Messages that arrived before `begin`: a peer may send as soon as it has said hello."""
 
@@ -75,12 +73,12 @@ class RemoteDelivery:
         kind = type(message)  # and not `isinstance`, which pydantic makes slow
         if kind is TerminatedMsg:
             assert isinstance(message, TerminatedMsg)
-            self._watches.mark_notified(envelope.recipient, message.address)
+            self._host.watches.mark_notified(envelope.recipient, message.address)
         cell = self._cells.get(envelope.recipient)
         if cell is None:
             reason = f"there is no actor at {envelope.recipient}"
             if isinstance(message, WatchMsg):
-                self._notify_terminated(message.watcher.address, envelope.recipient, reason)
+                self._host.notify_terminated(message.watcher.address, envelope.recipient, reason)
             else:
                 self._undelivered(envelope, Unreachable(reason), reason)
         elif kind not in cell.contract.understands:
@@ -132,4 +130,4 @@ class RemoteDelivery:
         if envelope.correlation:
             self._asks.fail(envelope, error)
         else:
-            self._dead_letter(envelope, reason)
+            self._host.dead_letter(envelope, reason)

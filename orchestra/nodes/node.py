@@ -136,25 +136,8 @@ class Node:
         self.cells: dict[str, Cell] = {}
         """The actors that run here, by address."""
         self.watches = Watches(self)
-        self.delivery = RemoteDelivery(
-            self.cells,
-            self.asks,
-            self.watches,
-            clock=self.clock,
-            recorder=recorder,
-            dead_letter=self.dead_letter,
-            notify_terminated=self.notify_terminated,
-        )
-        self.peers = Peers(
-            settings,
-            self.log,
-            receiver=self.delivery,
-            directory=self.directory,
-            asks=self.asks,
-            listen=listen,
-            join=join,
-            lost=self._peer_lost,
-        )
+        self.delivery = RemoteDelivery(self)
+        self.peers = Peers(settings, self, self.delivery, listen, join)
         self._routes = self.peers.routes
         self._background_tasks: set[asyncio.Task[None]] = set()
         self._body: asyncio.Task[Any] | None = None
@@ -386,7 +369,7 @@ class Node:
 
         `number` and `clock` are a recorded sender's count of what it sent, and its Lamport clock.
         """
-        link = self._routes.get(recipient) or self.peers.route_to(recipient, self.peer_of(recipient))
+        link = self._routes.get(recipient) or self.peers.route_to(recipient)
         if link is not None:
             return link.post(sender, recipient, message, 0, (), number, clock)
         return self.peers.post(sender, recipient, message, number, clock)
@@ -401,10 +384,9 @@ class Node:
 
     def post_far_nowait(self, sender: str, recipient: str, message: Message, number: int = 0, clock: int = 0) -> None:
         """Send `message` to another node at once, or raise `MailboxFull`, or `Unreachable` without a connection."""
-        peer = self.peer_of(recipient)
-        link = self.peers.find(peer)
+        link = self.peers.route_to(recipient)
         if link is None:
-            raise Unreachable(f"{self.name} has no connection to {peer} yet; `tell` makes one")
+            raise Unreachable(f"{self.name} has no connection to {node_of(recipient)} yet; `tell` makes one")
         link.sender.post_nowait(sender, recipient, message, number, clock)
 
     def watch(self, watcher: str, target: str) -> None:
@@ -444,18 +426,7 @@ class Node:
         self.start_cell(DIRECTORY, DirectoryActor, partial(DirectoryActor, self.directory))
         await self.peers.open()
 
-    def peer_of(self, recipient: str) -> str:
-        """Return the node that `recipient` lives on.
-
-        Raises:
-            Unreachable: it would live on this one, which has no such actor.
-        """
-        peer = node_of(recipient)
-        if peer == self.name:
-            raise Unreachable(f"there is no actor at {recipient} (any longer)")
-        return peer
-
-    def _peer_lost(self, link: Link, error: Exception | None) -> None:
+    def peer_lost(self, link: Link, error: Exception | None) -> None:
         """Fail what depended on a peer, once it is gone."""
         peer = link.peer
         if not self.stopping:

@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from typing import Protocol
 
 from structlog.typing import FilteringBoundLogger
 
@@ -38,29 +38,29 @@ MAX_UNPROVEN = 64
 """Connections that have not proved themselves yet; one more is refused."""
 
 
+class PeerHost(Protocol):
+    """A node, as its peers' links use it."""
+
+    asks: PendingAsks
+    directory: Directory
+    """Filled by the root; empty elsewhere."""
+    log: FilteringBoundLogger
+
+    def peer_lost(self, link: Link, error: Exception | None) -> None:
+        """Fail what depended on a peer that is no longer reachable; `error` is None after a goodbye of this side."""
+
+
 class Peers:
     """The links of a node to its peers. Implements `LinkOwner`.
 
     Args:
         receiver: takes the messages that arrive.
-        directory: the root's directory of nodes.
-        asks: the node's pending asks, by which the root's directory is asked.
         listen: the address where connections are accepted; None to accept none.
         join: the address of the root; None for the root itself.
-        lost: called with a link whose session has ended, and the error, once its peer is no longer reachable.
     """
 
     def __init__(
-        self,
-        settings: LinkSettings,
-        log: FilteringBoundLogger,
-        *,
-        receiver: Receiver,
-        directory: Directory,
-        asks: PendingAsks,
-        listen: str | None,
-        join: str | None,
-        lost: Callable[[Link, Exception | None], None],
+        self, settings: LinkSettings, host: PeerHost, receiver: Receiver, listen: str | None, join: str | None
     ) -> None:
         self.listening = ""
         """The address where other nodes dial this one, once it is open."""
@@ -69,13 +69,11 @@ class Peers:
         self.routes: dict[str, Link] = {}
         """The links of recipients on other nodes, by address, as far as they were looked up."""
         self._settings = settings
-        self._log = log
+        self._host = host
+        self._log = host.log
         self._receiver = receiver
-        self._directory = directory
-        self._asks = asks
         self._listen = listen
         self._join = join
-        self._lost = lost
         self._links: dict[str, Link] = {}
         """The link to each peer."""
         self._sessions: dict[bytes, Link] = {}
@@ -85,7 +83,7 @@ class Peers:
         self._dials: dict[str, Dial] = {}
         """The attempts to begin a session, by peer."""
         self._handshakes: dict[Handshake, None] = {}
-        self._refusals = Refusals(log)
+        self._refusals = Refusals(host.log)
         self._disconnecting: set[asyncio.Future[None]] = set()
         """Resolved when the last connection of an ended link is gone."""
         self._connecting: dict[str, asyncio.Task[Link]] = {}
@@ -148,10 +146,17 @@ class Peers:
         """Return the link to `peer`, if there is one."""
         return self._links.get(peer)
 
-    def route_to(self, recipient: str, peer: str) -> Link | None:
-        """Return the link to `peer`, if there is one, and remember it in `routes` for `recipient`."""
+    def route_to(self, recipient: str) -> Link | None:
+        """Return the link to the node of `recipient`, if there is one, and remember it in `routes`.
+
+        Raises:
+            Unreachable: the address is one of this node, which has no such actor.
+        """
+        peer = node_of(recipient)
         link = self._links.get(peer)
         if link is None:
+            if peer == self._settings.name:
+                raise Unreachable(f"there is no actor at {recipient} (any longer)")
             return None
         if len(self.routes) >= ROUTES:
             self.routes.clear()
@@ -163,12 +168,13 @@ class Peers:
         link = self._links.get(peer)
         return link is not None and link.is_unanswered(correlation)
 
-    async def link_to(self, peer: str) -> Link:
-        """Return the link to `peer`; dial it if there is none.
+    async def connect(self, recipient: str) -> Link:
+        """Return the link to the node of `recipient`; dial it if there is none.
 
         Raises:
             Unreachable, HandshakeError: the peer cannot be found, or another node answers.
         """
+        peer = node_of(recipient)
         link = self._links.get(peer)
         if link is not None:
             return link
@@ -186,7 +192,7 @@ class Peers:
 
     async def post(self, sender: str, recipient: str, message: Message, number: int = 0, clock: int = 0) -> None:
         """Send `message` to a node that may have to be dialled first; wait until its recipient has credit."""
-        link = await self.link_to(node_of(recipient))
+        link = await self.connect(recipient)
         waiting = link.post(sender, recipient, message, number=number, clock=clock)
         if waiting is not None:
             await waiting
@@ -209,7 +215,7 @@ class Peers:
         self._links[link.peer] = link
         self.routes.clear()
         if self._join is None and link.peer_listening:
-            self._directory.register(link.peer, link.peer_listening)
+            self._host.directory.register(link.peer, link.peer_listening)
         self._log.info("connected", peer=link.peer)
 
     def broken(self, link: Link, error: Exception) -> None:
@@ -241,8 +247,8 @@ class Peers:
         del self._links[link.peer]
         self.routes.clear()
         if self._join is None:
-            self._directory.unregister(link.peer)
-        self._lost(link, error)
+            self._host.directory.unregister(link.peer)
+        self._host.peer_lost(link, error)
 
     # Inside: connections by other nodes
 
@@ -308,12 +314,13 @@ class Peers:
         if self._listener is None and self._join is None:
             raise Unreachable(f"there is no node {peer!r}: {name} is alone")
         if self._join is None:
-            address = await self._directory.lookup(peer)
+            address = await self._host.directory.lookup(peer)
         elif self.root not in self._links:
             raise Unreachable(f"{peer} cannot be found: the root is gone")  # and will not come back
         else:
             # On behalf of the node: no actor waits for this answer.
-            address = await self._asks.ask(f"{name}/outside", f"{self.root}/{DIRECTORY}", LookupMsg(node=peer), ())
+            directory = f"{self.root}/{DIRECTORY}"
+            address = await self._host.asks.ask(f"{name}/outside", directory, LookupMsg(node=peer), ())
         dial = self._dials[peer] = Dial(asyncio.get_running_loop().create_future())
         try:
             link = await self._connect(address, peer)

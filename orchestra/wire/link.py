@@ -140,7 +140,7 @@ class Link:
         """Done once its last connection is gone as well, which takes the peer a moment over TLS."""
         self.said_goodbye = False
         """True once the peer has said goodbye."""
-        self.busy_poll = BusyPoll(loop)
+        self._busy_poll = BusyPoll(loop)
         self._settings = settings
         self._owner = owner
         self._node = receiver
@@ -170,6 +170,11 @@ class Link:
     def local(self) -> bool:
         """True while connected to a peer that may be on this host."""
         return self._connection is not None and self._connection.local
+
+    @property
+    def busy_poll(self) -> BusyPoll | None:
+        """The poll for a single answer, if the peer may be on this host."""
+        return self._busy_poll if self.local else None
 
     @property
     def closing(self) -> bool:

@@ -159,15 +159,13 @@ class LinkSender:
             FrameError: the message exceeds the limits.
             Unreachable: the session has ended.
         """
-        if at_once:
-            return self._post_alone(sender, recipient, message, correlation, chain, number, clock, at_once=True)
         kind = type(message)
-        route = self._routes.get((sender, recipient, kind))
-        if route is not None or kind.wire.small:
+        fields = message.__dict__
+        route = None if at_once else self._routes.get((sender, recipient, kind))
+        if route is not None or (kind.wire.small and not at_once):
             suffix = _ASKED if correlation else _COUNTED if number else _NONE
             if route is None or route.suffix is not suffix:
                 route = self._new_route(sender, recipient, kind, suffix)
-            fields = message.__dict__
             values = [*fields.values()] if len(fields) == route.width else codec.values_of(message)
             if suffix is _COUNTED:
                 values += (number, clock)
@@ -182,13 +180,35 @@ class LinkSender:
                 if route is self._route:  # the common case of `_append`, without a call
                     self._rows.append(row)
                     self._pending_bytes += nbytes + ROW
-                    if self._pending_bytes < self._flush_at:
-                        return None
-                    self.flush(at_once=True)
+                    if self._pending_bytes >= self._flush_at:
+                        self.flush(at_once=True)
                 else:
                     self._append(route, row)
                 return None
-        return self._post_alone(sender, recipient, message, correlation, chain, number, clock)
+        # It travels in a frame of its own.
+        wire = kind.wire
+        values = [*fields.values()] if len(fields) == len(wire.fields) else codec.values_of(message)
+        tag = self._numbers.get(wire.tag)
+        if tag is None:
+            tag = self._tag(kind)
+        header, arrays = self._encoder.encode([recipient, sender, correlation, chain, number, clock, tag, values])
+        size = codec.payload_size(arrays) if arrays else 0
+        if len(header) > self._limits.header or size > self._limits.payload:
+            raise self._too_large(f"{wire.tag} to {recipient}", len(header), size)
+        frame = frame_prefix(_MESSAGE, len(header), size) + header
+        nbytes = len(frame) + size
+        pieces: list[Buffer] = [frame]
+        if arrays and size <= codec.SMALL:
+            pieces = [frame + codec.payload_bytes(arrays)]
+        elif arrays:
+            pieces += codec.payload_buffers(arrays)
+        lane = kind.lane
+        if lane is not _SYSTEM:
+            window = self._windows.get(recipient) or self._window(recipient)
+            solicited = lane is _SOLICITED
+            if self._session.full or (window.waiting and not solicited) or not window.take(nbytes, solicited=solicited):
+                return self._wait(recipient, window, None, pieces, nbytes)
+        return self._transmit(pieces, nbytes, at_once=at_once)
 
     def post_nowait(self, sender: str, recipient: str, message: Message, number: int = 0, clock: int = 0) -> None:
         """Send `message` without waiting.
@@ -378,45 +398,6 @@ class LinkSender:
     def _tag(self, kind: type[Message]) -> Any:
         number = self._numbers.get(kind.wire.tag)
         return [kind.wire.tag, kind.wire.fingerprint] if number is None else number
-
-    def _post_alone(
-        self,
-        sender: str,
-        recipient: str,
-        message: Message,
-        correlation: int,
-        chain: tuple[str, ...],
-        number: int,
-        clock: int,
-        *,
-        at_once: bool = False,
-    ) -> Awaitable[None] | None:
-        """Send `message` in a frame of its own, or return an awaitable until the recipient has credit."""
-        kind = type(message)
-        wire = kind.wire
-        fields = message.__dict__
-        values = [*fields.values()] if len(fields) == len(wire.fields) else codec.values_of(message)
-        tag = self._numbers.get(wire.tag)
-        if tag is None:
-            tag = self._tag(kind)
-        header, arrays = self._encoder.encode([recipient, sender, correlation, chain, number, clock, tag, values])
-        size = codec.payload_size(arrays) if arrays else 0
-        if len(header) > self._limits.header or size > self._limits.payload:
-            raise self._too_large(f"{wire.tag} to {recipient}", len(header), size)
-        frame = frame_prefix(_MESSAGE, len(header), size) + header
-        nbytes = len(frame) + size
-        pieces: list[Buffer] = [frame]
-        if arrays and size <= codec.SMALL:
-            pieces = [frame + codec.payload_bytes(arrays)]
-        elif arrays:
-            pieces += codec.payload_buffers(arrays)
-        lane = kind.lane
-        if lane is not _SYSTEM:
-            window = self._windows.get(recipient) or self._window(recipient)
-            solicited = lane is _SOLICITED
-            if self._session.full or (window.waiting and not solicited) or not window.take(nbytes, solicited=solicited):
-                return self._wait(recipient, window, None, pieces, nbytes)
-        return self._transmit(pieces, nbytes, at_once=at_once)
 
     def _too_large(self, what: str, header: int, payload: int) -> FrameError:
         limits = self._limits
