@@ -13,27 +13,11 @@ import numpy as np
 
 from components.checkpoints.snapshot import Snapshot
 from components.replay_buffers.invalid import InvalidExperience
+from components.replay_server import protocol
 from components.replay_server.layouts import AnyBuffer, AnyLayout, layout_from_plain
-from components.replay_server.loop_thread import LoopThread, first_of
+from components.replay_server.loop_thread import LoopThread, Signal, first_of
 from components.replay_server.outbox import Bundle, Outbox
-from components.replay_server.protocol import (
-    CLIENT,
-    SERVER,
-    AdmitMsg,
-    AliveMsg,
-    ClientMsg,
-    ClientSampleMsg,
-    DrawMsg,
-    EnterMsg,
-    HoldingMsg,
-    InsertMsg,
-    LeaveMsg,
-    PublicationMsg,
-    RefusedMsg,
-    SubscribeMsg,
-    accepted,
-    frozen,
-)
+from components.replay_server.protocol import CLIENT, SERVER, accepted, frozen
 from components.replay_server.publications import Subscription
 from components.replay_server.reconnect import Disconnected, Reconnector, listen_beside, root_lost
 from components.replay_server.saved_buffers import SnapshotWriter
@@ -80,7 +64,7 @@ class ClientSession:
         self._listen = listen_beside(address) if listen is None else listen
         self.server: Ref[Any] | None = None
         """The server's actor, while there is a connection."""
-        self.me: Ref[ClientMsg]
+        self.me: Ref[protocol.ClientMsg]
         self.wakes: asyncio.Event
         """Set when there are entries to insert."""
         self.buffer: AnyBuffer | None = None
@@ -91,6 +75,7 @@ class ClientSession:
         """Items drawn from the buffer and sent to the server."""
         self._samples = 0
         self._inserted_bytes = 0
+        self._changes = self._reported = 0  # changes of the buffer, and how many of them the server has a report of
         self._inserted_before = 0  # entries inserted into the buffer that a loaded file does not count
         self._writer = secrets.randbits(62)
         self._snapshots = SnapshotWriter()
@@ -109,7 +94,7 @@ class ClientSession:
 
     def begin(self) -> None:
         """Prepare the session, on its event loop."""
-        self.wakes, self._news, self._reported = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.wakes, self._news = asyncio.Event(), Signal()
         self._outbox_set: asyncio.Future[Outbox] = asyncio.get_running_loop().create_future()
 
     async def _connect(self, thread: LoopThread, within: float) -> None:
@@ -135,7 +120,7 @@ class ClientSession:
         """
         server = node.ref(f"{node.root}/{SERVER}")
         self.me = node.spawn(CLIENT, ClientActor, self)
-        welcome = accepted(await server.ask(EnterMsg(client=self.name, ref=self.me)))
+        welcome = accepted(await server.ask(protocol.EnterMsg(client=self.name, ref=self.me)))
         welcomed()
         layout = layout_from_plain(welcome.layout)
         if not self.reconnector.connections:
@@ -145,7 +130,7 @@ class ClientSession:
             raise InvalidExperience(f"layout: expected the one from before, {self._layout}, got {layout}")
         self.reconnector.connections += 1
         for topic in self.subscriptions:
-            await server.ask(SubscribeMsg(topic=topic, ref=self.me))
+            await server.ask(protocol.SubscribeMsg(topic=topic, ref=self.me))
         self.server = server
         try:
             await first_of(
@@ -156,7 +141,7 @@ class ClientSession:
         if closing.is_set():
             with suppress(OrchestraError, TimeoutError):
                 async with asyncio.timeout(GOODBYE_S):
-                    await server.ask(LeaveMsg(client=self.name))
+                    await server.ask(protocol.LeaveMsg(client=self.name))
         else:
             self.reconnector.why = node.stop_requested.result()
 
@@ -198,10 +183,10 @@ class ClientSession:
     async def _insert(self, server: Ref[Any], bundle: Bundle) -> None:
         """Have the server insert chunks, or insert them here once it admits them."""
         if self.buffer is not None:
-            accepted(await server.ask(AdmitMsg(client=self.name, n=bundle.n)))
+            accepted(await server.ask(protocol.AdmitMsg(client=self.name, n=bundle.n)))
             self._insert_here(self.buffer, bundle)
             return
-        message = InsertMsg(
+        message = protocol.InsertMsg(
             client=self.name,
             rows=frozen(bundle.rows),
             priorities=bundle.priorities,
@@ -214,7 +199,7 @@ class ClientSession:
     def _insert_here(self, buffer: AnyBuffer, bundle: Bundle) -> None:
         self._layout.insert(buffer, bundle.rows, bundle.priorities if len(bundle.priorities) else None)
         self._inserted_bytes += sum(array.nbytes for array in bundle.rows.values())
-        self._news.set()
+        self._changed()
 
     async def _report(self, server: Ref[Any]) -> None:
         """Report how much the buffer holds whenever it has changed, one report at a time."""
@@ -222,15 +207,19 @@ class ClientSession:
         if self.buffer is None:
             await asyncio.get_running_loop().create_future()  # the server keeps the buffer
             return
-        self._news.set()  # a new server has no report yet
+        self._changed()  # a new server has no report yet
         while True:
-            if not self._news.is_set():
-                self._reported.set()
-            await self._news.wait()
-            self._news.clear()
-            self._reported.clear()
-            sample = self._draw(self.buffer, 0)
-            accepted(await server.ask(HoldingMsg(client=self.name, sample=sample, inserted_bytes=self._inserted_bytes)))
+            while self._reported == self._changes:
+                await self._news.wait()
+            changes, sample = self._changes, self._draw(self.buffer, 0)
+            report = protocol.HoldingMsg(client=self.name, sample=sample, inserted_bytes=self._inserted_bytes)
+            accepted(await server.ask(report))
+            self._reported = changes
+            self._news.notify()
+
+    def _changed(self) -> None:
+        self._changes += 1
+        self._news.notify()
 
     async def wait_reported(self, within: float | None) -> None:
         """Wait until the server has a report of everything that was inserted here.
@@ -240,16 +229,15 @@ class ClientSession:
         """
         if self.buffer is None:
             return
+        changes = self._changes
         try:
             async with asyncio.timeout(within):
-                while self._news.is_set() or not self._reported.is_set():
-                    await self._reported.wait()
-                    if self._news.is_set():
-                        self._reported.clear()
+                while self._reported < changes:
+                    await self._news.wait()
         except TimeoutError:
             raise TimeoutError(f"the server did not learn within {within} s how much was inserted") from None
 
-    async def ask(self, message: Request[T | RefusedMsg], within: float | None = None) -> T:
+    async def ask(self, message: Request[T | protocol.RefusedMsg], within: float | None = None) -> T:
         """Return the server's answer.
 
         Raises:
@@ -281,7 +269,7 @@ class ClientSession:
             raise ValueError(f"topic: expected one without a subscription, got {subscription.topic!r}")
         self.subscriptions[subscription.topic] = subscription
         try:
-            await self.ask(SubscribeMsg(topic=subscription.topic, ref=self.me))
+            await self.ask(protocol.SubscribeMsg(topic=subscription.topic, ref=self.me))
         except BaseException:
             del self.subscriptions[subscription.topic]
             raise
@@ -299,7 +287,7 @@ class ClientSession:
             buffer.load(path)
         finally:
             self._inserted_before = max(reported - buffer.inserted, 0)
-        self._news.set()
+        self._changed()
 
     def _kept_here(self) -> AnyBuffer:
         if self.buffer is None:
@@ -320,7 +308,7 @@ class ClientSession:
 
     # Requests of the server -----------------------------------------------------------------------------------------
 
-    def draw(self, msg: DrawMsg) -> ClientSampleMsg:
+    def draw(self, msg: protocol.DrawMsg) -> protocol.ClientSampleMsg:
         """Update priorities in the buffer kept here, if any are given, and draw items."""
         buffer, refused = self._kept_here(), ""
         if len(msg.indices):
@@ -332,20 +320,20 @@ class ClientSession:
         self.pushed += len(sample.indices)
         return sample
 
-    def _draw(self, buffer: AnyBuffer, n: int, refused: str = "") -> ClientSampleMsg:
+    def _draw(self, buffer: AnyBuffer, n: int, refused: str = "") -> protocol.ClientSampleMsg:
         self._samples += 1
         sample = self._layout.draw(buffer, n, self._rng)
         sample = replace(sample, inserted=sample.inserted + self._inserted_before)
-        return ClientSampleMsg.of(sample, self._samples, refused)
+        return protocol.ClientSampleMsg.of(sample, self._samples, refused)
 
-    async def receive(self, msg: PublicationMsg) -> None:
+    async def receive(self, msg: protocol.PublicationMsg) -> None:
         """Put a publication into its subscription."""
         subscription = self.subscriptions.get(msg.topic)
         if subscription is not None:
             await subscription.put(msg.data)
 
 
-class ClientActor(Actor[ClientMsg]):
+class ClientActor(Actor[protocol.ClientMsg]):
     """Answers the server's requests to a client."""
 
     supervision: ClassVar[Supervision] = Escalate()
@@ -353,14 +341,14 @@ class ClientActor(Actor[ClientMsg]):
     def __init__(self, session: ClientSession) -> None:
         self._session = session
 
-    @on(DrawMsg)
-    def draw(self, msg: DrawMsg) -> ClientSampleMsg:
+    @on(protocol.DrawMsg)
+    def draw(self, msg: protocol.DrawMsg) -> protocol.ClientSampleMsg:
         return self._session.draw(msg)
 
-    @on(PublicationMsg)
-    def receive(self, msg: PublicationMsg) -> "asyncio.Future[None]":
+    @on(protocol.PublicationMsg)
+    def receive(self, msg: protocol.PublicationMsg) -> "asyncio.Future[None]":
         return asyncio.get_running_loop().create_task(self._session.receive(msg))
 
-    @on(AliveMsg)
-    def prove_alive(self, msg: AliveMsg) -> None:
+    @on(protocol.AliveMsg)
+    def prove_alive(self, msg: protocol.AliveMsg) -> None:
         """Answer the probe."""

@@ -93,27 +93,22 @@ class Coordinator:
         """Clients that have left and whose buffer is kept here, in the order in which they left."""
         return tuple(self._left)
 
-    def join(self, client: str, owner: BufferOwner) -> None:
-        """Add a client that keeps its own buffer.
+    def join(self, client: str, owner: BufferOwner | None = None) -> None:
+        """Add a client.
 
-        Raises:
-            NameTaken: a client of this name has joined.
-        """
-        self._add(client, RemoteBuffer(owner))
-
-    def enter(self, client: str) -> None:
-        """Add a client whose buffer is kept here: the one that it left here, or an empty one.
+        Args:
+            client: its name.
+            owner: the client, if it keeps its own buffer. Else it goes on with the buffer that it left here, or gets an
+                empty one here.
 
         Raises:
             NameTaken: a client of this name has joined.
             Full: there is no space for its buffer.
         """
-        if client in self._left:
+        if owner is None and client in self._left:
             del self._left[client]
-        else:
-            self._add(client, ServerBuffer(self.new_buffer()))
-
-    def _add(self, client: str, member: RemoteBuffer | ServerBuffer) -> None:
+            return
+        member = ServerBuffer(self.new_buffer()) if owner is None else RemoteBuffer(owner)
         self.union.join(client)
         self._members[client] = member
 
@@ -447,7 +442,8 @@ class Coordinator:
             member = buffers.get(name) or ServerBuffer(self.new_buffer())
             if not counted:
                 member.admitted = 0
-            self._add(name, member)
+            self.union.join(name)
+            self._members[name] = member
             self._draw_here(name, member, 0)
         self._drop_surplus()
         self._changed.notify()

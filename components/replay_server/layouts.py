@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
-from components.replay_buffers.episodes import FRAME_FIELDS, check_rollout
+from components.replay_buffers.episodes import check_rollout
 from components.replay_buffers.federated import ClientSample
 from components.replay_buffers.invalid import InvalidExperience
 from components.replay_buffers.prioritized import PrioritizedEpisodeReplay, PrioritizedTransitions, Variant
 from components.replay_buffers.runs import Fields
 from components.replay_buffers.transitions import Field, NStep
-from components.replay_buffers.windows import FrameStack, Rollout, Window
+from components.replay_buffers.windows import Window
 from components.replay_server.protocol import PROTOCOL
 from components.replay_server.schemas import EntrySchema, EpisodeSchema, Rows, TransitionSchema
 
@@ -25,9 +25,6 @@ if TYPE_CHECKING:  # importing environments imports a compiler
 
 DTYPE_KINDS = "biufc"
 """Kinds of numbers that can travel; of at most 16 bytes, in this machine's byte order."""
-KINDS: dict[str, type[NStep] | type[FrameStack] | type[Rollout]] = {
-    kind.__name__: kind for kind in (NStep, FrameStack, Rollout)
-}
 
 AnyBuffer = PrioritizedTransitions | PrioritizedEpisodeReplay
 """The replay buffer of one client."""
@@ -93,11 +90,6 @@ class AnyLayout(ABC):
     @abstractmethod
     def sample_fields(self) -> Fields:
         """Fields of drawn items, as `FederatedReplay` takes them."""
-
-    @property
-    @abstractmethod
-    def names(self) -> list[str]:
-        """Names of the fields of an entry."""
 
     def to_plain(self) -> dict[str, Any]:
         """Return the layout as values that a message can carry."""
@@ -181,17 +173,11 @@ class Layout(AnyLayout):
     def sample_fields(self) -> Fields:
         return self.new_buffer().share_fields
 
-    @property
-    def names(self) -> list[str]:
-        return list(self.fields)
-
     def to_plain(self) -> dict[str, Any]:
         plain = AnyLayout.to_plain(self)
         plain["fields"] = {
             name: [np.dtype(dtype).str, list(shape), finite] for name, (dtype, shape, finite) in self.fields.items()
         }
-        for name, value in (("n_step", self.n_step), ("window", self.window)):
-            plain[name] = None if value is None else [type(value).__name__, asdict(value)]
         return plain
 
     @classmethod
@@ -200,10 +186,8 @@ class Layout(AnyLayout):
             name: Field(np.dtype(dtype), tuple(shape), finite)
             for name, (dtype, shape, finite) in values["fields"].items()
         }
-        for name in ("n_step", "window"):
-            if values[name] is not None:
-                kind, arguments = values[name]
-                values[name] = TypeAdapter(KINDS[kind]).validate_python(arguments)
+        values["n_step"] = TypeAdapter(NStep | None).validate_python(values["n_step"])
+        values["window"] = TypeAdapter(Window | None).validate_python(values["window"])
         return values
 
 
@@ -263,10 +247,6 @@ class EpisodeLayout(AnyLayout):
     def sample_fields(self) -> Fields:
         buffer = self.new_buffer()
         return buffer.rollout_fields if self.rollout else buffer.share_fields
-
-    @property
-    def names(self) -> list[str]:
-        return [*FRAME_FIELDS, "actions", "reward", "terminated"]
 
     @classmethod
     def _arguments(cls, values: dict[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,35 +12,10 @@ from components.replay_buffers.invalid import InvalidExperience
 from components.replay_server.bounded_queue import BoundedQueue, OverflowPolicy
 from components.replay_server.layouts import AnyLayout, Layout
 from components.replay_server.loop_thread import Deadline
-from components.replay_server.schemas import EntryChunk, Rows
+from components.replay_server.schemas import EntryChunk, Rows, Span
 
 NONE = np.zeros(0)
 """No priorities."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class WaitingChunk:
-    """A chunk of entries in the outbox."""
-
-    entries: EntryChunk
-    priorities: NDArray[np.float64]  # (N,), or none
-    n: int
-    """Number of entries, N."""
-    first: bool
-    """Whether it begins an episode, and was never on its way."""
-    last: bool
-    """Whether it ends an episode."""
-    number: int
-    """Serial number."""
-
-    @property
-    def rows(self) -> Rows:
-        """The entries, as a replay buffer inserts them."""
-        return self.entries.rows
-
-    def follows(self, other: "WaitingChunk") -> bool:
-        """Return whether it can travel with `other` in the same arrays: both have priorities, or neither."""
-        return self.entries.follows(other.entries) and bool(len(self.priorities)) == bool(len(other.priorities))
 
 
 class Bundle:
@@ -50,13 +25,12 @@ class Bundle:
         chunks: at least one.
     """
 
-    def __init__(self, chunks: list[WaitingChunk]) -> None:
-        first = chunks[0]
-        alone = len(chunks) == 1
+    def __init__(self, chunks: list[EntryChunk]) -> None:
+        first, last = chunks[0], chunks[-1]
         self.chunks = chunks
-        self.rows = first.rows if alone else first.entries.up_to(chunks[-1].entries).rows
+        self.rows = first.up_to(last).rows
         """The entries of all chunks, as a replay buffer inserts them."""
-        self.priorities = first.priorities if alone else np.concatenate([it.priorities for it in chunks])
+        self.priorities = first.priorities if first is last else np.concatenate([it.priorities for it in chunks])
         """(N,), or none."""
         self.sizes = tuple([it.n for it in chunks])
         """Number of entries of each chunk."""
@@ -112,7 +86,7 @@ class Outbox:
         """Entries added so far, including those dropped since."""
         self.done = 0
         """Entries inserted so far."""
-        self._queue: BoundedQueue[WaitingChunk] = BoundedQueue(
+        self._queue: BoundedQueue[EntryChunk] = BoundedQueue(
             "entries that wait to be inserted", mark, policy, oldest=self._oldest
         )
         self._most, self._check_open, self._wake = layout.chunk, check_open, wake
@@ -191,13 +165,13 @@ class Outbox:
             if self._n:
                 self._complete()
             start = 0
-            for chunk, size, end in self._schema.chunks(entries, self._most, at_ends=self._whole):
+            for arrays, span, size, end in self._schema.chunks(entries, self._most, at_ends=self._whole):
                 if self._skipping:
                     self._queue.drop(size)
                     self._skipping = not end
                 else:
                     given = None if priorities is None else priorities[start : start + size].astype(np.float64)
-                    self._append(chunk, NONE if given is None else given, size, end)
+                    self._append(arrays, span, NONE if given is None else given, size, end)
                 start += size
             self.added += n
             self._rouse()
@@ -215,7 +189,7 @@ class Outbox:
                 )
             self._check_open()
 
-    def _oldest(self, chunks: Sequence[WaitingChunk]) -> tuple[int, int]:
+    def _oldest(self, chunks: Sequence[EntryChunk]) -> tuple[int, int]:
         """Return first index and end of the chunks to drop first."""
         if not self._whole:
             return 0, 1
@@ -232,7 +206,7 @@ class Outbox:
         """Complete the chunk that is being collected."""
         n, priorities = self._n, np.array(self._priorities) if self._priorities else NONE
         self._n, self._priorities = 0, []
-        self._append(self._schema.take(), priorities, n, end)
+        self._append(*self._schema.take(), priorities, n, end)
         self._rouse()
 
     def _rouse(self) -> None:
@@ -241,8 +215,8 @@ class Outbox:
             self._asleep = False
             self._wake()
 
-    def _append(self, chunk: EntryChunk, priorities: NDArray[np.float64], n: int, end: bool) -> None:
-        self._queue.append(WaitingChunk(chunk, priorities, n, self._between, end, self._number), n)
+    def _append(self, arrays: Rows, span: Span, priorities: NDArray[np.float64], n: int, end: bool) -> None:
+        self._queue.append(EntryChunk(arrays, span, priorities, n, self._between, end, self._number), n)
         self._number += 1
         self._between = end
 
@@ -265,7 +239,7 @@ class Outbox:
         If there is none, `wake` is called when there is one.
         """
         with self._lock:
-            chunks: list[WaitingChunk] = []
+            chunks: list[EntryChunk] = []
             while len(chunks) < most and (oldest := self._queue.oldest) is not None:
                 if chunks and not oldest.follows(chunks[-1]):
                     break
@@ -274,12 +248,12 @@ class Outbox:
             self._asleep = not chunks
             return Bundle(chunks) if chunks else None
 
-    def put_back(self, chunk: WaitingChunk) -> None:
+    def put_back(self, chunk: EntryChunk) -> None:
         """Return a taken chunk, which may or may not have been inserted, to the front of the queue."""
         with self._lock:
             self._queue.put_back(replace(chunk, first=False), chunk.n)
 
-    def finish(self, chunk: WaitingChunk | Bundle) -> None:
+    def finish(self, chunk: EntryChunk | Bundle) -> None:
         """Count taken chunks as inserted."""
         with self._lock:
             self.done += chunk.n

@@ -3,11 +3,8 @@
 A refusal is an answer: nothing that a client sends makes an actor of the server fail.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from contextvars import Context
+from collections.abc import Mapping
 from dataclasses import fields
-from functools import wraps
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import numpy as np
@@ -18,7 +15,7 @@ from components.replay_buffers.closed import Closed
 from components.replay_buffers.federated import ClientSample, SampledUnion
 from components.replay_buffers.invalid import InvalidExperience, NameTaken, UnknownClient
 from components.replay_server.bounded_queue import Full
-from orchestra import Axes, Message, Ref, Request, Unreachable, freeze, on
+from orchestra import Axes, Message, Ref, Request, freeze
 
 T = TypeVar("T")
 
@@ -91,39 +88,6 @@ def accepted(answer: T | RefusedMsg) -> T:
     if isinstance(answer, RefusedMsg):
         answer.throw()
     return answer
-
-
-def answers(
-    request: type[Request[T]], *, context: Callable[[], Context | None] = lambda: None
-) -> Callable[[Callable[[Any, Any], Awaitable[T]]], Callable[[Any, Any], "asyncio.Future[T]"]]:
-    """Mark a coroutine method of an actor as the handler of `request`. It runs as a task: the mailbox does not wait.
-
-    An exception that is the client's fault is answered by a `RefusedMsg`. If nobody is there to answer, the request is
-    abandoned.
-
-    Args:
-        request: the type of the requests.
-        context: returns the context of the task; by default that of the actor.
-    """
-
-    def mark(work: Callable[[Any, Any], Awaitable[T]]) -> Callable[[Any, Any], "asyncio.Future[T]"]:
-        @on(request)
-        @wraps(work)
-        def handle(self: Any, msg: Request[T]) -> "asyncio.Future[T]":
-            return asyncio.get_running_loop().create_task(_answer(work(self, msg)), context=context())
-
-        return handle
-
-    return mark
-
-
-async def _answer(work: Awaitable[Any]) -> Any:
-    try:
-        return await work
-    except (ValueError, Full, Closed, TimeoutError) as error:  # an InvalidExperience is a ValueError
-        return RefusedMsg.of(error)
-    except Unreachable as error:
-        raise asyncio.CancelledError(str(error)) from error
 
 
 # Server to client -----------------------------------------------------------------------------------------------------

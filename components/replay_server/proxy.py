@@ -10,35 +10,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
+from components.replay_server import protocol
 from components.replay_server.bounded_queue import Full, OverflowPolicy
 from components.replay_server.loop_thread import LoopThread, ThreadOwner, first_of
-from components.replay_server.protocol import (
-    CLIENT,
-    SERVER,
-    AdmitMsg,
-    AliveMsg,
-    ClientMsg,
-    DrawMsg,
-    EnterMsg,
-    HoldingMsg,
-    InsertMsg,
-    LeaveMsg,
-    LogLineMsg,
-    PublicationMsg,
-    PublishMsg,
-    RefusedMsg,
-    SampleMsg,
-    ServerMsg,
-    SubscribeMsg,
-    UnsubscribeMsg,
-    UpdateMsg,
-    WelcomeMsg,
-    accepted,
-    answers,
-)
-from components.replay_server.publications import Data, Publications
+from components.replay_server.protocol import CLIENT, SERVER
+from components.replay_server.publications import Publications
 from components.replay_server.reconnect import Reconnector, listen_beside, root_lost
-from orchestra import Actor, Escalate, Node, Ref, Request, Supervision, TerminatedMsg, on
+from components.replay_server.request_actor import RequestActor, answers
+from orchestra import Actor, Escalate, Node, Ref, Request, Supervision
 
 T = TypeVar("T")
 
@@ -86,8 +65,8 @@ class Traffic:
         self.topics: set[str] = set()
         """Topics that the proxy has subscribed to."""
 
-    async def ask_limited(self, server: Ref[Any], msg: Request[T]) -> T:
-        """Ask the server.
+    async def ask(self, server: Ref[Any], msg: Request[T]) -> T:
+        """Ask the server, within the limit.
 
         Raises:
             Full: too many requests are under way.
@@ -145,17 +124,15 @@ class ReplayProxy(ThreadOwner):
     ) -> None:
         self._publications = Publications(publish_mark, when_slow)
         self._traffic = Traffic(max_waiting)
-        self._secret, self._listen, self._queue_options = secret, listen, (publish_mark, when_slow)
+        self._secret, self._listen = secret, listen
         self._reconnector = Reconnector(upstream, timeout, patience)
         self._connected = False
-        self._before = (0, 0, 0)  # publications of former connections: all, dropped and refused
         self._thread = LoopThread("ReplayProxy", self._live)
         self.address: str = self._thread.start()
         """Where clients connect."""
 
     def statistics(self) -> ProxyStatistics:
         """Return the proxy's counts; after `close` the last ones."""
-        published, dropped, refused = self._published()
         return ProxyStatistics(
             connected=self._connected,
             connections=self._reconnector.connections,
@@ -163,14 +140,10 @@ class ReplayProxy(ThreadOwner):
             topics=tuple(sorted(self._traffic.topics)),
             passed_on=self._traffic.passed_on,
             refused=self._traffic.refused,
-            published=published,
-            dropped_publications=dropped,
-            refused_publications=refused,
+            published=self._publications.published,
+            dropped_publications=self._publications.dropped,
+            refused_publications=self._publications.refused,
         )
-
-    def _published(self) -> tuple[int, int, int]:
-        now, before = self._publications, self._before
-        return now.published + before[0], now.dropped + before[1], now.refused + before[2]
 
     def __repr__(self) -> str:
         return f"<ReplayProxy at {self.address} for {self._reconnector.address}>"
@@ -198,7 +171,6 @@ class ReplayProxy(ThreadOwner):
                 finally:
                     self._connected = False
                     await publications.close()
-                    self._before, self._publications = self._published(), Publications(*self._queue_options)
                     traffic.clients.clear()
                     traffic.topics.clear()
             if not thread.closing.is_set():
@@ -209,25 +181,21 @@ forwards = partial(answers, context=Context)
 """As `answers`, in an empty context: the request leaves by the target's node, not by the node that it arrived at."""
 
 
-def forwarded(request: Any) -> Callable[[Any, Any], "asyncio.Future[Any]"]:
-    """Return a handler that asks the actor's `target`, and answers with its answer."""
+def forwarded(request: Any, *, limited: bool = False) -> Callable[[Any, Any], "asyncio.Future[Any]"]:
+    """Return a handler that asks the actor's `target`, and answers with its answer.
+
+    Args:
+        request: the type of the requests.
+        limited: whether they count against `max_waiting`.
+    """
 
     async def forward(self: Any, msg: Request[Any]) -> Any:
-        return await self.target.ask(msg)
+        return await (self.traffic.ask(self.target, msg) if limited else self.target.ask(msg))
 
     return forwards(request)(forward)
 
 
-def forwarded_limited(request: Any) -> Callable[[Any, Any], "asyncio.Future[Any]"]:
-    """Return a handler as `forwarded` does, of a request that counts against `max_waiting`."""
-
-    async def forward(self: Any, msg: Request[Any]) -> Any:
-        return await self.traffic.ask_limited(self.target, msg)
-
-    return forwards(request)(forward)
-
-
-class PublicationListener(Actor[PublicationMsg]):
+class PublicationListener(Actor[protocol.PublicationMsg]):
     """Receives the server's publications."""
 
     supervision: ClassVar[Supervision] = Escalate()
@@ -235,14 +203,14 @@ class PublicationListener(Actor[PublicationMsg]):
     def __init__(self, publications: Publications, topics: set[str]) -> None:
         self._publications, self._topics = publications, topics
 
-    @forwards(PublicationMsg)
-    async def publish(self, msg: PublicationMsg) -> None:
+    @forwards(protocol.PublicationMsg)
+    async def publish(self, msg: protocol.PublicationMsg) -> None:
         if msg.topic in self._topics:  # else the last subscriber here has left
             with suppress(Full):  # counted here; the publisher may have reached other subscribers
                 await self._publications.publish(msg.topic, msg.data)
 
 
-class ForwardToClient(Actor[ClientMsg]):
+class ForwardToClient(Actor[protocol.ClientMsg]):
     """Stands for one client before the server.
 
     Args:
@@ -251,13 +219,13 @@ class ForwardToClient(Actor[ClientMsg]):
 
     supervision: ClassVar[Supervision] = Escalate()
 
-    def __init__(self, target: Ref[ClientMsg]) -> None:
+    def __init__(self, target: Ref[protocol.ClientMsg]) -> None:
         self.target = target
 
-    draw, publish, prove_alive = map(forwarded, (DrawMsg, PublicationMsg, AliveMsg))
+    draw, publish, prove_alive = map(forwarded, (protocol.DrawMsg, protocol.PublicationMsg, protocol.AliveMsg))
 
 
-class ForwardToServer(Actor[ServerMsg]):
+class ForwardToServer(RequestActor[protocol.ServerMsg]):
     """Stands for the server before clients.
 
     Args:
@@ -267,80 +235,68 @@ class ForwardToServer(Actor[ServerMsg]):
         traffic: state of the proxy.
     """
 
-    supervision: ClassVar[Supervision] = Escalate()
-
     def __init__(self, up: Node, down: Node, publications: Publications, traffic: Traffic) -> None:
-        self._up, self._down, self._publications, self.traffic = up, down, publications, traffic
-        self.target: Ref[ServerMsg] = up.ref(f"{up.root}/{SERVER}")
-        self._listener: Ref[PublicationMsg] = up.ref(f"{up.name}/{CLIENT}")
+        super().__init__(down, publications)
+        self._up, self.traffic = up, traffic
+        self.target: Ref[protocol.ServerMsg] = up.ref(f"{up.root}/{SERVER}")
+        self._listener: Ref[protocol.PublicationMsg] = up.ref(f"{up.name}/{CLIENT}")
         self._subscribing = asyncio.Lock()
         """Held while subscribing at the server, so that the last request is the last wish."""
         self._numbers = itertools.count()
-        self._watched: set[str] = set()
 
-    leave, insert, admit, hold = map(forwarded, (LeaveMsg, InsertMsg, AdmitMsg, HoldingMsg))
-    sample, update, publish, write_line = map(forwarded_limited, (SampleMsg, UpdateMsg, PublishMsg, LogLineMsg))
+    leave, insert, admit, update_holding = map(
+        forwarded, (protocol.LeaveMsg, protocol.InsertMsg, protocol.AdmitMsg, protocol.HoldingMsg)
+    )
+    sample, update, publish, write_line = map(
+        partial(forwarded, limited=True),
+        (protocol.SampleMsg, protocol.UpdateMsg, protocol.PublishMsg, protocol.LogLineMsg),
+    )
 
-    @forwards(EnterMsg)
-    async def enter(self, msg: EnterMsg) -> WelcomeMsg | RefusedMsg:
-        self._watch(msg.ref)
-        client = self._down.ref(msg.ref.address)
+    @forwards(protocol.EnterMsg)
+    async def enter(self, msg: protocol.EnterMsg) -> protocol.WelcomeMsg | protocol.RefusedMsg:
+        client = self.reach(msg.ref)
         front = self._up.spawn(f"client-{next(self._numbers)}", ForwardToClient, client)
         self.traffic.clients[client.address] = front.address
-        answer = await self.target.ask(EnterMsg(client=msg.client, ref=front))
-        if isinstance(answer, RefusedMsg):
-            await self._remove(client.address)
+        answer = await self.target.ask(protocol.EnterMsg(client=msg.client, ref=front))
+        if isinstance(answer, protocol.RefusedMsg):
+            await self._stop_front(client.address)
         return answer
 
-    async def _remove(self, client: str) -> None:
+    async def _stop_front(self, client: str) -> None:
         front = self.traffic.clients.pop(client, None)
         cell = None if front is None else self._up.cells.get(front)
         if cell is not None:
             await self._up.stop_cell(cell)
 
-    def _watch(self, client: Ref[Any]) -> None:
-        if client.address not in self._watched:
-            self._watched.add(client.address)
-            self.watch(client)
+    async def remove(self, client: str) -> None:
+        await self._stop_front(client)
+        asyncio.get_running_loop().create_task(self._unsubscribe(client), context=Context())
 
-    @on(TerminatedMsg)
-    async def client_terminated(self, msg: TerminatedMsg) -> None:
-        self._watched.discard(msg.address)
-        await self._remove(msg.address)
-        asyncio.get_running_loop().create_task(self._unsubscribe(msg.address), context=Context())
-
-    @forwards(SubscribeMsg)
-    async def subscribe(self, msg: SubscribeMsg) -> None:
-        self._watch(msg.ref)
-        client = self._down.ref(msg.ref.address)
-
-        async def deliver(topic: str, data: Data) -> None:
-            await client.ask(PublicationMsg(topic=topic, data=data))
-
+    @forwards(protocol.SubscribeMsg)
+    async def subscribe(self, msg: protocol.SubscribeMsg) -> None:
+        client, topics = self.reach(msg.ref), self.traffic.topics
         async with self._subscribing:
-            if msg.topic not in self.traffic.topics:
-                self.traffic.topics.add(msg.topic)
-                try:
-                    accepted(await self.target.ask(SubscribeMsg(topic=msg.topic, ref=self._listener)))
-                except ValueError:
-                    self.traffic.topics.discard(msg.topic)
-                    raise
-            if client.address in self._watched:  # else it has terminated meanwhile
-                self._publications.subscribe(client.address, msg.topic, deliver)
+            if msg.topic not in topics:
+                topics.add(msg.topic)
+                answer = await self.target.ask(protocol.SubscribeMsg(topic=msg.topic, ref=self._listener))
+                if isinstance(answer, protocol.RefusedMsg):
+                    topics.discard(msg.topic)
+                    answer.throw()
+            self.add_subscription(client, msg.topic)
         await self._unsubscribe_unused()
 
-    @forwards(UnsubscribeMsg)
-    async def unsubscribe(self, msg: UnsubscribeMsg) -> None:
+    @forwards(protocol.UnsubscribeMsg)
+    async def unsubscribe(self, msg: protocol.UnsubscribeMsg) -> None:
         await self._unsubscribe(msg.ref.address, msg.topic)
 
     async def _unsubscribe(self, client: str, topic: str | None = None) -> None:
-        await self._publications.unsubscribe(client, topic)
+        """Remove subscriptions here, and at the server those to topics without subscribers here."""
+        await self.publications.unsubscribe(client, topic)
         await self._unsubscribe_unused()
 
     async def _unsubscribe_unused(self) -> None:
-        """Unsubscribe at the server from topics without subscribers here."""
         async with self._subscribing:
-            for topic in sorted(self.traffic.topics - self._publications.topics):
+            for topic in sorted(self.traffic.topics - self.publications.topics):
                 self.traffic.topics.discard(topic)
-                self._publications.forget(topic)
-                await self.target.ask(UnsubscribeMsg(topic=topic, ref=self._listener))
+                self.publications.forget(topic)
+                await self.target.ask(protocol.UnsubscribeMsg(topic=topic, ref=self._listener))

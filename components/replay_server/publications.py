@@ -162,7 +162,8 @@ class Publications:
         await asyncio.gather(gone.task, return_exceptions=True)
 
     async def close(self) -> None:
-        """Unsubscribe everybody."""
+        """Unsubscribe everybody, and drop the newest publications; the counts stay."""
+        self._newest.clear()
         for name in list(self._subscribers):
             await self._end(name)
 

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import isfinite, prod
 from typing import TYPE_CHECKING, Any
@@ -31,34 +31,46 @@ BLOCK_ROWS = 4096
 """Entries that are collected in one piece of memory at most."""
 
 
+Span = tuple[int, int] | None
+"""First row, and end, of entries in arrays; None for all rows."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class EntryChunk:
-    """Consecutive entries, in arrays that may hold other entries before and after them."""
+    """Consecutive entries that are inserted together, in arrays that may hold other entries before and after them."""
 
     arrays: Rows
     """Read-only where they hold other entries."""
-    span: tuple[int, int] | None = None
-    """First row, and end, of the entries in the arrays; None if they are all rows."""
+    span: Span
+    priorities: NDArray[np.float64]  # (N,), or none
+    n: int
+    """Number of entries, N."""
+    first: bool
+    """Whether it begins an episode, and was never on its way to the server."""
+    last: bool
+    """Whether it ends an episode."""
+    number: int
+    """Serial number."""
 
     @property
     def rows(self) -> Rows:
         """The entries, as a replay buffer inserts them."""
-        if self.span is None:
-            return self.arrays
-        start, stop = self.span
-        return {name: array[start:stop] for name, array in self.arrays.items()}
-
-    def follows(self, other: "EntryChunk") -> bool:
-        """Return whether this chunk begins in the same arrays where `other` ends."""
-        if self.span is None or other.span is None:
-            return False
-        return self.arrays is other.arrays and self.span[0] == other.span[1]
+        return self.arrays if self.span is None else {k: v[slice(*self.span)] for k, v in self.arrays.items()}
 
     def up_to(self, last: "EntryChunk") -> "EntryChunk":
-        """Return the entries from this chunk to `last`, each of which follows the one before."""
-        assert self.span is not None
-        assert last.span is not None
-        return EntryChunk(self.arrays, (self.span[0], last.span[1]))
+        """Return a chunk that spans the entries from this one to `last`; each chunk between follows the one before."""
+        if self.span is None or last.span is None:
+            return self
+        return replace(self, span=(self.span[0], last.span[1]))
+
+    def follows(self, other: "EntryChunk") -> bool:
+        """Return whether this chunk can travel with `other`, in the same arrays: it begins where `other` ends.
+
+        Both have priorities, or neither.
+        """
+        if self.span is None or other.span is None or self.arrays is not other.arrays:
+            return False
+        return self.span[0] == other.span[1] and bool(len(self.priorities)) == bool(len(other.priorities))
 
 
 class EntrySchema(ABC):
@@ -87,8 +99,8 @@ class EntrySchema(ABC):
         """Collect the entry that was put last."""
 
     @abstractmethod
-    def take(self) -> EntryChunk:
-        """Return the collected entries, and start a new chunk."""
+    def take(self) -> tuple[Rows, Span]:
+        """Return the collected entries, as arrays and a span of these, and start a new chunk."""
 
     def check(self, rows: Rows, priorities: NDArray[np.floating[Any]] | None) -> int:
         """Return how many entries these are.
@@ -110,8 +122,8 @@ class EntrySchema(ABC):
         """Return whether an entry ends an episode, so that no item holds it and the next."""
 
     @abstractmethod
-    def chunks(self, rows: Rows, most: int, *, at_ends: bool) -> Iterator[tuple[EntryChunk, int, bool]]:
-        """Yield copies of up to `most` entries at a time, their number, and whether they end an episode.
+    def chunks(self, rows: Rows, most: int, *, at_ends: bool) -> Iterator[tuple[Rows, Span, int, bool]]:
+        """Yield up to `most` entries at a time: copies, a span of these, their number, and whether they end an episode.
 
         Args:
             rows: checked entries. No entry is collected.
@@ -202,12 +214,12 @@ class TransitionSchema(EntrySchema):
     def keep(self) -> None:
         self._next += 1
 
-    def take(self) -> EntryChunk:
-        chunk = EntryChunk(self._handed_out, (self._start, self._next))
+    def take(self) -> tuple[Rows, Span]:
+        arrays, span = self._handed_out, (self._start, self._next)
         self._start = self._next
         if self._n_rows - self._next < self._chunk:
             self._begin_block()
-        return chunk
+        return arrays, span
 
     def _check_rows(self, rows: Rows) -> int:
         return self._checker.check_rows(rows)
@@ -215,7 +227,7 @@ class TransitionSchema(EntrySchema):
     def is_end(self, entry: Mapping[str, Any]) -> bool:
         return all(bool(entry[name]) for name in self._ends)
 
-    def chunks(self, rows: Rows, most: int, *, at_ends: bool) -> Iterator[tuple[EntryChunk, int, bool]]:
+    def chunks(self, rows: Rows, most: int, *, at_ends: bool) -> Iterator[tuple[Rows, Span, int, bool]]:
         spans = self._spans(rows, most, at_ends=at_ends)
         while spans:
             begin, room = spans[0][0], self._n_rows - self._next
@@ -229,7 +241,7 @@ class TransitionSchema(EntrySchema):
             self._start = self._next = row + end - begin
             spans = spans[len(fitting) :]
             for first, stop, last in fitting:
-                yield EntryChunk(arrays, (row + first - begin, row + stop - begin)), stop - first, last
+                yield arrays, (row + first - begin, row + stop - begin), stop - first, last
         if self._n_rows - self._next < self._chunk:
             self._begin_block()
 
@@ -290,11 +302,11 @@ class EpisodeSchema(EntrySchema):
         self._episodes.append({name: array.copy() for name, array in self._put.items()})
         self._put = {}
 
-    def take(self) -> EntryChunk:
+    def take(self) -> tuple[Rows, Span]:
         episodes, self._episodes = self._episodes, []
         if len(episodes) == 1:
-            return EntryChunk(episodes[0])
-        return EntryChunk({name: np.concatenate([it[name] for it in episodes]) for name in episodes[0]})
+            return episodes[0], None
+        return {name: np.concatenate([it[name] for it in episodes]) for name in episodes[0]}, None
 
     def _check_rows(self, rows: Rows) -> int:
         return self._checker.check_episodes(rows)
@@ -302,7 +314,7 @@ class EpisodeSchema(EntrySchema):
     def is_end(self, entry: Mapping[str, Any]) -> bool:
         return True
 
-    def chunks(self, rows: Rows, most: int, *, at_ends: bool) -> Iterator[tuple[EntryChunk, int, bool]]:
+    def chunks(self, rows: Rows, most: int, *, at_ends: bool) -> Iterator[tuple[Rows, Span, int, bool]]:
         lengths = rows["lengths"]
         steps = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
         for start in range(0, len(lengths), most):
@@ -310,7 +322,7 @@ class EpisodeSchema(EntrySchema):
             spans = dict.fromkeys(FRAME_FIELDS, (steps[start] + start, steps[stop] + stop))
             spans |= dict.fromkeys(STEP_FIELDS, (steps[start], steps[stop]))
             chunk = {name: array[slice(*spans.get(name, (start, stop)))].copy() for name, array in rows.items()}
-            yield EntryChunk(chunk), stop - start, True
+            yield chunk, None, stop - start, True
 
     def check_sizes(self, rows: Rows, priorities: NDArray[np.float64], sizes: Sequence[int]) -> None:
         raise InvalidExperience(f"sizes: expected one chunk of episodes at a time, got {len(sizes)}")

@@ -5,11 +5,11 @@ without loss, and nothing that arrives is unpickled.
 """
 
 import secrets
-from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +26,6 @@ from components.replay_server.publications import Publications
 from components.replay_server.saved_buffers import BufferSaver
 from components.replay_server.server_actor import ReplayServerActor
 from orchestra import Node
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,12 +185,8 @@ class ReplayServer(ThreadOwner):
         self._listen, self._saver = listen, BufferSaver(self.coordinator, save_path, save_every)
         self._log = LogFile(log_path)
         self._thread = LoopThread("ReplayServer", self._live)
-        try:
-            self.address: str = self._thread.start()
-            """Where clients connect."""
-        except BaseException:
-            self._log.close()
-            raise
+        self.address: str = self._thread.start()
+        """Where clients connect."""
 
     def sample(self, batch_size: int, *, timeout: float | None = None) -> SampledUnion:
         """Draw a batch, item i of client k with probability w_i / Σ w over all clients.
@@ -236,7 +230,10 @@ class ReplayServer(ThreadOwner):
             ValueError: it would never admit a chunk. The old one stays.
             Closed: the server is closed.
         """
-        self._on_loop(lambda: self.coordinator.pace(limiter))
+        self._thread.call(self._pace, limiter)
+
+    async def _pace(self, limiter: SampleToInsertRatio | None) -> None:
+        self.coordinator.pace(limiter)
 
     def statistics(self) -> ServerStatistics:
         """Return the server's counts.
@@ -244,9 +241,9 @@ class ReplayServer(ThreadOwner):
         Raises:
             Closed: the server is closed.
         """
-        return self._on_loop(self._statistics)
+        return self._thread.call(self._statistics)
 
-    def _statistics(self) -> ServerStatistics:
+    async def _statistics(self) -> ServerStatistics:
         coordinator, publications, saver = self.coordinator, self.publications, self._saver
         inserted_bytes, kept_here = coordinator.inserted_bytes, self.layout.kept_by == "server"
         return ServerStatistics(
@@ -309,9 +306,9 @@ class ReplayServer(ThreadOwner):
             UnknownClient: no client of this name has left.
             Closed: the server is closed.
         """
-        self._on_loop(lambda: self._forget(client))
+        self._thread.call(self._forget, client)
 
-    def _forget(self, client: str) -> None:
+    async def _forget(self, client: str) -> None:
         if client not in self.coordinator.left:
             raise UnknownClient(f"client: expected one that has left, {list(self.coordinator.left)}, got {client!r}")
         self.coordinator.forget(client)
@@ -323,31 +320,25 @@ class ReplayServer(ThreadOwner):
             OSError: the buffers kept here could not be saved to `save_path`. The server is closed nevertheless.
         """
         super().close()
-        self._log.close()
         unsaved, self._saver.unsaved = self._saver.unsaved, None
         if unsaved is not None:
             raise unsaved
 
     def __repr__(self) -> str:
-        return f"<ReplayServer at {self.address} of {', '.join(self.layout.names)}>"
-
-    def _on_loop(self, function: Callable[[], T]) -> T:
-        async def call() -> T:
-            return function()
-
-        return self._thread.call(call)
+        return f"<ReplayServer at {self.address} of {self.layout.kind}>"
 
     async def _live(self, thread: LoopThread) -> None:
-        self._saver.load_if_saved()
-        node = Node(f"server-{secrets.token_hex(4)}", listen=self._listen, secret=self.secret)
-        try:
-            async with node.running():
-                node.spawn(SERVER, ReplayServerActor, self.coordinator, self.publications, self._log.write, node)
-                thread.ready(node.listening)
-                try:
-                    await first_of(thread.closing.wait(), self._saver.run())
-                finally:
-                    await self.publications.close()
-                    await self.coordinator.close()
-        finally:
-            await self._saver.save_last()
+        with closing(self._log):
+            self._saver.load_if_saved()
+            node = Node(f"server-{secrets.token_hex(4)}", listen=self._listen, secret=self.secret)
+            try:
+                async with node.running():
+                    node.spawn(SERVER, ReplayServerActor, node, self.coordinator, self.publications, self._log.write)
+                    thread.ready(node.listening)
+                    try:
+                        await first_of(thread.closing.wait(), self._saver.run())
+                    finally:
+                        await self.publications.close()
+                        await self.coordinator.close()
+            finally:
+                await self._saver.save_last()

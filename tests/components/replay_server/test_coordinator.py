@@ -31,7 +31,7 @@ def rows(*items):
 
 
 def join(coordinator, name):
-    coordinator.enter(name)
+    coordinator.join(name)
     return coordinator.member(name)
 
 

@@ -42,7 +42,7 @@ class World:
 
     def open(self, node):
         publications, lines = Publications(4, "drop_oldest"), LogFile(None)
-        node.spawn(SERVER, ReplayServerActor, self.coordinator, publications, lines.write, node)
+        node.spawn(SERVER, ReplayServerActor, node, self.coordinator, publications, lines.write)
 
     async def live(self):
         """Enter, and stay, as code of the client's process."""

@@ -310,7 +310,7 @@ def test_what_is_being_written_and_nobody_waits_for_any_more_is_of_its_moment_to
             rows_layout(8), limiter=None, rng=np.random.default_rng(0), beta=0.4, max_items=8, max_uses=1, ahead=0,
             max_waiting=1,
         )  # fmt: skip
-        coordinator.enter("one")
+        coordinator.join("one")
         saver = BufferSaver(coordinator, None, None)
         for first in (0, 100):
             await coordinator.insert("one", rows(range(first, first + 8)), np.zeros(0))

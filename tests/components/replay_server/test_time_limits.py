@@ -72,7 +72,7 @@ class World:
         )
         self.coordinator = coordinator
         publications, lines = Publications(4, "drop_oldest"), LogFile(None)
-        node.spawn(SERVER, ReplayServerActor, coordinator, publications, lines.write, node)
+        node.spawn(SERVER, ReplayServerActor, node, coordinator, publications, lines.write)
 
     def begin(self, node):
         client, loop = self.clients[node], self.sim.loop
