@@ -80,7 +80,7 @@ class Children:
 
     def decide(self, child: "Cell", own: list[float]) -> supervision.Decision:
         """Decide about a failure of `child` that happened now; `own` are the times of those before."""
-        now = self._parent.clock.monotonic()
+        now = self._parent.node.clock.monotonic()
         policy = self._strategy.policy
         failures = own if policy is None else self._failures
         policy = policy or child.kind.supervision

@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 from orchestra import errors
+from orchestra.actors.restarts import Halted
 from orchestra.trace.analysis.values import ValueDifference, effect_text, message_text
 from orchestra.trace.format.effects import (
     AnswerGiven,
@@ -39,7 +40,7 @@ InputKey = tuple[str, int]
 Compare = Callable[[Any, Any], ValueDifference | None]
 """Returns the first difference between a recorded value and a replayed one."""
 
-_ABORTED = frozenset({"Aborted", "_Halted"})
+_ABORTED = frozenset({"Aborted", Halted.__name__})
 """The recorded failure types of an activation that was ended from outside."""
 
 

@@ -1,11 +1,13 @@
 """A loop with nothing behind it."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestra.replay.event_loop import QuietLoop
+import orchestra
+from orchestra.replay.event_loop import QuietLoop, current_line
 
 
 def finish(loop: QuietLoop, main: Any) -> Any:
@@ -73,3 +75,16 @@ def test_it_runs_inside_another_loop_as_in_a_notebook() -> None:
 def test_it_has_no_threads() -> None:
     with pytest.raises(NotImplementedError, match=r"self\.offload"):
         finish(QuietLoop(), asyncio.to_thread(print))
+
+
+@pytest.mark.parametrize(("module", "found"), [("experiment_x", True), ("orchestra.x", False), ("asyncio.x", False)])
+def test_the_runtime_is_recognised_by_the_names_of_its_modules(module: str, found: bool) -> None:
+    """An experiment may lie in the folder of the package, as those in the wheel do."""
+    file = Path(orchestra.__file__).parent / "experiments" / "x.py"
+    namespace: dict[str, Any] = {"__name__": module, "current_line": current_line, "lines": []}
+    exec(compile("def act():\n    lines.append(current_line())\n", str(file), "exec"), namespace)
+    loop = QuietLoop()  # type: ignore[abstract]  # what it lacks raises NotImplementedError
+    loop.call_soon(namespace["act"])
+    loop.run_ready()
+    (line,) = namespace["lines"]
+    assert line.endswith("x.py:2 in act") == found

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from orchestra import Actor, Axes, Message, Node, Ref, Request, Restart, Supervision, TerminatedMsg, on
 from orchestra.errors import AskFailed, CannotReplay, MailboxFull, OrchestraError, ReplayDiverged
+from orchestra.replay.determinism import first_mismatch
 from orchestra.replay.replay import Replay
 from orchestra.testing import ManualClock, settle
 from orchestra.trace.recording.settings import TraceSettings
@@ -374,18 +375,20 @@ def test_it_works_where_a_loop_is_running(recorded: Recorded, run: Callable[...,
     assert run(notebook())[2] == 42
 
 
+class SaveStateMsg(Request[str]):
+    name: str
+
+
+class Saver(Actor[SaveStateMsg]):
+    @on(SaveStateMsg)
+    def save(self, msg: SaveStateMsg) -> str:
+        assert self.run_directory is not None
+        path = self.run_directory / "checkpoints" / msg.name
+        path.write_text("saved")
+        return str(path)
+
+
 def test_a_replay_touches_nothing_of_the_run(recorded: Recorded, tmp_path: Path) -> None:
-    class SaveStateMsg(Request[str]):
-        name: str
-
-    class Saver(Actor[SaveStateMsg]):
-        @on(SaveStateMsg)
-        def save(self, msg: SaveStateMsg) -> str:
-            assert self.run_directory is not None
-            path = self.run_directory / "checkpoints" / msg.name
-            path.write_text("saved")
-            return str(path)
-
     run_directory = tmp_path / "the-run"
     (run_directory / "checkpoints").mkdir(parents=True)
 
@@ -402,6 +405,8 @@ def test_a_replay_touches_nothing_of_the_run(recorded: Recorded, tmp_path: Path)
         scratch = replay.actor.run_directory
         assert (scratch / "checkpoints" / "x.pt").read_text() == "saved"
     assert not scratch.exists()
+    count, mismatch = first_mismatch(lambda: Replay(folder, Saver, factory=Saver, strict=False))
+    assert (count, mismatch) == (4, None)  # the scratch folders of two replays are no difference
 
 
 def test_the_first_difference_ends_it(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
