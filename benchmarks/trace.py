@@ -70,7 +70,7 @@ with RunTrace(Path(sys.argv[1])) as trace:
     actor, n = sys.argv[2], int(sys.argv[3])
     indexes = trace.recordings[0].indexes
     for index in indexes:
-        rows = index.rows(Kind.DELIVERY, actor)
+        rows = index.rows(Kind.DELIVERY, actor=actor)
         found = rows[index.entries["n"][rows] == n]
         if len(found):
             record = index.record(int(found[0]))
@@ -244,7 +244,7 @@ def ask(run: Path, more: Sequence[Sequence[str]] = ()) -> None:
     with RunTrace(run) as trace:
         nbytes = sum(file.nbytes for recording in trace.recordings for file in recording.files)
         counts = {
-            actor: sum(len(index.rows(Kind.DELIVERY, actor)) for each in trace.recordings for index in each.indexes)
+            actor: sum(len(index.rows(Kind.DELIVERY, actor=actor)) for _, index in trace.indexes())
             for actor in trace.actors()
         }
     busiest = max(counts, key=counts.__getitem__)

@@ -1,8 +1,8 @@
-"""The words of `orchestra trace story`: where an episode, a version of the parameters, or a batch was seen.
+"""Keys of `orchestra trace story`: the stories of an episode, of a parameter version, and of a batch.
 
-A trace does not number episodes, and needs not: whoever passes experience on passes all of it on, in the order in which
-it came. The k-th episode that a worker told is so found again in what its proxy told, and the i-th that reached a
-replay buffer is the one that batches name by generation i - 1.
+A trace does not number episodes. Every actor passes on all the experience that it receives, in the same order. The k-th
+episode that a worker sent is therefore found again among those that its proxy sent, and the i-th that reached a replay
+buffer is the one that batches name by generation i - 1.
 """
 
 from collections.abc import Iterator
@@ -10,80 +10,75 @@ from collections.abc import Iterator
 import numpy as np
 
 from messages import BatchTrainingDataMsg, InsertTransitionMsg, UpdatePriorityMsg
-from orchestra.trace.analysis.story import consequences_of, nothing_found, refused_word
-from orchestra.trace.reading.query import Query, Seen
-from orchestra.trace.reading.run_trace import RunTrace
-from orchestra.trace.reading.where import Where
+from orchestra.errors import TraceError, UsageError
+from orchestra.trace import DeliveryRow, Query, RunTrace, Where, consequences_of
 
 _INSERT = InsertTransitionMsg.__name__
 
 
-def transition(trace: RunTrace, value: str) -> Iterator[Seen]:
-    """WORKER:K, the K-th episode that a worker told, from 1: through proxies into batches and priorities."""
+def transition(trace: RunTrace, value: str) -> Iterator[DeliveryRow]:
+    """WORKER:K, the K-th episode that a worker sent, from 1: through proxies into batches and priorities."""
     worker, _, number = value.rpartition(":")
     if not worker or not number.isdigit() or int(number) < 1:
-        raise refused_word(value, "WORKER:K, as in worker-0-1:12 or worker-0-1/worker:12")
-    told = _told_by(trace, worker if "/" in worker else f"{worker}/*")
-    found = _nth(told, int(number) - 1)
+        raise UsageError(f"--transition: got {value!r}; expected WORKER:K, as in worker-0-1:12 or worker-0-1/worker:12")
+    sent = _sent_by(trace, worker if "/" in worker else f"{worker}/*")
+    found = _episode(sent, int(number) - 1)
     if found is None:
-        raise nothing_found(trace, f"episode {number} of {worker}; it told {sum(map(_episodes, told)):,}")
-    stop, place = found
+        total = sum(map(_episodes, sent))
+        raise TraceError(f"{trace.path}: episode {number} of {worker} was not recorded; {total:,} of its episodes were")
+    stop, position = found
     while True:
         yield stop
         holder, generation = stop.delivery.actor, stop.header.generation
-        came = [each for each in _received_by(trace, holder) if each.header.generation == generation]
-        place += sum(_episodes(each) for each in came if each.clock < stop.clock)
-        passed_on = [each for each in _told_by(trace, holder) if each.delivery.id.generation == generation]
+        received = list(Query(actor=holder, type=_INSERT).deliveries(trace))
+        earlier = [each for each in received if each.header.generation == generation and each.clock < stop.clock]
+        position += sum(map(_episodes, earlier))
+        passed_on = [each for each in _sent_by(trace, holder) if each.delivery.id.generation == generation]
         if not passed_on:
             break
-        found = _nth(passed_on, place)
+        found = _episode(passed_on, position)
         if found is None:
             return  # it was never passed on: lost with its holder, or the run ended
-        stop, place = found
+        stop, position = found
     for kind in (BatchTrainingDataMsg, UpdatePriorityMsg):
-        for seen in Query(type=kind.__name__, where=Where(f"{place} in generations")).deliveries(trace):
-            if holder in (seen.delivery.id.sender, seen.delivery.actor):
-                yield seen
+        for row in Query(type=kind.__name__, where=Where(f"{position} in generations")).deliveries(trace):
+            if holder in (row.delivery.id.sender, row.delivery.actor):
+                yield row
 
 
-def params(trace: RunTrace, value: str) -> Iterator[Seen]:
-    """VERSION, a version of the parameters: where it was published, loaded, acted with and tested."""
+def params(trace: RunTrace, value: str) -> Iterator[DeliveryRow]:
+    """VERSION, a version of the parameters: its publication, and where it was loaded, used and tested."""
     if not value.isdigit():
-        raise refused_word(value, "as a whole number, as in 57")
+        raise UsageError(f"--params: got {value!r}; expected a whole number, as in 57")
     yield from Query(where=Where(f"version == {int(value)} or {int(value)} in versions")).deliveries(trace)
 
 
-def batch(trace: RunTrace, value: str) -> Iterator[Seen]:
-    """NUMBER, a batch: where it was asked for, drawn, learned from, and what the Trainer told of it."""
+def batch(trace: RunTrace, value: str) -> Iterator[DeliveryRow]:
+    """NUMBER, a batch: its request, its sampling, its training step, and the Trainer's results."""
     if not value.isdigit():
-        raise refused_word(value, "as a whole number, as in 412")
-    where = Where(f"number == {int(value)}")
-    for seen in Query(where=where).deliveries(trace):
-        yield seen
-        if seen.delivery.type.name == BatchTrainingDataMsg.__name__:
-            yield from consequences_of(trace, seen)
+        raise UsageError(f"--batch: got {value!r}; expected a whole number, as in 412")
+    for row in Query(where=Where(f"number == {int(value)}")).deliveries(trace):
+        yield row
+        if row.delivery.type.name == BatchTrainingDataMsg.__name__:
+            yield from consequences_of(trace, row)
 
 
-def _told_by(trace: RunTrace, sender: str) -> list[Seen]:
-    """Experience told by `sender`, in the order in which it was told."""
-    told = list(Query(sender=sender, type=_INSERT).deliveries(trace))
-    return sorted(told, key=lambda seen: seen.delivery.id.number)
+def _sent_by(trace: RunTrace, sender: str) -> list[DeliveryRow]:
+    """Experience sent by `sender`, in the order in which it was sent."""
+    sent = Query(sender=sender, type=_INSERT).deliveries(trace)
+    return sorted(sent, key=lambda row: row.delivery.id.number)
 
 
-def _received_by(trace: RunTrace, actor: str) -> list[Seen]:
-    return list(Query(actor=actor, type=_INSERT).deliveries(trace))
-
-
-def _nth(told: list[Seen], place: int) -> tuple[Seen, int] | None:
-    """The message that holds the episode at `place`, and where in it."""
-    for seen in told:
-        episodes = _episodes(seen)
-        if place < episodes:
-            return seen, place
-        place -= episodes
+def _episode(rows: list[DeliveryRow], position: int) -> tuple[DeliveryRow, int] | None:
+    """The message with the episode at `position`, and its position within that message."""
+    for row in rows:
+        episodes = _episodes(row)
+        if position < episodes:
+            return row, position
+        position -= episodes
     return None
 
 
-def _episodes(seen: Seen) -> int:
-    lengths = (seen.delivery.fields or {}).get("lengths")
+def _episodes(row: DeliveryRow) -> int:
+    lengths = (row.delivery.fields or {}).get("lengths")
     return 0 if lengths is None else int(np.prod(lengths.shape))

@@ -21,7 +21,7 @@ from orchestra.replay.what_if import edited_class, what_if
 from orchestra.runs.flags import FlagParser
 from orchestra.trace.analysis.values import fields_text
 from orchestra.trace.format.records import Delivery
-from orchestra.trace.reading.query import values_of
+from orchestra.trace.reading.query import condition_values
 from orchestra.trace.reading.where import Where
 
 _HELP = """Run one actor of a recorded run again: the real class, with its recorded inputs. Its outputs are compared
@@ -177,7 +177,7 @@ def _predicate(options: Namespace, replay: Replay[Any]) -> Callable[[Delivery], 
     if options.type:
         return lambda delivery: bool(delivery.type.name == options.type)
     condition = Where(options.where)
-    return lambda delivery: condition(values_of(delivery, replay.trace.array))
+    return lambda delivery: condition(condition_values(delivery, replay.trace.array))
 
 
 def _check_determinism(options: Namespace, opened: Any) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 from orchestra.errors import UsageError
 from orchestra.replay.replay import Replay
-from orchestra.trace.format.layout import ARRAYS, PREFIX, Decoder, blob_prefix, preamble
+from orchestra.trace.format.layout import ARRAY_KINDS, PREFIX, Decoder, blob_prefix, preamble
 from orchestra.trace.format.records import Incarnation, Kind
 from orchestra.trace.reading.reader import RecordLocation, TraceFile
 from orchestra.trace.reading.run_trace import RunTrace
@@ -101,7 +101,7 @@ def _pieces(
     for place in file.locations():
         if (place.kind is Kind.HEADER and first) or place.kind is Kind.TYPE:
             yield file.bytes_at(place.offset, place.end)
-        elif place.kind in ARRAYS:
+        elif place.kind in ARRAY_KINDS:
             passed.add(file.digest_at(place))
         elif place.kind in _ACTOR_RECORDS and _belongs(file, place, lives):
             digests: list[bytes] = []

@@ -26,8 +26,7 @@ from messages import (
 from orchestra import Actor, Node, Ref, UsageError, freeze, on
 from orchestra.errors import TraceError
 from orchestra.testing import ManualClock, settle
-from orchestra.trace.reading.query import Seen
-from orchestra.trace.reading.run_trace import RunTrace
+from orchestra.trace import DeliveryRow, RunTrace
 from orchestra.trace.recording.settings import TraceSettings
 
 SPEC = EnvSpec("corridor", n_agents=2, n_actions=3, obs_size=4, state_size=3, episode_limit=6)
@@ -110,7 +109,7 @@ def trained(tmp_path: Path, episodes: Any) -> Path:
     return tmp_path
 
 
-def stops(seen: Iterable[Seen]) -> list[tuple[str, str]]:
+def stops(seen: Iterable[DeliveryRow]) -> list[tuple[str, str]]:
     return [(each.delivery.actor.partition("/")[2], each.delivery.type.name) for each in seen]
 
 
@@ -126,13 +125,13 @@ def test_an_episode_is_followed_from_its_worker_into_batches(
         assert journey[:3] == [(name, "InsertTransitionMsg") for name in ("proxy", "hub", "replay")]
         assert ("trainer", "BatchTrainingDataMsg") in journey  # the first batch holds all there are
         assert ("replay", "UpdatePriorityMsg") in journey
-        drawn = next(each for each in seen if each.delivery.actor == "here/trainer").whole().fields
+        drawn = next(each for each in seen if each.delivery.actor == "here/trainer").with_arrays().fields
         came = next(each for each in seen if each.delivery.actor == "here/replay")
         generation = {1.0: {2: 1}, 2.0: {3: 2}, 3.0: {5: 5}}[mark][length]
         (place,) = np.flatnonzero(drawn["generations"] == generation)
         assert drawn["lengths"][place] == length
         assert (drawn["obs"][place, : length + 1] == mark).all()
-        assert (came.whole().fields["obs"] == mark).any()
+        assert (came.with_arrays().fields["obs"] == mark).any()
 
 
 def test_parameters_are_followed_to_where_they_acted(trained: Path) -> None:
@@ -154,11 +153,11 @@ def test_a_batch_is_followed_to_what_was_learned_from_it(trained: Path) -> None:
 
 def test_what_cannot_be_found_or_read_is_said(trained: Path) -> None:
     with RunTrace(trained) as trace:
-        with pytest.raises(TraceError, match="nothing was recorded of episode 9 of here/two; it told 1"):
+        with pytest.raises(TraceError, match="episode 9 of here/two was not recorded; 1 of its episodes were"):
             list(transition(trace, "here/two:9"))
-        with pytest.raises(UsageError, match="'one' cannot be understood; it is written WORKER:K"):
+        with pytest.raises(UsageError, match="got 'one'; expected WORKER:K"):
             list(transition(trace, "one"))
-        with pytest.raises(UsageError, match="'x' cannot be understood"):
+        with pytest.raises(UsageError, match="got 'x'; expected a whole number"):
             list(params(trace, "x"))
-        with pytest.raises(UsageError, match="'-1' cannot be understood"):
+        with pytest.raises(UsageError, match="got '-1'; expected a whole number"):
             list(batch(trace, "-1"))

@@ -1,8 +1,8 @@
-"""Figures of a trace: how many, how large, how long they waited, how long handling took, how far a counter lags."""
+"""Statistics of a trace: counts, sizes, waiting and handling times, and the lag of a counter."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,25 +17,26 @@ PERCENTILES = (50, 90, 99)
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
-    """The deliveries of one type to one actor."""
+class DeliveryStats:
+    """Statistics of the deliveries of one type to one actor."""
 
     actor: str
     type: str
     count: int
     per_second: float
-    """Over the time from the first to the last of the whole trace."""
+    """Over the time between the first and the last delivery that match the query."""
     nbytes: int
     waited: tuple[float, ...]
     """Seconds in the mailbox: the percentiles 50, 90, 99."""
     handling: tuple[float, ...]
-    """Seconds of handling, likewise; waiting for others included. Empty where none has ended."""
+    """Seconds of handling, including waiting for others: the same percentiles. Empty where no activation ended."""
     failed: int
+    """Activations that raised."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far a counter in the messages of one type from one sender is behind the highest that anybody had told."""
+    """Distance of a counter, in the messages of one type from one sender to one actor, to the highest value so far."""
 
     sender: str
     type: str
@@ -46,12 +47,11 @@ class Lag:
     worst: float
     last: float
     value: float
-    """The last value told."""
+    """The last value of the counter."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """What one file has of a tally."""
+class _Part(NamedTuple):
+    """The deliveries of one type to one actor in one file."""
 
     waited: NDArray[np.float64]
     nbytes: int
@@ -59,54 +59,57 @@ class _Part:
     failed: int
 
 
-def tallies(trace: RunTrace, query: Query) -> list[Tally]:
-    """Return the figures of what matches `query`, the condition on fields left aside; most bytes first."""
+def delivery_stats(trace: RunTrace, query: Query) -> list[DeliveryStats]:
+    """Return the statistics of the deliveries that match `query`, without its condition on fields; most bytes first."""
     groups: dict[tuple[str, str], list[_Part]] = {}
     first, last = np.inf, -np.inf
-    for recording in trace.recordings:
-        for index in recording.indexes:
-            rows = query.rows(trace, index)
-            if not len(rows):
-                continue
-            entries = index.entries
-            shift = index.file.header.wall - index.file.header.monotonic
-            times = entries["time"]
-            first, last = min(first, times[rows[0]] + shift), max(last, times[rows[-1]] + shift)
-            keys = entries["actor"][rows].astype(np.uint64) << np.uint64(32) | entries["type"][rows]
-            endings = _endings(index, rows)
-            for key in np.unique(keys):
-                chosen = keys == key
-                own, ended = rows[chosen], endings[chosen]
-                ended = ended[ended >= 0]
-                part = _Part(
-                    waited=entries["seconds"][own],
-                    nbytes=int(entries["nbytes"][own].sum()),
-                    handling=entries["seconds"][ended],
-                    failed=int(entries["flag"][ended].sum()),
-                )
-                name = index.file.types[int(key) & 0xFFFFFFFF].name
-                groups.setdefault((index.addresses[int(key) >> 32], name), []).append(part)
+    for _, index in trace.indexes():
+        rows = query.rows(trace, index)
+        if not len(rows):
+            continue
+        entries = index.entries
+        times = entries["time"][rows[[0, -1]]] + trace.elapsed(index.file.header, 0.0)
+        first, last = min(first, times[0]), max(last, times[1])
+        keys = entries["actor"][rows].astype(np.uint64) << np.uint64(32) | entries["type"][rows]
+        endings = _endings(index, rows)
+        for key in np.unique(keys):
+            chosen = keys == key
+            own, ended = rows[chosen], endings[chosen]
+            ended = ended[ended >= 0]
+            part = _Part(
+                waited=entries["seconds"][own],
+                nbytes=int(entries["nbytes"][own].sum()),
+                handling=entries["seconds"][ended],
+                failed=int(entries["flag"][ended].sum()),
+            )
+            name = index.file.types[int(key) & 0xFFFFFFFF].name
+            groups.setdefault((index.addresses[int(key) >> 32], name), []).append(part)
     seconds = max(last - first, 1e-9)
-    made = [_tally(actor, name, parts, seconds) for (actor, name), parts in groups.items()]
-    return sorted(made, key=lambda tally: (-tally.nbytes, tally.actor, tally.type))
+    made = [_joined(*key, parts, seconds) for key, parts in groups.items()]
+    return sorted(made, key=lambda each: (-each.nbytes, each.actor, each.type))
 
 
 def lags(trace: RunTrace, query: Query, fields: Sequence[str]) -> list[Lag]:
-    """Follow a counter through the messages, in causal order, by the names that it has in them.
+    """Return how far a counter lags in the messages that match `query`, in causal order.
 
-    The highest value told so far, by anybody, is what the others are compared with. Of an array counts its lowest.
+    Every value is compared with the highest value so far of any sender. The value of an array is its lowest element.
+
+    Args:
+        trace: the trace to search.
+        query: selects the messages.
+        fields: the names of the counter; messages may name it differently.
 
     Raises:
-        ValuesMissing: a field is an array of which only the digest was recorded.
+        ValuesMissing: a field is an array that was recorded by digest only.
     """
     highest = -np.inf
     found: dict[tuple[str, str, str, str], list[tuple[float, float]]] = {}
-    for seen in query.deliveries(trace):
-        told, values = seen.delivery, seen.values()
+    for row in query.deliveries(trace):
+        delivery, values = row.delivery, row.values()
         for field in fields:
             value = values.get(field)
             if isinstance(value, Digest):
-                raise ValuesMissing(f"{field} of {told.type.name}: its values were not recorded, its digest alone")
+                raise ValuesMissing(f"{field} of {delivery.type.name}: only the digest of the array was recorded")
             if value is None or isinstance(value, bool | str) or not np.size(value):
                 continue
             numbers = np.asarray(value)
@@ -114,14 +117,14 @@ def lags(trace: RunTrace, query: Query, fields: Sequence[str]) -> list[Lag]:
                 continue
             low, high = float(numbers.min()), float(numbers.max())
             highest = max(highest, high)
-            key = (told.id.sender, told.type.name, told.actor, field)
+            key = (delivery.id.sender, delivery.type.name, delivery.actor, field)
             found.setdefault(key, []).append((highest - low, low))
     return [_lag(key, values) for key, values in sorted(found.items())]
 
 
-def _tally(actor: str, name: str, parts: list[_Part], seconds: float) -> Tally:
+def _joined(actor: str, name: str, parts: list[_Part], seconds: float) -> DeliveryStats:
     waited = np.concatenate([part.waited for part in parts])
-    return Tally(
+    return DeliveryStats(
         actor=actor,
         type=name,
         count=len(waited),
@@ -134,19 +137,20 @@ def _tally(actor: str, name: str, parts: list[_Part], seconds: float) -> Tally:
 
 
 def _endings(index: TraceIndex, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The row of the HANDLED that belongs to each of these deliveries, or -1 where its file has none."""
+    """For each delivery the row of its HANDLED, or -1 where the file has none."""
     handled = index.rows(Kind.HANDLED)
     if not len(handled):
         return np.full(len(rows), -1)
     entries = index.entries
     ended, begun = _activation(entries, handled), _activation(entries, rows)
     order = np.argsort(ended, kind="stable")
-    places = order[np.minimum(np.searchsorted(ended, begun, sorter=order), len(order) - 1)]
-    found: NDArray[np.int64] = np.where(ended[places] == begun, handled[places], -1)
+    at = order[np.minimum(np.searchsorted(ended, begun, sorter=order), len(order) - 1)]
+    found: NDArray[np.int64] = np.where(ended[at] == begun, handled[at], -1)
     return found
 
 
 def _activation(entries: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Actor, incarnation and activation of each row as one number."""
     actor = entries["actor"][rows].astype(np.uint64) << np.uint64(48)
     incarnation = entries["incarnation"][rows].astype(np.uint64) << np.uint64(32)
     made: NDArray[np.uint64] = actor | incarnation | entries["n"][rows]
@@ -159,7 +163,4 @@ def _percentiles(values: NDArray[Any]) -> tuple[float, ...]:
 
 def _lag(key: tuple[str, str, str, str], values: list[tuple[float, float]]) -> Lag:
     behind = [lag for lag, _ in values]
-    sender, kind, actor, field = key
-    return Lag(
-        *(sender, kind, actor, field, len(values)), float(np.median(behind)), max(behind), behind[-1], values[-1][1]
-    )
+    return Lag(*key, len(values), float(np.median(behind)), max(behind), behind[-1], values[-1][1])

@@ -1,134 +1,112 @@
-"""The story of a thing: the deliveries in which it was seen, in causal order, with the time it took at each stop.
+"""Stories: the deliveries in which one thing was seen, in causal order, with the time spent at each stop.
 
-The order is that of the Lamport clocks: whatever could have caused a delivery comes before it, whatever the clocks on
-the walls of the nodes say. What a thing is, a word says (`Word`): packages above provide them as entry points.
+The order is that of the Lamport clocks: a cause comes before its effect, whatever the wall clocks of the nodes say. A
+`StoryKey` finds the deliveries of a thing; packages provide their keys as entry points.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from typing import Protocol
 
-import numpy as np
-
-from orchestra.errors import TraceError, UsageError
 from orchestra.trace.format.effects import Asked, MessageId, Sent, TimerSet
 from orchestra.trace.format.records import Delivery, Handled, Kind
 from orchestra.trace.reading.index import TraceIndex
-from orchestra.trace.reading.query import Seen, find_message
+from orchestra.trace.reading.query import DeliveryRow, find_message
 from orchestra.trace.reading.run_trace import Recording, RunTrace
 
-WORDS = "orchestra.stories"
-"""The entry points that add words: `--NAME VALUE` of `orchestra trace story`, and what finds the thing."""
-MOST = 200
+ENTRY_POINT_GROUP = "orchestra.stories"
+"""Entry points of story keys: the option `--NAME VALUE` of `orchestra trace story`, and the function behind it."""
+MAX_STOPS = 200
 
 
-class Word(Protocol):
-    """Finds where a thing was seen; its docstring's first line says what it is, and how a value is written.
+class StoryKey(Protocol):
+    """Finds the deliveries in which a thing was seen.
+
+    The first line of the docstring is the help text of the option: the form of the value and the thing that it names.
 
     Raises:
-        UsageError: the value cannot be understood.
-        TraceError: there is no such thing in the trace.
+        UsageError: the value has the wrong form.
+        TraceError: the trace does not contain the thing.
     """
 
     __doc__: str | None
 
-    def __call__(self, trace: RunTrace, value: str) -> Iterable[Seen]: ...
+    def __call__(self, trace: RunTrace, value: str) -> Iterable[DeliveryRow]: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
-    """One stop of a journey."""
+class StoryStop:
+    """One delivery of a story."""
 
-    seen: Seen
+    row: DeliveryRow
     delivery: Delivery
     handled: Handled | None
     sent: tuple[Sent | Asked, ...]
-    """What of the journey's next stops was sent from here."""
+    """The messages sent from here that are stops of the story too."""
 
 
-def words() -> dict[str, Word]:
-    """Return the words that the installed packages provide, by name."""
-    return {point.name: point.load() for point in sorted(entry_points(group=WORDS), key=lambda point: point.name)}
+def story_keys() -> dict[str, StoryKey]:
+    """Return the keys of the installed packages, by name."""
+    from importlib.metadata import entry_points  # takes longer to import than the rest of this room
+
+    points = sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda point: point.name)
+    return {point.name: point.load() for point in points}
 
 
-def story(seen: Iterable[Seen]) -> list[Stop]:
-    """Put the deliveries in `seen` into causal order, each once, with what came of them."""
-    unique = {(each.index.file.path, each.row): each for each in seen}
+def story(rows: Iterable[DeliveryRow]) -> list[StoryStop]:
+    """Return the given deliveries in causal order, each once, with the end of its activation."""
+    unique = {(each.index.file.path, each.row): each for each in rows}
     ordered = sorted(unique.values(), key=lambda each: (each.clock, each.header.node))
-    on_the_way = {each.delivery.id for each in ordered}
+    messages = {each.delivery.id for each in ordered}
     stops = []
     for each in ordered:
         handled = each.handled()
-        effects = () if handled is None else handled.effects
         sent = tuple(
             effect
-            for effect in effects
-            if isinstance(effect, Sent | Asked) and MessageId(each.delivery.actor, effect.number) in on_the_way
+            for effect in (() if handled is None else handled.effects)
+            if isinstance(effect, Sent | Asked) and MessageId(each.delivery.actor, effect.number) in messages
         )
-        stops.append(Stop(each, each.delivery, handled, sent))
+        stops.append(StoryStop(each, each.delivery, handled, sent))
     return stops
 
 
-def around(trace: RunTrace, start: Seen, *, depth: int) -> list[Seen]:
-    """Return `start`, all that led to it, and what followed from it in at most `depth` steps; `MOST` at most."""
+def around(trace: RunTrace, start: DeliveryRow, *, depth: int) -> list[DeliveryRow]:
+    """Return `start`, its chain of causes, and its consequences up to `depth` steps; `MAX_STOPS` at most."""
     found = [start]
     cause = cause_of(trace, start)
-    while cause is not None and len(found) < MOST:
+    while cause is not None and len(found) < MAX_STOPS:
         found.append(cause)
         cause = cause_of(trace, cause)
     front = [start]
     for _ in range(depth):
         front = [each for before in front for each in consequences_of(trace, before)]
-        found += front[: MOST - len(found)]
-        if len(found) >= MOST:
+        found += front[: MAX_STOPS - len(found)]
+        if len(found) >= MAX_STOPS:
             break
     return found
 
 
-def cause_of(trace: RunTrace, seen: Seen) -> Seen | None:
-    """Return the delivery in whose handling this message was sent, if that was recorded."""
-    message = seen.delivery.id
-    for recording, index in _indexes(trace):
-        sender = index.address(message.sender)
-        if sender is None:
-            continue
-        sends = index.sends
-        for place in np.flatnonzero((sends["number"] == message.number) & (sends["actor"] == sender)):
-            return _delivery_before(recording, index, int(sends["row"][place]))
+def cause_of(trace: RunTrace, row: DeliveryRow) -> DeliveryRow | None:
+    """Return the delivery whose handler sent this message, or None where that was not recorded."""
+    message = row.delivery.id
+    for recording, index in trace.indexes():
+        for n, incarnation in index.sent_in(message.sender, message.number):
+            return _delivery_at(recording, index, message.sender, n, incarnation)
     return None
 
 
-def consequences_of(trace: RunTrace, seen: Seen) -> list[Seen]:
-    """Return the deliveries of what was sent while this one was handled."""
-    handled = seen.handled()
-    found: list[Seen] = []
+def consequences_of(trace: RunTrace, row: DeliveryRow) -> list[DeliveryRow]:
+    """Return the deliveries of the messages that were sent while this one was handled."""
+    handled = row.handled()
+    found: list[DeliveryRow] = []
     for effect in () if handled is None else handled.effects:
         if isinstance(effect, Sent | Asked | TimerSet):
-            found += find_message(trace, MessageId(seen.delivery.actor, effect.number))
+            found += find_message(trace, MessageId(row.delivery.actor, effect.number))
     return found
 
 
-def refused_word(value: str, form: str) -> UsageError:
-    """Return the error of a word whose value cannot be understood."""
-    return UsageError(f"{value!r} cannot be understood; it is written {form}")
-
-
-def nothing_found(trace: RunTrace, what: str) -> TraceError:
-    """Return the error of a thing that is not in the trace."""
-    return TraceError(f"{trace.path}: nothing was recorded of {what}")
-
-
-def _indexes(trace: RunTrace) -> Iterator[tuple[Recording, TraceIndex]]:
-    for recording in trace.recordings:
-        for index in recording.indexes:
-            yield recording, index
-
-
-def _delivery_before(recording: Recording, index: TraceIndex, row: int) -> Seen | None:
-    """The delivery that the HANDLED or LATE record at `row` belongs to."""
-    entries = index.entries
-    mine = entries[row]
-    same = (entries["actor"] == mine["actor"]) & (entries["n"] == mine["n"]) & (entries["kind"] == Kind.DELIVERY)
-    rows = np.flatnonzero(same & (entries["incarnation"] == mine["incarnation"]))
-    return Seen(recording, index, int(rows[0])) if len(rows) else None
+def _delivery_at(recording: Recording, index: TraceIndex, actor: str, n: int, incarnation: int) -> DeliveryRow | None:
+    """The delivery of one activation."""
+    rows, entries = index.rows(Kind.DELIVERY, actor=actor), index.entries
+    found = rows[(entries["n"][rows] == n) & (entries["incarnation"][rows] == incarnation)]
+    return DeliveryRow(recording, index, int(found[0])) if len(found) else None

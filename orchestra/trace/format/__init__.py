@@ -1,1 +1,1 @@
-"""The trace file: records, their encoding and the writer."""
+"""Trace files: records, their encoding and the writer."""

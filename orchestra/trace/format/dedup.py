@@ -1,7 +1,7 @@
-"""What of an array is in the file already, so that it need not be written again.
+"""Deduplication: the parts of an array that a trace file already holds.
 
-A batch of episodes is made of episodes that were in other batches before, and of padding. So an array is looked at in
-tiles: pieces of each of its rows, the entries along its first axis. A tile that the file has is referred to.
+A batch of episodes repeats episodes of earlier batches, and padding. Each row of an array, one entry along its first
+axis, is cut into tiles. A tile that the file holds is referenced instead of written.
 """
 
 from typing import NamedTuple
@@ -11,72 +11,73 @@ import xxhash
 from orchestra.actors.message import AnyArray
 
 TILE = 8 << 10
-"""Bytes of a tile; the last one of a row has fewer. Of smaller ones more come again, but each takes a microsecond."""
+"""Bytes of a tile; the last one of a row is shorter. Smaller tiles repeat more often, but each costs a microsecond."""
 
 
-class Run(NamedTuple):
-    """Bytes of an array that stand together in the file."""
+class Extent(NamedTuple):
+    """Consecutive bytes of the file that hold part of an array."""
 
-    where: int
-    """Their offset in the file."""
+    offset: int
+    """First byte in the file."""
     length: int
 
 
-class Laid(NamedTuple):
-    """How an array is put together."""
+class DedupPlan(NamedTuple):
+    """How an array is stored: references to extents, and the bytes to write."""
 
-    runs: list[Run]
-    """All of it, in order."""
+    extents: list[Extent]
+    """The whole array, in order."""
     new: list[memoryview]
-    """What was not in the file."""
+    """The parts that the file does not hold yet."""
 
 
-class Tiles:
-    """The tiles of one file: as many as there is room for in that, and some 30 MB at most for a gigabyte."""
+class DedupIndex:
+    """Offsets of the tiles in one trace file, by digest; at most 30 MB of memory for a file of 1 GiB."""
 
     def __init__(self) -> None:
-        self._places: dict[bytes, int] = {}
+        self._offsets: dict[bytes, int] = {}
 
-    def lay(self, array: AnyArray, begin: int) -> Laid | None:
-        """Return how to put `array` together, or None if its rows are shorter than a tile.
+    def plan(self, array: AnyArray, begin: int) -> DedupPlan | None:
+        """Return how to store `array` and index its new tiles; None where its rows are shorter than a tile.
 
         Args:
             array: C-contiguous.
-            begin: the offset in the file at which what is new will be written, back to back.
+            begin: offset in the file at which the new parts will be written, back to back.
         """
         if array.ndim < 2 or not len(array) or array.nbytes // len(array) < TILE:
             return None
         data = array.reshape(-1).view("u1").data
         row = len(data) // len(array)
-        places, digest = self._places, xxhash.xxh3_128_digest
-        runs: list[Run] = []
+        offsets, digest = self._offsets, xxhash.xxh3_128_digest
+        extents: list[Extent] = []
         new: list[memoryview] = []
-        # The run, and the part of it or of others before it that is new, to which the next tile may belong.
-        since = where = reached = 0
+        # The current extent holds the array from byte `since` on; in the file it begins at `stored` and ends at
+        # `reached`. The current new part begins at byte `fresh` of the array, -1 for none.
+        since = stored = reached = 0
         fresh = -1
         for start in range(0, len(data), row):
             end = start + row
             for at in range(start, end, TILE):
                 to = min(at + TILE, end)
                 tile = digest(data[at:to])
-                place = places.get(tile)
-                if place is None:
-                    place = places[tile] = begin
+                offset = offsets.get(tile)
+                if offset is None:
+                    offset = offsets[tile] = begin
                     begin += to - at
                     fresh = at if fresh < 0 else fresh
                 elif fresh >= 0:
                     new.append(data[fresh:at])
                     fresh = -1
-                if place != reached:
+                if offset != reached:
                     if at:
-                        runs.append(Run(where, at - since))
-                    since, where, reached = at, place, place
+                        extents.append(Extent(stored, at - since))
+                    since, stored, reached = at, offset, offset
                 reached += to - at
-        runs.append(Run(where, len(data) - since))
+        extents.append(Extent(stored, len(data) - since))
         if fresh >= 0:
             new.append(data[fresh:])
-        return Laid(runs, new)
+        return DedupPlan(extents, new)
 
     def clear(self) -> None:
-        """Forget all: it is not in the file, or there is another file."""
-        self._places.clear()
+        """Forget all tiles: a write failed, or the next file begins."""
+        self._offsets.clear()

@@ -1,4 +1,4 @@
-"""What an actor did during an activation, or what came to it then: the effects in the records `Handled` and `Late`."""
+"""Effects of an activation, as in the records `Handled` and `Late`, and the identity of messages and their types."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ GENERATION_SHIFT = 32
 
 
 class MessageId(NamedTuple):
-    """The name of a message."""
+    """Identity of a message."""
 
     sender: str
     number: int
 
     @property
     def serial(self) -> int:
-        """Which of its sender's messages it is, from 1."""
+        """Count of the sender's messages up to this one, from 1."""
         return self.number & ((1 << GENERATION_SHIFT) - 1)
 
     @property
@@ -31,25 +31,26 @@ class MessageId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MessageType:
-    """What a trace knows of a message class, so that it can be read without the code."""
+    """A message class as a trace describes it, so that the trace can be read without the code."""
 
     tag: str
-    """Its name on the wire: module and qualified name."""
+    """Its name on the wire."""
     fingerprint: bytes
-    """A digest of its schema."""
+    """Digest of its schema; empty where its record is lost."""
     fields: tuple[str, ...]
+    """Names of its fields."""
     request: bool
-    """Whether it is answered."""
+    """Whether it expects an answer."""
 
     @property
     def name(self) -> str:
-        """The class's own name."""
+        """The class name."""
         return self.tag.rpartition(".")[2]
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """Something an actor did, or that came to it, during an activation."""
+    """One action of an actor, or one event that it waited for, during an activation."""
 
     code: ClassVar[int]
     at: float
@@ -58,7 +59,7 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class Sent(Effect):
-    """It told somebody something."""
+    """The actor sent a message with `tell` or `tell_nowait`."""
 
     code: ClassVar[int] = 1
     number: int
@@ -70,7 +71,7 @@ class Sent(Effect):
 
 @dataclass(frozen=True, slots=True)
 class SendCompleted(Effect):
-    """A `tell` that had to wait for room went on. One that did not wait has no such effect."""
+    """A `tell` that had to wait for room completed. One that did not wait has no such effect."""
 
     code: ClassVar[int] = 2
     number: int
@@ -88,7 +89,7 @@ class SendFailed(Effect):
 
 @dataclass(frozen=True, slots=True)
 class Asked(Effect):
-    """It asked somebody."""
+    """The actor sent a request with `ask`."""
 
     code: ClassVar[int] = 4
     number: int
@@ -99,7 +100,7 @@ class Asked(Effect):
 
 @dataclass(frozen=True, slots=True)
 class AnswerReceived(Effect):
-    """An answer came, and the actor went on; the `Answer` record of this number has it."""
+    """`ask` returned; the `Answer` record of this number holds the value."""
 
     code: ClassVar[int] = 5
     number: int
@@ -117,7 +118,7 @@ class AskRaised(Effect):
 
 @dataclass(frozen=True, slots=True)
 class AnswerGiven(Effect):
-    """It answered a request."""
+    """The actor answered a request."""
 
     code: ClassVar[int] = 7
     request: MessageId
@@ -127,7 +128,7 @@ class AnswerGiven(Effect):
 
 @dataclass(frozen=True, slots=True)
 class AnswerRefused(Effect):
-    """A request of somebody's has no answer."""
+    """A request to the actor ended with an error instead of an answer."""
 
     code: ClassVar[int] = 8
     request: MessageId
@@ -138,16 +139,17 @@ class AnswerRefused(Effect):
 
 @dataclass(frozen=True, slots=True)
 class Spawned(Effect):
-    """It started a child."""
+    """The actor started a child."""
 
     code: ClassVar[int] = 9
     address: str
     kind: str
+    """The child's class: `module:qualname`."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimerSet(Effect):
-    """It will be told something by itself. The delivery has this number."""
+    """The actor set a timer that sends it a message. The delivery has this number."""
 
     code: ClassVar[int] = 10
     number: int
@@ -158,7 +160,7 @@ class TimerSet(Effect):
 
 @dataclass(frozen=True, slots=True)
 class TimerCancelled(Effect):
-    """It took a timer back; perhaps one that had gone off."""
+    """The actor cancelled a timer, which may have fired before."""
 
     code: ClassVar[int] = 11
     number: int
@@ -166,7 +168,7 @@ class TimerCancelled(Effect):
 
 @dataclass(frozen=True, slots=True)
 class MonotonicRead(Effect):
-    """It read `self.clock.monotonic()`."""
+    """The actor read `self.clock.monotonic()`."""
 
     code: ClassVar[int] = 12
     value: float
@@ -174,7 +176,7 @@ class MonotonicRead(Effect):
 
 @dataclass(frozen=True, slots=True)
 class NowRead(Effect):
-    """It read `self.clock.now()`."""
+    """The actor read `self.clock.now()`."""
 
     code: ClassVar[int] = 13
     microseconds: int
@@ -182,24 +184,24 @@ class NowRead(Effect):
 
     @property
     def value(self) -> datetime:
-        """What it read."""
+        """The time read, in UTC."""
         return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=self.microseconds)
 
 
 @dataclass(frozen=True, slots=True)
 class Offloaded(Effect):
-    """Offloaded work was done, and the actor went on."""
+    """Offloaded work ended and the actor continued."""
 
     code: ClassVar[int] = 14
     index: int
-    """Which call of `offload` in this activation it was, from 1."""
+    """Count of the `offload` calls of this activation, from 1."""
     error: str
-    """The type of what it raised; empty if nothing."""
+    """Type of the exception it raised; empty for none."""
 
 
 @dataclass(frozen=True, slots=True)
 class StopRequested(Effect):
-    """It, or somebody through the node, asked it to stop."""
+    """The actor, or other code through the node, requested its stop."""
 
     code: ClassVar[int] = 15
     graceful: bool
@@ -207,7 +209,7 @@ class StopRequested(Effect):
 
 @dataclass(frozen=True, slots=True)
 class Watched(Effect):
-    """It asked to hear of the end of another."""
+    """The actor began to watch another one."""
 
     code: ClassVar[int] = 16
     address: str
@@ -215,29 +217,22 @@ class Watched(Effect):
 
 @dataclass(frozen=True, slots=True)
 class Withdrawn(Effect):
-    """Whoever asked gave up: a handler is cancelled where it waits, an answer for later is dropped."""
+    """The asker abandoned its request: a waiting handler is cancelled, a later answer is dropped."""
 
     code: ClassVar[int] = 17
     request: MessageId
     correlation: int
 
 
+MESSAGE_EFFECTS = (Sent, Asked, TimerSet)
+"""Effects that carry a message, whose type and values are the third and fourth field."""
+REQUEST_EFFECTS = (AnswerGiven, AnswerRefused, Withdrawn)
+"""Effects whose first field is the id of a request."""
 EFFECTS: dict[int, type[Effect]] = {
     kind.code: kind
     for kind in (
-        *(
-            Sent,
-            SendCompleted,
-            SendFailed,
-            Asked,
-            AnswerReceived,
-            AskRaised,
-            AnswerGiven,
-            AnswerRefused,
-            Spawned,
-            TimerSet,
-        ),
+        *(*MESSAGE_EFFECTS, *REQUEST_EFFECTS, SendCompleted, SendFailed, AnswerReceived, AskRaised, Spawned),
         *(TimerCancelled, MonotonicRead, NowRead, Offloaded, StopRequested, Watched),
-        Withdrawn,
     )
 }
+"""The effect classes by code."""

@@ -1,4 +1,4 @@
-"""From what a recorder keeps to what is written. Nothing is encoded on the loop: whoever writes does it."""
+"""Encoding of recorded data. It runs in the thread that writes, never on the event loop."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,88 +8,94 @@ from typing import Any
 
 from orchestra.actors.codec import Encoder, values_of
 from orchestra.actors.message import Message, Request
-from orchestra.trace.format.effects import AnswerGiven, Asked, MessageType, Sent, TimerSet
+from orchestra.trace.format.effects import MESSAGE_EFFECTS, AnswerGiven, MessageType
 from orchestra.trace.format.layout import Entry
 from orchestra.trace.format.records import Kind
 
 PendingRecord = tuple[Any, ...]
-"""A record as it is kept in memory: its kind, whose it is, the Lamport clock, what it weighs in bytes, then its row.
+"""A record in memory: kind, actor, Lamport clock, bytes, and its row. Nothing in it may change later.
 
-The row is that of the record in the file (`docs/traces.md`), but for messages: each stands in it whole, in the place of
-its type's number, and its values are not there yet; so do the classes of requests in the place of theirs. And but for
-times: each is that of the node's clock. For a `LATE`, the time when its activation began is there too, last. All that
-is in it must never change again.
+The row has the fields of the record in the file (`docs/traces.md`), with three differences. A message stands as an
+object in the place of its type's number, without its values; the class of a request stands in the place of that
+number. A time is a time of the node's clock. A `LATE` row ends with the time at which its activation began.
 
-What is recorded most often has one object as its draft, and does not repeat itself, so that little has to be made for a
-message and little is there for the garbage collector to look at: a `HANDLED` is followed by incarnation, n, phase, when
-it began, when it ended, effects and failure; and then, if its delivery was kept until then, by that one's clock, since
-when it waited (0 for not known), sender, number, message, correlation, bytes, whether it is a timer.
+The commonest records share one object without repeated fields, which keeps allocation and garbage collection small. A
+`HANDLED` has: incarnation, n, phase, begin, end, effects, failure. The delivery follows where it was not recorded
+before: its clock, the time at which it was queued (0 for unknown), sender, number, message, correlation, bytes, and
+whether a timer sent it.
 """
 
 _DELIVERY_AT = 11
 _clock = itemgetter(2)
-_TELLS = frozenset({Sent.code, Asked.code, TimerSet.code})
+_MESSAGE_CODES = frozenset(kind.code for kind in MESSAGE_EFFECTS)
 
 
-def in_order(drafts: Iterable[PendingRecord]) -> list[PendingRecord]:
-    """Return drafts in the order in which they were made, each delivery one by itself."""
-    return sorted((each for draft in drafts for each in parts(draft)), key=_clock)
+def in_order(pending: Iterable[PendingRecord]) -> list[PendingRecord]:
+    """Return pending records in the order of their clocks, each delivery separate."""
+    return sorted((each for record in pending for each in separated(record)), key=_clock)
 
 
-def parts(draft: PendingRecord) -> tuple[PendingRecord, ...]:
-    """Return each record of a draft by itself, a delivery first."""
-    if draft[0] is not Kind.HANDLED or len(draft) == _DELIVERY_AT:
-        return (draft,)
-    _, actor, _, _, incarnation, n, _, began, *_ = draft
-    clock, queued, *told = draft[_DELIVERY_AT:]
-    delivery = (Kind.DELIVERY, actor, clock, 0, actor, incarnation, n, clock, began, queued, *told)
-    return delivery, draft[:_DELIVERY_AT]
+def separated(pending: PendingRecord) -> tuple[PendingRecord, ...]:
+    """Return the records in a pending record: a delivery, if it has one, and itself without that."""
+    if pending[0] is not Kind.HANDLED or len(pending) == _DELIVERY_AT:
+        return (pending,)
+    _, actor, _, _, incarnation, n, _, began, *_ = pending
+    clock, queued, *message = pending[_DELIVERY_AT:]
+    delivery = (Kind.DELIVERY, actor, clock, 0, actor, incarnation, n, clock, began, queued, *message)
+    return delivery, pending[:_DELIVERY_AT]
 
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Patterns with `*` and `?`. One with a slash names actors by address, any other names message types.
+    """Patterns with `*` and `?` that select what is recorded.
 
-    An actor that is left out is not recorded at all. A type that is left out is recorded without its fields, so that
-    counts, times and journeys stay whole.
+    A pattern with a slash is matched with actor addresses, any other with message types. An excluded actor is not
+    recorded at all. An excluded type is recorded without its fields, so that counts, times and stories stay complete.
     """
 
     include: Sequence[str] = ()
-    """Where this names actors, only these are recorded; where it names types, only these keep their fields."""
+    """If any pattern is for actors, only matching actors are recorded; if any is for types, only these keep fields."""
     exclude: Sequence[str] = ()
-    """What is left out in any case."""
+    """Overrides `include`."""
 
     def records(self, actor: str) -> bool:
-        """Whether the actor at this address is recorded."""
-        return _passes(actor, _actors(self.include), _actors(self.exclude))
+        """Return whether the actor at this address is recorded."""
+        return self._passes(actor, actors=True)
 
     def keeps(self, type_name: str) -> bool:
-        """Whether the fields of this message type are recorded."""
-        return _passes(type_name, _types(self.include), _types(self.exclude))
+        """Return whether the fields of this message type are recorded."""
+        return self._passes(type_name, actors=False)
+
+    def _passes(self, name: str, *, actors: bool) -> bool:
+        include, exclude = (
+            [pattern for pattern in patterns if ("/" in pattern) is actors] for patterns in (self.include, self.exclude)
+        )
+        included = not include or any(fnmatchcase(name, pattern) for pattern in include)
+        return included and not any(fnmatchcase(name, pattern) for pattern in exclude)
 
 
 class RecordEncoder:
-    """Turns drafts into entries, for one series of files. Used by one thread at a time.
+    """Turns pending records into entries for one series of files. One thread uses it at a time.
 
     Args:
-        filters: says of which types the fields are left out.
+        filters: the types whose fields are left out.
         types: message types that have a number already.
     """
 
     def __init__(self, filters: Filters | None = None, types: Mapping[int, MessageType] | None = None) -> None:
         self.types: dict[int, MessageType] = dict(types or {})
-        """The message types met so far, by number."""
+        """The message types so far, by number."""
         self._filters = filters or Filters()
         self._encoder = Encoder()
         self._numbers: dict[type[Message], tuple[int, bool]] = {}
 
-    def entry(self, draft: PendingRecord) -> Entry:
-        """Return the entry of `draft`.
+    def entry(self, pending: PendingRecord) -> Entry:
+        """Return the entry of a pending record.
 
         Raises:
-            TypeError, ValueError, OverflowError: something in it cannot be written down.
+            TypeError, ValueError, OverflowError: a value in it cannot be encoded.
         """
-        kind, actor, clock, _, *row = draft
+        kind, actor, clock, _, *row = pending
         types: list[int] = []
         if kind is Kind.HANDLED:
             row = [actor, *row[:3], clock, *row[3:]]
@@ -105,7 +111,7 @@ class RecordEncoder:
     # Inside
 
     def _type(self, kind: type[Message], types: list[int]) -> tuple[int, bool]:
-        """Return the number of a message type, and whether its fields are recorded."""
+        """Return the number of a message type, noted in `types`, and whether its fields are recorded."""
         found = self._numbers.get(kind)
         if found is None:
             number = len(self.types) + 1
@@ -136,14 +142,14 @@ class RecordEncoder:
         row[5] = [self._effect(effect, began, types) for effect in row[5]]
 
     def _effect(self, effect: tuple[Any, ...], began: float, types: list[int]) -> tuple[Any, ...]:
-        code, now, *told = effect
-        if code in _TELLS:
-            message = told[2]
+        code, now, *fields = effect
+        if code in _MESSAGE_CODES:
+            message = fields[2]
             number, keep = self._type(type(message), types)
-            told[2:3] = [number, values_of(message) if keep else None]
-        elif code == AnswerGiven.code and not self._filters.keeps(told.pop().__name__):
-            told[-1] = None
-        return (code, now - began, *told)
+            fields[2:3] = [number, values_of(message) if keep else None]
+        elif code == AnswerGiven.code and not self._filters.keeps(fields.pop().__name__):
+            fields[-1] = None
+        return (code, now - began, *fields)
 
 
 _COMPLETIONS: dict[Kind, Callable[[RecordEncoder, list[Any], list[int]], None]] = {
@@ -152,17 +158,3 @@ _COMPLETIONS: dict[Kind, Callable[[RecordEncoder, list[Any], list[int]], None]] 
     Kind.HANDLED: RecordEncoder._complete_handled,
     Kind.LATE: RecordEncoder._complete_late,
 }
-
-
-def _actors(patterns: Sequence[str]) -> list[str]:
-    return [pattern for pattern in patterns if "/" in pattern]
-
-
-def _types(patterns: Sequence[str]) -> list[str]:
-    return [pattern for pattern in patterns if "/" not in pattern]
-
-
-def _passes(name: str, include: list[str], exclude: list[str]) -> bool:
-    if include and not any(fnmatchcase(name, pattern) for pattern in include):
-        return False
-    return not any(fnmatchcase(name, pattern) for pattern in exclude)

@@ -1,14 +1,14 @@
-"""Records to bytes and back, no I/O. `docs/traces.md` has every byte.
+"""The bytes of records, without I/O. `docs/traces.md` describes every byte.
 
-A file begins with a preamble of 16 bytes; then records follow, each a prefix of 20 bytes and a body. A body is a
-msgpack header, as the codec makes it, and a table that says of each array in it where its numbers are: in the table
-(small ones), in a BLOB or MOSAIC record of the same file (by digest), or nowhere.
+A file is a preamble of 16 bytes and a sequence of records, each a prefix of 20 bytes and a body. A body is a msgpack
+header, encoded by the codec, and a table of its arrays. The bytes of an array are in that table (small arrays), in a
+BLOB or DEDUP record of the same file with the same digest, or not in the file.
 """
 
 import math
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any, NamedTuple, cast
 
@@ -20,19 +20,8 @@ from orchestra.actors.codec import ARRAY, DTYPES, REF
 from orchestra.actors.message import AnyArray
 from orchestra.actors.ref import Ref
 from orchestra.errors import TraceError
-from orchestra.trace.format.dedup import Laid, Run
-from orchestra.trace.format.effects import (
-    EFFECTS,
-    AnswerGiven,
-    AnswerRefused,
-    Asked,
-    Effect,
-    MessageId,
-    MessageType,
-    Sent,
-    TimerSet,
-    Withdrawn,
-)
+from orchestra.trace.format.dedup import DedupPlan, Extent
+from orchestra.trace.format.effects import EFFECTS, MESSAGE_EFFECTS, REQUEST_EFFECTS, Effect, MessageId, MessageType
 from orchestra.trace.format.records import (
     INPUTS,
     PHASES,
@@ -54,57 +43,56 @@ from orchestra.trace.format.records import (
 )
 
 MAGIC = b"ORTRACE\n"
-VERSION = 2
-READABLE = (1, 2)
-"""The versions that are read: 1 has no MOSAIC."""
+VERSION = 3
+"""Version of the trace format; files of every other version are refused."""
 PREAMBLE = struct.Struct("<8sHHI")
-"""Magic, version, zero, CRC-32 of what stands before it."""
+"""Magic, version, zero, CRC-32 of the twelve bytes before."""
 SYNC = b"\xf1OR\x1e"
 PREFIX = struct.Struct("<4sBBHIII")
-"""Sync mark, kind, zero, zero, length of the body, CRC-32 of the body, CRC-32 of what stands before it."""
+"""Sync mark, kind, zero, zero, length of the body, CRC-32 of the body, CRC-32 of the sixteen bytes before."""
 DIGEST_BYTES = 16
 INLINE_BELOW = 2048
-"""Arrays of fewer bytes stand in their record."""
+"""Arrays of fewer bytes are stored in their record."""
 INLINE, BY_DIGEST = 0, 1
 MAX_BODY = (1 << 32) - 1
-ARRAYS = frozenset({Kind.BLOB, Kind.MOSAIC})
-"""The records that hold arrays."""
+ARRAY_KINDS = frozenset({Kind.BLOB, Kind.DEDUP})
+"""The records that hold the bytes of an array."""
 
 _LENGTH = struct.Struct("<I")
-_RUN = struct.Struct("<QI")
-"""A run of a MOSAIC: its offset in the file, its length."""
+_EXTENT = struct.Struct("<QI")
+"""An extent of a DEDUP record: offset in the file, length."""
 
 
 class Entry(NamedTuple):
-    """A record on its way to the file: its header is encoded, its arrays are not touched yet."""
+    """A record to be written: its header is encoded, its arrays are not."""
 
     kind: Kind
     header: bytes
     arrays: Sequence[AnyArray]
     types: Sequence[int]
-    """The numbers of the message types that it names."""
+    """Numbers of the message types that it mentions."""
     nbytes: int
-    """What it weighs: the header and the arrays."""
+    """Size of the header and the arrays."""
     actor: str
     clock: int
     row: Sequence[Any] = ()
-    """What the header says."""
+    """The fields in the header."""
 
 
 def preamble() -> bytes:
     """Return the first 16 bytes of a file."""
-    begins = PREAMBLE.pack(MAGIC, VERSION, 0, 0)[:-4]
-    return begins + _LENGTH.pack(zlib.crc32(begins))
+    begin = PREAMBLE.pack(MAGIC, VERSION, 0, 0)[:-4]
+    return begin + _LENGTH.pack(zlib.crc32(begin))
 
 
 def prefix(kind: Kind, length: int, crc: int) -> bytes:
-    """Return the 20 bytes before a body."""
-    begins = PREFIX.pack(SYNC, kind, 0, 0, length, crc, 0)[:-4]
-    return begins + _LENGTH.pack(zlib.crc32(begins))
+    """Return the 20 bytes before a body of `length` bytes."""
+    begin = PREFIX.pack(SYNC, kind, 0, 0, length, crc, 0)[:-4]
+    return begin + _LENGTH.pack(zlib.crc32(begin))
 
 
 def digest_of(array: AnyArray) -> bytes:
-    """Return the XXH3-128 of a C-contiguous array's bytes."""
+    """Return the XXH3-128 digest of a C-contiguous array's bytes."""
     return xxhash.xxh3_128_digest(array.reshape(-1).view(np.uint8).data)
 
 
@@ -113,7 +101,7 @@ def body_of(entry: Entry, digests: Sequence[bytes | None]) -> bytes:
 
     Args:
         entry: the record.
-        digests: for each of its arrays the digest, or None for those that stand inline.
+        digests: the digest of each of its arrays, or None to store the array in the body.
     """
     pieces = [_LENGTH.pack(len(entry.header)), entry.header]
     for array, digest in zip(entry.arrays, digests, strict=True):
@@ -125,44 +113,43 @@ def body_of(entry: Entry, digests: Sequence[bytes | None]) -> bytes:
 
 
 def framed(kind: Kind, body: bytes) -> bytes:
-    """Return a whole record."""
+    """Return a record: prefix and body."""
     return prefix(kind, len(body), zlib.crc32(body)) + body
 
 
 def blob_prefix(digest: bytes, nbytes: int) -> bytes:
-    """Return what comes before an array's bytes in a BLOB. Its CRC is the digest's, which vouches for the rest."""
+    """Return the bytes before an array in a BLOB record. The CRC covers the digest, which covers the array."""
     return prefix(Kind.BLOB, DIGEST_BYTES + nbytes, zlib.crc32(digest)) + digest
 
 
-def mosaic(digest: bytes, laid: Laid) -> tuple[bytes, bytes]:
-    """Return what comes before the new bytes of a MOSAIC, and after them. Its CRC is that of all but those bytes."""
-    table = b"".join([*(_RUN.pack(*run) for run in laid.runs), _LENGTH.pack(len(laid.runs))])
-    length = DIGEST_BYTES + sum(map(len, laid.new)) + len(table)
-    return prefix(Kind.MOSAIC, length, zlib.crc32(table, zlib.crc32(digest))) + digest, table
+def dedup_frame(digest: bytes, plan: DedupPlan) -> tuple[bytes, bytes]:
+    """Return the bytes before and after the new parts in a DEDUP record. The CRC covers these, the digest the array."""
+    table = b"".join([*(_EXTENT.pack(*extent) for extent in plan.extents), _LENGTH.pack(len(plan.extents))])
+    length = DIGEST_BYTES + sum(map(len, plan.new)) + len(table)
+    return prefix(Kind.DEDUP, length, zlib.crc32(table, zlib.crc32(digest))) + digest, table
 
 
-def array_sound(kind: Kind, body: memoryview, crc: int) -> bool:
-    """Whether a BLOB or MOSAIC is what its prefix says; its array itself is vouched for by the digest."""
+def is_sound_array(kind: Kind, body: memoryview, crc: int) -> bool:
+    """Return whether the CRC of a BLOB or DEDUP record is right. It covers all but the array's bytes."""
     checked = zlib.crc32(body[:DIGEST_BYTES])
-    if kind is Kind.MOSAIC:
-        begin = _table_of(body)
+    if kind is Kind.DEDUP:
+        begin = _table_begin(body)
         if begin is None:
             return False
         checked = zlib.crc32(body[begin:], checked)
     return checked == crc
 
 
-def runs_of(body: memoryview) -> list[Run]:
-    """Return how the array of a sound MOSAIC is put together."""
-    return list(map(Run._make, _RUN.iter_unpack(body[_table_of(body) : -_LENGTH.size])))
+def extents_of(body: memoryview) -> list[Extent]:
+    """Return the extents of the array in a sound DEDUP record, in order."""
+    return list(map(Extent._make, _EXTENT.iter_unpack(body[_table_begin(body) : -_LENGTH.size])))
 
 
-def _table_of(body: memoryview) -> int | None:
-    """Return where the runs of a MOSAIC begin, or None if there is no room for so many."""
-    least = DIGEST_BYTES + _LENGTH.size
-    if len(body) < least:
+def _table_begin(body: memoryview) -> int | None:
+    """Return where the extents of a DEDUP record begin, or None where the body is too short for their number."""
+    if len(body) < DIGEST_BYTES + _LENGTH.size:
         return None
-    begin = len(body) - _LENGTH.size - _RUN.size * _LENGTH.unpack_from(body, len(body) - _LENGTH.size)[0]
+    begin = len(body) - _LENGTH.size - _EXTENT.size * _LENGTH.unpack_from(body, len(body) - _LENGTH.size)[0]
     return begin if begin >= DIGEST_BYTES else None
 
 
@@ -171,34 +158,38 @@ def type_body(number: int, kind: MessageType) -> bytes:
     return cast("bytes", msgpack.packb([number, kind.tag, kind.fingerprint, list(kind.fields), kind.request]))
 
 
+def type_of(body: bytes) -> tuple[int, MessageType]:
+    """Return the number and the message type in a TYPE record."""
+    number, tag, fingerprint, names, request = msgpack.unpackb(body)
+    return number, MessageType(tag, fingerprint, tuple(names), request)
+
+
 def header_body(header: Header) -> bytes:
-    """Return the body of a HEADER record."""
+    """Return the body of a HEADER record: the fields in order, so that their names are no part of the format."""
+    row = [getattr(header, field.name) for field in fields(Header)]
     experiment = header.experiment
-    told = {field.name: getattr(header, field.name) for field in fields(Header)}
-    told["experiment"] = None if experiment is None else [experiment.file, experiment.sha256, list(experiment.flags)]
-    return cast("bytes", msgpack.packb(told))
+    row[_EXPERIMENT] = experiment and [experiment.file, experiment.sha256, list(experiment.flags)]
+    return cast("bytes", msgpack.packb(row))
 
 
 def header_of(body: bytes) -> Header:
-    """Return what a HEADER record says."""
-    told = msgpack.unpackb(body)
-    file = told["experiment"]
-    told["experiment"] = None if file is None else Experiment(file[0], file[1], tuple(file[2]))
-    return Header(**told)
+    """Return the header in a HEADER record."""
+    row = msgpack.unpackb(body)
+    if row[_EXPERIMENT] is not None:
+        file, sha256, flags = row[_EXPERIMENT]
+        row[_EXPERIMENT] = Experiment(file, sha256, tuple(flags))
+    return Header(*row)
 
 
-def type_of(body: bytes) -> tuple[int, MessageType]:
-    """Return what a TYPE record says."""
-    number, tag, fingerprint, names, request = msgpack.unpackb(body)
-    return number, MessageType(tag, fingerprint, tuple(names), request)
+_EXPERIMENT = [field.name for field in fields(Header)].index("experiment")
 
 
 class Decoder:
     """Turns bodies into records.
 
     Args:
-        types: the message types of the file, by number; may grow.
-        blob: returns the bytes of a digest, or None where the file has none.
+        types: the message types of the file by number; may grow.
+        blob: returns the bytes of the array with a digest, or None where the file does not hold them.
     """
 
     def __init__(self, types: dict[int, MessageType], blob: Callable[[bytes], AnyArray | None]) -> None:
@@ -209,20 +200,20 @@ class Decoder:
         """Return the record of a body; without `resolve`, every large array in it is a `Digest`.
 
         Raises:
-            TraceError: the body is not what its kind says.
+            TraceError: the body does not match its kind.
         """
         try:
             return _BUILDERS[kind](self, self.unpacked(body, resolve=resolve and kind in INPUTS))
         except (KeyError, ValueError, TypeError, IndexError, struct.error, msgpack.UnpackException) as error:
-            raise TraceError(f"a {kind.name} record cannot be understood: {error!r}") from error
+            raise TraceError(f"cannot decode a {kind.name} record: {error!r}") from error
 
     def unpacked(self, body: bytes, *, values: bool = True, resolve: bool = False) -> list[Any]:
-        """Return the header of a body, its arrays filled in.
+        """Return the header of a body with its arrays.
 
         Args:
-            body: of a record.
-            values: whether arrays are wanted at all; else each is None.
-            resolve: whether an array told by digest is looked for in the file; else it is a `Digest`.
+            body: the body of a record.
+            values: False to put None in the place of every array.
+            resolve: whether to look up arrays stored by digest; such an array is a `Digest` otherwise.
         """
         (length,) = _LENGTH.unpack_from(body)
         begin = _LENGTH.size
@@ -254,11 +245,11 @@ class Decoder:
             memoryview(body)[begin : begin + length], ext_hook=extension, raw=False, strict_map_key=False
         )
         if not isinstance(header, list):
-            raise ValueError("its header is no list")
+            raise ValueError(f"its header is a {type(header).__name__}, not a list")
         return header
 
     def type(self, number: int) -> MessageType:
-        """Return the type of a number; a nameless one where its record is lost."""
+        """Return the message type of a number; a placeholder where its record is lost."""
         found = self.types.get(number)
         if found is None:
             found = self.types[number] = MessageType(f"type_{number}", b"", (), request=False)
@@ -273,76 +264,45 @@ class Decoder:
 
     def effects(self, rows: list[list[Any]]) -> tuple[Effect, ...]:
         """Return the effects of a HANDLED or LATE record."""
-        return tuple(self._effects(rows))
+        return tuple(map(self._effect, rows))
 
-    def _effects(self, rows: list[list[Any]]) -> Iterator[Effect]:
-        for code, at, *rest in rows:
-            made = EFFECTS[code]
-            if made is Sent:
-                number, recipient, type_number, values, nowait = rest
-                kind = self.type(type_number)
-                yield Sent(at, number, recipient, kind, self.fields(kind, values), nowait)
-            elif made is Asked:
-                number, recipient, type_number, values = rest
-                kind = self.type(type_number)
-                yield Asked(at, number, recipient, kind, self.fields(kind, values))
-            elif made is TimerSet:
-                number, delay, type_number, values = rest
-                kind = self.type(type_number)
-                yield TimerSet(at, number, delay, kind, self.fields(kind, values))
-            elif made is AnswerGiven:
-                yield AnswerGiven(at, MessageId(rest[0], rest[1]), *rest[2:])
-            elif made is AnswerRefused:
-                yield AnswerRefused(at, MessageId(rest[0], rest[1]), *rest[2:])
-            elif made is Withdrawn:
-                yield Withdrawn(at, MessageId(rest[0], rest[1]), rest[2])
-            else:
-                yield made(at, *rest)
+    def _effect(self, row: list[Any]) -> Effect:
+        code, at, *rest = row
+        kind = EFFECTS[code]
+        if kind in MESSAGE_EFFECTS:
+            message = self.type(rest[2])
+            rest[2:4] = [message, self.fields(message, rest[3])]
+        elif kind in REQUEST_EFFECTS:
+            rest[:2] = [MessageId(rest[0], rest[1])]
+        return kind(at, *rest)
 
 
 def _birth(decoder: Decoder, row: list[Any]) -> Birth:
-    actor, incarnation, clock, time, kind, source, origin, sent, parent, parent_incarnation, parent_n, args, kwargs = (
-        row
-    )
-    return Birth(
-        actor=actor,
-        incarnation=incarnation,
-        clock=clock,
-        time=time,
-        kind=kind,
-        source=source,
-        origin=origin,
-        sent=sent,
-        parent=parent,
-        parent_incarnation=parent_incarnation,
-        parent_n=parent_n,
-        args=None if args is None else tuple(args),
-        kwargs=kwargs,
-    )
+    row[-2] = None if row[-2] is None else tuple(row[-2])
+    return Birth(*row)
 
 
 def _delivery(decoder: Decoder, row: list[Any]) -> Delivery:
-    actor, incarnation, n, clock, time, waited, sender, number, type_number, correlation, nbytes, timer, values = row
+    *begin, sender, number, type_number, correlation, nbytes, timer, values = row
     kind = decoder.type(type_number)
-    values = decoder.fields(kind, values)
-    message = MessageId(sender, number)
-    return Delivery(actor, incarnation, n, clock, time, waited, message, kind, correlation, nbytes, timer, values)
+    begin += [MessageId(sender, number), kind, correlation, nbytes, timer, decoder.fields(kind, values)]
+    return Delivery(*begin)
 
 
 def _answer(decoder: Decoder, row: list[Any]) -> Answer:
-    actor, incarnation, n, clock, time, number, type_number, value = row
-    return Answer(actor, incarnation, n, clock, time, number, decoder.type(type_number), value)
+    row[-2] = decoder.type(row[-2])
+    return Answer(*row)
 
 
 def _handled(decoder: Decoder, row: list[Any]) -> Handled:
-    actor, incarnation, n, phase, clock, time, seconds, effects, failure = row
-    failed = None if failure is None else Failure(*failure)
-    return Handled(actor, incarnation, n, PHASES[phase], clock, time, seconds, decoder.effects(effects), failed)
+    *begin, phase, clock, time, seconds, effects, failure = row
+    begin += [PHASES[phase], clock, time, seconds, decoder.effects(effects), failure and Failure(*failure)]
+    return Handled(*begin)
 
 
 def _late(decoder: Decoder, row: list[Any]) -> Late:
-    actor, incarnation, n, clock, time, effects = row
-    return Late(actor, incarnation, n, clock, time, decoder.effects(effects))
+    row[-1] = decoder.effects(row[-1])
+    return Late(*row)
 
 
 _BUILDERS: dict[Kind, Callable[[Decoder, list[Any]], Record]] = {

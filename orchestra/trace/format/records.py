@@ -1,23 +1,23 @@
-"""The record model: what a trace says about a run, as values.
+"""The records of a trace.
 
 A trace is written by one node process. For each incarnation of each actor it holds a `Birth`; then, for every
-*activation* (`started`, a message, `stopped`), what came in (`Delivery`, `Answer`) and, when the activation is over,
-what came of it (`Handled` with its effects, in order); at last an `End`.
+*activation* (`started`, a message, `stopped`), its inputs (`Delivery`, `Answer`) and, when the activation has ended, a
+`Handled` with its effects in order; finally an `End`.
 
-Activations are counted in each incarnation: 0 is the constructor and `started`, 1, 2, … are messages (the runtime's own
-included), and the one after the last message is `stopped`.
+Activations are counted in each incarnation: 0 is the constructor and `started`, 1, 2, … are messages (including the
+runtime's own), and the one after the last message is `stopped`.
 
-A message is named by its sender and a number that the sender counts, over all its incarnations in one process. The
-process's generation stands in the number's upper half, so that a process started anew repeats no name. Timers draw from
-the same count. Number 0 stands for "nobody counted": told from outside of actors, or by an actor that is not recorded.
+A message is identified by its sender and a number. The sender counts its messages over all its incarnations in one
+process. The upper half of the number is the generation of the process, so that a restarted process repeats no number.
+Timers share the count. Number 0 means uncounted: sent from outside of actors, or by an actor that is not recorded.
 
-`clock` is a Lamport clock, one for each node process: it grows with everything recorded there and is never behind what
-a message brings, so whatever could have caused something has a smaller clock. Times are seconds of the node's own
-monotonic clock; they compare within a process only.
+`clock` is a Lamport clock, one for each node process: it grows with every record, and is never behind the clock that a
+message carries. A cause therefore has a smaller clock than its effect. Times are seconds of the node's own monotonic
+clock and can be compared within one process only.
 
-Arrays of 2 KiB and more are kept by their digest (XXH3-128 of their bytes in C order). A trace made by `full` has
-the bytes of every array that came *in* beside that, once each; what an actor sent is told by digest alone, and is found
-by it where it came in. So two messages are equal byte for byte if their fields and digests are.
+Arrays of 2 KiB and more are identified by their digest (XXH3-128 of their bytes in C order). A `full` trace also holds
+the bytes of every *input* array, each content once per file. An array that an actor sent is recorded by digest alone;
+its bytes are those of the input with the same digest.
 """
 
 from collections.abc import Mapping
@@ -36,7 +36,7 @@ PHASES: tuple[Phase, ...] = ("start", "message", "stop")
 
 
 class Kind(IntEnum):
-    """What a record of the file is."""
+    """The kind of a record, as its prefix states it."""
 
     HEADER = 1
     TYPE = 2
@@ -50,16 +50,16 @@ class Kind(IntEnum):
     GAP = 10
     CLOSE = 11
     SNAPSHOT = 12
-    MOSAIC = 13
+    DEDUP = 13
 
 
 INPUTS = frozenset({Kind.BIRTH, Kind.DELIVERY, Kind.ANSWER, Kind.SNAPSHOT})
-"""The records whose arrays `full` keeps by value."""
+"""The records whose arrays are inputs of an actor: a `full` or `flight` trace holds their bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """An array whose bytes are not here."""
+    """An array recorded without its bytes."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -82,14 +82,17 @@ class Failure:
     type: str
     text: str
     file: str
-    """Of the innermost line of the actor's own code, or of the innermost line at all."""
+    """File and line of the innermost frame in the actor's own code, or of the innermost frame at all."""
     line: int
     traceback: str
+
+    def __str__(self) -> str:
+        return f"{self.type}: {self.text}"
 
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """What a run was started from."""
+    """The experiment that a run was started from."""
 
     file: str
     sha256: str
@@ -99,18 +102,18 @@ class Experiment:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The first record of a file."""
+    """The first record of a file. The file stores the fields as a list, in this order."""
 
     node: str
     generation: int
-    """Tells apart the processes that were this node, one after the other: the second of its start, since 1970."""
+    """Distinguishes successive processes of this node: the start time of this one, in seconds since 1970."""
     segment: int
-    """Which of the files of this process it is, from 0."""
+    """Index of this file among the files of the process, from 0."""
     mode: Mode
     wall: float
-    """Seconds since 1970 when the file was opened …"""
+    """Seconds since 1970 at which the file was opened."""
     monotonic: float
-    """… and the node's monotonic clock at that moment."""
+    """The node's monotonic clock at that moment."""
     seed: int
     deterministic: bool
     """Whether offloaded work ran on the loop."""
@@ -119,86 +122,86 @@ class Header:
     versions: Mapping[str, str]
     experiment: Experiment | None
     reason: str
-    """Why it was written: `recorded`, or what made a flight recorder write."""
+    """Why the file was written: `recorded`, or the event that made a flight recorder write."""
     run_directory: str = ""
-    """How the actors were told where the run keeps its files; empty if it keeps none."""
+    """The run directory, as its actors saw it; empty where the run has none."""
     resume_from: str = ""
-    """Where that lies which its actors went on from; empty for a run that began anew."""
+    """The run state that the run was resumed from; empty for a new run."""
 
     def at(self, monotonic: float) -> datetime:
-        """The wall clock's time, in UTC, of a moment of this process."""
+        """Return the wall-clock time, in UTC, of a monotonic time of this process."""
         return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=self.wall + monotonic - self.monotonic)
 
 
 @dataclass(frozen=True, slots=True)
 class Birth:
-    """An incarnation of an actor begins."""
+    """The begin of an actor's incarnation."""
 
     actor: str
     incarnation: int
-    """0 for the first, and one more for each restart by supervision."""
+    """0 for the first, one more after each restart by supervision."""
     clock: int
     time: float
     kind: str
     """Its class: `module:qualname`."""
     source: str
-    """SHA-256 of the source of the class, in hexadecimal; empty where there is none to be had."""
+    """SHA-256 of the source of the class, in hexadecimal; empty where the source is not available."""
     origin: Literal["planned", "child", "outside"]
-    """Planned by the experiment, spawned by an actor, or spawned by the code around the node."""
+    """Planned by the experiment, spawned by an actor, or spawned by other code through the node."""
     sent: int
     """The number of the last message that earlier incarnations had sent."""
     parent: str = ""
     parent_incarnation: int = 0
     parent_n: int = 0
-    """For a child: the activation that spawned it."""
+    """For a child: the activation of the parent that spawned it."""
     args: tuple[Any, ...] | None = None
-    """For a child: what its constructor was given, where that can be written down."""
+    """For a child: its constructor's positional arguments; None where they cannot be encoded."""
     kwargs: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ActorSnapshot:
-    """What an actor held before one of its activations: a replay can begin there."""
+    """The state of an actor before one of its activations; a replay can begin there."""
 
     actor: str
     incarnation: int
     n: int
-    """The activation that came next."""
+    """The next activation."""
     clock: int
     time: float
     random: str
-    """The state of its random numbers, as JSON."""
+    """The state of its random number generator, as JSON."""
     state: Mapping[str, Any]
-    """What `Actor.snapshot` returned, as it travels."""
+    """The result of `Actor.snapshot`, encoded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A message reached its handler."""
+    """A message was handed to its handler."""
 
     actor: str
     incarnation: int
     n: int
-    """Which activation it is."""
+    """The activation."""
     clock: int
     time: float
     waited: float
     """Seconds in the mailbox."""
     id: MessageId
-    """Its sender and number: its cause is whatever that sender was doing when it sent this."""
+    """Sender and number. The cause of the delivery is the activation in which the sender sent the message."""
     type: MessageType
     correlation: int
-    """Not 0 where an answer is awaited."""
+    """Not 0 where the sender awaits an answer."""
     nbytes: int
     timer: bool
-    """Whether it is a timer of the actor's own."""
+    """Whether a timer of the actor sent it."""
     fields: Mapping[str, Any] | None
-    """By name; None where the type is excluded. Large arrays are arrays or `Digest`s."""
+    """By name; None where the type is excluded. A large array is an array or a `Digest`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an actor asked for has come."""
+    """The answer to a request of the actor arrived."""
 
     actor: str
     incarnation: int
@@ -206,16 +209,16 @@ class Answer:
     clock: int
     time: float
     number: int
-    """Of the request, as in `Asked`."""
+    """The number of the request, as in `Asked`."""
     type: MessageType
     """The request's."""
     value: Any
-    """As it travels: a message is a dict of its fields. None as well where the type is excluded."""
+    """Encoded: a message is a dict of its fields. Also None where the request's type is excluded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Handled:
-    """An activation is over."""
+    """The end of an activation."""
 
     actor: str
     incarnation: int
@@ -223,18 +226,18 @@ class Handled:
     phase: Phase
     clock: int
     time: float
-    """When it began."""
+    """The time at which it began."""
     seconds: float
-    """How long it took, waiting included."""
+    """Duration, including waiting."""
     effects: tuple[Effect, ...]
     failure: Failure | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """Effects that came between activations (an answer given by a future), or the first of very many within one.
+    """Effects between activations (an answer given by a future), or the first part of very many effects within one.
 
-    `n` is the activation begun last.
+    `n` is the activation that began last.
     """
 
     actor: str
@@ -247,16 +250,16 @@ class Late:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """An incarnation is over."""
+    """The end of an incarnation."""
 
     actor: str
     incarnation: int
     clock: int
     time: float
     reason: str
-    """`stopped`, `aborted`, or the exception that ended it."""
+    """`stopped`, `aborted`, or the text of the exception that ended it."""
     final: bool
-    """Whether no other incarnation follows."""
+    """Whether no further incarnation follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,12 +272,12 @@ class Gap:
     first_clock: int
     last_clock: int
     actors: Mapping[str, int] = field(default_factory=dict)
-    """How many of each actor's."""
+    """Number of lost records by actor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """The last record of a file that was closed properly."""
+    """The last record of a complete file."""
 
     clock: int
     time: float
@@ -287,7 +290,7 @@ Record = Birth | ActorSnapshot | Delivery | Answer | Handled | Late | End | Gap 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes of a file that are no record."""
+    """Unreadable bytes of a file."""
 
     offset: int
     length: int
@@ -299,29 +302,30 @@ class Damage:
 
 @dataclass(slots=True)
 class Activation:
-    """One activation, put together: what a replay feeds an actor, and what it expects of it."""
+    """One activation, assembled from its records: the inputs of an actor and its effects."""
 
     n: int
     phase: Phase
     delivery: Delivery | None = None
-    """None for `start` and `stop`, and where its record is lost."""
+    """None for `start` and `stop`, and where the record is lost."""
     handled: Handled | None = None
-    """None where the actor, or the record, ended before."""
+    """None where the actor or the trace ended before the activation did."""
     answers: dict[int, Answer] = field(default_factory=dict)
-    """By the number of the request."""
+    """By number of the request."""
     early: list[Effect] = field(default_factory=list)
-    """Of many effects, those that were told before it was over."""
+    """Effects from `Late` records before the end."""
     late: list[Effect] = field(default_factory=list)
+    """Effects from `Late` records after the end."""
 
     @property
     def effects(self) -> tuple[Effect, ...]:
-        """All it did, in order."""
+        """All effects in order."""
         return (*self.early, *(self.handled.effects if self.handled is not None else ()), *self.late)
 
 
 @dataclass(slots=True)
 class Incarnation:
-    """One incarnation of an actor in one process, put together."""
+    """One incarnation of an actor in one process, assembled from its records."""
 
     header: Header
     birth: Birth
@@ -329,5 +333,5 @@ class Incarnation:
 
     @property
     def key(self) -> tuple[str, int, int]:
-        """Address, generation of the process, incarnation: no two lives share it."""
+        """Address, generation of the process, incarnation number; unique in a run."""
         return (self.birth.actor, self.header.generation, self.birth.incarnation)

@@ -1,8 +1,10 @@
-"""Writes a trace: entries become records in files, one after the other, that stay readable whatever happens to them."""
+"""The writer of trace files: whole records only, whatever the disk does."""
 
+import io
+import os
 import shutil
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -13,8 +15,9 @@ import msgpack
 from orchestra import log
 from orchestra.actors.message import AnyArray
 from orchestra.clock import Clock
-from orchestra.trace.format.dedup import Tiles
-from orchestra.trace.format.encoding import PendingRecord, RecordEncoder, parts
+from orchestra.trace.format.dedup import DedupIndex
+from orchestra.trace.format.encoding import PendingRecord, RecordEncoder, separated
+from orchestra.trace.format.index_tables import MARK, IndexTables
 from orchestra.trace.format.layout import (
     DIGEST_BYTES,
     INLINE_BELOW,
@@ -23,30 +26,32 @@ from orchestra.trace.format.layout import (
     Entry,
     blob_prefix,
     body_of,
+    dedup_frame,
     digest_of,
     framed,
     header_body,
-    mosaic,
     preamble,
     type_body,
 )
-from orchestra.trace.format.output import TraceOutput
-from orchestra.trace.format.records import INPUTS, Close, Gap, Header, Kind
-from orchestra.trace.format.tables import MARK, IndexTables
+from orchestra.trace.format.records import INPUTS, Header, Kind
 
 SEGMENT_BYTES = 1 << 30
 SEGMENT_RECORDS = 1 << 20
-"""Records of actors in one file: its index, which is gathered in memory, takes some 100 MB then."""
+"""Records of actors in one file. The index of so many takes about 100 MB of memory while the file is written."""
 RESERVE_BYTES = 512 << 20
-"""So much of the disk a trace leaves to the rest of the run: a checkpoint that cannot be saved is worse."""
-KNOWN_BLOBS = 1 << 16
-"""Arrays of a file that are remembered, so that one that comes again is not written again."""
+"""Free disk space below which nothing is written: the run needs it for its checkpoints."""
+KNOWN_ARRAYS = 1 << 16
+"""Digests of arrays in the current file that are remembered, so that a repeated array is not written again."""
 JOIN = 256 << 10
-"""Bytes that leave in one write."""
+"""Bytes of one write."""
+WINDOW = 8 << 20
+"""Written bytes after which their pages are released."""
+BEHIND = 4
+"""Earlier windows whose pages are released again: the disk had not written all of them the first time."""
 
 
-class TraceSink(Protocol):
-    """Where bytes go: a raw file, or what a test puts in its place."""
+class OutputFile(Protocol):
+    """An unbuffered file opened for writing."""
 
     def write(self, data: bytes | memoryview, /) -> int | None: ...
     def truncate(self, size: int, /) -> int: ...
@@ -54,28 +59,99 @@ class TraceSink(Protocol):
     def close(self) -> None: ...
 
 
-def open_new(path: Path) -> TraceSink:
-    """Open a file that must not be there yet."""
+class TraceOutput(io.FileIO):
+    """A new unbuffered file whose written pages are released from memory.
+
+    A trace grows by a gigabyte in a few seconds and is seldom read at once. By default the system would fill all free
+    memory with it, page by page, which takes longer than writing, and then flush seconds of data at a time. Here each
+    full window is sent to the disk, and its pages are reused once they are written. No call waits for that. Where the
+    system does not support the advice, this is a plain file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, "xb")
+        self._end = 0
+        self._advised = 0
+
+    def write(self, data: Any, /) -> int:
+        """Write `data`; return how many bytes the disk accepted."""
+        wrote = super().write(data) or 0
+        self._end += wrote
+        if self._end - self._advised >= WINDOW:
+            self._release()
+        return wrote
+
+    def truncate(self, size: int | None = None, /) -> int:
+        """Cut the file to `size` bytes, where writing continues."""
+        cut = super().truncate(size)
+        self._end = cut
+        self._advised = min(self._advised, cut)
+        return cut
+
+    def _release(self) -> None:
+        if hasattr(os, "posix_fadvise"):
+            begin = max(0, self._advised - BEHIND * WINDOW)
+            # Starts to write the pages that are not on the disk, and frees the others.
+            os.posix_fadvise(self.fileno(), begin, self._end - begin, os.POSIX_FADV_DONTNEED)
+        self._advised = self._end
+
+
+def open_new(path: Path) -> OutputFile:
+    """Open a file that must not exist."""
     path.parent.mkdir(parents=True, exist_ok=True)
     return TraceOutput(path)
 
 
-class TraceWriter:
-    """Writes the entries of one node process to `FOLDER/STEM.000.trace`, then `.001.` when that is full, and so on.
+class LostRecords:
+    """Records that are missing from a trace, for its next GAP record."""
 
-    What cannot be written is dropped as whole records, counted, and told in a GAP record as soon as something can be
-    written again; a file so never holds half a record but at its end. Not thread-safe: one thread writes.
+    __slots__ = ("actors", "first_clock", "last_clock", "nbytes", "reason")
+
+    def __init__(self, reason: str = "") -> None:
+        self.reason = reason
+        self.actors: Counter[str] = Counter()
+        """Number of lost records by actor."""
+        self.nbytes = 0
+        self.first_clock = 0
+        self.last_clock = 0
+
+    @property
+    def count(self) -> int:
+        """Number of lost records."""
+        return sum(self.actors.values())
+
+    def add(self, actor: str, nbytes: int, clock: int) -> None:
+        """Count one record."""
+        self.actors[actor] += 1
+        self.nbytes += nbytes
+        self.first_clock = self.first_clock or clock
+        self.last_clock = clock
+
+    def merge(self, later: "LostRecords") -> None:
+        """Add records that were lost later; their reason replaces the earlier one."""
+        self.reason = later.reason
+        self.actors.update(later.actors)
+        self.nbytes += later.nbytes
+        self.first_clock = self.first_clock or later.first_clock
+        self.last_clock = later.last_clock
+
+
+class TraceWriter:
+    """Writes the records of one node process to `FOLDER/STEM.000.trace`, then `.001.` when that is full, and so on.
+
+    A record that cannot be written is dropped whole and counted; a GAP record states the loss as soon as writing works
+    again. A file therefore holds half a record only at its end. Not thread-safe: one thread writes.
 
     Args:
-        folder: where the files go.
-        stem: how their names begin.
-        header: what they say of the run; its segment, wall and monotonic are set for each file.
-        encoder: makes entries of drafts, and knows the message types by number.
-        clock: tells the time at which a file is opened.
-        values: whether the arrays that came in are written, beside their digests.
-        segment_bytes: the size at which the next file begins.
+        folder: the folder of the files.
+        stem: the begin of their names.
+        header: the header of every file, except for segment, wall and monotonic time, which are set for each file.
+        encoder: encodes pending records; holds the message types by number.
+        clock: gives the time at which a file is opened.
+        values: whether input arrays are written, beside their digests.
+        segment_bytes: file size at which the next file begins.
         open_file: opens a new file for writing.
-        free: says how many bytes are left on the disk that a folder is on.
+        free: returns the free bytes on the disk of a folder.
     """
 
     def __init__(
@@ -88,117 +164,112 @@ class TraceWriter:
         clock: Clock,
         values: bool,
         segment_bytes: int = SEGMENT_BYTES,
-        open_file: Callable[[Path], TraceSink] = open_new,
+        open_file: Callable[[Path], OutputFile] = open_new,
         free: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
     ) -> None:
         self.paths: list[Path] = []
         """The files so far, oldest first."""
         self.nbytes = 0
-        """Bytes in all of them."""
+        """Bytes in all files."""
         self.dropped = 0
-        """Records that were not written, so far."""
+        """Records that were not written so far."""
         self._folder = folder
         self._stem = stem
         self._header = header
         self._encoder = encoder
-        self._left_out: set[str] = set()
+        self._reported: set[str] = set()  # actors with a record that could not be encoded
         self._log = log.get(actor="trace")
         self._clock = clock
         self._values = values
         self._segment_bytes = segment_bytes
         self._open_file = open_file
         self._free = free
-        self._file: TraceSink | None = None
+        self._file: OutputFile | None = None
         self._size = 0
         self._index = IndexTables()
         self._mark = b""
         self._records = 0
-        self._told_types: set[int] = set()
-        self._blobs: OrderedDict[bytes, None] = OrderedDict()
-        self._tiles = Tiles()
-        self._gap = _Missed()
+        self._written_types: set[int] = set()
+        self._arrays: OrderedDict[bytes, None] = OrderedDict()
+        self._tiles = DedupIndex()
+        self._lost = LostRecords()
         self._logical = 0
 
-    def record(self, drafts: Iterable[PendingRecord]) -> None:
-        """Encode and write `drafts`, in order. What cannot be encoded is left out, counted, and said once per actor."""
+    def record(self, pending: Iterable[PendingRecord]) -> None:
+        """Encode and write records, in order. One that cannot be encoded is dropped, with a warning once per actor."""
         entries = []
-        for draft in chain.from_iterable(map(parts, drafts)):
+        for each in chain.from_iterable(map(separated, pending)):
             try:
-                entries.append(self._encoder.entry(draft))
+                entries.append(self._encoder.entry(each))
             except (TypeError, ValueError, OverflowError) as error:
-                kind, actor, clock, nbytes, *_ = draft
-                self.missed("it cannot be written down", {actor: 1}, nbytes, clock, clock)
-                if actor not in self._left_out:
-                    self._left_out.add(actor)
+                kind, actor, clock, nbytes, *_ = each
+                self._lose("it cannot be encoded", actor, nbytes, clock)
+                if actor not in self._reported:
+                    self._reported.add(actor)
                     self._log.warning("cannot be recorded", of=actor, record=kind.name, reason=str(error))
         self.write(entries)
 
     def write(self, entries: Iterable[Entry]) -> None:
-        """Write `entries`, in order. Never raises for what the disk does: it drops and counts."""
+        """Write entries, in order. Disk errors raise nothing: the records are dropped and counted."""
         if self._is_short():
             for entry in entries:
-                self.miss(entry, f"less than {RESERVE_BYTES >> 20} MiB were left on the disk")
+                self._lose(f"less than {RESERVE_BYTES >> 20} MiB were left on the disk", *_cost(entry))
             return
         known: dict[int, bytes] = {}
-        pending: list[Entry] = []
-        pieces = _Pieces()
-        held = list(entries)  # arrays are known by their identity while they are held here
+        batch = _Batch()
+        held = list(entries)  # keeps the arrays alive, so that their ids in `known` stay unique
         for entry in held:
-            try:
-                if self._is_full(pieces.nbytes):
-                    self._flush(pieces, pending)
-                    pieces, pending = _Pieces(), []
+            if self._is_full(batch.nbytes):
+                batch = self._flush(batch)
+                try:
                     self._next_file()
-            except OSError as error:
-                self.miss(entry, f"{error.strerror or error}")
-                continue
-            if not pieces.nbytes:
-                self._begin(pieces)
-            self._append(entry, pieces, known)
-            pending.append(entry)
-            if pieces.nbytes >= JOIN:
-                self._flush(pieces, pending)
-                pieces, pending = _Pieces(), []
-        self._flush(pieces, pending)
+                except OSError as error:
+                    self._lose(f"{error.strerror or error}", *_cost(entry))
+                    continue
+            if not batch.nbytes:
+                self._begin(batch)
+            self._append(entry, batch, known)
+            if batch.nbytes >= JOIN:
+                batch = self._flush(batch)
+        self._flush(batch)
 
-    def miss(self, entry: Entry, reason: str) -> None:
-        """Take note that `entry` will not be written."""
-        self.dropped += 1
-        self._gap.add(entry, reason)
-
-    def missed(self, reason: str, actors: Mapping[str, int], nbytes: int, first_clock: int, last_clock: int) -> None:
-        """Take note of records that were dropped before they came here."""
-        self.dropped += sum(actors.values())
-        self._gap.add_many(reason, actors, nbytes, first_clock, last_clock)
+    def lose(self, lost: LostRecords) -> None:
+        """Count records that were dropped before they reached the writer."""
+        self.dropped += lost.count
+        self._lost.merge(lost)
 
     def close(self) -> None:
-        """Say that the trace is complete, and close the file."""
+        """Write the CLOSE record and the index, and close the file."""
         if self._file is None:
             return
         try:
-            closing = Close(self._logical, self._clock.monotonic(), self._records, self.dropped)
-            pieces = _Pieces()
-            self._begin(pieces)
-            pieces.add(_plain(Kind.CLOSE, [closing.clock, closing.time, closing.records, closing.dropped]))
-            self._write_pieces(pieces)
+            batch = _Batch()
+            self._begin(batch)
+            batch.add(_plain(Kind.CLOSE, [self._logical, self._clock.monotonic(), self._records, self.dropped]))
+            self._write_batch(batch)
             self._index.closed = True
         except OSError:
-            self.dropped += 1  # a file without its CLOSE says that it was not closed properly
+            self.dropped += 1  # a file without CLOSE reads as not closed
         self._shut()
         self._index.scanned = self._size
-        self._index.types = {number: self._encoder.types[number] for number in sorted(self._told_types)}
+        self._index.types = {number: self._encoder.types[number] for number in sorted(self._written_types)}
         self._index.save(self.paths[-1], self._mark)
 
     # Inside
+
+    def _lose(self, reason: str, actor: str, nbytes: int, clock: int) -> None:
+        self.dropped += 1
+        self._lost.reason = reason
+        self._lost.add(actor, nbytes, clock)
 
     def _is_short(self) -> bool:
         try:
             return self._free(self._folder) < RESERVE_BYTES
         except OSError:
-            return False  # writing will say what is wrong
+            return False  # the write will fail with the reason
 
     def _is_full(self, pending: int) -> bool:
-        """Whether there is no file yet, or none that takes more than so many bytes that are to be written."""
+        """Return whether a new file is needed after `pending` more bytes."""
         if self._file is None:
             return True
         return self._size + pending >= self._segment_bytes or self._records >= SEGMENT_RECORDS
@@ -209,26 +280,24 @@ class TraceWriter:
         path = self._folder / f"{self._stem}.{len(self.paths):03d}.trace"
         now, monotonic = self._clock.now().timestamp(), self._clock.monotonic()
         header = replace(self._header, segment=len(self.paths), wall=now, monotonic=monotonic)
-        file = self._open_file(path)
-        self._file, self._size, self._records = file, 0, 0
-        self._told_types, self._blobs = set(), OrderedDict()
-        self._tiles.clear()
+        self._file, self._size, self._records = self._open_file(path), 0, 0
+        self._forget()
+        begin = preamble() + framed(Kind.HEADER, header_body(header))
         try:
-            begins = preamble() + framed(Kind.HEADER, header_body(header))
-            self._write_all([begins])
+            self._write_all([begin])
         except OSError:
             self._shut()
             path.unlink(missing_ok=True)
             raise
         self.paths.append(path)
-        self._index, self._mark = IndexTables(), begins[slice(*MARK)]
+        self._index, self._mark = IndexTables(), begin[slice(*MARK)]
 
-    def _append(self, entry: Entry, pieces: "_Pieces", known: dict[int, bytes]) -> None:
-        """Add to `pieces` the record of `entry`, and before it the records that it needs."""
+    def _append(self, entry: Entry, batch: "_Batch", known: dict[int, bytes]) -> None:
+        """Add the record of `entry` to `batch`, after the types and arrays that it needs."""
         for number in entry.types:
-            if number not in self._told_types:
-                self._told_types.add(number)
-                pieces.add(framed(Kind.TYPE, type_body(number, self._encoder.types[number])))
+            if number not in self._written_types:
+                self._written_types.add(number)
+                batch.add(framed(Kind.TYPE, type_body(number, self._encoder.types[number])))
         keep = self._values and entry.kind in INPUTS
         digests: list[bytes | None] = []
         for array in entry.arrays:
@@ -240,55 +309,75 @@ class TraceWriter:
                 digest = known[id(array)] = digest_of(array)
             digests.append(digest)
             if keep:
-                self._blob(array, digest, pieces)
+                self._append_array(array, digest, batch)
         body = body_of(entry, digests)
-        pieces.records.append((pieces.nbytes, entry, len(body)))
-        pieces.add(framed(entry.kind, body))
+        batch.records.append((batch.nbytes, entry, len(body)))
+        batch.add(framed(entry.kind, body))
         self._logical = entry.clock
         self._records += 1
 
-    def _blob(self, array: AnyArray, digest: bytes, pieces: "_Pieces") -> None:
-        if digest in self._blobs:
-            self._blobs.move_to_end(digest)
+    def _append_array(self, array: AnyArray, digest: bytes, batch: "_Batch") -> None:
+        if digest in self._arrays:
+            self._arrays.move_to_end(digest)
             return
         if array.nbytes > MAX_BODY // 2:
-            return  # its digest must do
-        self._blobs[digest] = None
-        if len(self._blobs) > KNOWN_BLOBS:
-            self._blobs.popitem(last=False)
-        pieces.blobs.append((pieces.nbytes, digest))
-        laid = self._tiles.lay(array, self._size + pieces.nbytes + PREFIX.size + DIGEST_BYTES)
-        if laid is None or sum(map(len, laid.new)) == array.nbytes:
-            pieces.add(blob_prefix(digest, array.nbytes))
-            pieces.add(array.reshape(-1).view("u1").data)
+            return  # too large for a record: its digest is all that is kept
+        self._arrays[digest] = None
+        if len(self._arrays) > KNOWN_ARRAYS:
+            self._arrays.popitem(last=False)
+        batch.arrays.append((batch.nbytes, digest))
+        plan = self._tiles.plan(array, self._size + batch.nbytes + PREFIX.size + DIGEST_BYTES)
+        if plan is None or sum(map(len, plan.new)) == array.nbytes:
+            batch.add(blob_prefix(digest, array.nbytes))
+            batch.add(array.reshape(-1).view("u1").data)
             return
-        begins, ends = mosaic(digest, laid)
-        pieces.add(begins)
-        for new in laid.new:
-            pieces.add(new)
-        pieces.add(ends)
+        before, after = dedup_frame(digest, plan)
+        batch.add(before)
+        for new in plan.new:
+            batch.add(new)
+        batch.add(after)
 
-    def _flush(self, pieces: "_Pieces", pending: list[Entry]) -> None:
-        if not pieces.all:
-            return
-        begin, index = self._size, self._index
-        try:
-            self._write_pieces(pieces)
-            for offset, digest in pieces.blobs:
-                index.add_blob(begin + offset, digest)
-            for offset, entry, length in pieces.records:
-                index.add(begin + offset, entry.kind, length, entry.row)
-        except OSError as error:
-            # Unlearn what the records would have told the file: what it tells must come again.
-            self._told_types.clear()
-            self._blobs.clear()
-            self._tiles.clear()
-            self._records -= len(pending)
-            for entry in pending:
-                self.miss(entry, f"{error.strerror or error}")
+    def _flush(self, batch: "_Batch") -> "_Batch":
+        """Write `batch`, or drop and count its records; return an empty one."""
+        if batch.pieces:
+            begin, index = self._size, self._index
+            try:
+                self._write_batch(batch)
+                for offset, digest in batch.arrays:
+                    index.add_blob(begin + offset, digest)
+                for offset, entry, length in batch.records:
+                    index.add(begin + offset, entry.kind, length, entry.row)
+            except OSError as error:
+                self._forget()  # later records must repeat the types and arrays that were dropped
+                self._records -= len(batch.records)
+                for _, entry, _ in batch.records:
+                    self._lose(f"{error.strerror or error}", *_cost(entry))
+        return _Batch()
+
+    def _forget(self) -> None:
+        """Forget the types and arrays that the file holds."""
+        self._written_types.clear()
+        self._arrays.clear()
+        self._tiles.clear()
+
+    def _begin(self, batch: "_Batch") -> None:
+        """Begin `batch` with a GAP record if records were lost. No record is lost until the batch is written."""
+        lost = self._lost
+        if lost.actors:
+            row = [lost.reason, lost.count, lost.nbytes, lost.first_clock, lost.last_clock, dict(lost.actors)]
+            batch.add(_plain(Kind.GAP, row))
+            batch.has_gap = True
+
+    def _write_batch(self, batch: "_Batch") -> None:
+        """Write `batch`, all of it or nothing."""
+        begin = self._size
+        self._write_all(batch.pieces)
+        if batch.has_gap:
+            self._index.gaps.append(begin)
+            self._lost = LostRecords()
 
     def _write_all(self, pieces: list[bytes | memoryview]) -> None:
-        """Write all of `pieces` or nothing of them."""
+        """Write all of `pieces` or nothing."""
         assert self._file is not None
         start = self._size
         try:
@@ -305,83 +394,43 @@ class TraceWriter:
             raise
         self.nbytes += self._size - start
 
-    def _begin(self, pieces: "_Pieces") -> None:
-        """Begin `pieces` with what there is to say of what was dropped: nothing more is until they are written."""
-        if self._gap.count:
-            pieces.add(self._gap_record())
-            pieces.tells_gap = True
-
-    def _write_pieces(self, pieces: "_Pieces") -> None:
-        """Write `pieces`, all or nothing of them."""
-        begin = self._size
-        self._write_all(pieces.all)
-        if pieces.tells_gap:
-            self._index.gaps.append(begin)
-            self._gap = _Missed()
-
-    def _gap_record(self) -> bytes:
-        gap = self._gap
-        told = Gap(gap.reason, gap.count, gap.nbytes, gap.first_clock, gap.last_clock, gap.actors)
-        row = [told.reason, told.count, told.nbytes, told.first_clock, told.last_clock, dict(told.actors)]
-        return _plain(Kind.GAP, row)
-
     def _shut(self) -> None:
         assert self._file is not None
         file, self._file = self._file, None
         try:
             file.close()
         except OSError:
-            self.dropped += 1  # what the system had taken and could not keep; the reader will say so
+            self.dropped += 1  # the system lost accepted data; a reader will find the damage
 
 
-class _Pieces:
-    """What is to be written next."""
+class _Batch:
+    """Records to be written together."""
 
-    __slots__ = ("all", "blobs", "nbytes", "records", "tells_gap")
+    __slots__ = ("arrays", "has_gap", "nbytes", "pieces", "records")
 
     def __init__(self) -> None:
-        self.all: list[bytes | memoryview] = []
+        self.pieces: list[bytes | memoryview] = []
         self.nbytes = 0
-        self.tells_gap = False
-        """Whether a GAP stands first."""
-        self.blobs: list[tuple[int, bytes]] = []
-        """Of each array among them: where its record begins, and its digest."""
+        self.has_gap = False
+        """Whether a GAP record is first."""
+        self.arrays: list[tuple[int, bytes]] = []
+        """Offset and digest of each array record."""
         self.records: list[tuple[int, Entry, int]] = []
-        """Of each record of an actor: where it begins, the entry, and the length of its body."""
+        """Offset, entry and body length of each record of an actor."""
 
     def add(self, piece: bytes | memoryview) -> None:
-        self.all.append(piece)
+        self.pieces.append(piece)
         self.nbytes += len(piece)
 
 
-class _Missed:
-    """What a GAP record will tell."""
-
-    def __init__(self) -> None:
-        self.reason = ""
-        self.count = 0
-        self.nbytes = 0
-        self.first_clock = 0
-        self.last_clock = 0
-        self.actors: Counter[str] = Counter()
-
-    def add(self, entry: Entry, reason: str) -> None:
-        self.add_many(reason, {entry.actor: 1}, entry.nbytes, entry.clock, entry.clock)
-
-    def add_many(self, reason: str, actors: Mapping[str, int], nbytes: int, first_clock: int, last_clock: int) -> None:
-        if not self.count:
-            self.first_clock = first_clock
-        self.reason = reason
-        self.count += sum(actors.values())
-        self.nbytes += nbytes
-        self.last_clock = last_clock
-        self.actors.update(actors)
+def _cost(entry: Entry) -> tuple[str, int, int]:
+    """What a lost entry counts for: actor, bytes and clock."""
+    return entry.actor, entry.nbytes, entry.clock
 
 
 def _plain(kind: Kind, row: list[Any]) -> bytes:
     """A record without arrays."""
-    header = msgpack.packb(row)
-    return framed(kind, body_of(Entry(kind, header, (), (), 0, "", 0), ()))
+    return framed(kind, body_of(Entry(kind, msgpack.packb(row), (), (), 0, "", 0), ()))
 
 
 def _joined(pieces: list[bytes | memoryview]) -> Iterable[bytes | memoryview]:

@@ -1,7 +1,7 @@
-"""The index of a trace file: where each record lies and what it is about, so that no question reads the file whole.
+"""The index of a trace file: the location and the main fields of every record, so that no query reads the whole file.
 
-It is written beside the file (`NAME.trace.index`) when that is closed; of a file that was not closed it is built at the
-first question, and extended when the file has grown. It holds nothing that the file does not say, and may be deleted.
+It is written beside the file (`NAME.trace.index`) when the file is closed. For a file that was not closed it is built
+by the first query, and extended when the file has grown. It may be deleted: it is rebuilt from the file.
 """
 
 from typing import Any, Self
@@ -9,29 +9,29 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestra.trace.format.index_tables import MARK, IndexTables, halves
 from orchestra.trace.format.records import Kind, Record
-from orchestra.trace.format.tables import MARK, IndexTables, halves
 from orchestra.trace.reading.reader import TraceFile
 
-KEEP = 8
-"""An index is kept again when its file has grown by this part: whoever follows a run would write it all the time."""
+SAVE_AGAIN = 8
+"""The index of a growing file is saved again when the file has grown by one part in so many."""
 
 
 class TraceIndex:
-    """The index of one file. `TraceIndex.of` finds or builds it."""
+    """The index of one file. `TraceIndex.of` loads or builds it."""
 
     def __init__(self, file: TraceFile) -> None:
         self.file = file
         self._tables = IndexTables()
-        self._kept = 0
+        self._saved = 0
 
     @classmethod
     def of(cls, file: TraceFile) -> Self:
-        """Return the index of `file`, from beside it if it is there, and up to date with it."""
+        """Return the up-to-date index of `file`."""
         index = cls(file)
         found = IndexTables.load(file.path, file.bytes_at(*MARK), file.nbytes)
         if found is not None:
-            index._tables, index._kept = found, found.scanned
+            index._tables, index._saved = found, found.scanned
             file.adopt(dict(found.types), list(found.damages), closed=found.closed)
         file.find_blob = index._find_blob
         index.refresh()
@@ -39,69 +39,65 @@ class TraceIndex:
 
     @property
     def addresses(self) -> list[str]:
-        """Actors, senders and recipients; the tables name them by their place in this list."""
+        """Actors, senders and recipients; the tables hold positions in this list."""
         return self._tables.addresses
 
     @property
     def entries(self) -> NDArray[Any]:
-        """The records of actors (`tables.ENTRY`)."""
+        """The records of actors (`index_tables.ENTRY`)."""
         return self._tables.table("entries")
 
     @property
     def sends(self) -> NDArray[Any]:
-        """What was sent (`tables.SEND`)."""
+        """The messages that actors sent (`index_tables.SEND`)."""
         return self._tables.table("sends")
 
     @property
     def gaps(self) -> list[int]:
-        """Where records say that others were not written."""
+        """Offsets of the GAP records."""
         return self._tables.gaps
 
     def refresh(self) -> bool:
-        """Take in what was added to the file since; return whether there was something."""
+        """Index the records that were added to the file; return whether there are any."""
         file, tables = self.file, self._tables
         before = tables.scanned
         if file.nbytes <= before:
             return False
-        for place in file.locations(before):
-            tables.scanned = place.end
-            match place.kind:
+        for location in file.locations(before):
+            tables.scanned = location.end
+            match location.kind:
                 case Kind.GAP:
-                    tables.gaps.append(place.offset)
+                    tables.gaps.append(location.offset)
                 case Kind.HEADER | Kind.TYPE | Kind.CLOSE:
                     continue
-                case Kind.BLOB | Kind.MOSAIC:
-                    tables.add_blob(place.offset, file.digest_at(place))
+                case Kind.BLOB | Kind.DEDUP:
+                    tables.add_blob(location.offset, file.digest_at(location))
                 case _:
-                    tables.add(place.offset, place.kind, place.length, file.header_at(place))
+                    tables.add(location.offset, location.kind, location.length, file.header_at(location))
         file.forget_blobs()
         if tables.scanned > before:
             tables.types, tables.damages, tables.closed = file.types, file.damages, file.closed
-            if tables.closed or KEEP * (tables.scanned - self._kept) > tables.scanned:
+            if tables.closed or SAVE_AGAIN * (tables.scanned - self._saved) > tables.scanned:
                 tables.save(file.path, file.bytes_at(*MARK))
-                self._kept = tables.scanned
+                self._saved = tables.scanned
         return tables.scanned > before
 
     def address(self, text: str) -> int | None:
-        """Return the number of an address, or None if it does not occur."""
+        """Return the position of an address, or None if it does not occur."""
         return self._tables.numbers.get(text)
 
-    def rows(self, kind: Kind, actor: str | None = None) -> NDArray[np.int64]:
-        """Return the rows of the entries of a kind, of all actors or of one, in order."""
+    def rows(self, *kinds: Kind, actor: str | None = None) -> NDArray[np.int64]:
+        """Return the rows of the entries of these kinds, of all actors or of one, in order."""
+        chosen = np.isin(self._tables.column("kind"), kinds)
         if actor is not None:
-            return self.rows_of(actor, kind)
-        return np.flatnonzero(self._tables.column("kind") == kind)
-
-    def rows_of(self, actor: str, *kinds: Kind) -> NDArray[np.int64]:
-        """Return the rows of the entries of an actor, of one of `kinds` or of any, in order."""
-        number = self.address(actor)
-        if number is None:
-            return np.empty(0, np.int64)
-        rows = np.flatnonzero(self._tables.column("actor") == number)
-        return rows[np.isin(self._tables.column("kind")[rows], list(map(int, kinds)))] if kinds else rows
+            number = self.address(actor)
+            if number is None:
+                return np.empty(0, np.int64)
+            chosen &= self._tables.column("actor") == number
+        return np.flatnonzero(chosen)
 
     def actors(self) -> set[str]:
-        """Return the addresses of all actors that it tells of."""
+        """Return the addresses of the recorded actors."""
         return {self.addresses[number] for number in np.flatnonzero(np.bincount(self._tables.column("actor")))}
 
     def record(self, row: int, *, resolve: bool = True) -> Record:
@@ -109,7 +105,7 @@ class TraceIndex:
         return self.file.record_at(self.file.location_at(int(self.entries["offset"][row])), resolve=resolve)
 
     def sent_in(self, sender: str, number: int) -> list[tuple[int, int]]:
-        """Return the activations in which an actor sent a message: their numbers, and those of the incarnations."""
+        """Return the activations in which an actor sent a message, as pairs of activation and incarnation."""
         address = self.address(sender)
         if address is None:
             return []

@@ -1,4 +1,4 @@
-"""Which deliveries are meant: by actor, sender, type, time, size, and a condition on the fields."""
+"""Queries: the deliveries that match patterns, times, sizes and a condition on their fields."""
 
 import heapq
 import time
@@ -19,13 +19,14 @@ from orchestra.trace.reading.index import TraceIndex
 from orchestra.trace.reading.run_trace import Recording, RunTrace, trace_files
 from orchestra.trace.reading.where import Where
 
-LOOK_S = 0.2
-LOOK = 1024
-"""Rows that are looked at together for the end of an activation."""
+POLL_S = 0.2
+"""Seconds between two looks at a growing trace."""
+CHUNK = 1024
+"""Rows that are searched at once for the end of an activation."""
 
 
-class Seen:
-    """A delivery that a query found. What the index knows of it costs no look into the file."""
+class DeliveryRow:
+    """A delivery that a query found. Its record is read from the file when it is needed."""
 
     __slots__ = ("_delivery", "index", "recording", "row")
 
@@ -37,35 +38,35 @@ class Seen:
 
     @property
     def header(self) -> Header:
-        """Of the recording that it is in."""
+        """The header of its recording."""
         return self.recording.header
 
     @property
     def clock(self) -> int:
-        """Its time by the Lamport clock."""
+        """Its Lamport clock."""
         return int(self.index.entries["clock"][self.row])
 
     @property
     def delivery(self) -> Delivery:
-        """The record; its large arrays are `Digest`s."""
+        """The record, with a `Digest` for each large array."""
         if self._delivery is None:
             record = self.index.record(self.row, resolve=False)
             assert isinstance(record, Delivery)
             self._delivery = record
         return self._delivery
 
-    def whole(self) -> Delivery:
+    def with_arrays(self) -> Delivery:
         """Return the record with the arrays that were recorded by value."""
         record = self.index.record(self.row)
         assert isinstance(record, Delivery)
         return record
 
     def handled(self) -> Handled | None:
-        """What came of it, if that was recorded."""
+        """Return the end of the activation, or None where it was not recorded."""
         entries = self.index.entries
         actor = entries["actor"][self.row]
-        for begin in range(self.row + 1, len(entries), LOOK):
-            chunk = entries[begin : begin + LOOK]
+        for begin in range(self.row + 1, len(entries), CHUNK):
+            chunk = entries[begin : begin + CHUNK]
             kinds = chunk["kind"]
             turns = (kinds == Kind.HANDLED) | (kinds == Kind.DELIVERY) | (kinds == Kind.BIRTH)
             found = np.flatnonzero(turns & (chunk["actor"] == actor))
@@ -74,13 +75,13 @@ class Seen:
                 return record if isinstance(record, Handled) and record.n == self.delivery.n else None
         return None
 
-    def values(self) -> "Values":
-        """What a condition may speak of: the fields, and what is known of the delivery."""
-        return values_of(self.delivery, self.index.file.blob)
+    def values(self) -> "ConditionValues":
+        """Return the values that a condition can use."""
+        return condition_values(self.delivery, self.index.file.blob)
 
 
-class Values(Mapping[str, Any]):
-    """Fields by name. An array is fetched when it is asked for."""
+class ConditionValues(Mapping[str, Any]):
+    """Values of a delivery by name. An array is read when it is used."""
 
     def __init__(self, values: dict[str, Any], blob: Callable[[bytes], AnyArray | None]) -> None:
         self._values = values
@@ -99,12 +100,12 @@ class Values(Mapping[str, Any]):
         return len(self._values)
 
 
-def values_of(delivery: Delivery, blob: Callable[[bytes], AnyArray | None]) -> Values:
-    """Return what a condition may speak of: the fields, and what is known of the delivery.
+def condition_values(delivery: Delivery, blob: Callable[[bytes], AnyArray | None]) -> ConditionValues:
+    """Return the values that a condition can use: a message's fields, and the properties of its delivery.
 
     Args:
         delivery: the record.
-        blob: finds the bytes of an array by its digest.
+        blob: returns the bytes of an array by digest, or None.
     """
     known = {
         "actor": delivery.actor,
@@ -115,18 +116,19 @@ def values_of(delivery: Delivery, blob: Callable[[bytes], AnyArray | None]) -> V
         "waited": delivery.waited,
         "incarnation": delivery.incarnation,
     }
-    return Values({**known, **(delivery.fields or {})}, blob)
+    return ConditionValues({**known, **(delivery.fields or {})}, blob)
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is asked for. Patterns have `*` and `?`; a type may be named by its class alone."""
+    """Selects deliveries. Patterns have `*` and `?`; a type matches by its class name or its full name."""
 
     actor: str = "*"
+    """The recipient."""
     sender: str = "*"
     type: str = "*"
     since: float | None = None
-    """Seconds from the start of the run."""
+    """Seconds since the run began."""
     until: float | None = None
     min_bytes: int = 0
     max_bytes: int | None = None
@@ -134,33 +136,31 @@ class Query:
 
     def deliveries(
         self, trace: RunTrace, *, newest_first: bool = False, after: Mapping[Path, int] | None = None
-    ) -> Iterator[Seen]:
-        """Yield what matches, in causal order: whatever could have caused a delivery comes before it.
+    ) -> Iterator[DeliveryRow]:
+        """Yield the deliveries that match, in causal order: a cause comes before its effect.
 
         Args:
-            trace: where to look.
-            newest_first: whether the order is turned round.
-            after: the rows of each file from which on to look.
+            trace: the trace to search.
+            newest_first: reverse the order.
+            after: for each file the row to begin with.
 
         Raises:
-            ValuesMissing: the condition looks into arrays of which only digests were recorded.
+            ValuesMissing: the condition uses an array that was recorded by digest only.
         """
         streams = [
-            self._found(trace, each, index, newest_first, after or {})
-            for each in trace.recordings
-            for index in each.indexes
+            self._found(trace, recording, index, newest_first, after or {}) for recording, index in trace.indexes()
         ]
         sign = -1 if newest_first else 1
-        for seen in heapq.merge(*streams, key=lambda seen: (sign * seen.clock, seen.header.node)):
-            if self.where is None or self.where(seen.values()):
-                yield seen
+        for found in heapq.merge(*streams, key=lambda each: (sign * each.clock, each.header.node)):
+            if self.where is None or self.where(found.values()):
+                yield found
 
     def count(self, trace: RunTrace) -> int:
-        """Return how many match, the condition on fields left aside."""
-        return sum(len(self.rows(trace, index)) for each in trace.recordings for index in each.indexes)
+        """Return how many deliveries match, without the condition on fields."""
+        return sum(len(self.rows(trace, index)) for _, index in trace.indexes())
 
     def rows(self, trace: RunTrace, index: TraceIndex) -> NDArray[np.int64]:
-        """Return the rows of `index` that match, the condition on fields left aside."""
+        """Return the rows of `index` that match, without the condition on fields."""
         entries = index.entries
         chosen = entries["kind"] == Kind.DELIVERY
         if self.actor != "*":
@@ -168,11 +168,14 @@ class Query:
         if self.sender != "*":
             chosen &= np.isin(entries["sender"], _matching(index.addresses, self.sender))
         if self.type != "*":
-            types = [n for n, kind in index.file.types.items() if self._names(kind.name) or self._names(kind.tag)]
+            types = [
+                number
+                for number, kind in index.file.types.items()
+                if fnmatchcase(kind.name, self.type) or fnmatchcase(kind.tag, self.type)
+            ]
             chosen &= np.isin(entries["type"], types)
         if self.since is not None or self.until is not None:
-            header = index.file.header
-            elapsed = entries["time"] + (header.wall - header.monotonic - trace.began)
+            elapsed = entries["time"] + trace.elapsed(index.file.header, 0.0)
             if self.since is not None:
                 chosen &= elapsed >= self.since
             if self.until is not None:
@@ -183,80 +186,75 @@ class Query:
             chosen &= entries["nbytes"] <= self.max_bytes
         return np.flatnonzero(chosen)
 
-    def _names(self, name: str) -> bool:
-        return fnmatchcase(name, self.type)
-
     def _found(
         self, trace: RunTrace, recording: Recording, index: TraceIndex, newest_first: bool, after: Mapping[Path, int]
-    ) -> Iterator[Seen]:
+    ) -> Iterator[DeliveryRow]:
         rows = self.rows(trace, index)
         rows = rows[rows >= after.get(index.file.path, 0)]
         if self.where is not None:
-            # What a type is called whose record is lost, and its fields, nobody knows.
-            known = [(n, kind.fields) for n, kind in index.file.types.items() if kind.fingerprint]
-            others = [n for n, fields in known if not self.where.may_hold(fields)]
-            rows = rows[~np.isin(index.entries["type"][rows], others)]
+            # The fields of a type whose record is lost are unknown: its messages are all read.
+            known = [(number, kind.fields) for number, kind in index.file.types.items() if kind.fingerprint]
+            excluded = [number for number, fields in known if not self.where.may_hold(fields)]
+            rows = rows[~np.isin(index.entries["type"][rows], excluded)]
         for row in reversed(rows) if newest_first else rows:
-            yield Seen(recording, index, int(row))
+            yield DeliveryRow(recording, index, int(row))
 
 
-def follow(path: Path, query: Query, pause: Callable[[float], None] = time.sleep) -> Iterator[tuple[RunTrace, Seen]]:
-    """Yield what matches `query`, first what is there, then what is added, until every process has closed its files.
+def follow(
+    path: Path, query: Query, pause: Callable[[float], None] = time.sleep
+) -> Iterator[tuple[RunTrace, DeliveryRow]]:
+    """Yield the deliveries that match `query`, then those that are added, until every process has closed its files.
 
-    What nodes write between two looks is put into causal order; between looks it is as it comes.
+    Deliveries that are added between two looks are in causal order; the order of the looks is that of recording.
 
     Args:
-        path: of the run.
-        query: what is asked for.
+        path: the run.
+        query: selects the deliveries.
         pause: waits between two looks.
     """
     trace = RunTrace(path)
-    seen_rows: dict[Path, int] = {}
+    next_rows: dict[Path, int] = {}
     try:
         while True:
-            for seen in query.deliveries(trace, after=seen_rows):
-                yield trace, seen
-            for recording in trace.recordings:
-                for index in recording.indexes:
-                    seen_rows[index.file.path] = len(index.entries)
+            for found in query.deliveries(trace, after=next_rows):
+                yield trace, found
+            for _, index in trace.indexes():
+                next_rows[index.file.path] = len(index.entries)
             if all(recording.closed for recording in trace.recordings):
                 return
-            pause(LOOK_S)
+            pause(POLL_S)
             known = {file.path for recording in trace.recordings for file in recording.files}
             if path.is_dir() and set(trace_files(path)) - known:
                 trace.close()
                 trace = RunTrace(path)
                 continue
-            for recording in trace.recordings:
-                for index in recording.indexes:
-                    if index.file.refresh():
-                        index.refresh()
+            for _, index in trace.indexes():
+                if index.file.refresh():
+                    index.refresh()
     finally:
         trace.close()
 
 
-def find_message(trace: RunTrace, message: MessageId) -> list[Seen]:
-    """Return the deliveries of one message: one, or several if it was sent on under a name of its own elsewhere."""
+def find_message(trace: RunTrace, message: MessageId) -> list[DeliveryRow]:
+    """Return the deliveries of one message."""
     return _by_number(trace, message.sender, lambda numbers: numbers == message.number)
 
 
-def find_serial(trace: RunTrace, sender: str, serial: int) -> list[Seen]:
-    """Return the deliveries of the `serial`-th message of a sender, of every process that was its node."""
+def find_serial(trace: RunTrace, sender: str, serial: int) -> list[DeliveryRow]:
+    """Return the deliveries of a sender's message number `serial`, in every process of its node."""
     low = np.uint64((1 << 32) - 1)
     return _by_number(trace, sender, lambda numbers: (numbers & low) == serial)
 
 
-def _by_number(trace: RunTrace, sender: str, fits: Callable[[NDArray[Any]], NDArray[np.bool_]]) -> list[Seen]:
+def _by_number(trace: RunTrace, sender: str, fits: Callable[[NDArray[Any]], NDArray[np.bool_]]) -> list[DeliveryRow]:
     found = []
-    for recording in trace.recordings:
-        for index in recording.indexes:
-            number = index.address(sender)
-            if number is None:
-                continue
+    for recording, index in trace.indexes():
+        number = index.address(sender)
+        if number is not None:
             entries = index.entries
             chosen = (entries["kind"] == Kind.DELIVERY) & (entries["sender"] == number) & fits(entries["number"])
-            found += [Seen(recording, index, int(row)) for row in np.flatnonzero(chosen)]
-    return sorted(found, key=lambda seen: seen.clock)
+            found += [DeliveryRow(recording, index, int(row)) for row in np.flatnonzero(chosen)]
+    return sorted(found, key=lambda each: each.clock)
 
 
 def _matching(addresses: list[str], pattern: str) -> list[int]:

@@ -1,4 +1,4 @@
-"""Reads one file of a trace, whole or cut off or damaged: what is readable is read, and the rest is told."""
+"""The reader of one trace file. It reads every intact record and reports the damage of a cut or corrupted file."""
 
 import mmap
 import re
@@ -13,64 +13,70 @@ import numpy as np
 
 from orchestra.actors.message import AnyArray
 from orchestra.errors import NotATrace, TraceError, TraceVersion
-from orchestra.trace.format.dedup import Run
+from orchestra.trace.format.dedup import Extent
 from orchestra.trace.format.effects import MessageType
 from orchestra.trace.format.layout import (
-    ARRAYS,
+    ARRAY_KINDS,
     DIGEST_BYTES,
     MAGIC,
     PREAMBLE,
     PREFIX,
-    READABLE,
     SYNC,
+    VERSION,
     Decoder,
-    array_sound,
     digest_of,
+    extents_of,
     header_of,
-    runs_of,
+    is_sound_array,
     type_of,
 )
 from orchestra.trace.format.records import Damage, Header, Kind, Record
 
 AHEAD = 256 << 10
-"""Bytes that are read at once where records are read one after the other."""
+"""Bytes read ahead in a sequential scan."""
 _KINDS = {int(kind): kind for kind in Kind}
 _NAME = re.compile(r"(?P<node>.+)\.(?P<generation>\d+)(?P<flight>\.flight-\d+)?\.(?P<segment>\d+)\.trace")
 
 
 class RecordLocation(NamedTuple):
-    """Where a record lies."""
+    """Position of a record in its file."""
 
     offset: int
     kind: Kind
     length: int
-    """Of its body, in bytes."""
+    """Bytes of its body."""
+
+    @property
+    def body(self) -> int:
+        """Offset of its body."""
+        return self.offset + PREFIX.size
 
     @property
     def end(self) -> int:
-        """Where the next one begins."""
-        return self.offset + PREFIX.size + self.length
+        """Offset of the next record."""
+        return self.body + self.length
 
 
 class TraceFile:
-    """One file, opened for reading. It may still be growing: `refresh` takes in what has been added.
+    """A trace file opened for reading. It may still be growing: `refresh` makes the new part visible.
 
     Raises:
-        NotATrace: there is no such file, or it is none of ours.
-        TraceVersion: it is of another version of the format.
+        NotATrace: the file does not exist, or it is not a trace.
+        TraceVersion: the file has another format version.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.types: dict[int, MessageType] = {}
+        """The message types read so far, by number."""
         self.closed = False
-        """Whether the end that was seen is a proper one."""
+        """Whether the last record read is a CLOSE."""
         self.find_blob: Callable[[bytes], int | None] = lambda digest: None
-        """Says where the record of an array begins that was not scanned; an index knows."""
+        """Returns the offset of the array record with a digest; set by the index of the file."""
         self._damages: dict[int, Damage] = {}
         self._blobs: dict[bytes, int] = {}
         self._memory: mmap.mmap | bytes = b""
-        self._decoder = Decoder(self.types, self._blob)
+        self._decoder = Decoder(self.types, self.blob)
         try:
             self._file = path.open("rb")
         except OSError as error:
@@ -96,12 +102,12 @@ class TraceFile:
 
     @property
     def damages(self) -> list[Damage]:
-        """What was found unreadable so far, by offset."""
+        """The unreadable parts found so far, by offset."""
         return [self._damages[offset] for offset in sorted(self._damages)]
 
     @property
     def nbytes(self) -> int:
-        """Its size, as of the last `refresh`."""
+        """Size of the file at the last `refresh`."""
         return len(self._memory)
 
     def close(self) -> None:
@@ -112,7 +118,7 @@ class TraceFile:
         self._file.close()
 
     def refresh(self) -> bool:
-        """Look at the file anew; return whether it has grown."""
+        """Map the file again if it has grown; return whether it has."""
         size = self.path.stat().st_size
         if size == len(self._memory):
             return False
@@ -120,15 +126,15 @@ class TraceFile:
             self._memory.close()
         self._memory = mmap.mmap(self._file.fileno(), size, access=mmap.ACCESS_READ)
         if hasattr(mmap, "MADV_RANDOM"):
-            # Records are looked up here and there: the system would read megabytes of arrays around each.
+            # Records are read in random order: by default the system would read megabytes around each.
             self._memory.madvise(mmap.MADV_RANDOM)
         return True
 
     def locations(self, start: int = 0) -> Iterator[RecordLocation]:
-        """Yield where records lie, from the offset `start` on, and learn types and blobs on the way.
+        """Yield the locations of the records from offset `start` on, and read their types and array offsets.
 
-        Bodies are checked, but for those of blobs. What is no record is skipped and noted in `damages`; bytes at the
-        end that may yet become a record are noted as well, until they are one.
+        All bodies are checked, except for the bytes of arrays. Unreadable parts are skipped and added to `damages`. An
+        incomplete record at the end is added too, until the file has grown and the record is complete.
         """
         offset = max(start, PREAMBLE.size)
         self._damages = {at: damage for at, damage in self._damages.items() if at < offset}
@@ -142,94 +148,105 @@ class TraceFile:
                 found = self._next_sync(offset + 1)
                 end = len(memory) if found is None else found
                 what = "cut off within a record" if found is None else "damaged: no record begins here"
-                self._note(Damage(offset, end - offset, what))
+                self._note(offset, end, what)
                 offset = end
                 continue
             if location.end > len(memory):
-                # Cut off; unless the length itself is wrong, which its CRC rules out.
-                self._note(Damage(offset, len(memory) - offset, f"cut off within a {location.kind.name} record"))
+                # The record is cut off: its length is covered by the CRC of the prefix.
+                self._note(offset, len(memory), f"cut off within a {location.kind.name} record")
                 return
             if not self._sound(location):
-                self._note(Damage(offset, location.end - offset, f"a damaged {location.kind.name} record"))
+                self._note(offset, location.end, f"a damaged {location.kind.name} record")
             else:
                 self._learn(location)
                 yield location
             offset = location.end
 
     def records(self, start: int = 0) -> Iterator[tuple[int, Record]]:
-        """Yield every record of an actor or of the file's end, with its offset, from the offset `start` on."""
+        """Yield the offset and the record of everything but headers, types and arrays, from offset `start` on."""
         for location in self.locations(start):
-            if location.kind not in ARRAYS and location.kind not in (Kind.HEADER, Kind.TYPE):
+            if location.kind not in ARRAY_KINDS and location.kind not in (Kind.HEADER, Kind.TYPE):
                 yield location.offset, self.record_at(location)
 
     def record_at(self, location: RecordLocation, *, resolve: bool = True) -> Record:
-        """Return the record at `location`, its arrays filled in where the file has them, unless `resolve` is false.
+        """Return the record at `location`; without `resolve`, every large array in it is a `Digest`.
 
         Raises:
-            TraceError: it cannot be understood.
+            TraceError: the record cannot be decoded.
         """
         return self._decoder.record(location.kind, self._body(location), resolve=resolve)
 
     def bytes_at(self, begin: int, end: int) -> bytes:
-        """Return bytes of the file as they are."""
+        """Return a range of bytes of the file."""
         return self._memory[begin:end]
 
     def digest_at(self, location: RecordLocation) -> bytes:
-        """Return the digest of the array whose record is at `location`."""
-        begin = location.offset + PREFIX.size
-        return self._memory[begin : begin + DIGEST_BYTES]
+        """Return the digest in the array record at `location`."""
+        return self._memory[location.body : location.body + DIGEST_BYTES]
 
     def adopt(self, types: dict[int, MessageType], damages: list[Damage], *, closed: bool) -> None:
-        """Take over what an earlier scan had learned."""
+        """Take over the results of an earlier scan."""
         self.types.update(types)
         self._damages.update({damage.offset: damage for damage in damages})
         self.closed = closed
 
     def forget_blobs(self) -> None:
-        """Let go of where arrays lie; `find_blob` knows."""
+        """Release the array offsets read so far; `find_blob` knows them."""
         self._blobs.clear()
 
     def header_at(self, location: RecordLocation) -> list[Any]:
-        """Return the bare header of the record at `location`, its arrays left out."""
+        """Return the fields of the record at `location`, with None for each array."""
         return self._decoder.unpacked(self._body(location), values=False)
 
     def location_at(self, offset: int) -> RecordLocation:
         """Return the location of the record that begins at `offset`.
 
         Raises:
-            TraceError: none does.
+            TraceError: no intact record begins there.
         """
         location = self._location(offset)
         if location is None or location.end > len(self._memory) or not self._sound(location):
-            raise TraceError(f"{self.path}: there is no readable record at byte {offset:,}")
+            raise TraceError(f"{self.path}: no readable record begins at byte {offset:,}")
         return location
 
     def blob(self, digest: bytes) -> AnyArray | None:
-        """Return the bytes of an array (uint8, read-only), or None where the file has none, or damaged ones."""
-        return self._blob(digest)
+        """Return the bytes of an array (uint8, read-only), or None where the file does not hold them intact."""
+        offset = self._blobs.get(digest)
+        if offset is None:
+            offset = self.find_blob(digest)
+        location = None if offset is None else self._location(offset)
+        if location is None or location.end > len(self._memory) or location.kind not in ARRAY_KINDS:
+            return None
+        if not self._sound(location):
+            return None
+        array = self._array(location)
+        if digest_of(array) != digest:
+            self._note(location.offset, location.end, "a damaged array")
+            return None
+        return array
 
     # Inside
 
     def _check_preamble(self) -> None:
-        begins = self._file.read(PREAMBLE.size)
-        if len(begins) < PREAMBLE.size:
-            if MAGIC.startswith(begins[: len(MAGIC)]):
-                raise NotATrace(f"{self.path}: cut off before anything was recorded ({len(begins)} bytes)")
+        begin = self._file.read(PREAMBLE.size)
+        if len(begin) < PREAMBLE.size:
+            if MAGIC.startswith(begin[: len(MAGIC)]):
+                raise NotATrace(f"{self.path}: cut off before the first record ({len(begin)} bytes)")
             raise NotATrace(f"{self.path} is no trace")
-        magic, version, _, crc = PREAMBLE.unpack(begins)
+        magic, version, _, crc = PREAMBLE.unpack(begin)
         if magic != MAGIC:
-            raise NotATrace(f"{self.path} is no trace: it begins with {begins[:8]!r}")
-        if crc != zlib.crc32(begins[:-4]):
-            self._note(Damage(0, PREAMBLE.size, "a damaged preamble"))
-        elif version not in READABLE:
-            known = " and ".join(map(str, READABLE))
-            raise TraceVersion(f"{self.path} is a trace of format version {version}; this program reads {known}")
+            raise NotATrace(f"{self.path} is no trace: it begins with {begin[:8]!r}")
+        if crc != zlib.crc32(begin[:-4]):
+            self._note(0, PREAMBLE.size, "a damaged preamble")
+        elif version != VERSION:
+            raise TraceVersion(
+                f"{self.path} has trace format version {version}; this version of orchestra reads only {VERSION}"
+            )
 
     def _header(self) -> Header:
-        for location in self.locations():
-            if location.kind is Kind.HEADER:
-                return header_of(self._body(location))
-            break
+        first = next(self.locations(), None)
+        if first is not None and first.kind is Kind.HEADER:
+            return header_of(self._body(first))
         named = _NAME.fullmatch(self.path.name)
         return Header(
             node=named["node"] if named else self.path.stem,
@@ -248,7 +265,7 @@ class TraceFile:
         )
 
     def _read_ahead(self, offset: int) -> int:
-        """Have the system read what follows `offset`; return how far."""
+        """Let the system read the bytes after `offset`; return the end of that range."""
         begin = offset // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
         if isinstance(self._memory, mmap.mmap) and hasattr(mmap, "MADV_WILLNEED"):
             self._memory.madvise(mmap.MADV_WILLNEED, begin, AHEAD)
@@ -273,56 +290,38 @@ class TraceFile:
         return None
 
     def _sound(self, location: RecordLocation) -> bool:
-        begin = location.offset + PREFIX.size
         crc: int = PREFIX.unpack_from(self._memory, location.offset)[5]
-        with memoryview(self._memory)[begin : location.end] as body:
-            return array_sound(location.kind, body, crc) if location.kind in ARRAYS else zlib.crc32(body) == crc
+        with memoryview(self._memory)[location.body : location.end] as body:
+            if location.kind in ARRAY_KINDS:
+                return is_sound_array(location.kind, body, crc)
+            return zlib.crc32(body) == crc
 
     def _learn(self, location: RecordLocation) -> None:
         self.closed = location.kind is Kind.CLOSE
-        if location.kind in ARRAYS:
+        if location.kind in ARRAY_KINDS:
             self._blobs[self.digest_at(location)] = location.offset
         elif location.kind is Kind.TYPE:
             try:
                 number, kind = type_of(self._body(location))
             except (ValueError, TypeError, msgpack.UnpackException) as error:
-                self._note(Damage(location.offset, location.end - location.offset, f"a TYPE record: {error}"))
+                self._note(location.offset, location.end, f"a TYPE record: {error}")
                 return
             self.types[number] = kind
 
     def _body(self, location: RecordLocation) -> bytes:
-        return self._memory[location.offset + PREFIX.size : location.end]
+        return self._memory[location.body : location.end]
 
-    def _note(self, damage: Damage) -> None:
-        self._damages[damage.offset] = damage
-
-    def _blob(self, digest: bytes) -> AnyArray | None:
-        offset = self._blobs.get(digest)
-        if offset is None:
-            offset = self.find_blob(digest)
-        location = None if offset is None else self._location(offset)
-        if (
-            location is None
-            or location.end > len(self._memory)
-            or location.kind not in ARRAYS
-            or not self._sound(location)
-        ):
-            return None
-        array = self._array(location)
-        if digest_of(array) != digest:
-            self._note(Damage(location.offset, location.end - location.offset, "a damaged array"))
-            return None
-        return array
+    def _note(self, begin: int, end: int, what: str) -> None:
+        self._damages[begin] = Damage(begin, end - begin, what)
 
     def _array(self, location: RecordLocation) -> AnyArray:
-        """Return the bytes of the array at `location`: a copy, aligned, and free of the file."""
-        begin = location.offset + PREFIX.size
-        runs = [Run(begin + DIGEST_BYTES, location.length - DIGEST_BYTES)]
-        if location.kind is Kind.MOSAIC:
-            with memoryview(self._memory)[begin : location.end] as body:
-                runs = runs_of(body)
-        read = []
-        for run in runs:
-            self._file.seek(run.where)
-            read.append(self._file.read(run.length))  # beyond the end of the file less comes, which the digest tells
-        return np.frombuffer(b"".join(read), np.uint8)
+        """Return the bytes of the array at `location`, copied and aligned."""
+        extents = [Extent(location.body + DIGEST_BYTES, location.length - DIGEST_BYTES)]
+        if location.kind is Kind.DEDUP:
+            with memoryview(self._memory)[location.body : location.end] as body:
+                extents = extents_of(body)
+        pieces = []
+        for extent in extents:
+            self._file.seek(extent.offset)
+            pieces.append(self._file.read(extent.length))  # shorter beyond the end of the file: the digest will differ
+        return np.frombuffer(b"".join(pieces), np.uint8)

@@ -1,4 +1,4 @@
-"""The trace of a run: the recordings of its node processes, and the lives of the actors in them."""
+"""The trace of a run: the recordings of its node processes, and the incarnations of the actors in them."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -33,7 +33,7 @@ from orchestra.trace.reading.reader import TraceFile
 
 
 class Recording:
-    """What one process of a node recorded: its files, oldest first."""
+    """The trace of one node process: its files, oldest first."""
 
     def __init__(self, files: Sequence[TraceFile]) -> None:
         self.files = files
@@ -41,66 +41,66 @@ class Recording:
 
     @property
     def header(self) -> Header:
-        """What its first file says of the run."""
+        """The header of its first file."""
         return self.files[0].header
 
     @property
     def indexes(self) -> list[TraceIndex]:
-        """The index of each file; built at the first use."""
+        """The index of each file; loaded or built at the first use."""
         if not self._indexes:
             self._indexes = [TraceIndex.of(file) for file in self.files]
         return self._indexes
 
     @property
     def closed(self) -> bool:
-        """Whether its process closed it properly."""
+        """Whether its process closed all files."""
         return all(index.file.closed for index in self.indexes)
 
     def records(self) -> Iterator[Record]:
-        """Yield all records of actors, and the gaps, in the order in which they were made."""
+        """Yield all records, in the order in which they were written."""
         for file in self.files:
             for _, record in file.records():
                 yield record
 
     def records_of(self, actor: str, *kinds: Kind, resolve: bool = True) -> Iterator[Record]:
-        """Yield the records of an actor of the given kinds, or of any kind, in order.
+        """Yield the records of an actor of these kinds, in order.
 
         Args:
             actor: its address.
-            kinds: the kinds; none for all.
+            kinds: at least one.
             resolve: whether to read large arrays; a record has `Digest`s in their place otherwise.
         """
         for index in self.indexes:
-            for row in index.rows_of(actor, *kinds):
+            for row in index.rows(*kinds, actor=actor):
                 yield index.record(int(row), resolve=resolve)
 
     def notes(self) -> list[str]:
-        """Say what is not there: what was cut off, damaged, dropped or not closed."""
-        said: list[str] = []
+        """Return what is missing, in words: cut off, damaged, dropped or not closed."""
+        notes: list[str] = []
         for index in self.indexes:
             file = index.file
             gaps = [file.record_at(file.location_at(offset)) for offset in index.gaps]
-            said += [f"{file.path.name}: {damage}" for damage in file.damages]
-            said += [
+            notes += [f"{file.path.name}: {damage}" for damage in file.damages]
+            notes += [
                 f"{file.path.name}: {gap.count:,} records were not written ({gap.reason})"
                 for gap in gaps
                 if isinstance(gap, Gap)
             ]
             if not file.closed:
-                said.append(f"{file.path.name}: not closed; its process was killed, or still writes to it")
-        return said
+                notes.append(f"{file.path.name}: not closed; its process was killed, or is still writing")
+        return notes
 
 
 class RunTrace:
     """All recordings of a run, opened for reading.
 
     Args:
-        path: a run directory, a folder of trace files, or one trace file. Of a process with several flight records the
-            newest counts; name an older one's file to see it.
+        path: a run directory, a folder of trace files, or one trace file. Of several flight records of one process only
+            the newest is opened; pass the file of an older one to read that.
 
     Raises:
         NotATrace: there is no trace.
-        TraceVersion: one is of another version of the format.
+        TraceVersion: a file has another format version.
     """
 
     def __init__(self, path: Path) -> None:
@@ -141,129 +141,128 @@ class RunTrace:
 
     @property
     def began(self) -> float:
-        """When the first of its processes began, in seconds since 1970, by that process's clock."""
+        """Start of the run's first process, in seconds since 1970 by its own clock."""
         return min(recording.header.wall for recording in self.recordings)
 
-    def actors(self) -> list[str]:
-        """Return the addresses of all actors that were recorded, sorted."""
-        found: set[str] = set()
+    def elapsed(self, header: Header, time: float) -> float:
+        """Return a monotonic time of the process of `header` in seconds since the run began, by the wall clocks."""
+        return header.wall + time - header.monotonic - self.began
+
+    def indexes(self) -> Iterator[tuple[Recording, TraceIndex]]:
+        """Yield the index of every file, with the recording that it belongs to."""
         for recording in self.recordings:
             for index in recording.indexes:
-                found |= index.actors()
-        return sorted(found)
+                yield recording, index
+
+    def actors(self) -> list[str]:
+        """Return the addresses of all recorded actors, sorted."""
+        return sorted(set().union(*(index.actors() for _, index in self.indexes())))
 
     def incarnations(self, actor: str | None = None) -> list[Incarnation]:
-        """Return the incarnations that were recorded, of all actors or of one, oldest first for each process."""
+        """Return the recorded incarnations of all actors or of one, oldest first within each process."""
         found: list[Incarnation] = []
         for recording in self.recordings:
-            open_lives: dict[tuple[str, int], Incarnation] = {}
+            by_key: dict[tuple[str, int], Incarnation] = {}
             for index in recording.indexes:
-                rows = np.union1d(index.rows(Kind.BIRTH, actor), index.rows(Kind.END, actor))
-                for record in map(index.record, rows):
+                for record in map(index.record, index.rows(Kind.BIRTH, Kind.END, actor=actor)):
                     if isinstance(record, Birth):
-                        life = open_lives[record.actor, record.incarnation] = Incarnation(recording.header, record)
-                        found.append(life)
-                    elif isinstance(record, End) and (record.actor, record.incarnation) in open_lives:
-                        open_lives[record.actor, record.incarnation].end = record
+                        born = by_key[record.actor, record.incarnation] = Incarnation(recording.header, record)
+                        found.append(born)
+                    elif isinstance(record, End) and (record.actor, record.incarnation) in by_key:
+                        by_key[record.actor, record.incarnation].end = record
         return found
 
     def incarnation(self, actor: str, *, generation: int | None = None, incarnation: int | None = None) -> Incarnation:
-        """Return one incarnation of `actor`: the first that fits.
+        """Return the first incarnation of `actor` with this generation and this number, where they are given.
 
         Raises:
-            TraceError: none was recorded.
+            TraceError: there is none.
         """
-        lives = self.incarnations(actor)
-        for life in lives:
-            if generation in (None, life.header.generation) and incarnation in (None, life.birth.incarnation):
-                return life
-        if lives:
-            raise TraceError(f"{self.path}: {actor} has no incarnation {incarnation} there; it has {len(lives)} lives")
+        found = self.incarnations(actor)
+        for each in found:
+            if generation in (None, each.header.generation) and incarnation in (None, each.birth.incarnation):
+                return each
+        if found:
+            raise TraceError(f"{self.path}: {actor} has no incarnation {incarnation}; {len(found)} were recorded")
         known = ", ".join(self.actors()) or "none"
         raise TraceError(f"{self.path}: nothing was recorded of {actor!r}; the recorded actors are {known}")
 
-    def recording(self, life: Incarnation) -> Recording:
-        """Return the recording that a life is in."""
-        where = (life.header.node, life.header.generation)
-        return next(each for each in self.recordings if (each.header.node, each.header.generation) == where)
+    def recording(self, incarnation: Incarnation) -> Recording:
+        """Return the recording of the process in which an incarnation ran."""
+        process = (incarnation.header.node, incarnation.header.generation)
+        return next(each for each in self.recordings if (each.header.node, each.header.generation) == process)
 
-    def snapshot(self, life: Incarnation) -> ActorSnapshot | None:
-        """Return the newest state that was recorded of one incarnation."""
+    def snapshot(self, incarnation: Incarnation) -> ActorSnapshot | None:
+        """Return the newest recorded state of an incarnation, or None."""
         found = None
-        for record in self.recording(life).records_of(life.birth.actor, Kind.SNAPSHOT):
-            if isinstance(record, ActorSnapshot) and record.incarnation == life.birth.incarnation:
+        for record in self.recording(incarnation).records_of(incarnation.birth.actor, Kind.SNAPSHOT):
+            if isinstance(record, ActorSnapshot) and record.incarnation == incarnation.birth.incarnation:
                 found = record
         return found
 
-    def activations(self, life: Incarnation, *, since: int = 0, until: int | None = None) -> Iterator[Activation]:
-        """Yield what came to one incarnation and what it did, activation by activation.
+    def activations(
+        self, incarnation: Incarnation, *, since: int = 0, until: int | None = None
+    ) -> Iterator[Activation]:
+        """Yield the activations of an incarnation, in order.
 
         Args:
-            life: whose.
-            since: the activation to begin with; those before it are not read.
-            until: the one before which to stop.
+            incarnation: one of `incarnations`.
+            since: the first activation; earlier ones are not read.
+            until: the activation before which to stop.
         """
         current: Activation | None = None
-        for record in self._records_within(life, since, until):
-            if current is None or record.n != current.n:
-                if current is not None:
-                    yield current
-                current = Activation(record.n, "start" if record.n == 0 else "message")
-            match record:
-                case Delivery():
-                    current.delivery = record
-                case Answer():
-                    current.answers[record.number] = record
-                case Handled():
-                    current.handled = record
-                    current.phase = record.phase
-                case Late():
-                    (current.early if current.handled is None else current.late).extend(record.effects)
+        for index in self.recording(incarnation).indexes:
+            for record in map(index.record, _rows_within(index, incarnation, since, until)):
+                assert isinstance(record, Delivery | Answer | Handled | Late)
+                if current is None or record.n != current.n:
+                    if current is not None:
+                        yield current
+                    current = Activation(record.n, "start" if record.n == 0 else "message")
+                match record:
+                    case Delivery():
+                        current.delivery = record
+                    case Answer():
+                        current.answers[record.number] = record
+                    case Handled():
+                        current.handled = record
+                        current.phase = record.phase
+                    case Late():
+                        (current.early if current.handled is None else current.late).extend(record.effects)
         if current is not None:
             yield current
 
-    def activation(self, life: Incarnation, n: int | None = None) -> Activation | None:
-        """Return activation `n` of one incarnation, or its last one; None where that is not recorded."""
+    def activation(self, incarnation: Incarnation, n: int | None = None) -> Activation | None:
+        """Return activation `n` of an incarnation, or its last one; None where that was not recorded."""
         if n is None:
-            for index in reversed(self.recording(life).indexes):
-                rows = _rows_within(index, life, 0, None)
+            for index in reversed(self.recording(incarnation).indexes):
+                rows = _rows_within(index, incarnation, 0, None)
                 if len(rows):
                     n = int(index.entries["n"][rows].max())
                     break
             else:
                 return None
-        return next(self.activations(life, since=n, until=n + 1), None)
-
-    def _records_within(
-        self, life: Incarnation, since: int, until: int | None
-    ) -> Iterator[Delivery | Answer | Handled | Late]:
-        for index in self.recording(life).indexes:
-            for row in _rows_within(index, life, since, until):
-                record = index.record(int(row))
-                assert isinstance(record, Delivery | Answer | Handled | Late)
-                yield record
+        return next(self.activations(incarnation, since=n, until=n + 1), None)
 
     def array(self, digest: bytes) -> AnyArray | None:
-        """Return the bytes of an array (uint8, read-only) from wherever in the run they were recorded, or None."""
-        for recording in self.recordings:
-            for index in recording.indexes:
-                if (found := index.file.blob(digest)) is not None:
-                    return found
+        """Return the bytes of an array (uint8, read-only) from any file of the run, or None."""
+        for _, index in self.indexes():
+            if (found := index.file.blob(digest)) is not None:
+                return found
         return None
 
     def resolved(self, value: Any) -> Any:
-        """Return `value` with every `Digest` in it replaced by the array, where the run has it.
+        """Return `value` with every `Digest` in it replaced by the array.
 
         Raises:
-            ValuesMissing: it was recorded as a digest only.
+            ValuesMissing: the run holds an array's digest only.
         """
         match value:
             case Digest():
                 found = self.array(value.digest)
                 if found is None:
                     raise ValuesMissing(
-                        f"{self.path}: the values of an array {value.dtype}{list(value.shape)} were not recorded, "
-                        "its digest alone; record with --trace full"
+                        f"{self.path}: the values of {value} were not recorded, only its digest; "
+                        "record the run with --trace full"
                     )
                 return found.view(value.dtype).reshape(value.shape)
             case dict():
@@ -288,16 +287,18 @@ def trace_files(path: Path) -> list[Path]:
         return found
     if (path / "config.json").exists():
         raise NotATrace(
-            f"{str(path)!r} was run without a trace, or nothing failed: record with --trace full, digest, or flight"
+            f"{str(path)!r} holds no trace: it ran with --trace off, or with --trace flight and no actor failed; "
+            "record with --trace full or digest"
         )
-    raise NotATrace(f"{str(path)!r} holds no trace: no *.trace in it, nor in its folder traces")
+    raise NotATrace(f"{str(path)!r} holds no trace: there is no *.trace in it, nor in its folder traces")
 
 
-def _rows_within(index: TraceIndex, life: Incarnation, since: int, until: int | None) -> NDArray[np.int64]:
-    """The rows of what came to one incarnation and what it did, from one activation on, before another."""
-    rows = index.rows_of(life.birth.actor, Kind.DELIVERY, Kind.ANSWER, Kind.HANDLED, Kind.LATE)
+def _rows_within(index: TraceIndex, incarnation: Incarnation, since: int, until: int | None) -> NDArray[np.int64]:
+    """The rows of an incarnation's inputs and effects, from activation `since` on, before `until`."""
+    birth = incarnation.birth
+    rows = index.rows(Kind.DELIVERY, Kind.ANSWER, Kind.HANDLED, Kind.LATE, actor=birth.actor)
     entries = index.entries
-    chosen: NDArray[np.bool_] = entries["incarnation"][rows] == life.birth.incarnation
+    chosen: NDArray[np.bool_] = entries["incarnation"][rows] == birth.incarnation
     if since or until is not None:
         numbers = entries["n"][rows]
         chosen &= numbers >= since
@@ -308,6 +309,6 @@ def _rows_within(index: TraceIndex, life: Incarnation, since: int, until: int | 
 
 
 def _flight_number(stem: str) -> int:
-    """Which flight record of its process a series of files is. Their times do not say: threads of their own write."""
+    """The number of a flight record, -1 for other files. Their times may overlap: each is written by a thread."""
     found = re.search(r"\.flight-(\d+)$", stem)
     return -1 if found is None else int(found[1])

@@ -1,10 +1,10 @@
-"""Conditions on messages, as users write them: `version > 120 and 'worker-3' in sender`.
+"""Conditions on messages, as in `--where "version > 120 and 'worker-3' in sender"`.
 
-They are parsed, never evaluated by Python: names, constants, comparisons, arithmetic, `and`, `or`, `not`, `in`,
-indices, and a few functions.
+A condition is parsed and interpreted here, never run by Python. It consists of names, constants, comparisons,
+arithmetic, `and`, `or`, `not`, `in`, indices, and a few functions.
 
-A comparison with an array holds if it does for any element (`versions < 50`); `all(versions < 50)` asks for all. A
-message that has no such field does not match.
+A comparison with an array holds if it holds for any element (`versions < 50`); `all(versions < 50)` requires all. A
+message without a field that the condition names does not match.
 """
 
 import ast
@@ -48,41 +48,41 @@ _FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "min": np.min,
     "sum": np.sum,
 }
-LONGEST = 1000
+MAX_LENGTH = 1000
 KNOWN = ("actor", "sender", "type", "n", "bytes", "waited", "incarnation")
-"""What is known of every delivery, whatever its fields are."""
+"""Properties of every delivery that a condition can name beside the fields."""
 
 
 class _Absent(Exception):
-    """A message has no such field."""
+    """The message lacks a field that the condition names."""
 
 
 class Where:
-    """A condition on a message's fields, and on what is known of its delivery.
+    """A condition on a message's fields and the properties of its delivery.
 
     Raises:
-        UsageError: it cannot be understood; the text says where.
+        UsageError: the text is not a condition; the error names the part.
     """
 
     def __init__(self, text: str) -> None:
         self.text = text
-        if len(text) > LONGEST:
-            raise UsageError(f"--where: a condition of {len(text)} characters; at most {LONGEST} are allowed")
+        if len(text) > MAX_LENGTH:
+            raise UsageError(f"--where: the condition has {len(text)} characters; at most {MAX_LENGTH} are allowed")
         try:
             self._tree = ast.parse(text.strip(), mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            said = error.msg if isinstance(error, SyntaxError) else str(error)
-            raise UsageError(f"--where: {text!r} is no condition: {said}") from error
+            reason = error.msg if isinstance(error, SyntaxError) else str(error)
+            raise UsageError(f"--where: {text!r} is not a condition: {reason}") from error
         self._check(self._tree)
 
     def __repr__(self) -> str:
         return f"<Where {self.text}>"
 
     def __call__(self, values: Mapping[str, Any]) -> bool:
-        """Whether a message with these `values` matches.
+        """Return whether a message with these values matches.
 
         Raises:
-            ValuesMissing: it would have to look into an array of which only the digest was recorded.
+            ValuesMissing: the condition uses an array that was recorded by digest only.
         """
         try:
             return _true(self._value(self._tree, values))
@@ -91,10 +91,10 @@ class Where:
         except ValuesMissing as error:
             raise ValuesMissing(f"--where {self.text!r}: {error}") from error
         except (TypeError, ValueError, IndexError, KeyError, ZeroDivisionError, AttributeError):
-            return False  # a field of another kind than the condition is about
+            return False  # a field of another type than the condition expects
 
     def may_hold(self, names: Collection[str]) -> bool:
-        """Whether it may hold for a message that has no other fields than `names`."""
+        """Return whether the condition can hold for a message with exactly the fields `names`."""
         return _may_hold(self._tree, {*names, *KNOWN})
 
     def _check(self, node: ast.AST) -> None:
@@ -118,9 +118,9 @@ class Where:
             case ast.Call(func=function):
                 known = ", ".join(_FUNCTIONS)
                 called = ast.unparse(function)
-                raise UsageError(f"--where: {called}() cannot be called; of one value, these can: {known}")
+                raise UsageError(f"--where: cannot call {called}(); the functions are {known}, each of one value")
             case _:
-                raise UsageError(f"--where: {ast.unparse(node)!r} may not stand in a condition")
+                raise UsageError(f"--where: {ast.unparse(node)!r} is not allowed in a condition")
         for part in parts:
             self._check(part)
 
@@ -163,7 +163,7 @@ class Where:
                 return [self._value(part, values) for part in parts]
             case ast.Tuple(elts=parts):
                 return tuple(self._value(part, values) for part in parts)
-        raise AssertionError(ast.dump(node))  # _check lets nothing else through
+        raise AssertionError(ast.dump(node))  # _check admits nothing else
 
     def _holds(self, node: ast.AST, values: Mapping[str, Any]) -> bool:
         try:
@@ -184,7 +184,7 @@ class Where:
 
 
 def _true(value: Any) -> bool:
-    """Whether a value holds, an array if any element of it does."""
+    """The truth of a value; an array is true if any element is."""
     return value if value is True or value is False else bool(np.any(value))
 
 
@@ -196,16 +196,14 @@ def _may_hold(node: ast.AST, names: Collection[str]) -> bool:
             return all(_may_hold(part, names) for part in parts)
     inner = list(ast.walk(node))
     if any(isinstance(each, ast.BoolOp | ast.Not) for each in inner):
-        return True  # what is absent may count as false in there, so that the whole holds
+        return True  # an absent field counts as false in there, which can make the whole true
     called = {id(each.func) for each in inner if isinstance(each, ast.Call)}
     return all(each.id in names for each in inner if isinstance(each, ast.Name) and id(each) not in called)
 
 
 def _usable(value: Any) -> Any:
     if isinstance(value, Digest):
-        raise ValuesMissing(
-            f"the values of an array {value.dtype}{list(value.shape)} were not recorded, its digest alone"
-        )
+        raise ValuesMissing(f"the values of {value} were not recorded, only its digest")
     return value
 
 

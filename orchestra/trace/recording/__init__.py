@@ -1,1 +1,1 @@
-"""Recording: what a cell's recorder writes into a trace file."""
+"""Recording: from the events of a node's actors to records in memory or in a file."""

@@ -1,4 +1,4 @@
-"""How a recorder keeps a value: as it is now, whatever becomes of it."""
+"""Capture: values as they are now, and the code and the failures of an actor, for its records."""
 
 import hashlib
 import inspect
@@ -12,19 +12,19 @@ from orchestra.actors.message import Message, frozen_copy, is_frozen, isolated, 
 from orchestra.actors.ref import Ref
 
 ATOMS = (type(None), bool, int, float, str, bytes, Ref)
-"""What cannot change, and travels as it is."""
+"""Immutable types that are encoded as they are."""
 
 
 def frozen_message(message: Message) -> Message:
-    """Return `message`, or a copy of it if its sender could still change it."""
+    """Return `message`, or a copy where its sender can still change it."""
     return isolated(message) if message.wire.immutable else codec.copied(message)
 
 
 def frozen_value(value: Any) -> Any:
-    """Return `value` as it is now, sharing nothing with it that could change. Frozen arrays are not copied.
+    """Return a copy of `value` that shares no mutable object with it. Frozen arrays are not copied.
 
     Raises:
-        TypeError: something in it cannot travel.
+        TypeError: part of the value cannot be encoded.
     """
     if isinstance(value, ATOMS):
         return value
@@ -42,7 +42,7 @@ def frozen_value(value: Any) -> Any:
 
 
 def nbytes_of(value: Any) -> int:
-    """Return about how many bytes a kept value takes in memory."""
+    """Return about how many bytes of memory a frozen value takes."""
     match value:
         case np.ndarray():
             return value.nbytes + 128
@@ -58,7 +58,7 @@ def nbytes_of(value: Any) -> int:
 
 
 def holds_messages(value: Any) -> bool:
-    """Whether a message is anywhere in `value`: it would come back from a record as a mere dict."""
+    """Return whether `value` contains a message. A record returns that as a dict."""
     match value:
         case Message():
             return True
@@ -70,7 +70,7 @@ def holds_messages(value: Any) -> bool:
 
 
 def source_hash(kind: type) -> str:
-    """Return the SHA-256 of a class's source, in hexadecimal; empty where there is no source to be had."""
+    """Return the SHA-256 of a class's source, in hexadecimal; empty where the source is not available."""
     try:
         return hashlib.sha256(inspect.getsource(kind).encode()).hexdigest()
     except (OSError, TypeError):
@@ -78,10 +78,9 @@ def source_hash(kind: type) -> str:
 
 
 def failure_of(error: BaseException, kind: type) -> list[Any]:
-    """Return the fields of the `Failure` that `error` was to an actor of class `kind`."""
+    """Return the fields of a `Failure` for an exception of an actor of class `kind`."""
     frames = traceback.extract_tb(error.__traceback__)
     own = inspect.getsourcefile(kind) if kind.__module__ != "__main__" else None
     where = next((frame for frame in reversed(frames) if frame.filename == own), frames[-1] if frames else None)
-    told = "".join(traceback.format_exception(error))
     file, line = (where.filename, where.lineno or 0) if where is not None else ("", 0)
-    return [type(error).__name__, str(error), file, line, told]
+    return [type(error).__name__, str(error), file, line, "".join(traceback.format_exception(error))]

@@ -1,30 +1,30 @@
-"""The flight recorder: the last so many bytes of a node, kept in memory and written out when something went wrong."""
+"""The flight recorder: the newest records of a node, kept in memory and written to files after a failure."""
 
 import threading
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterable
 
 from orchestra import log
-from orchestra.trace.format.encoding import PendingRecord, in_order, parts
+from orchestra.trace.format.encoding import PendingRecord, in_order, separated
 from orchestra.trace.format.records import Kind
-from orchestra.trace.format.writer import TraceWriter
+from orchestra.trace.format.writer import LostRecords, TraceWriter
 
 FLIGHT_BYTES = 64 << 20
-MOST_RECORDS = 8
-"""Failures of one process of which a record is written: an actor that fails in a circle must not fill the disk."""
+MAX_FAILURES = 8
+"""Failures of one process that are written: an actor that fails again and again must not fill the disk."""
 BATCH = 512
 SLACK = 64
-"""The part of the ring that is freed at once."""
+"""Fraction of the ring that is freed at once: one in so many."""
 SNAPSHOTS_PER_RING = 3
-"""How often an actor that can is asked for its state while the whole ring is filled once."""
+"""Snapshots of an actor while the ring is filled once."""
 
 
 class FlightRing:
-    """Keeps the newest records as they come, and beside them the births and newest states of all actors it tells of.
+    """Keeps the newest records, and the births and newest snapshots of the actors whose older records it dropped.
 
     Args:
-        writer: makes what writes the K-th record, from K and the reason.
-        limit: bytes that are kept.
+        writer: returns the writer of the K-th flight record, from K and the reason.
+        limit: bytes to keep.
         at_end: whether to write also when the node ends without a failure.
     """
 
@@ -34,60 +34,57 @@ class FlightRing:
         self, writer: Callable[[int, str], TraceWriter], *, limit: int = FLIGHT_BYTES, at_end: bool = False
     ) -> None:
         self.total = 0
-        """Bytes that were put, so far."""
+        """Bytes put so far."""
         self.snapshot_every: float = limit / SNAPSHOTS_PER_RING
         self._writer = writer
         self._limit = limit
         self._at_end = at_end
         self._ring: deque[PendingRecord] = deque()
         self._most = limit
-        """The total at which something is let go."""
+        """The total above which the oldest records are dropped."""
         self._births: dict[str, PendingRecord] = {}
         self._snapshots: dict[str, PendingRecord] = {}
-        self._gone: defaultdict[str, int] = defaultdict(int)
-        self._gone_bytes = 0
-        self._gone_clocks = (0, 0)
+        self._dropped = LostRecords(f"the flight recorder keeps {limit >> 20} MiB")
         self._failures = 0
         self._written = 0
         self._threads: list[threading.Thread] = []
         self._closed = False
         self._log = log.get(actor="trace")
 
-    def put(self, draft: PendingRecord) -> None:
-        """Keep a record, and let the oldest go."""
-        self._ring.append(draft)
-        self.total = total = self.total + draft[3]
+    def put(self, pending: PendingRecord) -> None:
+        """Add a record, and drop the oldest ones above the limit."""
+        self._ring.append(pending)
+        self.total = total = self.total + pending[3]
         if total > self._most:
             self._shrink()
 
-    def put_snapshot(self, draft: PendingRecord) -> None:
-        """Keep the state of an actor, in the place of the one before."""
-        self._snapshots[draft[1]] = draft
-        self.total += draft[3]
-        self._most += draft[3]  # it counts as something recorded, but has no place in the ring
+    def put_snapshot(self, pending: PendingRecord) -> None:
+        """Replace the snapshot of an actor."""
+        self._snapshots[pending[1]] = pending
+        self.total += pending[3]
+        self._most += pending[3]  # it counts as recorded, but takes no room in the ring
 
     def failed(self, reason: str, in_hand: Iterable[PendingRecord] = ()) -> None:
-        """An actor failed: write what led to it."""
+        """Write a flight record: an actor failed."""
         self._failures += 1
-        if self._failures <= MOST_RECORDS:
+        if self._failures <= MAX_FAILURES:
             self.dump(reason, in_hand)
-        elif self._failures == MOST_RECORDS + 1:
-            self._log.warning("no more flight records are written for failures", after=MOST_RECORDS)
+        elif self._failures == MAX_FAILURES + 1:
+            self._log.warning("no more flight records are written for failures", after=MAX_FAILURES)
 
     def dump(self, reason: str, in_hand: Iterable[PendingRecord] = ()) -> None:
-        """Write all that is kept, and what the actors have in hand, to files of its own, in a thread."""
-        drafts = [*self._births.values(), *self._snapshots.values(), *self._ring, *in_hand]
+        """Write all records, and those that actors have in hand, to new files, in a thread."""
+        pending = [*self._births.values(), *self._snapshots.values(), *self._ring, *in_hand]
         writer = self._writer(self._written, reason)
         self._written += 1
-        if self._gone:
-            said = f"the flight recorder keeps {self._limit >> 20} MiB"
-            writer.missed(said, dict(self._gone), self._gone_bytes, *self._gone_clocks)
-        thread = threading.Thread(target=self._write, args=(writer, drafts, reason), name="flight record")
+        if self._dropped.actors:
+            writer.lose(self._dropped)
+        thread = threading.Thread(target=self._write, args=(writer, pending, reason), name="flight record")
         self._threads = [*(thread for thread in self._threads if thread.is_alive()), thread]
         thread.start()
 
     def close(self, in_hand: Iterable[PendingRecord] = ()) -> None:
-        """Wait for what is being written; write at last if that was asked for."""
+        """Wait for the writing threads; write a last flight record if `at_end` is set."""
         if self._closed:
             return
         self._closed = True
@@ -100,30 +97,31 @@ class FlightRing:
         self._snapshots.clear()
 
     def _shrink(self) -> None:
-        ring = self._ring
-        least = self.total + self._limit // SLACK  # a little more, so that it need not be done for every record
+        ring, dropped = self._ring, self._dropped
+        least = self.total + self._limit // SLACK  # a little more than needed, so that this runs for few records
         while self._most < least and len(ring) > 1:
-            draft = ring.popleft()
-            kind, actor, clock, nbytes, *row = draft
+            pending = ring.popleft()
+            kind, actor, clock, nbytes, *row = pending
             self._most += nbytes
             if kind is Kind.BIRTH:
-                self._births[actor] = draft
+                self._births[actor] = pending
                 continue
             if kind is Kind.END:
                 self._births.pop(actor, None)
                 if actor in self._snapshots and self._snapshots[actor][5] == row[1]:
-                    del self._snapshots[actor]  # of the incarnation that ended
-            self._gone[actor] += len(parts(draft))
-            self._gone_bytes += nbytes
-            self._gone_clocks = (self._gone_clocks[0] or clock, clock)
+                    del self._snapshots[actor]  # a snapshot of the incarnation that ended
+            dropped.actors[actor] += len(separated(pending))
+            dropped.nbytes += nbytes
+            dropped.first_clock = dropped.first_clock or clock
+            dropped.last_clock = clock
 
-    def _write(self, writer: TraceWriter, drafts: list[PendingRecord], reason: str) -> None:
+    def _write(self, writer: TraceWriter, pending: list[PendingRecord], reason: str) -> None:
         try:
-            ordered = in_order(drafts)
+            ordered = in_order(pending)
             for begin in range(0, len(ordered), BATCH):
                 writer.record(ordered[begin : begin + BATCH])
             writer.close()
-        except Exception as error:  # the run goes on without it
+        except Exception as error:  # a defect of the recording must not fail the run
             self._log.error("the flight record could not be written", exc_info=error)
             return
         files = [str(path) for path in writer.paths]

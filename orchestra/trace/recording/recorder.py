@@ -1,4 +1,4 @@
-"""The recorder of a node: it keeps the Lamport clock, and hands drafts of records on. It encodes and writes nothing."""
+"""The recorder of a node: it keeps the Lamport clock and passes records to a sink. It encodes and writes nothing."""
 
 from collections.abc import Iterable
 from typing import Protocol
@@ -9,37 +9,37 @@ from orchestra.trace.format.encoding import Filters, PendingRecord
 
 
 class Sink(Protocol):
-    """Where drafts go: `Backlog` or `FlightRing`."""
+    """The destination of records: `Backlog` or `FlightRing`."""
 
     at_once: bool
-    """Whether it wants a delivery before it is handled; else the actor keeps that in hand until it is."""
+    """Whether a delivery is put before it is handled; otherwise the actor holds it until then."""
     total: int
-    """Bytes that it was handed, so far."""
+    """Bytes put so far."""
     snapshot_every: float
-    """Bytes after which it wants to know the state of an actor again."""
+    """Bytes between two snapshots of an actor."""
 
-    def put(self, draft: PendingRecord) -> None: ...
-    def put_snapshot(self, draft: PendingRecord) -> None: ...
+    def put(self, pending: PendingRecord) -> None: ...
+    def put_snapshot(self, pending: PendingRecord) -> None: ...
     def failed(self, reason: str, in_hand: Iterable[PendingRecord] = ()) -> None: ...
     def dump(self, reason: str, in_hand: Iterable[PendingRecord] = ()) -> None: ...
     def close(self, in_hand: Iterable[PendingRecord] = ()) -> None: ...
 
 
 class InHand(Protocol):
-    """Whoever may have a draft in hand."""
+    """The recorder of an actor, which may hold a record that it has not put."""
 
     def in_hand(self) -> list[PendingRecord]: ...
 
 
 class Recorder:
-    """What the cells of one node record with. Used by the node's loop alone.
+    """Shared by the recorders of one node's actors. Only the node's loop uses it.
 
     Args:
-        sink: takes the drafts.
-        generation: tells the processes apart that are this node, one after the other.
-        clock: the node's.
-        planned: the addresses of the actors that the experiment plans.
-        filters: what is left out.
+        sink: takes the records.
+        generation: distinguishes successive processes of this node.
+        clock: the node's clock.
+        planned: addresses of the actors that the experiment plans on this node.
+        filters: the actors and fields that are left out.
     """
 
     def __init__(
@@ -52,41 +52,41 @@ class Recorder:
         filters: Filters | None = None,
     ) -> None:
         self.base = generation << GENERATION_SHIFT
-        """What a message's number is counted from."""
+        """Start of the message numbers."""
         self.clock = clock
         self.planned = planned
         self.logical = 0
         """The Lamport clock."""
         self.sink = sink
         self.cells: set[InHand] = set()
-        """The recorders of actors that live."""
+        """The recorders of running actors."""
         self._filters = filters or Filters()
 
     def records(self, actor: str) -> bool:
-        """Whether the actor at this address is recorded."""
+        """Return whether the actor at this address is recorded."""
         return self._filters.records(actor)
 
     def tick(self) -> int:
-        """Something happens: return its time by the Lamport clock."""
+        """Advance the Lamport clock by one event; return its time."""
         self.logical += 1
         return self.logical
 
     def witness(self, clock: int) -> None:
-        """Something came from another node, which sent it at `clock`."""
+        """Advance the Lamport clock to that of a message from another node."""
         if clock > self.logical:
             self.logical = clock
 
     def failed(self, reason: str) -> None:
-        """An actor failed."""
+        """Report the failure of an actor."""
         self.sink.failed(reason, self._in_hand())
 
     def dump(self, reason: str) -> None:
-        """Write what is known, now."""
+        """Write all records now."""
         self.sink.dump(reason, self._in_hand())
 
     def close(self) -> None:
-        """Write what is left. Waits for the disk, within limits."""
+        """Write the remaining records. Waits for the disk, up to a deadline."""
         self.sink.close(self._in_hand())
 
     def _in_hand(self) -> list[PendingRecord]:
-        return [draft for cell in self.cells for draft in cell.in_hand()]
+        return [pending for cell in self.cells for pending in cell.in_hand()]

@@ -1,4 +1,4 @@
-"""How a run is recorded: the flags, as a value, and the recorders that they make."""
+"""The settings of recording: the `--trace` flags as a value, and the recorders made from them."""
 
 import argparse
 import os
@@ -26,19 +26,19 @@ _DISTRIBUTIONS = {"orchestra": "orchestra-rl", "numpy": "numpy", "torch": "torch
 
 @dataclass(frozen=True, slots=True)
 class TraceSettings:
-    """What of a run is recorded."""
+    """What a run records."""
 
     TAKE_VALUES: ClassVar[frozenset[str]] = frozenset(
         {"--trace", "--trace-include", "--trace-exclude", "--trace-flight-mib"}
     )
-    """The flags that are followed by a value."""
+    """The flags that take a value."""
 
     mode: Mode = "flight"
     include: Sequence[str] = ()
     exclude: Sequence[str] = ()
     flight_bytes: int = FLIGHT_BYTES
     at_end: bool = False
-    """Whether flight records are written also when nothing failed."""
+    """Whether flight records are written also without a failure."""
 
     @staticmethod
     def add_to(parser: argparse.ArgumentParser) -> None:
@@ -48,46 +48,52 @@ class TraceSettings:
             "--trace",
             choices=get_args(Mode),
             default="flight",
-            help="what is recorded of messages: nothing; the last of each node, written when an actor fails or on "
-            "SIGUSR2; everything, but of arrays only a digest; everything (default: flight)",
+            help="what to record: nothing; the newest records of each node, written when an actor fails or on SIGUSR2; "
+            "all records, large arrays by digest; all records with every array (default: flight)",
         )
         group.add_argument(
             "--trace-include",
             action="append",
             default=[],
             metavar="PATTERN",
-            help="record only actors, or the fields only of message types, that match: 'worker-*/worker', 'Load*'; "
-            "may be given several times",
+            help="record only matching actors ('worker-*/worker'), or the fields of matching message types only "
+            "('Load*'); may be repeated",
         )
         group.add_argument(
             "--trace-exclude",
             action="append",
             default=[],
             metavar="PATTERN",
-            help="leave these out; as --trace-include",
+            help="leave out matching actors, or the fields of matching message types; may be repeated",
         )
         group.add_argument(
             "--trace-flight-mib",
             type=int,
             default=FLIGHT_BYTES // MIB,
             metavar="N",
-            help=f"what a flight recorder keeps, in MiB for each node (default: {FLIGHT_BYTES // MIB})",
+            help=f"memory of a node's flight recorder, in MiB (default: {FLIGHT_BYTES // MIB})",
         )
-        group.add_argument("--trace-at-end", action="store_true", help="write the flight records at the end as well")
+        group.add_argument(
+            "--trace-at-end",
+            action="store_true",
+            help="write flight records also at the end of a run without failures",
+        )
 
     @classmethod
     def of(cls, options: argparse.Namespace) -> Self:
-        """Return what the flags say.
+        """Return the settings in parsed flags.
 
         Raises:
-            UsageError: they contradict each other.
+            UsageError: the flags contradict each other.
         """
         if options.trace_flight_mib < 1:
-            raise UsageError(f"--trace-flight-mib: {options.trace_flight_mib} is not allowed: it must be 1 or more")
+            raise UsageError(f"--trace-flight-mib: {options.trace_flight_mib} is not allowed; it must be 1 or more")
         if options.trace_at_end and options.trace != "flight":
-            raise UsageError(f"--trace-at-end is for --trace flight; --trace {options.trace} was given")
+            raise UsageError(f"--trace-at-end requires --trace flight; got --trace {options.trace}")
         if options.trace == "off" and (options.trace_include or options.trace_exclude):
-            raise UsageError("--trace off records nothing, so --trace-include and --trace-exclude have no meaning")
+            raise UsageError(
+                "--trace off records nothing; it cannot be combined with --trace-include or --trace-exclude"
+            )
         return cls(
             options.trace,
             tuple(options.trace_include),
@@ -97,7 +103,7 @@ class TraceSettings:
         )
 
     def to_argv(self) -> list[str]:
-        """Return the flags that say the same: what a launched process is told."""
+        """Return the flags of these settings, for a launched process."""
         words = [f"--trace={self.mode}", f"--trace-flight-mib={self.flight_bytes // MIB}"]
         words += [f"--trace-include={pattern}" for pattern in self.include]
         words += [f"--trace-exclude={pattern}" for pattern in self.exclude]
@@ -116,18 +122,18 @@ class TraceSettings:
         run_directory: Path | None = None,
         resume_from: Path | None = None,
     ) -> Recorder | None:
-        """Return the recorder of one node process, or None where nothing is recorded.
+        """Return the recorder of one node process, or None for mode `off`.
 
         Args:
             node: the node's name.
-            folder: where its files go.
-            clock: the node's.
-            seed: the run's.
-            inline: whether the node runs offloaded work on its loop.
-            planned: the addresses of the actors that the experiment plans there.
-            experiment: what the run was started from.
-            run_directory: where the run keeps its files, as the node tells its actors.
-            resumes: what its actors go on from, if they do.
+            folder: the folder of its trace files.
+            clock: the node's clock.
+            seed: the run's seed.
+            deterministic: whether the node runs offloaded work on its loop.
+            planned: addresses of the actors that the experiment plans on this node.
+            experiment: the experiment that the run was started from.
+            run_directory: the run directory, as the node's actors see it.
+            resume_from: the run state that the run was resumed from.
         """
         if self.mode == "off":
             return None
@@ -155,8 +161,8 @@ class TraceSettings:
 
         def flight_writer(number: int, reason: str) -> TraceWriter:
             stem = f"{node}.{generation}.flight-{number}"
-            told = replace(header, reason=reason)
-            return TraceWriter(folder, stem, told, RecordEncoder(filters), clock=clock, values=True)
+            own = replace(header, reason=reason)
+            return TraceWriter(folder, stem, own, RecordEncoder(filters), clock=clock, values=True)
 
         sink: Sink
         if self.mode == "flight":
@@ -178,5 +184,5 @@ def _versions() -> dict[str, str]:
         try:
             found[name] = metadata.version(distribution)
         except metadata.PackageNotFoundError:
-            continue  # run from a source tree, or without that library
+            continue  # a source tree that is not installed, or a missing library
     return found

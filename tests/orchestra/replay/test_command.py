@@ -331,7 +331,11 @@ def test_misuse_is_told_in_one_line(say: Say, counted: Path, tmp_path: Path) -> 
         ),
         (("--actor", "one/sink"), tmp_path / "nowhere", "there is no run or trace"),
         (("--actor", "one/sink"), tmp_path / "text.trace", "is no trace: it begins with b'no trace'"),
-        (("--actor", "one/sink"), tmp_path / "old.trace", "is a trace of format version 99; this program reads"),
+        (
+            ("--actor", "one/sink"),
+            tmp_path / "old.trace",
+            "has trace format version 99; this version of orchestra reads",
+        ),
     ]:
         code, out, err = say(*words, path=path)
         assert (code, out) == (2, ""), words
@@ -381,7 +385,7 @@ def test_digests_do_not_do_where_values_are_needed(tmp_path: Path, capsys: pytes
     _, path = run(tmp_path, "--trace", "digest")
     assert main(["replay", str(path), "--actor", "one/log"]) == 0  # its messages hold no array
     assert main(["replay", str(path), "--actor", "one/sink"]) == 2
-    assert "were not recorded, its digest alone; record with --trace full" in capsys.readouterr().err
+    assert "were not recorded, only its digest; record the run with --trace full" in capsys.readouterr().err
 
 
 def test_what_was_left_out_of_a_trace_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

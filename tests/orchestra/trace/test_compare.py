@@ -40,7 +40,7 @@ def run_of(tmp_path: Path, toy: Any) -> MakeRun:
 
 def test_runs_that_are_equal_are_said_to_be(run_of: MakeRun, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["trace", "diff", str(run_of("a", [1, 2, 3])), str(run_of("b", [1, 2, 3]))]) == 0
-    assert capsys.readouterr().out == "6 deliveries are the same\n"
+    assert capsys.readouterr().out == "6 deliveries are equal\n"
 
 
 def test_the_first_delivery_that_differs_is_named_field_by_field(
@@ -53,7 +53,7 @@ def test_the_first_delivery_that_differs_is_named_field_by_field(
         "toy/a:3 CountMsg from toy/b#3: the first delivery that differs",
         "  count: 3",
         "         7",
-        "4 deliveries before are the same; later toy/z differ",
+        "4 deliveries before are equal; later toy/z differ",
     ]
     assert main(["trace", "diff", *runs, "--json"]) == 1
     told = json.loads(capsys.readouterr().out)
@@ -64,9 +64,9 @@ def test_the_first_delivery_that_differs_is_named_field_by_field(
     ("words", "said"),
     [
         (("--ignore", "count"), "toy/z:3 FrameMsg"),
-        (("--ignore", "CountMsg.count", "--ignore", "pixels"), "8 deliveries are the same"),
+        (("--ignore", "CountMsg.count", "--ignore", "pixels"), "8 deliveries are equal"),
         (("--ignore", "CountMsg"), "toy/z:3 FrameMsg"),
-        (("--ignore", "*Msg"), "0 deliveries are the same"),
+        (("--ignore", "*Msg"), "0 deliveries are equal"),
         (("--actor", "*/z"), "toy/z:3 FrameMsg"),
     ],
 )

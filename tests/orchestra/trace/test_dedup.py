@@ -1,4 +1,4 @@
-"""Tiles: an array whose rows the file has is put together from them, and comes back as it was."""
+"""Deduplication: an array is stored as references to the rows that the file holds, and is read back unchanged."""
 
 import os
 from collections.abc import Callable
@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestra.replay.regression import write_trimmed
-from orchestra.trace.format import output
-from orchestra.trace.format.dedup import TILE, Tiles
-from orchestra.trace.format.layout import PREAMBLE, PREFIX
+from orchestra.trace.format import writer as writing
+from orchestra.trace.format.dedup import TILE, DedupIndex
+from orchestra.trace.format.layout import PREFIX
 from orchestra.trace.format.records import Close, Delivery, Gap, Kind
 from orchestra.trace.format.writer import TraceWriter
 from orchestra.trace.reading.reader import TraceFile
@@ -42,30 +42,30 @@ def batch(*episodes: tuple[int, int], most: int = 20) -> np.ndarray[Any, Any]:
     arrays=st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=5), min_size=1, max_size=6),
     tail=st.integers(0, TILE - 1),
 )
-def test_the_runs_of_an_array_are_its_bytes_in_order(
+def test_the_extents_of_an_array_are_its_bytes_in_order(
     rows: list[list[bytes]], arrays: list[list[int]], tail: int
 ) -> None:
     length = TILE * max(map(len, rows)) + tail
     wide = [b"".join(letter * TILE for letter in row).ljust(length, b"z") for row in rows]
-    tiles, file = Tiles(), bytearray(b"what stands before")
+    tiles, file = DedupIndex(), bytearray(b"what stands before")
     for chosen in arrays:
         told = b"".join(wide[each % len(wide)] for each in chosen)
-        laid = tiles.lay(np.frombuffer(told, np.uint8).reshape(len(chosen), length), len(file))
-        assert laid is not None
-        for new in laid.new:
+        plan = tiles.plan(np.frombuffer(told, np.uint8).reshape(len(chosen), length), len(file))
+        assert plan is not None
+        for new in plan.new:
             file += new
-        assert b"".join(file[run.where : run.where + run.length] for run in laid.runs) == told
-        assert all(run.length for run in laid.runs)
+        assert b"".join(file[extent.offset : extent.offset + extent.length] for extent in plan.extents) == told
+        assert all(extent.length for extent in plan.extents)
         file += b"what stands between"
-    again = tiles.lay(np.frombuffer(told, np.uint8).reshape(len(chosen), length), len(file))
+    again = tiles.plan(np.frombuffer(told, np.uint8).reshape(len(chosen), length), len(file))
     assert again is not None
     assert again.new == []
 
 
 def test_rows_that_are_shorter_than_a_tile_are_not_looked_at() -> None:
-    assert Tiles().lay(np.zeros((9, TILE - 1), np.uint8), 16) is None
-    assert Tiles().lay(np.zeros(9 * TILE, np.uint8), 16) is None
-    assert Tiles().lay(np.zeros((0, TILE), np.uint8), 16) is None
+    assert DedupIndex().plan(np.zeros((9, TILE - 1), np.uint8), 16) is None
+    assert DedupIndex().plan(np.zeros(9 * TILE, np.uint8), 16) is None
+    assert DedupIndex().plan(np.zeros((0, TILE), np.uint8), 16) is None
 
 
 def test_episodes_that_come_again_are_not_written_again(writer: MakeWriter, toy: Any, tmp_path: Path) -> None:
@@ -78,8 +78,8 @@ def test_episodes_that_come_again_are_not_written_again(writer: MakeWriter, toy:
     new = 4 * 512 * (20 + 9 + 4 + 5)
     assert new < made.nbytes < new + 8 * TILE
     with TraceFile(made.paths[0]) as file:
-        kinds = [place.kind for place in file.locations() if place.kind in (Kind.BLOB, Kind.MOSAIC)]
-    assert kinds == [Kind.MOSAIC] * 3  # the third message has the array of the first
+        kinds = [place.kind for place in file.locations() if place.kind in (Kind.BLOB, Kind.DEDUP)]
+    assert kinds == [Kind.DEDUP] * 3  # the third message has the array of the first
     with RunTrace(tmp_path) as trace:
         told = [record for record in trace.recordings[0].records() if isinstance(record, Delivery)]
         for record, pixels in zip(told, [first, second, first, longer], strict=True):
@@ -132,13 +132,13 @@ def test_what_a_disk_did_not_take_is_not_referred_to(writer: MakeWriter, toy: An
         np.testing.assert_array_equal(record.fields["pixels"], batch((record.n % 3, 9), (record.n % 5, 7)))
 
 
-def test_a_damaged_mosaic_costs_its_array_alone(writer: MakeWriter, toy: Any, tmp_path: Path) -> None:
+def test_a_damaged_dedup_record_costs_its_array_alone(writer: MakeWriter, toy: Any, tmp_path: Path) -> None:
     made = writer()
     made.write([toy.delivery(n, [n, batch((1, 9), (n, 7))], kind=2) for n in range(2, 4)])
     made.close()
     content = made.paths[0].read_bytes()
     with TraceFile(made.paths[0]) as file:
-        last = [place for place in file.locations() if place.kind is Kind.MOSAIC][-1]
+        last = [place for place in file.locations() if place.kind is Kind.DEDUP][-1]
         whole = sum(isinstance(record, Delivery | Close) for _, record in file.records())
     for at in [*range(last.offset, last.offset + PREFIX.size + 16), last.offset + 200, *range(last.end - 40, last.end)]:
         damaged = bytearray(content)
@@ -154,11 +154,11 @@ def test_a_damaged_mosaic_costs_its_array_alone(writer: MakeWriter, toy: Any, tm
             assert not isinstance(second.fields["pixels"], np.ndarray)
 
 
-def test_what_the_disk_has_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output, "WINDOW", 1000)
+def test_written_pages_are_released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "WINDOW", 1000)
     asked: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "posix_fadvise", lambda file, begin, length, _: asked.append((begin, begin + length)))
-    made = output.TraceOutput(tmp_path / "some.trace")
+    made = writing.TraceOutput(tmp_path / "some.trace")
     for n in range(40):
         made.write(bytes([n]) * 300)
     made.truncate(11_000)
@@ -168,20 +168,5 @@ def test_what_the_disk_has_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert (tmp_path / "some.trace").stat().st_size == 12_500
     assert asked[0] == (0, 1200)
     assert all(later[0] <= earlier[1] for earlier, later in pairwise(asked)), "something was left out"
-    assert max(end - begin for begin, end in asked) <= (output.BEHIND + 3) * 1000
+    assert max(end - begin for begin, end in asked) <= (writing.BEHIND + 3) * 1000
     assert asked[-1][1] == 12_500
-
-
-def test_a_trace_of_the_version_before_is_read(writer: MakeWriter, toy: Any) -> None:
-    made = writer()
-    made.write([toy.delivery(1, [1, toy.frame(1)], kind=2)])
-    made.close()
-    content = made.paths[0].read_bytes()
-    begins = bytes.fromhex("4f5254524143450a 0100 0000")
-    crc = bytes.fromhex("458ce6c8")
-    made.paths[0].write_bytes(begins + crc + content[PREAMBLE.size :])
-    with TraceFile(made.paths[0]) as file:
-        told, _ = [record for _, record in file.records()]
-        assert file.damages == []
-    assert isinstance(told, Delivery)
-    np.testing.assert_array_equal(told.fields["pixels"], toy.frame(1))

@@ -2,15 +2,17 @@
 
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import numpy as np
 import pytest
 
 from orchestra.errors import NotATrace, TraceVersion, ValuesMissing
 from orchestra.trace.format.effects import MessageId, SendCompleted, Sent
-from orchestra.trace.format.layout import MAGIC, PREAMBLE
+from orchestra.trace.format.layout import MAGIC, PREAMBLE, VERSION, header_body, header_of
 from orchestra.trace.format.records import Birth, Close, Delivery, Digest, Gap, Handled, Kind, Record
 from orchestra.trace.format.writer import TraceWriter
 from orchestra.trace.reading.reader import TraceFile
@@ -98,7 +100,7 @@ def test_digests_alone_say_that_values_are_missing(writer: MakeWriter, toy: Any,
         large, small, _ = trace.recordings[0].records()
         assert isinstance(large, Delivery)
         assert isinstance(small, Delivery)
-        with pytest.raises(ValuesMissing, match=r"float32\[512\] were not recorded.*--trace full"):
+        with pytest.raises(ValuesMissing, match=r"float32\[512\] \w+ were not recorded.*--trace full"):
             trace.resolved(large.fields)
         np.testing.assert_array_equal(trace.resolved(small.fields)["pixels"], toy.frame(1, 4))
 
@@ -206,14 +208,25 @@ def test_what_is_no_trace_is_told_from_a_trace_of_another_version(tmp_path: Path
     with pytest.raises(NotATrace, match="holds no trace"):
         RunTrace(tmp_path / "empty")
     (tmp_path / "empty" / "config.json").write_text("{}")
-    with pytest.raises(NotATrace, match="was run without a trace"):
+    with pytest.raises(NotATrace, match="it ran with --trace off"):
         RunTrace(tmp_path / "empty")
     path, _ = small_trace(writer, toy)
-    newer = tmp_path / "newer.trace"
-    begins = PREAMBLE.pack(MAGIC, 9, 0, 0)[:-4]
-    newer.write_bytes(begins + zlib.crc32(begins).to_bytes(4, "little") + path.read_bytes()[PREAMBLE.size :])
-    with pytest.raises(TraceVersion, match="format version 9; this program reads 1"):
-        TraceFile(newer)
+    for version in (1, VERSION - 1, VERSION + 1):
+        begin = PREAMBLE.pack(MAGIC, version, 0, 0)[:-4]
+        other.write_bytes(begin + zlib.crc32(begin).to_bytes(4, "little") + path.read_bytes()[PREAMBLE.size :])
+        expected = f"has trace format version {version}; this version of orchestra reads only {VERSION}$"
+        with pytest.raises(TraceVersion, match=expected):
+            TraceFile(other)
+
+
+def test_the_format_depends_on_no_attribute_name(toy: Any) -> None:
+    header = replace(toy.HEADER, wall=2.5, run_directory="runs/1")
+    row = msgpack.unpackb(header_body(header))
+    assert row == [
+        *("toy", 77, 0, "full", 2.5, 0.0, 3, False, 1, "here", {"python": "3"}),
+        *(["toys.py", "ab" * 32, ["--size=3"]], "recorded", "runs/1", ""),
+    ]
+    assert header_of(header_body(header)) == header
 
 
 @pytest.mark.parametrize("every", [2, 3, 5])

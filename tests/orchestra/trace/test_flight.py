@@ -13,7 +13,7 @@ from orchestra.trace.format.records import Birth, Delivery, Gap, Record
 from orchestra.trace.format.writer import TraceWriter
 from orchestra.trace.reading.reader import TraceFile
 from orchestra.trace.reading.run_trace import RunTrace
-from orchestra.trace.recording.flight import MOST_RECORDS, FlightRing
+from orchestra.trace.recording.flight import MAX_FAILURES, FlightRing
 from orchestra.trace.recording.settings import TraceSettings
 
 Run = Callable[..., Any]
@@ -94,10 +94,10 @@ def test_nothing_is_written_for_a_node_on_which_nothing_failed_unless_asked_for(
 def test_an_actor_that_fails_in_a_circle_does_not_fill_the_disk(ring: Any, toy: Any) -> None:
     made, writers = ring()
     made.put(toy.delivery_draft(1))
-    for _ in range(3 * MOST_RECORDS):
+    for _ in range(3 * MAX_FAILURES):
         made.failed("again")
     made.close()
-    assert len(writers) == MOST_RECORDS
+    assert len(writers) == MAX_FAILURES
 
 
 def test_a_failure_of_an_actor_writes_what_led_to_it(tmp_path: Path, run: Run) -> None:

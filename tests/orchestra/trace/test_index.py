@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from orchestra.trace.format.index_tables import beside
 from orchestra.trace.format.records import Delivery, Kind
-from orchestra.trace.format.tables import beside
-from orchestra.trace.format.writer import TraceWriter
+from orchestra.trace.format.writer import LostRecords, TraceWriter
 from orchestra.trace.reading.index import TraceIndex
 from orchestra.trace.reading.reader import TraceFile
 from orchestra.trace.reading.run_trace import RunTrace
@@ -34,7 +34,9 @@ def test_a_file_that_was_closed_has_its_index_and_the_same_as_a_scan_makes(
         sent = [1, 0.0, n, "toy/c", 2, None, False]
         made.write([toy.delivery(n, [n, toy.frame(n % 5)], kind=2), toy.handled(n, [sent], types=(2,))])
         if n % 30 == 0:
-            made.miss(toy.delivery(n), "for a test")
+            lost = LostRecords("for a test")
+            lost.add("toy/a", 100, 2 * n)
+            made.lose(lost)
     made.close()
     assert len(made.paths) > 2
     written = [beside(path).read_bytes() for path in made.paths]
@@ -70,12 +72,12 @@ REAL = TraceFile.locations
 def test_a_record_is_found_without_a_scan(made: TraceWriter, monkeypatch: pytest.MonkeyPatch, toy: Any) -> None:
     made.close()
     with TraceFile(made.paths[0]) as file:
-        rows = TraceIndex.of(file).rows(Kind.DELIVERY, "toy/a")
+        rows = TraceIndex.of(file).rows(Kind.DELIVERY, actor="toy/a")
         assert len(rows) == 49
     monkeypatch.setattr(TraceFile, "locations", no_scan)
     with TraceFile(made.paths[0]) as file:
         index = TraceIndex.of(file)
-        record = index.record(int(index.rows(Kind.DELIVERY, "toy/a")[30]))
+        record = index.record(int(index.rows(Kind.DELIVERY, actor="toy/a")[30]))
         assert isinstance(record, Delivery)
         assert (record.n, record.type.name) == (31, "FrameMsg")
         np.testing.assert_array_equal(record.fields["pixels"], toy.frame(1))
@@ -90,11 +92,11 @@ def test_an_index_is_extended_when_the_file_has_grown(made: TraceWriter, toy: An
         assert not index.refresh()  # the file was not looked at anew
         assert file.refresh()
         assert index.refresh()
-        assert len(index.rows(Kind.DELIVERY, "toy/a")) == 51
+        assert len(index.rows(Kind.DELIVERY, actor="toy/a")) == 51
     made.write([toy.delivery(52)])
     with TraceFile(made.paths[0]) as file:
         index = TraceIndex.of(file)
-        rows = index.rows(Kind.DELIVERY, "toy/a")
+        rows = index.rows(Kind.DELIVERY, actor="toy/a")
         assert [index.record(int(row)).n for row in rows[-3:]] == [50, 51, 52]
         np.testing.assert_array_equal(index.record(int(rows[-2])).fields["pixels"], toy.frame(99))
     made.close()
@@ -109,7 +111,7 @@ def test_who_follows_a_run_does_not_write_its_index_all_the_time(made: TraceWrit
             made.write([toy.delivery(n)])
             file.refresh()
             index.refresh()
-            assert index.rows(Kind.DELIVERY, "toy/a")[-1] == len(index.entries) - 1
+            assert index.rows(Kind.DELIVERY, actor="toy/a")[-1] == len(index.entries) - 1
             kept.append(beside(path).read_bytes())
         assert 2 <= len(set(kept)) <= 12
         made.close()
@@ -199,7 +201,7 @@ def test_an_index_that_does_not_fit_is_built_anew(made: TraceWriter, damage: str
         index = TraceIndex.of(file)
         expected = 1 if damage == "other file" else 49
         assert len(index.rows(Kind.DELIVERY)) == (1 if damage == "other file" else 98)
-        assert len(index.rows(Kind.DELIVERY, "toy/other" if expected == 1 else "toy/a")) == expected
+        assert len(index.rows(Kind.DELIVERY, actor="toy/other" if expected == 1 else "toy/a")) == expected
 
 
 def test_a_folder_that_cannot_be_written_to_does_without(made: TraceWriter, monkeypatch: pytest.MonkeyPatch) -> None:

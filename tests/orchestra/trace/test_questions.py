@@ -93,7 +93,7 @@ def test_show_tells_an_activation_whole(ask: Ask) -> None:
     ("words", "said"),
     [
         (("toy/x",), "nothing was recorded of 'toy/x'; the recorded actors are toy/a, toy/c"),
-        (("toy/a:99",), "toy/a has no activation 99 there; the last is 20"),
+        (("toy/a:99",), "toy/a has no activation 99 in this trace; the last is 20"),
         (("toy/a#99",), "no delivery of toy/a#99 was recorded"),
         (("toy/a#x",), "a message is named SENDER#NUMBER"),
     ],
@@ -106,9 +106,9 @@ def test_what_is_not_there_is_said_in_one_line(ask: Ask, words: tuple[str, ...],
 
 def test_an_unknown_question_lists_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["trace", "wher", "x"]) == 2
-    assert "there is no 'wher'; there are ls, show" in capsys.readouterr().err
+    assert "unknown command 'wher'; the commands are ls, show" in capsys.readouterr().err
     assert main(["trace"]) == 2
-    assert "What was recorded" in capsys.readouterr().out
+    assert "List the files and actors" in capsys.readouterr().out
 
 
 def test_stats_count_and_measure(ask: Ask) -> None:
@@ -152,5 +152,5 @@ def test_follow_yields_what_is_added_until_all_is_closed(writer: Callable[..., T
             case 3:
                 made.close()
 
-    found = [seen.delivery.n for _, seen in follow(made.paths[0].parent, Query(actor="toy/a"), next_turn)]
+    found = [row.delivery.n for _, row in follow(made.paths[0].parent, Query(actor="toy/a"), next_turn)]
     assert (found, len(turns)) == ([1, 2], 3)

@@ -191,7 +191,7 @@ def test_what_a_killed_process_had_recorded_can_be_read(tmp_path: Path) -> None:
     ("words", "said"),
     [
         (("--trace", "ful"), "--trace"),
-        (("--trace", "full", "--trace-at-end"), "--trace-at-end is for --trace flight; --trace full was given"),
+        (("--trace", "full", "--trace-at-end"), "--trace-at-end requires --trace flight; got --trace full"),
         (("--trace", "off", "--trace-include", "x"), "--trace off records nothing"),
         (("--trace-flight-mib", "0"), "--trace-flight-mib: 0 is not allowed"),
     ],

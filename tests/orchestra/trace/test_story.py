@@ -9,23 +9,23 @@ import pytest
 from orchestra.cli.main import main
 from orchestra.trace.analysis import story as stories
 from orchestra.trace.analysis.story import around, cause_of, consequences_of, story
-from orchestra.trace.reading.query import Query, Seen
+from orchestra.trace.reading.query import DeliveryRow, Query
 from orchestra.trace.reading.run_trace import RunTrace
 from orchestra.trace.reading.where import Where
 
 
-def throws(seen: Iterable[Seen]) -> list[int]:
-    return [each.delivery.fields["throws"] for each in seen]
+def throws(rows: Iterable[DeliveryRow]) -> list[int]:
+    return [each.delivery.fields["throws"] for each in rows]
 
 
 def test_the_order_is_that_of_causes_not_of_wall_clocks(played: Path) -> None:
     with RunTrace(played) as trace:
         found = list(Query(where=Where("name == 'red'")).deliveries(trace))
         stops = story(reversed(found))
-        assert throws(stop.seen for stop in stops) == [7, 6, 5, 4, 3, 2, 1, 0]
+        assert throws(stop.row for stop in stops) == [7, 6, 5, 4, 3, 2, 1, 0]
         assert [stop.delivery.actor.split("/")[0] for stop in stops[:4]] == ["left", "middle", "right", "left"]
-        by_wall = sorted(stops, key=lambda stop: stop.seen.header.at(stop.delivery.time))
-        assert throws(stop.seen for stop in by_wall) != throws(stop.seen for stop in stops)
+        by_wall = sorted(stops, key=lambda stop: stop.row.header.at(stop.delivery.time))
+        assert throws(stop.row for stop in by_wall) != throws(stop.row for stop in stops)
         assert [len(stop.sent) for stop in stops] == [1] * 7 + [0]
         assert all(stop.handled is not None for stop in stops)
 
@@ -60,15 +60,15 @@ def test_the_story_of_a_condition_is_told_as_json(played: Path, capsys: pytest.C
     assert [(stop["node"], stop["fields"]["throws"]) for stop in told] == [("left", 2), ("middle", 1), ("right", 0)]
 
 
-def test_a_word_finds_the_thing(
+def test_a_story_key_finds_the_thing(
     played: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def ball(trace: RunTrace, value: str) -> Iterable[Seen]:
+    def ball(trace: RunTrace, value: str) -> Iterable[DeliveryRow]:
         """COLOUR, a ball."""
         return Query(where=Where(f"name == {value!r}")).deliveries(trace)
 
-    monkeypatch.setattr(stories, "words", lambda: {"ball": ball})
-    monkeypatch.setattr("orchestra.cli.trace_story.words", lambda: {"ball": ball})
+    monkeypatch.setattr(stories, "story_keys", lambda: {"ball": ball})
+    monkeypatch.setattr("orchestra.cli.trace_story.story_keys", lambda: {"ball": ball})
     assert main(["trace", "story", str(played), "--ball", "blue"]) == 0
     assert "3 stops on 3 nodes" in capsys.readouterr().out
 
@@ -76,7 +76,7 @@ def test_a_word_finds_the_thing(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "say of what, by one of --message"),
+        ((), "give exactly one of --message"),
         (("--message", "left/player"), "a message is named SENDER#NUMBER"),
         (("--message", "left/player#99"), "no delivery of left/player#99 was recorded"),
         (("--where", "name == 'green'"), "nothing was recorded of --where name == 'green'"),

@@ -1,4 +1,4 @@
-"""The tables of an index, and the file that they are kept in: filled as a trace is written, or as it is read."""
+"""The tables of a trace file's index, and the index file; filled while the trace is written, or while it is read."""
 
 import json
 import zlib
@@ -9,11 +9,11 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestra.trace.format.effects import Asked, MessageType, Sent, TimerSet
+from orchestra.trace.format.effects import MESSAGE_EFFECTS, MessageType, TimerSet
 from orchestra.trace.format.layout import PREAMBLE
 from orchestra.trace.format.records import Damage, Kind
 
-MAGIC = b"ORINDEX3"
+MAGIC = b"ORINDEX4"
 CHUNK = 1 << 16
 ENTRY = np.dtype(
     [
@@ -33,32 +33,32 @@ ENTRY = np.dtype(
         ("pad", "<u2"),
     ]
 )
-"""A record of an actor. `seconds`: a delivery's wait, or how long handling took. `number`: the message's, or for an
-answer the request's. `nbytes`: the message's. `flag`: a timer, or a failure."""
+"""One record of an actor. `seconds`: a delivery's wait, or the duration of handling. `number`: of the message, or of an
+answer's request. `nbytes`: size of the message. `flag`: whether a timer sent it, or whether handling failed."""
 SEND = np.dtype(
     [("number", "<u8"), ("row", "<u8"), ("actor", "<u4"), ("recipient", "<u4"), ("type", "<u4"), ("n", "<u4")]
 )
-"""A message that an actor sent, and the row of the entry that says so."""
+"""One message that an actor sent; `row` is the entry of the activation that sent it."""
 BLOB = np.dtype([("high", "<u8"), ("low", "<u8"), ("offset", "<u8")])
-"""An array, by the halves of its digest, and where the record begins that has it."""
+"""One array: the halves of its digest, and the offset of the record with its bytes."""
 _TABLES = {"entries": ENTRY, "sends": SEND, "blobs": BLOB}
-_SENDING = (Sent.code, Asked.code, TimerSet.code)
+_MESSAGE_CODES = tuple(kind.code for kind in MESSAGE_EFFECTS)
 _COLUMNS: dict[str, np.dtype[Any]] = {"actor": np.dtype("<u4"), "kind": np.dtype("u1")}
-"""Fields of the entries that are kept once more, each by itself, since every question looks through them."""
+"""Fields of the entries that are stored a second time, contiguous, since every query scans them."""
 MARK = (PREAMBLE.size, 56)
-"""The bytes of a trace file by which its index knows it."""
+"""Range of the bytes by which an index identifies its trace file."""
 
 
 class IndexTables:
-    """What an index knows of one file, up to the byte `scanned`."""
+    """The index of one trace file, up to the byte `scanned`."""
 
     def __init__(self) -> None:
         self.addresses: list[str] = []
-        """Actors, senders and recipients; the tables name them by their place in this list."""
+        """Actors, senders and recipients; the tables hold positions in this list."""
         self.gaps: list[int] = []
-        """Where records say that others were not written."""
+        """Offsets of the GAP records."""
         self.numbers: dict[str, int] = {}
-        """The places of the addresses."""
+        """Position of each address."""
         self.scanned = 0
         self.types: Mapping[int, MessageType] = {}
         self.damages: Sequence[Damage] = ()
@@ -71,22 +71,22 @@ class IndexTables:
 
     @property
     def count(self) -> int:
-        """How many entries there are."""
+        """Number of entries."""
         return self._count
 
     def add(self, offset: int, kind: Kind, length: int, row: Sequence[Any]) -> None:
-        """Take in a record of an actor, by its place and its header; the values in it do not count."""
+        """Add a record of an actor by its offset, the length of its body, and its header, whose values are not read."""
         self._rows["entries"].append(self._entry(offset, kind, length, row))
         self._count += 1
         if len(self._rows["entries"]) >= CHUNK:
             self._pack()
 
     def add_blob(self, offset: int, digest: bytes) -> None:
-        """Take in a BLOB or MOSAIC, by its place."""
+        """Add a BLOB or DEDUP record by its offset."""
         self._rows["blobs"].append((*halves(digest), offset))
 
     def table(self, name: str) -> NDArray[Any]:
-        """Return a table whole: `entries`, `sends`, or `blobs`, which are sorted."""
+        """Return the table `entries`, `sends`, or `blobs`, which is sorted by digest."""
         self._pack()
         found = self._tables[name]
         if len(found) > 1:
@@ -104,10 +104,15 @@ class IndexTables:
         return found
 
     def save(self, trace: Path, mark: bytes) -> None:
-        """Keep all that beside a trace file of which `mark` are the bytes; where that cannot be, it is not kept."""
+        """Write the index file beside a trace file; does nothing where the folder is not writable.
+
+        Args:
+            trace: the trace file.
+            mark: its bytes at `MARK`.
+        """
         found = [damage for damage in self.damages if damage.offset < self.scanned]
         tables = [self.table(name) for name in _TABLES]
-        told: dict[str, Any] = {
+        content: dict[str, Any] = {
             "scanned": self.scanned,
             "mark": mark.hex(),
             "closed": self.closed,
@@ -120,7 +125,7 @@ class IndexTables:
             },
             "rows": dict(zip(_TABLES, map(len, tables), strict=True)),
         }
-        text = json.dumps(told).encode()
+        text = json.dumps(content).encode()
         begins = MAGIC + len(text).to_bytes(8, "little") + zlib.crc32(text).to_bytes(4, "little") + text
         path = beside(trace)
         temporary = path.with_suffix(".tmp")
@@ -131,11 +136,11 @@ class IndexTables:
                     file.write(np.ascontiguousarray(table).data)
             temporary.replace(path)
         except OSError:
-            temporary.unlink(missing_ok=True)  # a folder that cannot be written to: it is built each time
+            temporary.unlink(missing_ok=True)  # the folder is not writable: the index is built at each query
 
     @classmethod
     def load(cls, trace: Path, mark: bytes, nbytes: int) -> Self | None:
-        """Return what is kept beside a trace file; None where nothing is that fits.
+        """Return the index that was saved beside a trace file; None where there is none, or not one of this file.
 
         Args:
             trace: the file.
@@ -144,42 +149,42 @@ class IndexTables:
         """
         path = beside(trace)
         try:
-            content = path.read_bytes() if path.stat().st_size < (1 << 20) else None
-            # A plain array: an element of a memmap takes a microsecond more.
-            memory: Any = np.frombuffer(content or np.memmap(path, np.uint8, mode="r"), np.uint8)
+            small = path.read_bytes() if path.stat().st_size < (1 << 20) else None
+            # A plain array: access to an element of a memmap takes a microsecond longer.
+            memory: Any = np.frombuffer(small or np.memmap(path, np.uint8, mode="r"), np.uint8)
         except (OSError, ValueError):
-            return None  # there is none yet
+            return None  # not written yet
         try:
             if memory[:8].tobytes() != MAGIC:
                 return None
             length = int(memory[8:16].view("<u8")[0])
-            told = json.loads(memory[20 : 20 + length].tobytes())
+            content = json.loads(memory[20 : 20 + length].tobytes())
             if zlib.crc32(memory[20 : 20 + length].tobytes()) != int(memory[16:20].view("<u4")[0]):
                 return None
             position = -(-(20 + length) // 16) * 16
             made = cls()
             for name, dtype in _TABLES.items():
-                size = told["rows"][name] * dtype.itemsize
+                size = content["rows"][name] * dtype.itemsize
                 made._tables[name] = [memory[position : position + size].view(dtype)]
                 position += size
             for name, plain in _COLUMNS.items():
-                size = told["rows"]["entries"] * plain.itemsize
+                size = content["rows"]["entries"] * plain.itemsize
                 made._columns[name] = memory[position : position + size].view(plain)
                 position += size
             if position != len(memory):
                 return None
             made.types = {
                 int(number): MessageType(tag, bytes.fromhex(fingerprint), tuple(fields), request)
-                for number, (tag, fingerprint, fields, request) in told["types"].items()
+                for number, (tag, fingerprint, fields, request) in content["types"].items()
             }
         except (ValueError, IndexError, KeyError, TypeError):
-            return None  # not ours, or half written: it is built anew
-        if told["scanned"] > nbytes or told["mark"] != mark.hex():
-            return None  # of another file
-        made.addresses, made.gaps, made.scanned = told["addresses"], told["gaps"], told["scanned"]
+            return None  # another format, or written halfway: the index is rebuilt
+        if content["scanned"] > nbytes or content["mark"] != mark.hex():
+            return None  # it belongs to another file
+        made.addresses, made.gaps, made.scanned = content["addresses"], content["gaps"], content["scanned"]
         made.numbers = {address: number for number, address in enumerate(made.addresses)}
-        made.damages, made.closed = [Damage(*damage) for damage in told["damages"]], told["closed"]
-        made._count = told["rows"]["entries"]
+        made.damages, made.closed = [Damage(*damage) for damage in content["damages"]], content["closed"]
+        made._count = content["rows"]["entries"]
         return made
 
     # Inside
@@ -201,15 +206,15 @@ class IndexTables:
         actor, incarnation = self._number(header[0]), header[1]
         if kind is Kind.DELIVERY:
             _, _, n, clock, time, waited, sender, number, type_number, _, nbytes, timer, _ = header
-            told = (clock, number, time, waited, nbytes, n, actor, self._number(sender), type_number)
-            return (offset, *told, incarnation, kind, timer, 0)
+            head = (offset, clock, number, time, waited, nbytes, n, actor, self._number(sender), type_number)
+            return (*head, incarnation, kind, timer, 0)
         if kind in (Kind.BIRTH, Kind.END):
             clock, time = header[2], header[3]
             return (offset, clock, 0, time, 0.0, 0, 0, actor, actor, 0, incarnation, kind, 0, 0)
         if kind is Kind.ANSWER:
             _, _, n, clock, time, number, type_number, _ = header
-            told = (clock, number, time, 0.0, length, n, actor, actor, type_number)
-            return (offset, *told, incarnation, kind, 0, 0)
+            head = (offset, clock, number, time, 0.0, length, n, actor, actor, type_number)
+            return (*head, incarnation, kind, 0, 0)
         if kind is Kind.SNAPSHOT:
             _, _, n, clock, time, _, _ = header
             return (offset, clock, 0, time, 0.0, length, n, actor, actor, 0, incarnation, kind, 0, 0)
@@ -220,7 +225,7 @@ class IndexTables:
         else:
             _, _, n, clock, time, effects = header
         for code, _, *rest in effects:
-            if code in _SENDING:
+            if code in _MESSAGE_CODES:
                 number = rest[0]
                 recipient = actor if code == TimerSet.code else self._number(rest[1])
                 self._rows["sends"].append((number, self._count, actor, recipient, rest[2], n))
@@ -228,10 +233,10 @@ class IndexTables:
 
 
 def beside(trace: Path) -> Path:
-    """Return where the index of a trace file is."""
+    """Return the path of a trace file's index."""
     return trace.with_name(trace.name + ".index")
 
 
 def halves(digest: bytes) -> tuple[int, int]:
-    """Return a digest as two numbers."""
+    """Return the two 64-bit halves of a digest."""
     return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")

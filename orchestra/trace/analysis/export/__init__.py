@@ -1,1 +1,0 @@
-"""Traces in formats that have viewers of their own."""
