@@ -91,7 +91,7 @@ def experiment(
         if prioritized:
             raise UsageError("COMA learns from each episode once, so there is nothing to prioritise")
         policy = partial(policies.Coma, critic_learning_rate=learning_rate, critic_steps=critic_steps, **options)
-        # Workers stop when two batches wait: what is learnt from must be what the present policy does.
+        # Workers stop when two batches wait: COMA learns from episodes of the current policy only.
         limiter = SampleToInsertRatio(1 / batch_size, min_size=batch_size, error_buffer=(0.0, 2.0))
         replay = FreshEpisodes(spec, buffer_size)
     else:

@@ -26,7 +26,7 @@ class EnvSpec:
 
 
 class Env(ABC):
-    """B copies of one environment, each in an episode of its own.
+    """A batch of B copies of one environment. Each copy plays its own episode.
 
     The arrays below are the environment's own memory: `step` and `reset` overwrite them, so copy what must last.
     Reset is explicit: a copy whose episode ended keeps its last observation until `reset` names it, and stepping
@@ -46,7 +46,7 @@ class Env(ABC):
     def prepare(self) -> None:  # noqa: B027  # most have nothing to prepare
         """Do what takes long once on a machine, as compiling does. A run's first process does, before it starts others.
 
-        Whoever compiles answers nobody meanwhile.
+        It may block for as long as compiling takes.
         """
 
     @abstractmethod
@@ -67,7 +67,7 @@ class Env(ABC):
         """
 
     def snapshot(self) -> dict[str, NDArray[Any]] | None:
-        """Return copies of all that changes, random generators included, for `restore`; None if that is not possible.
+        """Return copies of the whole state, random generators included, for `restore`; None if that is not possible.
 
         By default it is not: the game runs elsewhere, and cannot be asked.
         """
@@ -89,4 +89,4 @@ class Env(ABC):
         return None
 
     def close(self) -> None:  # noqa: B027 (most environments hold nothing, and need not say so)
-        """Give back what the environment holds outside this process's memory. The default holds nothing."""
+        """Release processes, sockets and files. The default holds none."""

@@ -62,7 +62,7 @@ class SkirmishEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.int64]]):
 class SkirmishVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[Any]]):
     """B battles in the arrays that the simulator is made for: observations (B, A, O), actions (B, A).
 
-    A battle that ended begins anew in the same step (`AutoresetMode.SAME_STEP`); `final_obs` of `info` has its last
+    A battle that ended is reset in the same step (`AutoresetMode.SAME_STEP`); `final_obs` of `info` has its last
     observation where `_final_obs` (B,) says so, and `final_info` the rest. Infos are those of `SkirmishEnv`, for all.
     """
 
@@ -94,7 +94,7 @@ class SkirmishVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArra
     def step(
         self, actions: NDArray[np.int64]
     ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
-        """Make one step in every battle, and begin those anew that ended.
+        """Make one step in every battle, and reset the battles that ended.
 
         Raises:
             ValueError: actions of another shape, or `reset` was never called.

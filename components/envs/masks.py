@@ -8,7 +8,7 @@ from components.envs.skirmish.skirmish import Skirmish
 
 
 def possible(env: Skirmish, actions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The actions (B, A), those that are not available made into *stop* (*nothing* for the dead), and which (B, A).
+    """Replace unavailable actions by *stop* (*nothing* for the dead); return both the actions and where, (B, A).
 
     Raises:
         ValueError: they are of another shape.

@@ -96,7 +96,7 @@ class SkirmishParallelEnv(ParallelEnv[str, Seen, int]):  # type: ignore[misc]  #
         )
 
     def state(self) -> NDArray[np.float32]:
-        """(S,): what a critic sees of the whole battle."""
+        """Return the global state (S,)."""
         state: NDArray[np.float32] = self._env.state[0].copy()
         return state
 

@@ -1,6 +1,6 @@
 """StarCraft II itself, through the StarCraft challenge (oxwhirl/smac), where both are installed.
 
-Each copy is a game in a process of its own. All of them step at once, but a step ends with the slowest: the batched
+Each copy is a game in its own process. All of them step at once, but a step ends with the slowest: the batched
 interface is in lock-step. B copies, A agents, O observation size, S state size, U actions.
 """
 
@@ -89,7 +89,7 @@ class Smac(Env):
         self.restarts = 0
         """Games started in place of one that failed."""
         self.episodes_lost = 0
-        """Episodes dropped since; those that a game's failure cut short."""
+        """Episodes that a failing game cut short."""
         self._closed = False
         self._started = np.zeros(n_envs, np.int64)
         self._games: list[_Game | None] = [None] * n_envs
@@ -164,7 +164,7 @@ class Smac(Env):
         self._begin([b for b in np.flatnonzero(self._lost).tolist() if self._games[b] is None])
 
     def close(self) -> None:
-        """End all games, and their processes; those that do not end by themselves are killed."""
+        """End all games and their processes; a process that does not end is killed."""
         self._closed = True
         for game in self._games:
             if game is not None:
@@ -191,7 +191,7 @@ class Smac(Env):
             )
 
     def _begin(self, copies: list[int]) -> None:
-        """Start episodes, with new games where there are none; those that fail are tried again."""
+        """Start episodes, with new games where needed; a game that fails to start is tried again."""
         for _ in range(_TRIES):
             for b in copies:
                 if self._games[b] is None:
@@ -211,7 +211,7 @@ class Smac(Env):
         raise GameFailed(f"copy {copies[0]}: no game begins after {_TRIES} tries; the last: {failed[copies[0]]}")
 
     def _made(self, b: int) -> dict[str, int]:
-        """Start the process of a copy; return the sizes of what it plays."""
+        """Start the process of a copy; return the sizes of its environment."""
         if self._closed:
             raise GameFailed(f"copy {b}: this environment is closed")
         trouble: Exception | None = None
@@ -245,7 +245,7 @@ class Smac(Env):
             game.kill()
 
     def _ask(self, orders: Mapping[int, dict[str, Any]], timeout_s: float) -> "dict[int, dict[str, Any] | _Trouble]":
-        """Tell every copy what to do, at once, and gather what they answer in time."""
+        """Send its request to every copy at once, and gather the answers that arrive in time."""
         answers: dict[int, dict[str, Any] | _Trouble] = {}
         until = monotonic() + timeout_s
         with selectors.DefaultSelector() as waiting:
@@ -276,7 +276,7 @@ class Smac(Env):
         return answers
 
     def _show(self, b: int, answer: Mapping[str, Any], *, played: bool = False) -> None:
-        """Write what a copy answered into its rows; nothing of it where any part is nonsense."""
+        """Write the answer of a copy into its rows, or nothing if any part of it is invalid."""
         arrays = {
             name: _array(answer.get(name), getattr(self, name)[b], name) for name in ("obs", "state", "available")
         }
@@ -307,7 +307,7 @@ def _array(data: Any, like: NDArray[Any], name: str) -> NDArray[Any]:
 
 
 class _Game:
-    """A process with a game in it, and the socket to it. It leads a process group, so that what it starts ends too."""
+    """The process of a game, and the socket to it. It leads a process group, so that its children end with it."""
 
     def __init__(self) -> None:
         self.channel, theirs = socket.socketpair()
@@ -366,7 +366,7 @@ class _Game:
     def wait(self, timeout_s: float) -> None:
         """Wait for its end, of which its end of the socket closing is the sign.
 
-        Not by reaping it: as long as it is a zombie nobody else has its number, by which its group is killed.
+        The process is not reaped: while it is a zombie no other process gets its number, by which its group is killed.
         """
         self.channel.settimeout(max(timeout_s, 0.001))
         with suppress(OSError):

@@ -20,7 +20,7 @@ ORIGIN = "https://github.com/oxwhirl/smac"
 
 
 def main() -> None:
-    """Serve until told to close, or until whoever asks is gone."""
+    """Serve requests until `close`, or until the other end of the socket is gone."""
     channel = socket.socket(fileno=int(sys.argv[1]))
     threading.Thread(target=_end_with, args=(channel,), daemon=True).start()
     env: Any = None
@@ -41,7 +41,7 @@ def main() -> None:
             else:
                 env.close()
                 return
-        except Exception as error:  # whatever the game did, who asked shall hear of it
+        except Exception as error:  # the other end gets every failure as an answer
             _send(channel, {"error": f"{type(error).__name__}: {error}"})
             return
 

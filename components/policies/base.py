@@ -1,4 +1,4 @@
-"""What a policy is to the actors: something that acts, learns, and hands its parameters on.
+"""The interface of policies: act, learn, and exchange parameters.
 
 Shapes: B copies of the environment, E episodes, T steps (the longest episode of the batch), A agents, O observation
 size, S state size, U actions, H hidden size.
@@ -30,18 +30,18 @@ class EpisodeBatch:
 
 @dataclass(frozen=True, slots=True)
 class TrainStepResult:
-    """What one gradient step reports."""
+    """The report of one gradient step."""
 
     metrics: Mapping[str, float]
-    """`loss`, `grad_norm`, `q_taken`, `target`, `td_error` and whatever else the algorithm has to say."""
+    """`loss`, `grad_norm`, `q_taken`, `target`, `td_error` and further figures of the algorithm."""
     priorities: NDArray[np.float32]  # (E,): each episode's new priority, non-negative
 
 
 class Policy(ABC):
     """Acts for all agents of a team, and learns from whole episodes.
 
-    What travels to the workers is what acting needs, as one flat float32 array (`params`, `load`); what a checkpoint
-    keeps is everything learning needs (`state_dict`, `load_state_dict`).
+    Workers receive the parameters of acting, as one flat float32 array (`params`, `load`). A checkpoint holds the
+    state of learning (`state_dict`, `load_state_dict`).
     """
 
     @abstractmethod
@@ -66,7 +66,7 @@ class Policy(ABC):
         """
 
     def prepare(self) -> None:  # noqa: B027  # a policy may have nothing to prepare
-        """Make what learning needs and acting does not. A learner does so once, before anyone waits for it."""
+        """Allocate and compile for learning. A learner calls this once, before its first batch."""
 
     @abstractmethod
     def learn(self, batch: EpisodeBatch) -> TrainStepResult:
@@ -78,7 +78,7 @@ class Policy(ABC):
 
     @abstractmethod
     def load(self, params: NDArray[np.float32]) -> None:
-        """Take over parameters that `params` of an equal policy returned.
+        """Load parameters that `params` of an equal policy returned.
 
         Raises:
             ValueError: the array has another size.
@@ -86,11 +86,11 @@ class Policy(ABC):
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Return all that learning on needs: networks, targets, optimiser, counters. Tensors and plain values only."""
+        """Return the state of learning: networks, targets, optimisers, counters; tensors and plain values only."""
 
     @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state_dict` of an equal policy returned.
+        """Load a state that `state_dict` of an equal policy returned.
 
         Raises:
             ValueError: names or shapes differ; the policy is unchanged then.

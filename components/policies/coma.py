@@ -64,7 +64,7 @@ class CentralCritic(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Counterfactuals:
-    """A packed batch as tensors, and what the critic is regressed on."""
+    """A packed batch as tensors, with the targets of the critic."""
 
     packing: Packing
     inputs: AgentInputs  # F * A rows
@@ -82,9 +82,10 @@ class Counterfactuals:
 class Coma(RecurrentPolicy):
     """Actors that share a recurrent network, and a central critic whose counterfactual baseline tells who did what.
 
-    The advantage of agent a is Q(s, u) - Σ_u' π(u') Q(s, (u_-a, u')): what its action was worth beside what it does on
-    average while the others do what they did (Eq. 4). The critic is regressed on TD(λ) returns of a target critic,
-    walking back in time as the authors do. Both learn from the data of the present policy only: a batch is drawn once.
+    The advantage of agent a is Q(s, u) - Σ_u' π(u') Q(s, (u_-a, u')): the value of its action minus the
+    mean value of its policy, with the actions of the others fixed (Eq. 4). The critic is regressed on TD(λ) returns of
+    a target critic, walking back in time as the authors do. Both learn from data of the current policy only: a batch
+    is sampled once.
 
     While training, an action is drawn from (1 - ε) softmax + ε / available, and the gradient is of that very mixture;
     with ε = 0 it is the most probable one.
@@ -193,7 +194,7 @@ class Coma(RecurrentPolicy):
         chances = (1.0 - epsilon) * weights / weights.sum(-1, keepdims=True)
         chances += epsilon * available / available.sum(-1, keepdims=True)
         reached = chances.cumsum(-1)
-        # Below the last, so that what rounding leaves over never falls to an action that is not available.
+        # Below the last, so that a rounding error never selects an action that is not available.
         drawn = rng.random((*reached.shape[:-1], 1)) * reached[..., -1:]
         return (reached > drawn).argmax(-1), hidden
 
@@ -204,7 +205,7 @@ class Coma(RecurrentPolicy):
 
         Raises:
             ValueError: an array of the batch does not have the shape that the others and the spec demand.
-            FloatingPointError: a gradient is not finite; what it was of has not changed then.
+            FloatingPointError: a gradient is not finite; its network is unchanged then.
         """
         data = self.prepared(batch)
         values, critic_loss, critic_norm = self._learn_critic(data)
@@ -251,7 +252,7 @@ class Coma(RecurrentPolicy):
         inputs = self._inputs(batch, packing, last_actions.numpy(force=True))
         departs = torch.from_numpy(packing.departs).to(self._device)
         with torch.no_grad():
-            # In its last frame nothing was done; a cut episode goes on with what is most probable there.
+            # The last frame has no action; a truncated episode is continued with the most probable one.
             frame_actions = self.agent.values(inputs).masked_fill(~available, -torch.inf).argmax(2)
             frame_actions[departs] = actions
             values = self.target_critic(state, obs, frame_actions, last_actions)

@@ -1,4 +1,4 @@
-"""Where learning happens: on the CPU, or on a GPU that is asked for by name."""
+"""The device of learning: the CPU, or a GPU chosen by name."""
 
 import os
 import re
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 def require(device: str) -> None:
-    """See that `device` is "cpu", "cuda" or "cuda:N", and is there.
+    """Check that `device` is "cpu", "cuda" or "cuda:N", and is available.
 
     Raises:
-        UsageError: it is something else, or not there.
+        UsageError: it is another word, or the device is missing.
     """
     named = re.fullmatch(r"cpu|cuda(?::(\d+))?", device)
     if named is None:
@@ -32,14 +32,14 @@ def require(device: str) -> None:
         found = f"torch {torch.__version__} finds no GPU"
     else:
         found = f"torch {torch.__version__} is built without CUDA"
-    raise UsageError(f"device {device!r} is not there: {found}")
+    raise UsageError(f"device {device!r} is not available: {found}")
 
 
 def opened(device: str) -> "torch.device":
-    """Return a device on which the same seed gives the same numbers again.
+    """Return a device on which the same seed gives the same numbers.
 
-    On a GPU that holds for the whole process: cuBLAS and cuDNN are given a workspace that does not depend on what else
-    runs, and operations that add up in no certain order are replaced by those that do.
+    On a GPU this changes the whole process: cuBLAS and cuDNN get workspaces of a fixed size, and operations that sum in
+    an undefined order are replaced by deterministic ones.
     """
     import torch
 

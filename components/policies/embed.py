@@ -1,4 +1,4 @@
-"""relu(obs W + a row picked from a table), the layer before the GRU, in memory that is kept from call to call.
+"""relu(obs W + a row picked from a table), the layer before the GRU, in memory that is reused by every call.
 
 Sizes: L living rows, O inputs, H units, P rows of the table (`AgentInputs`).
 """

@@ -3,7 +3,7 @@
 `torch.nn.GRU` unrolled on a CPU records a dozen small operations per time step, each with memory of its own, and pays
 for padding or, on a `PackedSequence`, for cutting the batch at every step. Here the walk over the time steps is one
 compiled loop (`kernel/gru.py`) that makes its products itself (`kernel/product.py`), a group of rows at a time that
-stays in the cache until its gates are done, in memory that is kept from call to call. The batch shrinks by going less
+stays in the cache until its gates are done, in memory that every call reuses. The batch shrinks by going less
 far. On a GPU cuDNN does all of this. `benchmarks/learner.py` has the figures.
 
 Sizes: R rows (agents of all frames) in blocks, one block per time step; C different inputs of size I; H hidden units.
@@ -123,14 +123,14 @@ def unroll(
 ) -> Tensor:
     """Run `gru` from a hidden state of zeros over the packed rows `x[picks]`; return all its hidden states (R, H).
 
-    What is returned lies in the memory of `scratch`, and is there until the next call with it. The backward pass must
+    The result lies in the memory of `scratch` and is valid until the next call with it. The backward pass must
     come before that too, and only once, or it raises `RuntimeError`.
 
     Args:
         gru: one layer.
         x: (C, I), inputs.
         picks: (R,), which of them a row has.
-        blocks: rows of step 0, 1, 2, …, never rising; row i of a block goes on in row i of the next.
+        blocks: rows of step 0, 1, 2, …, never rising; row i of a block continues row i of the block before.
         asked: how many of them, from the first, are asked for: at least as many as go on. The hidden states of the
             others are zeros, but on a GPU, and no gradient may come from there.
         scratch: kept memory.

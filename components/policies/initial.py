@@ -1,4 +1,4 @@
-"""What the parameters of networks are before anything is learned."""
+"""Initial parameters of networks."""
 
 import math
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ InitKind = Literal["uniform", "orthogonal"]
 
 @torch.no_grad()
 def initialise(modules: Sequence[nn.Module], kind: InitKind, generator: torch.Generator) -> None:
-    """Draw all parameters from `generator` alone, on the CPU, so that they are the same wherever learning happens.
+    """Draw all parameters from `generator` alone, on the CPU, so that they are equal on every device.
 
     "uniform" is what torch does by default, U(-k, k) with k = 1/√(fan-in). "orthogonal" makes the rows or the columns
     of each weight matrix orthonormal, of each gate's matrix in a GRU, and all biases 0: signals and gradients keep
@@ -39,5 +39,5 @@ def _orthogonal(w: Tensor, generator: torch.Generator) -> None:
     """Draw `w` uniformly from the matrices whose rows, or columns if there are fewer of these, are orthonormal."""
     tall = max(w.shape), min(w.shape)
     q, r = torch.linalg.qr(torch.empty(tall, dtype=w.dtype).normal_(generator=generator))
-    q *= r.diagonal().sign()  # else the signs would be those that the factorisation happens to choose
+    q *= r.diagonal().sign()  # otherwise the factorisation would choose the signs
     w.copy_(q if w.shape == tall else q.t())

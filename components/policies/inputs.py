@@ -1,4 +1,4 @@
-"""What the agents' network reads in a batch, rows that see nothing told apart."""
+"""Inputs of the agents' network in a batch. Rows of dead agents, which see nothing, are separate."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from components.policies import kernel
 class AgentInputs:
     """The input of every agent in every frame of a packed batch, R rows, agents innermost.
 
-    The observation of a dead agent is all zeros. What comes before the GRU is then a matter of the last action and the
+    The observation of a dead agent is all zeros. The layers before the GRU then depend only on the last action and the
     agent's number alone, and there are few such pairs, P = (U + 1) * A: they are computed once, whatever the number of
     rows. The L others are living rows.
     """
@@ -26,7 +26,7 @@ class AgentInputs:
     blocks: tuple[int, ...]
     """Rows at time 0, 1, 2, …; falling."""
     asked: tuple[int, ...]
-    """Of them, from the first, those that anybody asks for. What is said of the others is finite, and no more."""
+    """Rows of each step, from the first, whose outputs are used. Outputs of the others are finite but meaningless."""
 
     @classmethod
     def of(

@@ -26,7 +26,7 @@ class LearningOptions(RecurrentOptions, total=False):
 
 
 class Unmixed(nn.Module):
-    """Every agent is regressed on the team's reward by itself: (N, A) values stay (N, A)."""
+    """Each agent learns from the team's reward independently: (N, A) values stay (N, A)."""
 
     def forward(self, q: Tensor, state: Tensor) -> Tensor:
         return q
@@ -55,7 +55,7 @@ class PackedSteps:
         return torch.where(self.available, q, -torch.inf).max(2, keepdim=True)[1]
 
     def taken(self, q: Tensor) -> Tensor:
-        """Return of the values of all frames (F, A, U) those of what was done, (N, A), without copying the others."""
+        """Return the values of the chosen actions (N, A), out of the values of all frames (F, A, U), without a copy."""
         _, n_agents, n_actions = q.shape
         agents = torch.arange(n_agents, device=q.device)
         chosen = (self.departs.unsqueeze(1) * n_agents + agents) * n_actions + self.actions
@@ -64,7 +64,7 @@ class PackedSteps:
 
 @dataclass(frozen=True, slots=True)
 class TdLoss:
-    """The loss of a batch, and what it is made of; N steps, M = 1 team value or A agents' values each."""
+    """The loss of a batch and its terms; N steps, M = 1 team value or A agents' values each."""
 
     loss: Tensor  # (): weighted mean of the squared errors of real steps
     q_taken: Tensor  # (N, M)
@@ -88,10 +88,10 @@ class Iql(RecurrentPolicy):
             PyMARL, which makes one gradient step per episode.
         grad_norm_clip: 10 in PyMARL.
         priority_eta: η of the priority η max|δ| + (1 - η) mean|δ| of an episode, 0.9 (R2D2, Kapturowski et al. 2019).
-        seed: what the initial parameters are drawn from; the global generator of torch is neither read nor moved.
+        seed: seeds the initial parameters; the global generator of torch is neither read nor advanced.
         device: where learning and acting happen: "cpu", "cuda" or "cuda:N". Two runs are equal bit for bit on one
             device with equally many threads.
-        dtype: float64 serves tests; what goes out (`params`, hidden states, priorities) is float32 in any case.
+        dtype: float64 serves tests; `params`, hidden states and priorities are always float32.
 
     Raises:
         ValueError: a keyword is out of its range.
@@ -221,7 +221,7 @@ class Iql(RecurrentPolicy):
         loss = (steps.weights * (q_taken - target).square()).sum() / q_taken.numel()
         return TdLoss(loss, q_taken, target, steps.packing)
 
-    # What a loss is made of -------------------------------------------------------------------------------------------
+    # Terms of a loss -------------------------------------------------------------------------------------------------
 
     def prepared(self, batch: EpisodeBatch) -> PackedSteps:
         """Return `batch` as packed tensors on the device.
@@ -253,7 +253,7 @@ class Iql(RecurrentPolicy):
         return agent.values(steps.inputs)
 
     def targets(self, value_tp1: Tensor, batch: EpisodeBatch, steps: PackedSteps) -> Tensor:
-        """Return what is regressed on, (N, M), of `value_tp1` (N, M): the value of the frame that a step arrives at."""
+        """Return the targets (N, M), from `value_tp1` (N, M): the value of the frame after each step."""
         packing, ahead = steps.packing, value_tp1.numpy(force=True).copy()
         ahead[packing.last[batch.terminated]] = 0.0  # a cut episode keeps the value of its last frame
         reward = batch.reward.reshape(-1)[packing.steps].astype(ahead.dtype)[:, None]

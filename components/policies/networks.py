@@ -30,7 +30,7 @@ class RecurrentAgent(nn.Module):
         self._scratch = Scratch()
 
     def _tables(self) -> tuple[Tensor, Tensor]:
-        """Return the weights of the observation (H, O), and what each pair of last action and agent adds (P, H).
+        """Return the weights of the observation (H, O), and a row for each pair of last action and agent (P, H).
 
         A product with a one-hot vector picks a column of the weights, so columns are picked: one for each pair of last
         action (-1, the first, for none) and agent, agents innermost, with the bias already in it.

@@ -1,4 +1,4 @@
-"""Gradient descent on one flat tensor: clip, check, step, and what a checkpoint keeps of it."""
+"""Gradient descent on one flat tensor: clip, check, step, and state for checkpoints."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ class FlatOptimizer:
     """Steps the parameters that lie in `flat` (P,), all at once.
 
     Args:
-        flat: the parameters; its memory is what is stepped.
+        flat: the parameters, which are changed in place.
         kind: "rmsprop" with alpha 0.99 and ε 1e-5 (Rashid et al. 2018), or "adam" with ε 1e-5 (Hu et al. 2021).
         learning_rate: of either.
     """

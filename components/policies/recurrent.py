@@ -38,16 +38,16 @@ class RecurrentOptions(TypedDict, total=False):
 
 
 class RecurrentPolicy(Policy):
-    """Agents that share one recurrent network and act by what it says of each action.
+    """Agents that share one recurrent network and act by its output for each action.
 
     Args:
         spec: sizes of the environment.
         hidden_size: units of the GRU and of the layer before it.
         init: what parameters are at first: "uniform", as torch has it, or "orthogonal" (Saxe et al. 2014).
         priority_eta: η of the priority η max|δ| + (1 - η) mean|δ| of an episode (R2D2, Kapturowski et al. 2019).
-        seed: what the initial parameters are drawn from; the global generator of torch is neither read nor moved.
+        seed: seeds the initial parameters; the global generator of torch is neither read nor advanced.
         device: where learning and acting happen: "cpu", "cuda" or "cuda:N".
-        dtype: of all parameters; what goes out (`params`, hidden states, priorities) is float32 in any case.
+        dtype: of all parameters; `params`, hidden states and priorities are always float32.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class RecurrentPolicy(Policy):
     def _make_networks(self) -> tuple[dict[str, nn.Module], dict[str, nn.Module]]:
         """Return the networks that learn, `self.agent` first, and the target networks, both by name.
 
-        The target networks are copies of the last of those that learn, in the same order.
+        The target networks are copies of the last networks that learn, in the same order.
         """
 
     def prepare(self) -> None:
@@ -92,7 +92,7 @@ class RecurrentPolicy(Policy):
         """Return the optimisers by name."""
 
     def update_targets(self) -> None:
-        """Make the target networks equal to those that they follow."""
+        """Copy the online networks to the target networks."""
         with torch.no_grad():
             self._target_flat.copy_(self._flat[len(self._flat) - len(self._target_flat) :])
 
@@ -107,7 +107,7 @@ class RecurrentPolicy(Policy):
         last_actions: NDArray[np.int64],  # (B, A)
         hidden: NDArray[np.float32],  # (B, A, H)
     ) -> tuple[NDArray[np.floating[Any]], NDArray[np.float32]]:
-        """Return what the agents' network says of each action (B, A, U), and the next hidden state (B, A, H)."""
+        """Return the network's output for each action (B, A, U), and the next hidden state (B, A, H)."""
         rows = len(obs) * self.spec.n_agents
         with torch.inference_mode():
             said, hidden_rows = self.agent(
@@ -119,7 +119,7 @@ class RecurrentPolicy(Policy):
         return said.numpy(force=True).reshape(len(obs), self.spec.n_agents, -1), after
 
     def _tensor(self, array: NDArray[Any], dtype: torch.dtype) -> Tensor:
-        # torch warns of memory that it could write to but must not, so that is copied.
+        # torch warns about read-only memory, so it is copied.
         return torch.from_numpy(array if array.flags.writeable else array.copy()).to(self._device, dtype)
 
     def params(self) -> NDArray[np.float32]:
@@ -138,13 +138,13 @@ class RecurrentPolicy(Policy):
         """Return the given rows of `padded`, whose first two axes are episode and time, in kept memory."""
         item = padded.shape[2:]
         gathered = self._memory(name, len(rows), item, padded.dtype)
-        # The rows are known to be in range; without a mode numpy would gather into a buffer of its own first.
+        # The rows are in range. Without `mode` numpy would gather into a temporary buffer first.
         np.take(padded.reshape(-1, *item), rows, axis=0, out=gathered.numpy(), mode="clip")
         # The memory is written again in the next gradient step, and this one waits for its results at its end.
         return gathered.to(self._device, non_blocking=True).to(dtype)
 
     def _inputs(self, batch: EpisodeBatch, packing: Packing, last_actions: NDArray[np.int64]) -> AgentInputs:
-        """Return what the agents' network reads in every frame, `last_actions` (F, A) being known."""
+        """Return the inputs of the agents' network for every frame; `last_actions` is (F, A)."""
         spec = self.spec
         rows = len(packing.frames) * spec.n_agents
         return AgentInputs.of(
@@ -162,7 +162,7 @@ class RecurrentPolicy(Policy):
         kept = self._gathered.get(name)
         if kept is None or len(kept) < rows:
             like = torch.from_numpy(np.empty(0, dtype))
-            # From pinned memory a GPU fetches by itself, while the next array is gathered.
+            # A GPU copies from pinned memory asynchronously, while the next array is gathered.
             pinned = self._device.type == "cuda"
             kept = self._gathered[name] = torch.empty((rows, *item), dtype=like.dtype, pin_memory=pinned)
         return kept[:rows]

@@ -1,4 +1,4 @@
-"""What a value is regressed on: one-step targets and λ-returns, on packed steps (see `packing`)."""
+"""Targets of values: one-step targets and λ-returns, on packed steps (see `packing`)."""
 
 from collections.abc import Sequence
 from typing import Any

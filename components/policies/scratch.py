@@ -1,4 +1,4 @@
-"""Memory that is kept from one gradient step to the next."""
+"""Memory that gradient steps reuse."""
 
 import torch
 from torch import Tensor

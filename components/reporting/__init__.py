@@ -1,1 +1,1 @@
-"""What people see of a run: the live display, metrics, curves, comparisons, and the commands that draw them."""
+"""Reports of a run: the live display, metrics, curves, comparisons, and the commands that draw them."""

@@ -1,4 +1,4 @@
-"""`orchestra compare`: the learning curves of several runs in one picture, and a table of what they came to."""
+"""`orchestra compare`: the learning curves of several runs in one picture, and a table of their results."""
 
 import os
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from orchestra.runs.flags import FlagParser
 
 
 def command(arguments: list[str]) -> int:
-    """Draw the curves of several runs side by side, and print what they came to."""
+    """Draw the curves of several runs side by side, and print a table of their results."""
     parser = FlagParser(
         prog="orchestra compare",
         description="Draw win rate and return of greedy tests against environment steps and against minutes.\n"

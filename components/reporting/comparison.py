@@ -1,4 +1,4 @@
-"""Several runs side by side: those that differ in nothing but their seed are one group, of median and quartiles."""
+"""Several runs side by side. Runs that differ only in their seed form a group with a median and quartiles."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -78,7 +78,7 @@ class Group:
 
 
 def find_runs(paths: Sequence[Path]) -> list[Path]:
-    """Return the run directories among `paths`, and those that lie in any of them.
+    """Return the run directories among `paths`, and the run directories inside them.
 
     Raises:
         UsageError: one of them is no run and holds none.
@@ -120,7 +120,7 @@ def read_trial(path: Path) -> Trial:
         return np.array([record[name] for record in tests], np.float64)
 
     last = records[-1]
-    # Of the whole run after its start, which depends on what the machine had cached.
+    # The rate leaves out the start of the run, which depends on the caches of the machine.
     first = next((record for record in records if record["env_steps"] > 0), last)
     seconds = max(last["elapsed_s"] - first["elapsed_s"], 1e-9)
     return Trial(

@@ -41,7 +41,7 @@ def draw_curve(metrics: Path, picture: Path, *, title: str | None = None) -> Non
 
 
 def curve_figure(records: Sequence[Mapping[str, Any]], *, title: str | None = None) -> Figure:
-    """The same as a figure, which nobody but the caller holds: to be saved in another format or added to."""
+    """Return the curve as a figure. The caller owns it and may change or save it."""
     figure = Figure(figsize=(9.2, 3.8), dpi=160, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)  # not pyplot: its figures are global, and live until they are closed
     rate, episode_return = figure.subplots(1, 2)
@@ -135,7 +135,7 @@ def _minutes_on_top(axes: Axes, records: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _save(figure: Figure, picture: Path) -> None:
-    # Through a file beside it: whoever looks while the run goes on sees a whole picture.
+    # Written to another file first: a reader never sees half a picture.
     descriptor, temporary = tempfile.mkstemp(prefix=f".{picture.name}.", suffix=".tmp", dir=picture.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:

@@ -1,4 +1,4 @@
-"""What a person sees of a run: a live screen on a terminal, a line now and then anywhere else, a summary at the end."""
+"""The display of a run: a live screen on a terminal, a line now and then elsewhere, and a summary at the end."""
 
 import contextlib
 import errno
@@ -37,9 +37,9 @@ _ENDING = 13  # columns of the words before the figures of the summary
 class Display:
     """Shows `Progress` records on one stream.
 
-    A terminal gets a screen that is drawn anew at every `show`; what else is printed meanwhile scrolls by above it.
+    On a terminal every `show` redraws the screen; other output scrolls above it.
     Any other stream, a file or a pipe, gets plain lines, at most one in `every_s` seconds. Time is the run's own, as
-    the records tell it. When nobody reads the stream any longer, the showing ends, not the run.
+    the records tell it. When the stream is closed the display ends and the run continues.
 
     Use it as a context manager, so that the terminal is given back whatever happens. One task at a time may use it.
     """
@@ -97,7 +97,7 @@ class Display:
     def _draw(self, progress: Progress) -> None:
         if self._live is None:
             self._echo_again = silenced(self._stream)
-            # Drawn when there is news, by whoever brings it: no thread of rich's own writes in between.
+            # The caller draws each update: rich starts no thread that could write in between.
             self._live = Live(console=self._console, auto_refresh=False, transient=True, vertical_overflow="crop")
             self._live.start()
         height = self._console.height - 1  # the cursor stands below the last line
@@ -120,7 +120,7 @@ class Display:
             write()
         except OSError as error:
             self._gone = True
-            _log.warning("nobody reads the display any longer; the run goes on", error=repr(error))
+            _log.warning("the display's stream is closed; the run continues", error=repr(error))
             live, self._live = self._live, None
             if live is not None:
                 # Gives back stdout and stderr, which rich had taken over, before it fails at the stream once more.
@@ -133,7 +133,7 @@ def _nothing() -> None:
 
 
 def plain_line(progress: Progress) -> str:
-    """Where the run is, in a line: `12:31  training  120,480/1,000,000 steps  8,120/s  …`, without what is unknown."""
+    """Return the progress in a line without unknown values: `12:31  training  120,480/1,000,000 steps  8,120/s  …`."""
     p = progress
     left = remaining_s(p)
     best = "" if p.best_test_win_rate is None else f" (best {_percent(p.best_test_win_rate)})"
@@ -176,7 +176,7 @@ def clock_time(seconds: float) -> str:
 
 
 def screen(progress: Progress, title: str, chart: "WinRates", width: int, height: int) -> RenderableType:
-    """Return what a terminal shows: at most `height` rows, the chart of the win rates where they leave it room."""
+    """Return the screen of a terminal: at most `height` rows, with the chart of the win rates if there is room."""
     p = progress
     left = remaining_s(p)
     done = min(p.env_steps / p.goal_steps, 1.0) if p.goal_steps > 0 else 1.0
@@ -220,7 +220,7 @@ def screen(progress: Progress, title: str, chart: "WinRates", width: int, height
 
 
 class WinRates:
-    """The win rates shown so far, in training and in tests; what the chart is drawn from."""
+    """The win rates so far, in training and in tests: the data of the chart."""
 
     def __init__(self) -> None:
         self.train: list[tuple[int, float]] = []

@@ -14,12 +14,12 @@ from components.reporting.progress import Progress
 class MetricsWriter:
     """Writes records as they come; each is on its way to the disk when `write` returns.
 
-    A file that is there already is continued, without the half line that a killed process may have left at its end.
+    An existing file is continued, without the half line that a killed process may have left at its end.
     Use it as a context manager, or call `close`. One task at a time may write.
     """
 
     def __init__(self, path: Path, tensorboard: Path | None = None, resumes_at: int | None = None) -> None:
-        """Open both, making what is not there.
+        """Open both outputs; create them where they are missing.
 
         Args:
             path: the file of JSON lines.
@@ -68,7 +68,7 @@ class MetricsWriter:
                     self._events.add_scalar(name, value, global_step=progress.env_steps)
 
     def close(self) -> None:
-        """Write what is still on its way, and let go of the files. Closing twice is closing once."""
+        """Flush and close the files. A second call has no effect."""
         self._file.close()
         if self._events is not None:
             self._events.close()

@@ -1,4 +1,4 @@
-"""What is typed at a terminal while a screen is drawn on it must not be shown: a `^C` moves the screen by a row."""
+"""The echo of a terminal, switched off while a screen is drawn: an echoed `^C` would move the screen by a row."""
 
 import contextlib
 import os
@@ -9,9 +9,9 @@ from typing import TextIO
 
 
 def silenced(stream: TextIO) -> Callable[[], None]:
-    """Stop the terminal behind `stream` from showing what is typed at it; return what makes it do so again.
+    """Switch off the echo of the terminal behind `stream`; return a function that restores it.
 
-    A terminal that is not this process's to change, or none at all, is left alone. Keys keep their meaning.
+    A terminal that belongs to another process is not changed. Keys keep their meaning.
     """
     if sys.platform == "win32":
         return lambda: None
@@ -20,13 +20,13 @@ def silenced(stream: TextIO) -> Callable[[], None]:
     try:
         descriptor = stream.fileno()
         if os.tcgetpgrp(descriptor) != os.getpgrp():
-            return lambda: None  # it is in the background: the terminal is somebody else's now
+            return lambda: None  # this process is in the background: the terminal belongs to another
         before = termios.tcgetattr(descriptor)
     except (OSError, termios.error):
         return lambda: None  # no terminal, or one that this process does not belong to
 
     def change(local: int) -> None:
-        # Whoever has been put into the background meanwhile would be stopped for this, unless the signal is blocked.
+        # A process that was put into the background would be stopped here, unless the signal is blocked.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
         try:
             with contextlib.suppress(termios.error):  # the terminal has been closed

@@ -44,7 +44,7 @@ def command(arguments: list[str]) -> int:
 
         check_file(options.save)
     if options.step is not None and (options.save is None or options.save.suffix in (".gif", ".mp4")):
-        raise UsageError("--step chooses what a picture shows: it goes with --save FILE.png, .pdf or .svg")
+        raise UsageError("--step selects the step of a picture: use it with --save FILE.png, .pdf or .svg")
 
     env, make_player = _played(options.scenario, options.policy, options.checkpoint, options.seed)
     battles = _battles(env, make_player, options.episodes, options.seed)

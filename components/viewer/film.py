@@ -115,7 +115,7 @@ def _write_mp4(images: Iterator[NDArray[np.uint8]], path: Path, fps: float) -> i
                 ffmpeg.stdin.write(image[:height, :width].tobytes())
                 count += 1
         except BrokenPipeError:
-            pass  # it gave up: what it said is told below
+            pass  # the encoder ended early: its own message is part of the error below
         with suppress(BrokenPipeError):  # likewise, with the last of it still unsent
             ffmpeg.stdin.close()
         said = ffmpeg.stderr.read().decode(errors="replace").strip()

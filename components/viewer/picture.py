@@ -58,7 +58,7 @@ _SHAPES = {
 
 
 def battle_figure(battle: Battle, step: int, *, dpi: float = 160.0) -> Figure:
-    """The battle after `step` steps; nobody but the caller holds the figure, to save it in whatever format.
+    """Return a figure of the battle after `step` steps. The caller owns it and may change or save it.
 
     Allies are blue, enemies vermilion with dark outlines; each bears the number that actions know it by. Its shape
     tells its type, the bars in it health (white), shield (light blue) and energy (pink), the notch where it looks.
@@ -103,7 +103,7 @@ def _ground(axes: Axes, battle: Battle, frame: Frame, bounds: tuple[float, float
     west, east, south, north = bounds
     x = np.linspace(west, east, _FINE)[None, :]
     y = np.linspace(south, north, round(_FINE * (north - south) / (east - west)))[:, None]
-    # How far each point lies beyond the sight of whoever comes nearest to seeing it.
+    # Distance of each point beyond the sight range of the unit that comes nearest to seeing it.
     beyond = np.full((y.size, x.size), np.inf)
     for unit, sight in zip(frame.units[: battle.n_agents], battle.sight, strict=True):
         if unit["health"] > 0.0:

@@ -13,7 +13,7 @@ from components.envs.skirmish.kernel.constants import EAST, FIRST_TARGET, NO_OP,
 from components.policies.base import Policy
 
 Player = Callable[[Skirmish], NDArray[np.int64]]
-"""From an environment of one battle to the actions (1, A) of its agents. Made anew for each episode."""
+"""A function from an environment of one battle to the actions (1, A) of its agents. Each episode gets a new one."""
 
 PlayerFactory = Callable[[Skirmish, np.random.Generator], Player]
 """Makes the player of one episode."""

@@ -1,4 +1,4 @@
-"""A battle as it is watched: what stood where after each step, who struck whom, and what it was worth.
+"""A recorded battle: positions after each step, attacks, and rewards.
 
 Shapes: A agents, N units, agents first.
 """
@@ -55,7 +55,7 @@ class Battle:
         return len(self.sight)
 
     def busiest(self) -> int:
-        """The first step in which most of those struck that could: what a single picture should show."""
+        """Return the first step with the largest share of attacking units: the step that a single picture shows."""
         return max(self.frames, key=lambda frame: len(frame.strikes)).step
 
 

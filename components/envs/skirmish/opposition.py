@@ -1,4 +1,4 @@
-"""The enemies' side of the table, for whoever commands them: a policy, a script, or the allies' own policy."""
+"""The enemies' side: observations and actions for a policy or a script that commands them."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,13 +19,13 @@ _REVERSED = ("facing_x", "facing_y", "heading_x", "heading_y", "steer_x", "steer
 
 
 class Opposition:
-    """What the enemies may see and do, exactly as agents may, on the map turned by half.
+    """Observations and available actions of the enemies, computed as those of the agents, on the map turned by half.
 
     So the policy of one side can command the other: its own units come first, start in the west and go east, and
     columns are in the order that agents know. With E enemies and A agents:
 
     Attributes:
-        obs: (B, E, O') float32, what each enemy sees.
+        obs: (B, E, O') float32, the observation of each enemy.
         state: (B, S') float32, what only a critic sees.
         available: (B, E, U') bool, what each may do, U' = 6 + A: 0 nothing, for the dead; 1 stop; 2 to 5 move to their
             north, south, east, west; 6 + k attack agent k, or heal friend k.
@@ -84,7 +84,7 @@ class Opposition:
         )
 
     def orders_of(self, opponent: "Opponent") -> NDArray[np.int64]:
-        """(B, E): what the opponent has its units do.
+        """Return the actions that the opponent chooses, (B, E).
 
         Raises:
             ValueError: it answers with another shape or type, or with an action that is not available.
@@ -108,4 +108,4 @@ class Opposition:
 
 
 Opponent = Callable[[Opposition], NDArray[np.int64]]
-"""Commands the enemies: from what they see, (B, E) actions. Called before every step, for all battles at once."""
+"""A function from the observations of the enemies to their actions (B, E), called before every step."""

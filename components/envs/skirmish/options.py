@@ -1,4 +1,4 @@
-"""What SMAC lets its users choose: what is seen, and what is rewarded. The defaults are SMAC's."""
+"""The options of SMAC: observation features and rewards. The defaults are SMAC's."""
 
 from dataclasses import dataclass
 
@@ -69,7 +69,7 @@ class Features:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewards:
-    """What a step is worth to the team."""
+    """Terms of the team's reward."""
 
     sparse: bool = False
     """Only the end counts: 1, -1, or 0 for a draw."""
@@ -82,7 +82,7 @@ class Rewards:
     """How much a loss of one's own weighs against one of the enemy's."""
     scale: bool = True
     scale_rate: float = 20.0
-    """What a perfect win is worth in all, when scaled."""
+    """Return of a perfect win after scaling."""
 
     def maximum(self, scenario: Scenario) -> float:
         """The unscaled sum of a win in which no enemy recovered anything."""
@@ -90,5 +90,5 @@ class Rewards:
         return pool + self.death_value * len(scenario.enemies) + self.win
 
     def divisor(self, scenario: Scenario) -> float:
-        """What every reward is divided by."""
+        """Divisor of every reward."""
         return self.maximum(scenario) / self.scale_rate if self.scale else 1.0

@@ -1,4 +1,4 @@
-"""The memory of a battle, as records of numbers: what the kernel reads and writes, and a snapshot holds.
+"""The state of a battle, as structured arrays that the kernel reads and writes and a snapshot holds.
 
 Everything that changes is in `UNIT` and `BATTLE`; everything that stays is in `KIND` and `RULES`. Numbers are 64 bits
 wide throughout, so that compiled and uncompiled code round alike; only what is shown to a policy is float32.
@@ -22,8 +22,8 @@ UNIT = np.dtype(
         ("heading_x", _FLOAT),  # the unit vector towards where it walks, zero while it stands
         ("heading_y", _FLOAT),
         ("stride", _FLOAT),  # how far it walks this tick
-        ("pace", _FLOAT),  # how far it would, of those that take time to gather speed
-        ("steer_x", _FLOAT),  # sideways, round whoever stands in its way
+        ("pace", _FLOAT),  # wanted speed, of units that accelerate
+        ("steer_x", _FLOAT),  # sideways, round a unit in its way
         ("steer_y", _FLOAT),
         ("push_x", _FLOAT),  # out of those it overlaps
         ("push_y", _FLOAT),
@@ -31,17 +31,17 @@ UNIT = np.dtype(
         ("goal_x", _FLOAT),
         ("goal_y", _FLOAT),
         ("stop", _INT),  # the cell to pass on the way to its target or goal, -1 for none
-        ("target", _INT),  # index of a unit, -1 for nobody
-        ("attacker", _INT),  # who hurt it or a friend that called for help, -1 for nobody
+        ("target", _INT),  # index of a unit, -1 for none
+        ("attacker", _INT),  # the attacker of itself or of a friend that called for help, -1 for none
         ("help_in", _INT),  # ticks until it may call for help again
         ("bursting", _BOOL),  # dead, and about to take others along
         ("healing", _BOOL),  # its target, in this tick
-        ("holding", _BOOL),  # stands and fights: gives way less
-        ("arrived", _BOOL),  # has advanced as far as it can, and found nobody to fight
+        ("holding", _BOOL),  # stands and fights: is pushed less
+        ("arrived", _BOOL),  # has advanced as far as it can, and found no enemy
         ("aiming", _BOOL),
         ("windup", _FLOAT),  # ticks until the shot, while aiming
         ("cooldown", _FLOAT),  # ticks until it may aim again; below zero, the part of a tick it is late
-        ("hits_left", _INT),  # of the shot that is under way
+        ("hits_left", _INT),  # target of the shot in flight
         ("hit_in", _FLOAT),
         ("hit_target", _INT),
         ("hit_x", _FLOAT),  # where a beam was last pointed
@@ -84,7 +84,7 @@ KIND = np.dtype(
         ("layer", _INT),  # GROUND, GIANT or AIR of the kernel: units of one layer are in each other's way
         ("hits_air", _BOOL),
         ("regeneration", _FLOAT),  # health per tick
-        ("healing", _FLOAT),  # what it gives others per tick; zero for all but healers
+        ("healing", _FLOAT),  # health given per tick; zero for all but healers
         ("biological", _BOOL),  # can be healed
         ("range", _FLOAT),
         ("scan", _FLOAT),
@@ -120,17 +120,17 @@ RULES = np.dtype(
         ("march_y", _FLOAT),
         ("march_dx", _FLOAT),  # to the other end, where they advance to some point of a line
         ("march_dy", _FLOAT),
-        ("regenerates", _BOOL),  # somebody recovers health without a healer
+        ("regenerates", _BOOL),  # some unit recovers health without a healer
         ("bursts", _BOOL),  # somebody does
-        ("drawn", _BOOL),  # armies and where they start are, anew for each episode
+        ("drawn", _BOOL),  # each episode draws armies and starting places
         ("surrounded", _FLOAT),  # the share of episodes that begin with the allies in the middle of enemies
-        ("commanded", _BOOL),  # the enemies are told what to do, as agents are
+        ("commanded", _BOOL),  # an opponent commands the enemies
         ("reaction", _INT),  # the enemies look round every so many ticks
         ("retaliates", _BOOL),  # an enemy goes for who hurts it from out of its sight
-        ("switches", _BOOL),  # an enemy that chases somebody shoots at who comes in reach
-        ("calls", _BOOL),  # an enemy that is hurt calls its friends
+        ("switches", _BOOL),  # a chasing enemy shoots at any unit in reach
+        ("calls", _BOOL),  # a hurt enemy calls its friends
         ("hunts", _BOOL),  # the enemies know where the allies are
-        ("healers", _BOOL),  # a side with nobody else left has lost
+        ("healers", _BOOL),  # a side with no other unit left has lost
         ("crowd", _FLOAT),  # how far from there the last of them may find room
         ("start_jitter", _FLOAT),
         ("type_bits", _INT),

@@ -12,7 +12,7 @@
     units = { zealot = 3 }
     at = [23, 16]
 
-Or armies that are drawn anew for each episode, instead of groups:
+Or armies drawn for each episode, instead of groups:
 
     [draw]
     allies = 5
@@ -81,7 +81,7 @@ class DrawTable(_Table):
 
 
 class ScenarioFile(_Table):
-    """What a scenario file may hold."""
+    """The contents of a scenario file."""
 
     name: str = ""
     limit: Annotated[int, Field(ge=1, le=10_000)]
@@ -94,7 +94,7 @@ class ScenarioFile(_Table):
     march: tuple[Cells, Cells] | None = None
     """Where the enemies march to; else to the first group of allies."""
     hunts: bool = False
-    """The enemies go for the nearest ally wherever it is."""
+    """Whether the enemies hunt the nearest ally at any distance."""
     unit_ranges: bool = False
     """Agents see and shoot as far as their units can, instead of 9 and 6 cells."""
 
@@ -107,7 +107,7 @@ class ScenarioFile(_Table):
         return self
 
     def ground(self) -> Terrain:
-        """The terrain that is meant."""
+        """Return the terrain."""
         if isinstance(self.terrain, str):
             try:
                 return TERRAINS[self.terrain]
@@ -125,7 +125,7 @@ class ScenarioFile(_Table):
         return carved(*parts, winding=self.winding)
 
     def scenario(self, name: str) -> Scenario:
-        """The scenario that is meant; `name` if it gives itself none."""
+        """Return the scenario; `name` is its name if the file gives none."""
         return self._drawn(name) if self.draw is not None else self._fixed(name)
 
     def _fixed(self, name: str) -> Scenario:

@@ -35,7 +35,7 @@ Group = tuple[Point, int | None]
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """Armies that are drawn anew for each episode, and where they start, as in SMACv2 (Ellis et al. 2023)."""
+    """Armies and starting places drawn for each episode, as in SMACv2 (Ellis et al. 2023)."""
 
     types: tuple[UnitType, ...]
     """In the order in which units are numbered, and of the one-hot columns."""
@@ -55,17 +55,17 @@ class Scenario:
     allies: tuple[UnitType, ...]
     enemies: tuple[UnitType, ...]
     limit: int
-    """Steps after which nobody has won."""
+    """Steps after which the episode is truncated without a winner."""
     map_type: str
     """SMAC's word for the family of unit types."""
     ally_types: tuple[UnitType, ...] = ()
-    """What each place of an ally's one-hot stands for; empty where there is one type only."""
+    """Unit types of an ally's one-hot, in order; empty where there is one type only."""
     enemy_types: tuple[UnitType, ...] = ()
     terrain: Terrain = STRIP
     ally_groups: tuple[Group, ...] = (((9.0, 16.0), None),)
     enemy_groups: tuple[Group, ...] = (((23.0, 16.0), None),)
     hunts: bool = False
-    """The enemies go for the nearest ally wherever it is, instead of marching."""
+    """Whether the enemies hunt the nearest ally at any distance, instead of marching."""
     march: tuple[Point, ...] = ()
     """Where the enemies march to: a point, or the ends of a line to a point of which; else to the allies' start."""
     draw: Draw | None = None

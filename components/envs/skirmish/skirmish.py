@@ -40,7 +40,7 @@ class Skirmish(Env):
         ruleset: weapon data of the SMAC maps' own mod, or of the later multiplayer game.
         start_jitter: each unit starts up to this far off, in cells per axis. SMAC starts are always the same.
         features: which columns observations and state have.
-        rewards: what a step is worth.
+        rewards: terms of the reward.
         step_mul: ticks per step, sixteenths of a second.
         move_amount: how far a movement order points, in cells.
         difficulty: how well the enemies fight, 1 to 10; from 7 on as well as they can (`docs/simulator.md`).
@@ -116,7 +116,7 @@ class Skirmish(Env):
         drawn = self.scenario.draw is not None
         kinds = kinds_table(self.scenario, ruleset)
         self.kinds = kernel.records(np.repeat(kinds[None], n_envs if drawn else 1, axis=0))
-        """(1, N) of `records.KIND`, allies first: what each unit is; (B, N) where armies are drawn."""
+        """(1, N) of `records.KIND`, allies first: the type of each unit; (B, N) where armies are drawn."""
         self._catalogue = kernel.records(catalogue_table(self.scenario, ruleset))
         self._spiral = spiral_table(self.scenario)
         self._changing = (*_CHANGING, "kinds") if drawn else _CHANGING
@@ -222,13 +222,13 @@ class Skirmish(Env):
         kernel.step_all(actions, self._enemy_actions, *self._for_step)
 
     def types_in(self, b: int) -> tuple[UnitType, ...]:
-        """(N,) what the units of one battle are in this episode, allies first."""
+        """Return the types of the units of battle `b` in this episode, allies first."""
         if self.scenario.draw is None:
             return self.scenario.allies + self.scenario.enemies
         return tuple(self.scenario.draw.types[row] for row in self.kinds["type_row"][b])
 
     def show(self) -> None:
-        """Write `obs`, `state` and `available` anew, after `units` was changed by hand."""
+        """Recompute `obs`, `state` and `available` after a change of `units`."""
         kernel.show_all(*self._for_show)
 
     def snapshot(self) -> dict[str, NDArray[Any]]:

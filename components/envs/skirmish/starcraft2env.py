@@ -124,7 +124,7 @@ class StarCraft2Env:
         self.skirmish = self._new_skirmish()
         self._scenario = self.skirmish.scenario
         if self._scenario.draw is not None:
-            raise ValueError(f"{map_name} draws its armies anew for each episode; play it with Skirmish")
+            raise ValueError(f"{map_name} draws armies for each episode; use Skirmish")
 
         self.n_agents = len(self._scenario.allies)
         self.n_enemies = len(self._scenario.enemies)
@@ -210,7 +210,7 @@ class StarCraft2Env:
         return float(self.skirmish.reward[0]), ended, info
 
     def _heuristic_action(self, agent_id: int) -> int:
-        """Attack the enemy that was nearest when the last one died, wherever it is; or heal the nearest friend."""
+        """Attack the enemy that was nearest when the last target died; or heal the nearest friend."""
         unit = self.get_unit_by_id(agent_id)
         if unit.health <= 0.0:
             return constants.NO_OP
@@ -239,14 +239,14 @@ class StarCraft2Env:
             return its.healing == 0.0 and 0.0 < other.health < other.health_max
         return other.health > 0.0 and (its.layer != "air" or mine.weapon.hits_air)
 
-    # --- What is seen -----------------------------------------------------------------------------------------------
+    # --- Observations -----------------------------------------------------------------------------------------------
 
     def get_obs(self) -> list[NDArray[np.float32]]:
         """One observation per agent."""
         return [self.get_obs_agent(i) for i in range(self.n_agents)]
 
     def get_obs_agent(self, agent_id: int) -> NDArray[np.float32]:
-        """(O,): what one agent sees."""
+        """Return the observation of one agent, (O,)."""
         seen: NDArray[np.float32] = self.skirmish.obs[0, agent_id].copy()
         return seen
 
@@ -288,7 +288,7 @@ class StarCraft2Env:
         return sides
 
     def get_visibility_matrix(self) -> NDArray[np.bool_]:
-        """(A, A + E): who sees whom; nobody sees itself."""
+        """Return the visibility matrix (A, A + E); an agent does not see itself."""
         units = self.skirmish.units[0]
         dx = units["x"][: self.n_agents, None] - units["x"][None, :]
         dy = units["y"][: self.n_agents, None] - units["y"][None, :]

@@ -56,7 +56,7 @@ def hexagonal_spiral(count: int, spacing: float) -> list[tuple[float, float]]:
 
 
 def kinds_table(scenario: Scenario, ruleset: Ruleset) -> NDArray[Any]:
-    """(N,) of `KIND`: what each unit is, allies first, and where it starts; still empty where armies are drawn.
+    """(N,) of `KIND`: type and starting place of each unit, allies first; empty where armies are drawn.
 
     Raises:
         ValueError: there is no room for a group where it is to start.
@@ -103,7 +103,7 @@ def _types(scenario: Scenario) -> tuple[UnitType, ...]:
 
 
 def _describe(kind: Any, unit: UnitType, row: int, *, unit_ranges: bool) -> None:
-    """Write what a unit is into its record."""
+    """Write the properties of a unit into its record."""
     weapon = unit.weapon
     kind["type_row"] = row
     kind["sight"] = unit.sight if unit_ranges else SIGHT
@@ -188,7 +188,7 @@ def _fits(place: tuple[float, float], margin: float, walkable: NDArray[np.bool_]
 
 
 def damage_table(scenario: Scenario, ruleset: Ruleset) -> NDArray[np.float64]:
-    """(T, T): what one hit of the first type does to the second, before its armour."""
+    """(T, T): damage of one hit of the first type on the second, before armour."""
     units = [armed(unit, ruleset) for unit in _types(scenario)]
     return np.array(
         [

@@ -31,9 +31,9 @@ class Terrain:
     west: int = 0
     east: int = MAP_SIZE
     parts: tuple[Part, ...] = ()
-    """The rectangles inside it that can be walked on, where that is not all of it."""
+    """The walkable rectangles inside it; empty if all of it is walkable."""
     cliffs: tuple[Part, ...] = ()
-    """Those that only giants can cross."""
+    """Rectangles that only giant units can cross."""
     plateau: int = MAP_SIZE
     """The first row of the upper floor; ramps are the two before it."""
     winding: bool = False

@@ -1,4 +1,4 @@
-"""The soldiers: what each unit type is worth in a fight, in both published sets of weapon data.
+"""Unit types: health, weapons and movement, in both published sets of weapon data.
 
 Numbers are those of the game's own data files, per *Normal* second, of which one holds 16 game loops (ticks). The
 "Faster" figures of strategy sites are 1.4 times higher because they count 22.4 loops to a second; mixing the two is
@@ -26,7 +26,7 @@ class Weapon:
     """Of one hit, before armour."""
     range: float
     scan: float
-    """How far an idle soldier looks for somebody to fight."""
+    """Range in which an idle unit looks for an enemy."""
     period: float
     """From shot to shot, before the random delay."""
     damage_point: float
@@ -71,11 +71,11 @@ class UnitType:
     biological: bool = False
     layer: Layer = "ground"
     acceleration: float = 0.0
-    """Cells per second and second; zero for those that are at full speed at once."""
+    """Acceleration in cells/s²; zero for units that reach full speed at once."""
     regeneration: float = 0.0
     """Health per second."""
     healing: float = 0.0
-    """Health per second that it gives others: then range and scan are those of its beam, and it hurts nobody."""
+    """Health per second that it heals. Range and scan are those of the healing beam; it does no damage."""
 
 
 MARINE = UnitType(

@@ -85,7 +85,7 @@ def unroll_back(
     """Go back through `unroll`.
 
     Args:
-        d_hidden: (R, H), what is said of the hidden states from elsewhere.
+        d_hidden: (R, H), gradients of the hidden states from the later layers.
         gates: (R, at least 4H), r, z, g, n; the first three are overwritten with their gradients before the
             non-linearity.
         hidden: (R, H).
@@ -94,7 +94,7 @@ def unroll_back(
         asked: (T,), how many of them, from the first, were asked for; the gates of the others are made zeros.
         d_of_x: (C, 3H), to whose rows the gradients of r, z, n before their non-linearity are added.
         picks: (R,), the row of `d_of_x` of every row.
-        carry: `room` for the rows of the first step: what a step says of the hidden states before it.
+        carry: `room` for the rows of the first step: gradients that a step passes to the hidden states before it.
         beside: `room` for a GROUP of hidden states.
         d_w_h: (3H, H) in `room`, to which the gradient of the weights is added.
     """

@@ -14,7 +14,7 @@ Floats = NDArray[np.floating[Any]]
 
 @compiled
 def say(hidden: Floats, panels: Floats, bias: Floats, sums: Floats, q: Floats) -> None:
-    """Fill `q` (R, U) with what the last layer makes of `hidden` (R, H).
+    """Fill `q` (R, U) with the output of the last layer for `hidden` (R, H).
 
     Args:
         hidden: (R, H).

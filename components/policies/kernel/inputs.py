@@ -1,4 +1,4 @@
-"""What comes before the GRU: observations gathered, and what they and the one-hot inputs add up to."""
+"""The layers before the GRU: gathered observations, and their sum with the one-hot inputs."""
 
 from typing import Any
 
@@ -60,7 +60,7 @@ def collect(
 
 @compiled
 def rectify(x: Floats, table: Floats, pairs: NDArray[np.int64]) -> None:
-    """Make `x` (P + L, H) relu of `table` (P, H) and, below it, of what is there and what `pairs` (L,) pick from it."""
+    """Fill `x` (P + L, H): relu of `table` (P, H), then relu of its own rows plus the rows `pairs` (L,) of `table`."""
     n_pairs, size = table.shape
     for i in range(n_pairs):
         out, picked = x[i], table[i]

@@ -17,7 +17,7 @@ def mix(q: Floats, first: Floats, w_1: Floats, w_2: Floats, v: Floats, mixed: Fl
 
     Args:
         q: (N, A).
-        first: (N, …, M, M), what the state's first layer says, b_1 last and what v is made of before it.
+        first: (N, …, M, M), output of the state's first layer; b_1 last, and the input of v before it.
         w_1: (N, A * M).
         w_2: (N, M).
         v: (M,).

@@ -2,9 +2,9 @@
 
 A product is made of tiles: `ROWS` rows of the left side by two vectors of columns, W, of the right, whose sums all stay
 in registers. Where the right side is a network's weights it is packed into panels of W columns, so that a tile reads it
-from end to end. Of a core's rate of arithmetic that is nine tenths from some forty rows on.
+from end to end. From some forty rows on it reaches nine tenths of a core's peak rate.
 
-Sizes: R rows, K what is summed over, N columns, P = ⌈N / W⌉ panels.
+Sizes: R rows, K summed columns, N columns, P = ⌈N / W⌉ panels.
 """
 
 from typing import Any
@@ -29,7 +29,7 @@ _VECTORS = 2
 ROWS = 6 if _BYTES == 32 else 12
 """Of a tile: with two vectors each and some for the operands they fill 32 registers, of which AVX has but 16."""
 GROUP = 48
-"""Rows that a loop takes at once, so that the cache has what it makes of them when it is needed: a multiple of ROWS."""
+"""Rows of one block of a loop, small enough for the cache: a multiple of ROWS."""
 
 
 def width(dtype: Any) -> int:
@@ -38,7 +38,7 @@ def width(dtype: Any) -> int:
 
 
 def room(rows: int, columns: int, dtype: Any) -> Floats:
-    """Return zeros for a result of so many rows and columns, and for what `add` writes beside it."""
+    """Return zeros for a result of so many rows and columns, and for the padding that `add` writes."""
     w = width(dtype)
     return np.zeros((rows + ROWS, -(-columns // w) * w), dtype)
 
@@ -177,7 +177,7 @@ def add_outer(
         right_start: row of `right`.
         rows: GROUP at most.
         beside: (GROUP, N) and more, of `room`: where the rows of `right` are copied to.
-        out: (`columns`, N) and more, of `room`; what is more is overwritten with something.
+        out: (`columns`, N) and more, of `room`; the padding is overwritten with arbitrary values.
     """
     n = right.shape[1]
     for i in range(rows):

@@ -129,5 +129,5 @@ def test_a_snapshot_holds_what_was_drawn(at_random):
 
 
 def test_the_interface_of_smac_refuses_what_is_drawn():
-    with pytest.raises(ValueError, match="terran_5_vs_5 draws its armies anew for each episode; play it with Skirmish"):
+    with pytest.raises(ValueError, match="terran_5_vs_5 draws armies for each episode; use Skirmish"):
         StarCraft2Env("terran_5_vs_5")

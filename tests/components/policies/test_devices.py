@@ -34,9 +34,9 @@ def gpus(monkeypatch):
 @pytest.mark.parametrize(
     ("n", "version", "device", "said"),
     [
-        (0, None, "cuda", "device 'cuda' is not there: torch 2.13.0 is built without CUDA"),
-        (0, "12.8", "cuda", "device 'cuda' is not there: torch 2.13.0 finds no GPU"),
-        (2, "12.8", "cuda:2", "device 'cuda:2' is not there: torch 2.13.0 finds cuda:0, cuda:1"),
+        (0, None, "cuda", "device 'cuda' is not available: torch 2.13.0 is built without CUDA"),
+        (0, "12.8", "cuda", "device 'cuda' is not available: torch 2.13.0 finds no GPU"),
+        (2, "12.8", "cuda:2", "device 'cuda:2' is not available: torch 2.13.0 finds cuda:0, cuda:1"),
         (2, "12.8", "cuda:-1", "device 'cuda:-1' is not allowed: it must be cpu, cuda or cuda:N"),
         (2, "12.8", "gpu", "device 'gpu' is not allowed: it must be cpu, cuda or cuda:N"),
     ],
@@ -57,7 +57,7 @@ def test_a_device_that_is_there_is_not_refused(gpus, device):
 def test_a_run_on_a_device_that_is_not_there_ends_before_it_begins(gpus, tmp_path, capsys):
     gpus(0)
     assert main(["run", str(EXPERIMENT), "--device", "cuda:1", "--runs-dir", str(tmp_path / "runs")]) == 2
-    assert capsys.readouterr().err == "orchestra: error: device 'cuda:1' is not there: torch 2.13.0 finds no GPU\n"
+    assert capsys.readouterr().err == "orchestra: error: device 'cuda:1' is not available: torch 2.13.0 finds no GPU\n"
     assert not (tmp_path / "runs").exists()
 
 

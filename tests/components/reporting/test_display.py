@@ -441,7 +441,7 @@ def test_a_reader_that_goes_away_ends_the_showing_and_not_the_run(terminal: bool
             display.show(replace(TRAINING, elapsed_s=float(second)))
         display.finish(TRAINING)
 
-    assert [line["event"] for line in logged] == ["nobody reads the display any longer; the run goes on"]
+    assert [line["event"] for line in logged] == ["the display's stream is closed; the run continues"]
     assert logged[0]["log_level"] == "warning"
     assert error.strerror is not None
     assert error.strerror in logged[0]["error"]

@@ -328,7 +328,7 @@ def test_a_run_s_newest_checkpoint_plays(tmp_path: Path, capsys: pytest.CaptureF
         (["3m", "--fps", "0"], "--fps: 0.0 is not allowed: it must lie between 0.1 and 50"),
         (["3m", "--save", "battle.doc"], "must end in one of .gif, .mp4, .png, .pdf, .svg"),
         (["3m", "--save", "no/such/folder/battle.gif"], "there is no folder 'no/such/folder'"),
-        (["3m", "--step", "3"], "--step chooses what a picture shows"),
+        (["3m", "--step", "3"], "--step selects the step of a picture"),
         (["3m", "--save", "battle.png", "--step", "999"], "--step: 999 is not allowed: the battle went from step 0 to"),
     ],
 )
