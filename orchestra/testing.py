@@ -1,4 +1,4 @@
-"""For tests: time that passes when a test says so, actors that listen, and what it means to be a transport.
+"""Tools for tests: a manual clock, probes, the contract of transports, and deterministic simulation.
 
     clock = ManualClock()
     async with Node("here", clock=clock).running() as node:
@@ -7,9 +7,9 @@
         clock.advance(60.0)
         assert await ledger.heard(ResultMsg) == [ResultMsg(team="marines", score=1.0)]
 
-A whole run in a world where everything goes wrong is what `orchestra.simulation` is for.
+`Simulation` runs whole systems of nodes in virtual time, with faults.
 
-Nothing here sleeps: a test says how far time goes, waits for a message, or waits until nothing happens any more.
+No tool sleeps: a test advances the clock, waits for a message, or waits until all actors are idle.
 """
 
 import asyncio
@@ -27,18 +27,37 @@ from orchestra.actors.ref import Ref
 from orchestra.actors.supervision import Stop, Supervision
 from orchestra.errors import FrameError, Unreachable, UsageError
 from orchestra.nodes.node import Node
+from orchestra.simulation.loop import SimulationStuck
+from orchestra.simulation.process import Process, ProcessDied
+from orchestra.simulation.seeds import Scenario, each_seed, failing_seed, run_seed
+from orchestra.simulation.simulation import Simulation
 from orchestra.wire.frames import Frame, Kind, Limits, frame_bytes, frame_prefix
 from orchestra.wire.transports.base import Connection
 from orchestra.wire.transports.registry import transport_for
 
+__all__ = [
+    "ManualClock",
+    "Probe",
+    "Process",
+    "ProcessDied",
+    "Scenario",
+    "Simulation",
+    "SimulationStuck",
+    "check_transport",
+    "each_seed",
+    "failing_seed",
+    "run_seed",
+    "settle",
+]
+
 M = TypeVar("M", bound=Message)
 
 QUIET_TURNS = 3
-"""Turns of the loop that must pass with all actors idle: a frame in memory takes one to arrive."""
+"""Consecutive turns of the loop with all actors idle that count as settled: a frame in memory takes one to arrive."""
 
 
 class ManualClock:
-    """A clock that stands still until `advance`. Timers that are due then fire in the order of their times."""
+    """A clock that stands still until `advance`, which fires the due timers in the order of their times."""
 
     def __init__(self) -> None:
         self._now = 0.0
@@ -46,21 +65,21 @@ class ManualClock:
         self._numbers = itertools.count()
 
     def monotonic(self) -> float:
-        """Return the seconds advanced so far."""
+        """Return the seconds advanced so far, from 0."""
         return self._now
 
     def now(self) -> datetime:
-        """Return the first of January 2026, and the seconds advanced so far."""
+        """Return 2026-01-01 00:00 UTC plus the seconds advanced so far."""
         return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self._now)
 
     def call_later(self, delay: float, call: Callable[[], None]) -> "_Timer":
-        """Arrange that `call` runs when the clock has been advanced by `delay` seconds."""
+        """Run `call` when the clock has advanced by `delay` seconds."""
         timer = _Timer(call)
         heapq.heappush(self._timers, (self._now + delay, next(self._numbers), timer))
         return timer
 
     def advance(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance the time by `seconds`, and fire the timers that become due."""
         end = self._now + seconds
         while self._timers and self._timers[0][0] <= end:
             self._now, _, timer = heapq.heappop(self._timers)
@@ -81,16 +100,16 @@ class _Timer:
 
 
 class Probe:
-    """An actor that keeps what it is told, for a test to look at.
+    """An actor that records its messages for a test.
 
     Args:
-        kinds: the messages that it understands.
-        answers: what it answers to requests, by type; an exception is raised instead.
+        kinds: the message types that it understands.
+        answers: the answers to requests, by type. An exception among them is raised instead.
     """
 
     def __init__(self, *kinds: type[Message], answers: Mapping[type[Message], Any] | None = None) -> None:
         self.messages: list[Message] = []
-        """All that it was told, in order."""
+        """All received messages, in order."""
         self._answers = dict(answers or {})
         self._gate = asyncio.Event()
         self._gate.set()
@@ -99,26 +118,26 @@ class Probe:
         self._class: type[_Listener[Any]] = type("Listener", (_Listener,), handlers)
 
     def start(self, node: Node, name: str) -> Ref[Any]:
-        """Start it as an actor of `node`."""
+        """Spawn it on `node`, and return its ref."""
         return node.spawn(name, self._class, self)
 
     def hold(self) -> None:
-        """Be busy with the next message, until `release`; what comes meanwhile fills the mailbox."""
+        """Stay in the next handler until `release`, so that further messages fill the mailbox."""
         self._gate.clear()
 
     def release(self) -> None:
-        """Go on."""
+        """Leave the handler that `hold` keeps busy."""
         self._gate.set()
 
     async def heard(self, kind: type[M], count: int = 1) -> list[M]:
-        """Wait until it was told `count` messages of `kind`, and return all of them."""
+        """Wait for `count` messages of `kind`, and return all received ones."""
         while len(heard := [message for message in self.messages if isinstance(message, kind)]) < count:
             self._news.clear()
             await self._news.wait()
         return heard
 
     async def take(self, message: Message) -> Any:
-        """Keep `message`; called by the actor."""
+        """Record a message and return its answer. Called by the probe's actor."""
         self.messages.append(message)
         self._news.set()
         await self._gate.wait()
@@ -144,9 +163,9 @@ class _Listener(Actor[M]):
 
 
 async def settle(*nodes: Node) -> None:
-    """Wait until every actor of `nodes` waits for a message and none is on its way between them in memory.
+    """Wait until all actors of `nodes` are idle, and no message is on its way between them in memory.
 
-    What comes over sockets, from threads or from the clock is not waited for.
+    Messages over sockets, threads and timers are not waited for.
     """
     quiet = 0
     while quiet < QUIET_TURNS:
@@ -154,8 +173,8 @@ async def settle(*nodes: Node) -> None:
         quiet = quiet + 1 if all(node.idle for node in nodes) else 0
 
 
-class _Ear:
-    """A receiver that keeps what it gets."""
+class _FrameRecorder:
+    """A receiver that records frames and losses."""
 
     def __init__(self) -> None:
         self.frames: list[Frame] = []
@@ -191,17 +210,20 @@ class _Pair:
 
     def __init__(self, dialer: Connection, listener: Connection) -> None:
         self.dialer, self.listener = dialer, listener
-        self.at_dialer, self.at_listener = _Ear(), _Ear()
+        self.at_dialer, self.at_listener = _FrameRecorder(), _FrameRecorder()
         for connection, ear in ((dialer, self.at_dialer), (listener, self.at_listener)):
             connection.limits = Limits()
             connection.attach(ear)
 
 
 async def check_transport(address: str) -> None:
-    """Check that the transport of `address` keeps its contract; `address` is one that can be listened at.
+    """Check that a transport keeps the contract of `orchestra.wire.transports.base`.
+
+    Args:
+        address: an address that the transport can listen at.
 
     Raises:
-        AssertionError: it does not.
+        AssertionError: the transport violates the contract.
     """
     transport = transport_for(address)
     accepted: asyncio.Queue[Connection] = asyncio.Queue()
@@ -219,7 +241,7 @@ async def check_transport(address: str) -> None:
         await _frames_wait_for_a_receiver(await transport.dial(listener.address), await accepted.get())
         await _is_refused(partial(transport.listen, listener.address, accepted.put_nowait), UsageError)
     finally:
-        for _ in range(5):  # turns in which a connection arrives that was only to see whether somebody listens
+        for _ in range(5):  # turns in which the probing connection of `listen` arrives
             await asyncio.sleep(0)
         await listener.close()
         while not accepted.empty():
@@ -283,14 +305,14 @@ async def _sending_after_a_close_does_nothing(pair: _Pair) -> None:
     assert not pair.at_dialer.frames
 
 
-async def _the_error_of_an_abort_is_what_the_receiver_hears(pair: _Pair) -> None:
+async def _the_receiver_gets_the_error_of_an_abort(pair: _Pair) -> None:
     error = FrameError("on purpose")
     pair.dialer.abort(error)
     assert await pair.at_dialer.lost() is error
     assert isinstance(await pair.at_listener.lost(), ConnectionError)
 
 
-async def _a_loss_is_told_once(pair: _Pair) -> None:
+async def _a_loss_is_reported_once(pair: _Pair) -> None:
     pair.dialer.abort()
     pair.dialer.abort(FrameError("again"))
     pair.listener.close()
@@ -326,8 +348,8 @@ _CHECKS: tuple[Callable[[_Pair], Awaitable[None]], ...] = (
     _a_large_payload_arrives_intact_and_read_only,
     _what_was_sent_before_a_close_arrives,
     _sending_after_a_close_does_nothing,
-    _the_error_of_an_abort_is_what_the_receiver_hears,
-    _a_loss_is_told_once,
+    _the_receiver_gets_the_error_of_an_abort,
+    _a_loss_is_reported_once,
     _bytes_that_are_no_frame_end_the_connection,
     _a_frame_over_the_limits_ends_the_connection,
     _a_frame_that_the_receiver_refuses_ends_the_connection,
@@ -335,9 +357,9 @@ _CHECKS: tuple[Callable[[_Pair], Awaitable[None]], ...] = (
 
 
 async def _frames_wait_for_a_receiver(dialer: Connection, listener: Connection) -> None:
-    """A receiver that is attached late misses nothing, and may refuse what waited for it."""
+    """A receiver that is attached late gets the frames that came before, and may refuse them."""
     dialer.send([frame_bytes(Kind.HANDSHAKE, b"early")])
-    at_dialer, at_listener = _Ear(), _Ear()
+    at_dialer, at_listener = _FrameRecorder(), _FrameRecorder()
     dialer.attach(at_dialer)
     for _ in range(20):  # turns in which the frame arrives
         await asyncio.sleep(0)

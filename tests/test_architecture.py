@@ -19,8 +19,8 @@ ROOMS = (
     {"wire", "trace"},
     {"nodes"},
     {"runs"},
-    {"replay", "monitoring", "simulation", "testing"},
-    {"cli"},
+    {"replay", "monitoring", "simulation"},
+    {"cli", "testing"},
 )
 """The rooms of orchestra, from the bottom. A module imports its own room and those below, not one beside it.
 `orchestra/__init__.py` and `orchestra/__main__.py` may import any room."""

@@ -1,4 +1,4 @@
-"""The page about testing shows examples whole, they pass, and it names only what there is."""
+"""The page about testing shows whole examples that pass, and names only existing functions."""
 
 import importlib.util
 import re
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestra.simulation import Process, Simulation, each_seed
+from orchestra.testing import Process, Simulation, each_seed
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "testing.md").read_text()
@@ -26,7 +26,7 @@ def found_in(path: Path) -> list[Callable[[], None]]:
 
 
 @pytest.mark.parametrize("test", [test for path in EXAMPLES for test in found_in(path)], ids=lambda test: test.__name__)
-def test_the_found_in_the_examples_pass(test: Callable[[], None]) -> None:
+def test_the_tests_in_the_examples_pass(test: Callable[[], None]) -> None:
     test()
 
 

@@ -1,4 +1,4 @@
-"""An actor that reminds of things in time, and its test, in which no time passes."""
+"""An actor that sends reminders, and its test with a manual clock."""
 
 import asyncio
 
@@ -7,20 +7,20 @@ from orchestra.testing import ManualClock, Probe, settle
 
 
 class RemindMsg(Message):
-    """Say this again after so many seconds."""
+    """A request to be reminded after some seconds."""
 
     text: str
     seconds: float
 
 
 class ReminderMsg(Message):
-    """It is time."""
+    """A reminder that is due."""
 
     text: str
 
 
 class Reminder(Actor[RemindMsg | ReminderMsg]):
-    """Tells somebody, later, what it was told."""
+    """Sends each reminder when it is due."""
 
     def __init__(self, to: Ref[ReminderMsg]) -> None:
         self._to = to
@@ -35,7 +35,7 @@ class Reminder(Actor[RemindMsg | ReminderMsg]):
 
 
 async def reminders() -> None:
-    """Tell a reminder of two things, let time pass, and see what it tells."""
+    """Request two reminders, advance the clock, and check what is sent."""
     clock = ManualClock()
     async with Node("here", clock=clock).running() as node:
         listener = Probe(ReminderMsg)
@@ -50,5 +50,5 @@ async def reminders() -> None:
         assert listener.messages[1:] == [ReminderMsg(text="eggs")]
 
 
-def test_reminders_come_in_time() -> None:
+def test_reminders_are_sent_when_they_are_due() -> None:
     asyncio.run(reminders())

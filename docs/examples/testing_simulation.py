@@ -1,22 +1,22 @@
-"""A ticket office, and the promise that no two passengers get one seat, whatever breaks."""
+"""A ticket office, and a property: no seat is sold twice, whatever fails."""
 
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
 from orchestra import Actor, AskFailed, Node, Request, Unreachable, on
-from orchestra.simulation import Process, Scenario, Simulation, each_seed, failing_seed
+from orchestra.testing import Process, Scenario, Simulation, each_seed, failing_seed
 
 
 class BookMsg(Request[int]):
-    """A seat, please; the answer is its number."""
+    """A request for a seat; the answer is its number."""
 
 
 class Office(Actor[BookMsg]):
     """Sells each seat once."""
 
     def __init__(self, ledger: list[int]) -> None:
-        self._sold = ledger  # stands for a disk: what is written there outlives the process
+        self._sold = ledger  # stands for a disk: it outlives the process
 
     @on(BookMsg)
     async def book(self, msg: BookMsg) -> int:
@@ -26,17 +26,17 @@ class Office(Actor[BookMsg]):
 
 
 async def passenger(process: Process, seats: list[int]) -> None:
-    """Book four seats, and write down those that were confirmed."""
+    """Book four seats, and record the confirmed ones."""
     office = process.ref("office/desk")
     for _ in range(4):
-        with suppress(AskFailed, Unreachable, TimeoutError):  # the office may be closed for a while
+        with suppress(AskFailed, Unreachable, TimeoutError):  # the office may be down
             async with asyncio.timeout(30.0):
                 seats.append(await office.ask(BookMsg()))
         await asyncio.sleep(0.5)
 
 
 def bookings(desk: Callable[[list[int]], Callable[[Node], object]]) -> Scenario:
-    """Two passengers book at an office that is killed and started again; their links are slow and get stuck."""
+    """Two passengers book at an office that is killed and restarted, over links that hang."""
 
     async def scenario(sim: Simulation) -> None:
         ledger: list[int] = []
@@ -53,12 +53,12 @@ def bookings(desk: Callable[[list[int]], Callable[[Node], object]]) -> Scenario:
 
 
 def with_a_ledger(ledger: list[int]) -> Callable[[Node], object]:
-    """Open the office with what it has sold before."""
+    """Start the office with its earlier sales."""
     return lambda node: node.spawn("desk", Office, ledger)
 
 
 def with_a_new_ledger(ledger: list[int]) -> Callable[[Node], object]:
-    """Open the office as if it had never sold anything: the bug."""
+    """Start the office without its earlier sales: the bug."""
     return lambda node: node.spawn("desk", Office, [])
 
 
@@ -66,5 +66,5 @@ def test_no_seat_is_sold_twice() -> None:
     each_seed(bookings(with_a_ledger), 50)
 
 
-def test_an_office_that_forgets_is_found() -> None:
+def test_the_simulation_finds_an_office_that_forgets() -> None:
     assert failing_seed(bookings(with_a_new_ledger), 50) is not None

@@ -1,4 +1,4 @@
-"""A transport of one's own, held against the contract that nodes rely on."""
+"""A custom transport, checked against the contract that nodes rely on."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from orchestra.wire.transports.registry import SCHEMES
 
 
 class CountingTransport(MemoryTransport):
-    """Connections within this process that are counted."""
+    """Connections within this process, counted."""
 
     dialled = 0
 
