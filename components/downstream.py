@@ -1,4 +1,4 @@
-"""Down to whoever has joined: somebody who dies there must not hold up, or take along, those above."""
+"""Messages to the actors below, which have joined; the death of one neither delays nor fails the sender."""
 
 from typing import Any
 
@@ -6,9 +6,9 @@ from orchestra import MailboxFull, Message, Ref, Unreachable
 
 
 async def send_downstream(ref: Ref[Any], message: Message) -> None:
-    """Tell somebody who has joined `message`, or nobody, if they are gone: who watches them hears of that anyway.
+    """Tell an actor that has joined `message`; drop the message if the actor is gone.
 
-    To `tell` would be to wait for a process that died to come back, with everybody else waiting too.
+    `Ref.tell` would wait for a dead process to come back, and delay the other actors below. A watch reports the death.
     """
     try:
         ref.tell_nowait(message)
@@ -19,38 +19,38 @@ async def send_downstream(ref: Ref[Any], message: Message) -> None:
 
 
 class Downstream:
-    """Those who have joined, in the order in which they did, and how many workers each one brings along."""
+    """The actors that have joined, in the order of joining, with their numbers of workers."""
 
     def __init__(self) -> None:
         self.refs: dict[str, Ref[Any]] = {}
-        """By address."""
+        """Refs by address."""
         self.each: dict[str, int] = {}
-        """Workers, by the same."""
+        """Numbers of workers by address: 1 for a worker, any number for a proxy."""
 
     @property
     def workers(self) -> int:
-        """How many there are in all."""
+        """Number of workers in all."""
         return sum(self.each.values())
 
     @property
     def players(self) -> list[Ref[Any]]:
-        """Those with a worker, so that they can play a test."""
+        """The actors that have a worker, so that they can play an evaluation."""
         return [ref for address, ref in self.refs.items() if self.each[address]]
 
     def join(self, ref: Ref[Any], workers: int) -> None:
-        """Take note of one who has joined, again perhaps."""
+        """Add an actor, or replace it if it has joined before."""
         self.refs[ref.address] = ref
         self.each[ref.address] = workers
 
     def leave(self, address: str) -> bool:
-        """Forget the one at `address`; return whether there was one."""
+        """Remove the actor at `address`; return whether it had joined."""
         if self.refs.pop(address, None) is None:
             return False
         self.each.pop(address, None)
         return True
 
     async def tell(self, *messages: Message) -> None:
-        """Pass `messages` down to all."""
+        """Send `messages` to all actors."""
         for ref in self.refs.values():
             for message in messages:
                 await send_downstream(ref, message)

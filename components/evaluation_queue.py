@@ -1,4 +1,4 @@
-"""Greedy tests that were asked for and have not come back: who plays each, and which wait for somebody to play them."""
+"""Evaluation queue: evaluations that were requested and have no result yet, with the player of each."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,20 +8,20 @@ from orchestra import Ref
 
 
 class EvaluationQueue:
-    """Remembers who was asked to play what, so that the tests of one that dies can be asked of another."""
+    """Assigns evaluations to players in turn, and those of a dead player to another one."""
 
     def __init__(self) -> None:
         self._underway: list[tuple[EvaluateMsg, str]] = []
         self._waiting: list[EvaluateMsg] = []
         self.turn = 0
-        """How many tests have been given out: whose turn it is."""
+        """Number of evaluations assigned so far, which decides whose turn it is."""
 
     def add(self, message: EvaluateMsg) -> None:
-        """Take note of a test that nobody plays yet."""
+        """Add an evaluation without a player."""
         self._waiting.append(message)
 
     def assign(self, players: Sequence[Ref[Any]]) -> list[tuple[Ref[Any], EvaluateMsg]]:
-        """Give each waiting test to one of `players`, in turn; return who is to be told what."""
+        """Assign each waiting evaluation to one of `players`, in turn; return the messages to send."""
         if not players:
             return []
         given = []
@@ -34,27 +34,27 @@ class EvaluationQueue:
         return given
 
     def state(self) -> dict[str, Any]:
-        """Return all that it remembers, for `restore`."""
+        """Return the state for `restore`."""
         return {"underway": list(self._underway), "waiting": list(self._waiting), "turn": self.turn}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Remember what `state` returned; messages in it may be dicts of their fields."""
+        """Take over a `state`, in which messages may be dicts of their fields."""
         self._underway = [(EvaluateMsg.model_validate(message), player) for message, player in state["underway"]]
         self._waiting = [EvaluateMsg.model_validate(message) for message in state["waiting"]]
         self.turn = state["turn"]
 
     @property
     def idle(self) -> bool:
-        """Whether nobody plays a test now."""
+        """True while no evaluation is assigned."""
         return not self._underway
 
     def lost(self, player: str) -> None:
-        """Have the tests of the one at this address wait for another: it is gone, or has started anew."""
+        """Return the evaluations of the player at this address to the queue: it is gone, or was restarted."""
         self._waiting += [message for message, address in self._underway if address == player]
         self._underway = [(message, address) for message, address in self._underway if address != player]
 
     def finished(self, env_steps: int) -> EvaluateMsg | None:
-        """Return, and forget, the oldest test under way that was asked for at `env_steps`; None if there is none."""
+        """Remove and return the oldest assigned evaluation that was requested at `env_steps`; None if there is none."""
         for index, (message, _) in enumerate(self._underway):
             if message.env_steps == env_steps:
                 del self._underway[index]

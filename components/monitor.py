@@ -13,7 +13,7 @@ from components.reporting.display import Display
 from components.reporting.metrics_writer import MetricsWriter
 from components.reporting.progress import Progress
 from messages import EvaluationResultMsg, ProgressMsg, SaveCheckpointMsg
-from orchestra import Actor, Message, NodeStatistics, OrchestraError, Ref, RunDirectory, StatisticsMsg, UsageError, on
+from orchestra import Actor, Message, NodeStatistics, OrchestraError, Ref, RunDirectory, StatisticsMsg, on
 from orchestra.runs.run_directory import write_json
 
 TICK_S = 0.5
@@ -110,9 +110,6 @@ class Monitor(Actor[ProgressMsg | EvaluationResultMsg | TickMsg | SaveCheckpoint
 
     @on(SaveCheckpointMsg)
     def save(self, msg: SaveCheckpointMsg) -> str:
-        if self.run_directory is None:
-            raise UsageError("this run keeps no files")
-        folder = run_state.unfinished(self.run_directory, msg.env_steps)
         test = None if self._test is None else self._test.model_dump()
         values = {
             "env_steps": 0 if self._latest is None else self._latest.env_steps,
@@ -122,15 +119,11 @@ class Monitor(Actor[ProgressMsg | EvaluationResultMsg | TickMsg | SaveCheckpoint
             "best": self._best,
             "solved": self._solved,
         }
-        run_state.write(folder, self.me.address, values)
-        return str(folder)
+        return str(run_state.write(self.run_directory, msg.env_steps, self.me.address, values))
 
     def _resume(self, folder: Path) -> int:
         """Go on with what was counted; return after how many environment steps that was."""
-        saved = run_state.read(folder, self.me.address)
-        if saved is None:
-            raise UsageError(f"{str(folder)!r} holds nothing of {self.me.address}")
-        values, _ = saved
+        values, _ = run_state.read(folder, self.me.address)
         self._since -= values["elapsed_s"]
         self._next_record, self._next_curve = values["elapsed_s"], values["elapsed_s"] + CURVE_S
         self._test = None if values["test"] is None else EvaluationResultMsg.model_validate(values["test"])

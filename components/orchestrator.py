@@ -1,13 +1,14 @@
-"""Orchestrator: starts, stops and paces the others. It counts and routes, and holds no data."""
+"""Orchestrator: starts, stops and paces the other actors. It counts and routes, and holds no data."""
 
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from components.checkpoints import run_state
 from components.counters import Phase, RunCounters
 from components.downstream import Downstream, send_downstream
 from components.evaluation_queue import EvaluationQueue
 from components.replay_buffers.limiter import SampleToInsertRatio
+from components.save_point import SavePoint
+from components.schedule import Interval
 from messages import (
     BatchTrainingDataMsg,
     EvaluateMsg,
@@ -40,27 +41,21 @@ from orchestra import (
 from orchestra.clock import Handle
 
 RETURN_S = 60.0
-"""How long a resumed run waits for the workers that it had."""
+"""Seconds that a resumed run waits for the workers that it had."""
 INTERRUPTED_S = 20.0
-"""How long an interrupted run waits for those that have to save before it ends without a moment to go on from."""
-LAST_TEST_S = 60.0
-"""How long the last evaluation may take before the run ends without it."""
+"""Seconds that an interrupted run waits for its checkpoint; without it only the policy is saved."""
+LAST_EVALUATION_S = 60.0
+"""Seconds that the last evaluation may take before the run ends without it."""
 
 
-class FinishMsg(Message):
-    """End the run, whether or not the last test and batch have come back."""
+class TimeoutMsg(Message):
+    """A wait has taken too long: for the workers of a resumed run, for a checkpoint, or for the last evaluation."""
 
-
-class GiveUpMsg(Message):
-    """End the interrupted run, whoever has not saved yet."""
-
-
-class GoOnMsg(Message):
-    """Go on with a resumed run, whoever of its workers has not come back yet."""
+    waited_for: Literal["workers", "checkpoint", "evaluation"]
 
 
 class TrainerLost(Unreachable):
-    """The Trainer is gone, and with it what it had learned."""
+    """The Trainer is gone, and with it all that it had learned."""
 
 
 class Orchestrator(
@@ -72,32 +67,30 @@ class Orchestrator(
         | TrainResultMsg
         | EvaluationResultMsg
         | StateSavedMsg
-        | GoOnMsg
-        | GiveUpMsg
-        | FinishMsg
+        | TimeoutMsg
     ]
 ):
-    """Counts episodes and batches, and lets neither run too far ahead of the other.
+    """Paces collecting and learning, so that neither runs too far ahead of the other.
 
-    An episode is inserted as soon as it arrives. A batch is asked for whenever `limiter` allows it and fewer than
-    `batches_in_flight` are on their way; workers are told to wait while the limiter would rather see no more
-    episodes. The limiter counts episodes as inserts and batches as samples.
+    Episodes are inserted as soon as they arrive. A batch is requested whenever `limiter` allows it and fewer than
+    `batches_in_flight` are on their way. Workers pause while the limiter allows no inserts. The limiter counts episodes
+    as inserts and batches as samples.
 
-    Every `checkpoint_interval` steps, and at the end, the whole run is saved. For that all stand still: workers and
-    proxies save what they hold and say so, behind all that they told before; once nothing is under way any more, the
-    others do, and all go on. A resumed run begins where such a moment ended, when the workers that it had have joined.
-    An interrupted run is saved so too, and then ends.
+    A checkpoint of the whole run is taken every `checkpoint_interval` steps and at the end. Everything stands still for
+    it. Workers and proxies save first and answer behind all their earlier messages; once nothing is in flight, the
+    other actors save, and all continue. A resumed run begins there, when as many workers as it had have joined. An
+    interrupted run takes a checkpoint and ends.
 
     Args:
         trajectories: the TrajectoryManager.
-        monitor: who shows and keeps progress.
-        limiter: how many batches belong to an episode.
+        monitor: shows and keeps progress.
+        limiter: ratio of batches to episodes.
         batch_size: episodes of a batch.
         goal_steps: environment steps after which the run ends.
         batches_in_flight: batches that may be on their way to the Trainer; with two, it never waits for one.
         eval_interval: environment steps between two evaluations.
         eval_episodes: episodes of an evaluation.
-        checkpoint_interval: environment steps between two moments that are saved; what a killed run loses at most.
+        checkpoint_interval: environment steps between two checkpoints; a killed run loses at most these.
 
     Raises:
         UsageError: sampling would begin before there are enough episodes for a batch.
@@ -125,334 +118,297 @@ class Orchestrator(
             )
         self._trajectories = trajectories
         self._monitor = monitor
-        self._limiter = limiter
         self._batch_size = batch_size
         self._goal_steps = goal_steps
         self._batches_in_flight = batches_in_flight
-        self._eval_interval = eval_interval
         self._eval_episodes = eval_episodes
-        self._checkpoint_interval = checkpoint_interval
         self._trainer: Ref[BatchTrainingDataMsg | SaveCheckpointMsg] | None = None
-        self._below = Downstream()
+        self._downstream = Downstream()
         self._params: LoadParamsMsg | None = None
+        self._counters = RunCounters(
+            limiter, Interval(eval_interval, next=0), Interval(checkpoint_interval, next=checkpoint_interval)
+        )
+        self._evaluations = EvaluationQueue()
+        self._save_point = SavePoint()
         self._collecting = True
         self._finishing = False
         self._interrupted = False
-        self._tested = False
-        self._tally = RunCounters()
-        self._asked = 0
-        self._next_test = 0
-        self._next_checkpoint = checkpoint_interval
-        self._evaluations = EvaluationQueue()
-        self._saving: int | None = None  # the moment, in environment steps
-        self._saved: int | None = None  # the environment steps of the last that is saved
-        self._unsaved: set[str] = set()
+        self._evaluated = False  # the last evaluation has its result
         self._returning = 0  # workers that a resumed run waits for
-        self._patience: Handle | None = None
+        self._return_timer: Handle | None = None
 
     async def started(self) -> None:
         if self.resume_from is not None:
-            self._resume(self.resume_from)
+            values, _ = run_state.read(self.resume_from, self.me.address)
+            self._load_values(values)
+            self._returning = max(values["workers"], 1)
+            self._return_timer = self.after(RETURN_S, TimeoutMsg(waited_for="workers"))
         await self._report("starting")
 
     def snapshot(self) -> State | None:
-        if self._patience is not None:
-            return None  # a timer that it could not take back
+        if self._return_timer is not None:
+            return None  # `restore` could not take over the timer
         return {
             **self._values(),
             "trainer": self._trainer,
-            "below": self._below.refs,
-            "each": self._below.each,
+            "downstream": self._downstream.refs,
+            "each": self._downstream.each,
             "params": self._params,
-            "flags": [self._collecting, self._finishing, self._interrupted, self._tested],
-            "asked": self._asked,
+            "flags": [self._collecting, self._finishing, self._interrupted, self._evaluated],
+            "requested": self._counters.requested,
             "evaluations": self._evaluations.state(),
-            "moments": [self._saving, self._saved],
-            "unsaved": sorted(self._unsaved),
+            "save_point": self._save_point.state(),
         }
 
     def restore(self, state: State) -> None:
-        self._hold(state)
+        self._load_values(state)
         self._trainer = state["trainer"]
-        self._below.refs, self._below.each = dict(state["below"]), dict(state["each"])
+        self._downstream.refs, self._downstream.each = dict(state["downstream"]), dict(state["each"])
         self._params = LoadParamsMsg.model_validate(state["params"]) if state["params"] else None
-        self._collecting, self._finishing, self._interrupted, self._tested = state["flags"]
-        self._asked = state["asked"]
+        self._collecting, self._finishing, self._interrupted, self._evaluated = state["flags"]
+        self._counters.requested = state["requested"]
         self._evaluations.restore(state["evaluations"])
-        self._saving, self._saved = state["moments"]
-        self._unsaved = set(state["unsaved"])
+        self._save_point.restore(state["save_point"])
 
     async def stopped(self) -> None:
-        """Save what was learned, if it has not been saved with all the rest."""
-        await self._pace(collecting=False)
+        """Save the policy, unless the last checkpoint has it."""
+        await self._set_collecting(False)
         await self._report("saving")
-        if self._trainer is not None and self.run_directory is not None and self._saved != self._tally.env_steps:
-            await self._trainer.ask(SaveCheckpointMsg(env_steps=self._tally.env_steps))
+        steps = self._counters.env_steps
+        if self._trainer is not None and self.run_directory is not None and self._save_point.committed != steps:
+            await self._trainer.ask(SaveCheckpointMsg(env_steps=steps))
         await self._report("done")
+
+    # Joining and leaving --------------------------------------------------------------------------------------------
 
     @on(JoinMsg)
     async def join(self, msg: JoinMsg) -> None:
         self.watch(msg.ref)
         if msg.role == "trainer":
             self._trainer = msg.ref
-            await self._go_on_if_all_are_back()
+            await self._continue_if_all_returned()
             return
-        self._below.join(msg.ref, 1 if msg.role == "worker" else 0)
-        if not self._returning:  # else all are told together, once they are back
+        self._downstream.join(msg.ref, 1 if msg.role == "worker" else 0)
+        if not self._returning:  # `_continue` tells all together
             if self._params is not None:
                 await send_downstream(msg.ref, self._params)
-            await send_downstream(msg.ref, SetCollectingMsg(collecting=self._collecting and not self._still))
-        self._evaluations.lost(msg.ref.address)  # started anew, it knows nothing of what it was asked before
-        await self._hand_out_evaluations()
-        self._unsaved.discard(msg.ref.address)
-        await self._save_on()
-        await self._go_on_if_all_are_back()
+            await send_downstream(msg.ref, SetCollectingMsg(collecting=self._collecting and not self._paused))
+        # A restarted actor knows neither the evaluation nor the checkpoint of its earlier incarnation.
+        await self._replace(msg.ref.address)
+        await self._continue_if_all_returned()
         await self._report()
 
     @on(WorkerCountMsg)
-    async def count_members(self, msg: WorkerCountMsg) -> None:
-        self._below.each[msg.proxy.address] = msg.workers
-        await self._hand_out_evaluations()
-        await self._go_on_if_all_are_back()
+    async def count_workers(self, msg: WorkerCountMsg) -> None:
+        self._downstream.each[msg.proxy.address] = msg.workers
+        await self._assign_evaluations()
+        await self._continue_if_all_returned()
         await self._report()
 
     @on(TerminatedMsg)
     async def leave(self, msg: TerminatedMsg) -> None:
         if self._trainer is not None and msg.address == self._trainer.address:
             raise TrainerLost(f"{msg.address}: {msg.reason}")
-        if self._below.leave(msg.address):
+        if self._downstream.leave(msg.address):
             self.log.warning("lost", address=msg.address, reason=msg.reason)
-            self._evaluations.lost(msg.address)
-            await self._hand_out_evaluations()
-            self._unsaved.discard(msg.address)
-            await self._save_on()
+            await self._replace(msg.address)
             await self._report()
+
+    async def _replace(self, address: str) -> None:
+        """Give the evaluations of the actor at `address` to others, and stop waiting for its state."""
+        self._evaluations.lost(address)
+        await self._assign_evaluations()
+        self._save_point.mark_saved(address)
+        await self._save_if_ready()
+
+    # Collecting, learning, evaluating -------------------------------------------------------------------------------
 
     @on(InsertTransitionMsg)
     async def insert(self, msg: InsertTransitionMsg) -> None:
         await self._trajectories.tell(msg)
-        self._limiter.insert(msg.episodes)
-        self._tally.count(msg, None if self._params is None else self._params.version)
+        self._counters.count(msg, None if self._params is None else self._params.version)
         await self._drive()
-        if not self._still:  # else whoever has saved does nothing more
-            await self._begin_what_is_due()
+        if not self._paused:  # an actor that has saved must not get another request
+            await self._begin_due()
         await self._report()
 
     @on(TrainResultMsg)
     async def trained(self, msg: TrainResultMsg) -> None:
-        self._tally.updates += 1
-        self._tally.metrics = (*msg.metrics, ("learner_s", msg.seconds))
+        self._counters.updates += 1
+        self._counters.metrics = (*msg.metrics, ("learner_s", msg.seconds))
         await self._drive()
-        await self._save_on()
+        await self._save_if_ready()
         await self._report()
-        self._stop_if_all_is_in()
+        self._stop_if_complete()
 
     @on(LoadParamsMsg)
     async def load(self, msg: LoadParamsMsg) -> None:
-        self._params = msg.model_copy(update={"env_steps": self._tally.env_steps})
-        await self._below.tell(self._params)
+        self._params = msg.model_copy(update={"env_steps": self._counters.env_steps})
+        await self._downstream.tell(self._params)
 
     @on(EvaluationResultMsg)
     async def evaluated(self, msg: EvaluationResultMsg) -> None:
         if self._evaluations.finished(msg.env_steps) is None:
-            return  # one that was taken for dead has answered after all
+            return  # of a player that was taken for dead; another one plays this evaluation
         await self._monitor.tell(msg)
-        if self._finishing and msg.env_steps >= self._goal_steps:  # and not an earlier test that took its time
-            self._tested = True
-        await self._save_on()
-        self._stop_if_all_is_in()
+        if self._finishing and msg.env_steps >= self._goal_steps:  # not a late result of an earlier evaluation
+            self._evaluated = True
+        await self._save_if_ready()
+        self._stop_if_complete()
+
+    async def _begin_due(self) -> None:
+        """Begin the end, an evaluation or a checkpoint if its number of steps is reached."""
+        steps = self._counters.env_steps
+        if steps >= self._goal_steps:
+            await self._finish()
+        elif self._counters.evaluation_due.due(steps):
+            self._counters.evaluation_due.advance(steps)
+            await self._evaluate()
+        if self._counters.checkpoint_due.due(steps) and not self._finishing:
+            await self._begin_save()
+
+    async def _drive(self) -> None:
+        """Request the batches that may be requested now, and pause or resume the workers accordingly."""
+        if self._finishing or self._interrupted or self._paused:
+            return
+        while self._trainer is not None and (number := self._counters.request_batch(self._batches_in_flight)):
+            await self._trajectories.tell(
+                SampleBatchMsg(number=number, batch_size=self._batch_size, trainer=self._trainer)
+            )
+        await self._set_collecting(self._counters.limiter.may_insert())
+
+    async def _set_collecting(self, collecting: bool) -> None:
+        if collecting != self._collecting and not self._paused:
+            self._collecting = collecting
+            await self._downstream.tell(SetCollectingMsg(collecting=collecting))
+
+    async def _evaluate(self) -> bool:
+        """Request an evaluation; return whether there is a worker to play it."""
+        if not self._downstream.players:
+            return False
+        steps, reply_to = self._counters.env_steps, Ref[EvaluationResultMsg](self.me.address)
+        self._evaluations.add(EvaluateMsg(episodes=self._eval_episodes, env_steps=steps, reply_to=reply_to))
+        await self._assign_evaluations()
+        return True
+
+    async def _assign_evaluations(self) -> None:
+        for player, message in self._evaluations.assign(self._downstream.players):
+            await send_downstream(player, message)
+
+    @property
+    def _paused(self) -> bool:
+        """True while nothing new may begin: during a checkpoint, and until a resumed run has its workers."""
+        return self._save_point.active or self._returning > 0
+
+    # Checkpoints ----------------------------------------------------------------------------------------------------
 
     @on(StateSavedMsg)
     async def saved(self, msg: StateSavedMsg) -> None:
-        self._unsaved.discard(msg.ref.address)
-        await self._save_on()
+        self._save_point.mark_saved(msg.ref.address)
+        await self._save_if_ready()
 
     @on(InterruptMsg)
     async def interrupt(self, msg: InterruptMsg) -> None:
         self._interrupted = True
-        self.after(INTERRUPTED_S, GiveUpMsg())
-        if self._saved != self._tally.env_steps:
+        self.after(INTERRUPTED_S, TimeoutMsg(waited_for="checkpoint"))
+        if self._save_point.committed != self._counters.env_steps:
             await self._begin_save()
-        if self._saving is None:  # there is nothing new, nobody to save yet, or no place
+        if not self._save_point.active:  # nothing new, nothing that could save yet, or no run directory
             self.stop()
 
-    @on(GiveUpMsg)
-    def give_up(self, msg: GiveUpMsg) -> None:
-        if self._saving is not None:
-            self.log.warning(
-                "only the policy is saved, and no moment to go on from: some did not answer in time",
-                seconds=INTERRUPTED_S,
-                unsaved=sorted(self._unsaved),
-                batches=self._asked - self._tally.updates,
-                tests=not self._evaluations.idle,
-            )
-        self.stop()
-
-    @on(GoOnMsg)
-    async def go_on_anyway(self, msg: GoOnMsg) -> None:
-        if self._returning:
-            self.log.warning("goes on without workers that have not come back", seconds=RETURN_S)
-            await self._go_on()
-
-    @on(FinishMsg)
-    def finish_anyway(self, msg: FinishMsg) -> None:
-        self.log.warning("the last test or batch did not come back in time", seconds=LAST_TEST_S)
-        self.stop()
-
-    async def _begin_what_is_due(self) -> None:
-        """Begin the end, a test, a moment to save: whatever these steps are enough for."""
-        if self._tally.env_steps >= self._goal_steps:
-            await self._finish()
-        elif self._tally.env_steps >= self._next_test:
-            self._next_test += self._eval_interval * (
-                1 + (self._tally.env_steps - self._next_test) // self._eval_interval
-            )
-            await self._test()
-        if self._tally.env_steps >= self._next_checkpoint and not self._finishing:
-            await self._begin_save()
-
-    async def _drive(self) -> None:
-        """Ask for as many batches as may be asked for now, and let the workers run or wait accordingly."""
-        if self._finishing or self._interrupted or self._still:
-            return
-        while (
-            self._trainer is not None
-            and self._asked - self._tally.updates < self._batches_in_flight
-            and self._limiter.may_sample()
-        ):
-            self._limiter.sample()
-            self._asked += 1
-            await self._trajectories.tell(
-                SampleBatchMsg(
-                    number=self._asked,
-                    batch_size=self._batch_size,
-                    trainer=self._trainer,
-                )
-            )
-        await self._pace(collecting=self._limiter.may_insert())
-
-    @property
-    def _still(self) -> bool:
-        """Whether nothing new may begin: the run is being saved, or waits for those that it had."""
-        return self._saving is not None or self._returning > 0
-
     async def _begin_save(self) -> None:
-        if self._still or self._trainer is None or self.run_directory is None:
+        if self._paused or self._trainer is None or self.run_directory is None:
             return
-        late = self._tally.env_steps - self._next_checkpoint  # below 0 at the end
-        self._next_checkpoint += self._checkpoint_interval * (1 + late // self._checkpoint_interval)
-        self._saving = self._tally.env_steps
-        self._unsaved = set(self._below.refs)
-        run_state.begin(self.run_directory, self._saving)
-        await self._below.tell(SaveStateMsg(env_steps=self._saving, reply_to=Ref(self.me.address)))
-        await self._save_on()
+        steps = self._counters.env_steps
+        self._counters.checkpoint_due.advance(steps)
+        self._save_point.begin(steps, self._downstream.refs)
+        run_state.begin(self.run_directory, steps)
+        await self._downstream.tell(SaveStateMsg(env_steps=steps, reply_to=Ref(self.me.address)))
+        await self._save_if_ready()
 
-    async def _save_on(self) -> None:
-        """Once all below have saved and nothing is under way, save the rest, and go on."""
-        ready = not self._unsaved and self._asked == self._tally.updates and self._evaluations.idle
-        if self._saving is None or not ready or self._trainer is None or self.run_directory is None:
+    async def _save_if_ready(self) -> None:
+        """Once all below have saved and nothing is in flight, have the others save, and continue."""
+        begun, steps = self._save_point.env_steps, self._counters.env_steps
+        ready = self._save_point.ready(in_flight=self._counters.in_flight > 0 or not self._evaluations.idle)
+        if begun is None or not ready or self._trainer is None or self.run_directory is None:
             return
-        if self._saving != self._tally.env_steps:  # what was on its way when this began is a part of it
-            run_state.rename(self.run_directory, self._saving, self._tally.env_steps)
-            self._saving = self._tally.env_steps
-        moment = SaveCheckpointMsg(env_steps=self._saving)
+        if begun != steps:  # transitions arrived since it began
+            run_state.rename(self.run_directory, begun, steps)
         await self._report("saving")
         for ref in (self._trajectories, self._trainer, self._monitor):
-            await ref.ask(moment)
-        run_state.write(run_state.unfinished(self.run_directory, self._saving), self.me.address, self._values())
-        # What this process went on from is what a replay of it begins with.
-        run_state.finish(self.run_directory, self._saving, keep=self.resume_from)
-        self._saved, self._saving = self._saving, None
+            await ref.ask(SaveCheckpointMsg(env_steps=steps))
+        run_state.write(self.run_directory, steps, self.me.address, self._values())
+        # A replay of this process begins with the checkpoint that it resumed from.
+        run_state.commit(self.run_directory, steps, keep=self.resume_from)
+        self._save_point.commit(steps)
         if self._interrupted:
             self.stop()
         elif self._finishing:
-            self._stop_if_all_is_in()
+            self._stop_if_complete()
         else:
-            await self._go_on()
+            await self._continue()
 
     def _values(self) -> dict[str, Any]:
-        return {
-            **self._tally.values(),
-            "next_test": self._next_test,
-            "next_checkpoint": self._next_checkpoint,
-            "limiter": [self._limiter.inserted, self._limiter.sampled, self._limiter.deleted],
-            "turn": self._evaluations.turn,
-            "workers": self._below.workers,
-        }
+        return {**self._counters.values(), "turn": self._evaluations.turn, "workers": self._downstream.workers}
 
-    def _resume(self, folder: Path) -> None:
-        saved = run_state.read(folder, self.me.address)
-        if saved is None:
-            raise UsageError(f"{str(folder)!r} holds nothing of {self.me.address}")
-        values, _ = saved
-        self._hold(values)
-        self._returning = max(values["workers"], 1)
-        self._patience = self.after(RETURN_S, GoOnMsg())
-
-    def _hold(self, values: State) -> None:
-        """Count on from what `_values` returned."""
-        self._tally.hold(values)
-        self._asked = self._tally.updates
-        self._next_test, self._next_checkpoint = values["next_test"], values["next_checkpoint"]
-        self._limiter.inserted, self._limiter.sampled, self._limiter.deleted = values["limiter"]
+    def _load_values(self, values: State) -> None:
+        self._counters.load(values)
         self._evaluations.turn = values["turn"]
 
-    async def _go_on_if_all_are_back(self) -> None:
-        if self._returning and self._trainer is not None and self._below.workers >= self._returning:
-            await self._go_on()
+    # Continuing and ending ------------------------------------------------------------------------------------------
 
-    async def _go_on(self) -> None:
-        """Have everybody begin again, with the same parameters at hand whether or not the run was resumed."""
-        self._returning = 0
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
-        self._collecting = self._limiter.may_insert()
-        pace = SetCollectingMsg(collecting=self._collecting)
-        if self._params is None:
-            await self._below.tell(pace)
-        else:
-            self._params = self._params.model_copy(update={"env_steps": self._tally.env_steps})
-            await self._below.tell(self._params, pace)
-        await self._drive()
-        if self._tally.env_steps >= self._goal_steps:
-            await self._finish()
-
-    async def _pace(self, *, collecting: bool) -> None:
-        if collecting == self._collecting or self._still:
+    @on(TimeoutMsg)
+    async def timed_out(self, msg: TimeoutMsg) -> None:
+        if msg.waited_for == "workers":
+            if self._returning:
+                self.log.warning("continues without workers that have not joined again", seconds=RETURN_S)
+                await self._continue()
             return
-        self._collecting = collecting
-        await self._below.tell(SetCollectingMsg(collecting=collecting))
+        if msg.waited_for == "evaluation":
+            self.log.warning("the last evaluation or batch did not come back in time", seconds=LAST_EVALUATION_S)
+        elif self._save_point.active:
+            self.log.warning(
+                "only the policy is saved, without a checkpoint of the run: not all actors answered in time",
+                seconds=INTERRUPTED_S,
+                unsaved=sorted(self._save_point.unsaved),
+                batches=self._counters.in_flight,
+                evaluations=not self._evaluations.idle,
+            )
+        self.stop()
 
-    async def _test(self) -> bool:
-        """Have a worker below play greedily; return whether there was one."""
-        if not self._below.players:
-            return False
-        self._evaluations.add(
-            EvaluateMsg(episodes=self._eval_episodes, env_steps=self._tally.env_steps, reply_to=Ref(self.me.address))
-        )
-        await self._hand_out_evaluations()
-        return True
+    async def _continue_if_all_returned(self) -> None:
+        if self._returning and self._trainer is not None and self._downstream.workers >= self._returning:
+            await self._continue()
 
-    async def _hand_out_evaluations(self) -> None:
-        """Have each test that waits played below: of one that died with it, by another."""
-        for player, message in self._evaluations.assign(self._below.players):
-            await send_downstream(player, message)
+    async def _continue(self) -> None:
+        """Let all actors continue, with the same parameters whether or not the run was resumed."""
+        self._returning = 0
+        if self._return_timer is not None:
+            self._return_timer.cancel()
+            self._return_timer = None
+        self._collecting = self._counters.limiter.may_insert()
+        if self._params is not None:
+            self._params = self._params.model_copy(update={"env_steps": self._counters.env_steps})
+        latest = [] if self._params is None else [self._params]
+        await self._downstream.tell(*latest, SetCollectingMsg(collecting=self._collecting))
+        await self._drive()
+        if self._counters.env_steps >= self._goal_steps:
+            await self._finish()
 
     async def _finish(self) -> None:
         if self._finishing:
             return
         self._finishing = True
-        await self._pace(collecting=False)
-        self._tested = not await self._test()
+        await self._set_collecting(False)
+        self._evaluated = not await self._evaluate()
         await self._begin_save()
-        self.after(LAST_TEST_S, FinishMsg())
-        self._stop_if_all_is_in()
+        self.after(LAST_EVALUATION_S, TimeoutMsg(waited_for="evaluation"))
+        self._stop_if_complete()
 
-    def _stop_if_all_is_in(self) -> None:
-        """End once the last test, the batches on their way and what is being saved have come back."""
-        if self._tested and self._asked == self._tally.updates and not self._still:
+    def _stop_if_complete(self) -> None:
+        """Stop once the last evaluation, all batches and the checkpoint are complete."""
+        if self._evaluated and self._counters.in_flight == 0 and not self._paused:
             self.stop()
 
     async def _report(self, phase: Phase | None = None) -> None:
-        await self._monitor.tell(self._tally.progress(phase, self._goal_steps, self._below.workers))
+        await self._monitor.tell(self._counters.progress(phase, self._goal_steps, self._downstream.workers))

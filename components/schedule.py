@@ -1,11 +1,15 @@
-"""A value that changes with the number of environment steps made so far."""
+"""Values and events that depend on the number of environment steps made so far."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class LinearSchedule:
-    """From `start` to `end` over the first `over` steps, constant after; the ε schedule of DQN and its children."""
+    """From `start` to `end` over the first `over` steps, constant after; the ε schedule of DQN and its children.
+
+    Raises:
+        ValueError: `over` is below 1.
+    """
 
     start: float
     end: float
@@ -16,5 +20,22 @@ class LinearSchedule:
             raise ValueError(f"a linear schedule needs at least one step to run over, got over={self.over}")
 
     def __call__(self, steps: int) -> float:
+        """Return the value after `steps` environment steps."""
         done = min(max(steps, 0) / self.over, 1.0)
         return self.start + (self.end - self.start) * done
+
+
+@dataclass(slots=True)
+class Interval:
+    """An event that is due every `every` steps, next at `next`."""
+
+    every: int
+    next: int
+
+    def due(self, steps: int) -> bool:
+        """Return whether the event is due after `steps` environment steps."""
+        return steps >= self.next
+
+    def advance(self, steps: int) -> None:
+        """Set `next` behind `steps`; missed events are skipped. An event ahead of its time leaves it unchanged."""
+        self.next += self.every * (1 + (steps - self.next) // self.every)

@@ -99,7 +99,7 @@ class Trainer(Actor[BatchTrainingDataMsg | SaveCheckpointMsg]):
     async def checkpoint(self, msg: SaveCheckpointMsg) -> str:
         if self.run_directory is None:
             raise UsageError("this run keeps no files, so there is no place for a checkpoint")
-        path = _checkpoint(self.run_directory, run_state.moment(msg.env_steps))
+        path = _checkpoint(self.run_directory, run_state.checkpoint_name(msg.env_steps))
         await self.offload(save_checkpoint, path, self._policy, self._version, msg.env_steps)
         return str(path)
 
@@ -107,5 +107,5 @@ class Trainer(Actor[BatchTrainingDataMsg | SaveCheckpointMsg]):
         await self._to.tell(LoadParamsMsg(version=self._version, params=self._policy.params(), env_steps=None))
 
 
-def _checkpoint(run_directory: Path, moment: str) -> Path:
-    return run_directory / "checkpoints" / f"{moment}.pt"
+def _checkpoint(run_directory: Path, name: str) -> Path:
+    return run_directory / "checkpoints" / f"{name}.pt"

@@ -60,10 +60,7 @@ class TrajectoryManager(Actor[InsertTransitionMsg | SampleBatchMsg | UpdatePrior
     async def started(self) -> None:
         if self.resume_from is None:
             return
-        saved = run_state.read(self.resume_from, self.me.address)
-        if saved is None:
-            raise UsageError(f"{str(self.resume_from)!r} holds nothing of {self.me.address}")
-        values, _ = saved
+        values, _ = run_state.read(self.resume_from, self.me.address)
         self.rng.bit_generator.state = values["rng"]
         try:
             await self.offload(self._replay.load, self._experience(self.resume_from))
@@ -114,10 +111,8 @@ class TrajectoryManager(Actor[InsertTransitionMsg | SampleBatchMsg | UpdatePrior
 
     @on(SaveCheckpointMsg)
     async def save(self, msg: SaveCheckpointMsg) -> str:
-        if self.run_directory is None:
-            raise UsageError("this run keeps no files, so there is no place for what it has seen")
-        folder = run_state.unfinished(self.run_directory, msg.env_steps)
-        run_state.write(folder, self.me.address, {"rng": self.rng.bit_generator.state})
+        values = {"rng": self.rng.bit_generator.state}
+        folder = run_state.write(self.run_directory, msg.env_steps, self.me.address, values)
         await self.offload(self._replay.save, self._experience(folder))
         return str(folder)
 

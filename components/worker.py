@@ -159,8 +159,7 @@ class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | SetCollectingMsg | E
             self.log.info("the environment takes no snapshots: a resumed run begins new episodes")
         elif self.run_directory is not None:
             values = {"rng": self.rng.bit_generator.state}
-            folder = run_state.unfinished(self.run_directory, msg.env_steps)
-            await self.offload(run_state.write, folder, self.me.address, values, state)
+            await self.offload(run_state.write, self.run_directory, msg.env_steps, self.me.address, values, state)
         await msg.reply_to.tell(StateSavedMsg(ref=self.me))
 
     @on(TerminatedMsg)
@@ -176,7 +175,7 @@ class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | SetCollectingMsg | E
         await self._join()
 
     def _resume(self, folder: Path) -> None:
-        saved = run_state.read(folder, self.me.address)
+        saved = run_state.find(folder, self.me.address)
         if saved is None:
             return
         values, state = saved

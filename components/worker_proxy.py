@@ -61,7 +61,7 @@ class WorkerProxy(
         self._unsaved: set[str] = set()
 
     async def started(self) -> None:
-        saved = None if self.resume_from is None else run_state.read(self.resume_from, self.me.address)
+        saved = None if self.resume_from is None else run_state.find(self.resume_from, self.me.address)
         if saved is not None:
             self._evaluations.turn = saved[0]["turn"]
         await self._to.tell(JoinMsg(role="proxy", ref=self.me))
@@ -172,8 +172,8 @@ class WorkerProxy(
             return
         await self._send_on()  # what is told before the answer is part of what is saved
         if self.run_directory is not None:
-            folder = run_state.unfinished(self.run_directory, self._saving.env_steps)
-            run_state.write(folder, self.me.address, {"turn": self._evaluations.turn})
+            values = {"turn": self._evaluations.turn}
+            run_state.write(self.run_directory, self._saving.env_steps, self.me.address, values)
         await self._saving.reply_to.tell(StateSavedMsg(ref=self.me))
         self._saving = None
 

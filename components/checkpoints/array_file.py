@@ -1,7 +1,7 @@
-"""What a replay buffer holds, as plain arrays: taken out, put back, written to a file and read from it.
+"""Array files: the state of an object as plain arrays by name, written to a file and read from it.
 
-A file is what NumPy calls npz, uncompressed: any of its arrays can be looked at with `np.load`. It has a checksum for
-each, holds no pickles, and appears under its name only when it is whole and on the disk.
+A file is an uncompressed npz of NumPy, readable with `np.load`. It has a checksum for each array, holds no pickles, and
+appears under its name only when it is whole and on the disk.
 """
 
 import errno
@@ -20,41 +20,40 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import DTypeLike, NDArray
 
-FORMAT = 1
-"""Of the names of arrays and what they mean; a file of another format is refused."""
-
+FORMAT = 2
+"""Version of the names and meanings of all saved arrays; a file of another format is refused."""
 
 CHUNK = 1 << 20
-"""Bytes that are read at a time."""
+"""Bytes read at a time."""
 
 ROWS = 1024
-"""Rows that are copied at a time, where they do not lie together."""
+"""Scattered rows copied at a time."""
 
 
 class CheckpointError(ValueError):
-    """A checkpoint is damaged, or is of something else; the message names the field and what was expected of it."""
+    """A checkpoint is damaged or belongs to another object; the message names the field and the expected value."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateArray:
-    """An array to write, in pieces that follow each other along its first axis."""
+    """An array to write, in consecutive pieces along its first axis."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     pieces: Iterable[NDArray[Any]]
     announced: bool = False
-    """Whether whose they are says so before they are overwritten; see `Checkpointed.overwrites`."""
+    """True if the owner of the memory announces each overwrite; see `Checkpointed.overwrites`."""
 
     @classmethod
     def of(cls, *pieces: NDArray[Any], announced: bool = False) -> Self:
-        """Return the array of at least one piece; of only one, it may have no axis."""
+        """Return the array of one piece or more; a single piece may be a scalar."""
         shape = pieces[0].shape if len(pieces) == 1 else (sum(map(len, pieces)), *pieces[0].shape[1:])
         return cls(pieces[0].dtype, shape, pieces, announced)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredArray:
-    """An array to read: what it is, and what fills another, contiguous, with its rows from a given one on."""
+    """An array to read: its dtype, its shape, and a function that fills a contiguous array from a given row on."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -62,13 +61,16 @@ class StoredArray:
 
 
 class ArrayReader:
-    """Arrays to read by name, of which whoever reads says what is expected."""
+    """Arrays to read by name, each checked against the dtype and shape that the caller expects.
+
+    Every method raises `CheckpointError` if an array is missing or does not fit.
+    """
 
     def __init__(self, arrays: Mapping[str, StoredArray]) -> None:
         self._arrays = dict(arrays)
 
     def expect_names(self, names: Iterable[str]) -> None:
-        """Raise `CheckpointError` unless these are the arrays, in any order."""
+        """Check that these are all arrays, in any order."""
         expected, got = set(names), self._arrays.keys()
         for name in sorted(expected - got):
             raise CheckpointError(f"{name}: expected an array of this name, got {sorted(got)}")
@@ -76,7 +78,7 @@ class ArrayReader:
             raise CheckpointError(f"{name}: expected no array of this name, but {sorted(expected)}")
 
     def expect(self, name: str, dtype: DTypeLike, shape: tuple[int, ...]) -> None:
-        """Raise `CheckpointError` unless the array is there, of that shape and dtype."""
+        """Check that there is an array `name` of this dtype and shape."""
         stored = self._find(name)
         if stored.dtype != dtype or stored.shape != shape:
             raise CheckpointError(
@@ -84,13 +86,18 @@ class ArrayReader:
             )
 
     def expect_value(self, name: str, value: Any) -> None:
-        """Raise `CheckpointError` unless the scalar `name` is `value`."""
+        """Check that the scalar `name` equals `value`."""
         wanted = np.asarray(value)
         stored = self._find(name)
         if stored.shape or stored.dtype.kind != wanted.dtype.kind:
             raise CheckpointError(f"{name}: expected {value!r}, got {stored.dtype} of shape {stored.shape}")
         if (got := self.read(name, stored.dtype, ()).item()) != value:
             raise CheckpointError(f"{name}: expected {value!r}, got {got!r}")
+
+    def expect_format(self) -> None:
+        """Check that the arrays have the present format."""
+        if (found := self.read_count("format")) != FORMAT:
+            raise CheckpointError(f"format: this version reads format {FORMAT} only, got format {found}")
 
     def length(self, name: str) -> int:
         """Return the length of an array's first axis."""
@@ -100,19 +107,19 @@ class ArrayReader:
         return shape[0]
 
     def read(self, name: str, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray[Any]:
-        """Return the array, which is expected to have that shape and dtype."""
+        """Return the array `name` of this dtype and shape."""
         self.expect(name, dtype, shape)
         out = np.empty(shape, dtype)
         self._find(name).read_into(out, 0)
         return out
 
     def read_into(self, name: str, out: NDArray[Any]) -> None:
-        """Fill `out`, contiguous, with the array, which is expected to have its shape and dtype."""
+        """Fill the contiguous `out` with the array `name` of its dtype and shape."""
         self.expect(name, out.dtype, out.shape)
         self._find(name).read_into(out, 0)
 
     def read_in_chunks(self, name: str, dtype: DTypeLike, shape: tuple[int, ...]) -> Iterator[NDArray[Any]]:
-        """Yield the array, which is expected to have that shape and dtype, a few rows at a time."""
+        """Yield the array `name` of this dtype and shape, `ROWS` rows at a time."""
         self.expect(name, dtype, shape)
         for start in range(0, shape[0], ROWS):
             chunk = np.empty((min(ROWS, shape[0] - start), *shape[1:]), dtype)
@@ -120,14 +127,14 @@ class ArrayReader:
             yield chunk
 
     def read_count(self, name: str, *, most: int | None = None) -> int:
-        """Return the int64 scalar `name`, which is expected to be at least 0 and no more than `most`."""
+        """Return the int64 scalar `name`, from 0 to `most`."""
         n = int(self.read(name, np.int64, ()))
         if n < 0 or (most is not None and n > most):
             raise CheckpointError(f"{name}: expected 0 to {'…' if most is None else most}, got {n}")
         return n
 
     def read_generator(self, name: str, like: np.random.Generator) -> np.random.Generator:
-        """Return a generator in the state that `generator_array` kept of one of the same kind as `like`."""
+        """Return a generator of the kind of `like` in the state that `generator_array` kept."""
         written = self.read(name, np.uint8, (self.length(name),)).tobytes()
         bits = type(like.bit_generator)()
         try:
@@ -136,8 +143,12 @@ class ArrayReader:
             raise CheckpointError(f"{name}: expected the state of a {type(bits).__name__}, got {written!r}") from error
         return np.random.Generator(bits)
 
+    def read_all(self) -> dict[str, NDArray[Any]]:
+        """Return all arrays by name."""
+        return {name: self.read(name, stored.dtype, stored.shape) for name, stored in self._arrays.items()}
+
     def part(self, prefix: str) -> "ArrayReader":
-        """Return the arrays whose names begin with `prefix` and a slash, under what follows it."""
+        """Return the arrays whose names begin with `prefix` and a slash, under the rest of their names."""
         start = f"{prefix}/"
         return ArrayReader({n.removeprefix(start): stored for n, stored in self._arrays.items() if n.startswith(start)})
 
@@ -148,80 +159,79 @@ class ArrayReader:
 
 
 def prefixed(prefix: str, arrays: Mapping[str, StateArray]) -> dict[str, StateArray]:
-    """Return arrays under names that `ArrayReader.part` finds again."""
+    """Return `arrays` under the names from which `ArrayReader.part` removes `prefix`."""
     return {f"{prefix}/{name}": array for name, array in arrays.items()}
 
 
 def generator_array(rng: np.random.Generator) -> StateArray:
-    """Return what a checkpoint keeps of a generator; `ArrayReader.read_generator` finds it again."""
+    """Return the state of a generator for `ArrayReader.read_generator`."""
     return StateArray.of(np.frombuffer(json.dumps(rng.bit_generator.state).encode(), np.uint8))
 
 
 class Checkpointed:
-    """What can be taken out as plain arrays, and be put back into another object made with the same arguments.
+    """An object whose state is plain arrays, which another object made with the same arguments can take over.
 
-    `state` copies, so that what it returns may be written elsewhere, by another thread say, while this goes on.
-    `save` copies nothing and takes as long as the disk does. Each class of the family adds what is its own to the
-    three methods below.
+    `state` returns copies, which another thread may write while the object goes on. `save` copies nothing and takes as
+    long as the disk. A subclass adds its own arrays in `_state_arrays`, `_check_state` and `_load_state`.
     """
 
     state_kind: str
-    """What the state calls itself; a constant of each class, so that the class may be renamed or moved."""
+    """Name of the class in a saved state, a constant: the class itself may be renamed or moved."""
     overwrites: Callable[[NDArray[Any]], None] | None = None
-    """Is handed what will be overwritten next of arrays that are announced; see `Snapshot`."""
+    """Called with the memory of announced arrays before it is overwritten; set by `Snapshot`."""
 
     def _announce(self, arrays: Iterable[NDArray[Any]], *rows: slice) -> None:
-        """Say of some rows of arrays that they will be overwritten."""
+        """Announce that these rows of the arrays are about to be overwritten."""
         if (overwrites := self.overwrites) is not None:
             for array in arrays:
                 for part in rows:
                     overwrites(array[part])
 
     def _state_arrays(self) -> dict[str, StateArray]:
-        """Return what is to be kept, as views of it where they do."""
+        """Return the arrays to save, as views where possible."""
         return {}
 
     def _check_state(self, reader: ArrayReader) -> None:
-        """Raise `CheckpointError` unless these arrays, whose names are right, could come from `_state_arrays`."""
+        """Check that the arrays, whose names are right, could come from `_state_arrays`."""
 
     def _load_state(self, reader: ArrayReader) -> None:
-        """Take over arrays that have been checked."""
+        """Take over checked arrays."""
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """Return what is held, as copies: the same arrays that `save` writes."""
+        """Return the arrays that `save` writes, as copies."""
         return {name: _joined(array) for name, array in self.state_arrays().items()}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take over what the `state` of one made with the same arguments was; what was held before is gone.
+        """Replace the state with the `state` of an object that was made with the same arguments.
 
         Raises:
-            CheckpointError: it is the state of something else. The message names the first field that differs, and
-                what was expected; nothing has changed then.
+            CheckpointError: `state` belongs to another object. The message names the first field that differs and the
+                expected value; nothing has changed.
         """
         self.restore_from(ArrayReader({name: _stored(np.asarray(array)) for name, array in state.items()}))
 
     def save(self, path: str | Path) -> None:
-        """Write what is held to a file, which replaces the one at `path` once it is whole and on the disk."""
+        """Write the state to a file, which replaces the one at `path` once it is whole and on the disk."""
         write_checkpoint(path, self.state_arrays())
 
     def load(self, path: str | Path) -> None:
-        """Take over what `save`, or `write_checkpoint` with a `state`, wrote; what was held before is gone.
+        """Replace the state with one that `save`, or `write_checkpoint` with a `state`, wrote.
 
         Raises:
-            CheckpointError: as for `restore`; or the file is damaged. Nothing has changed then.
-            OSError: there is no such file, or it cannot be read.
+            CheckpointError: as for `restore`; or the file is damaged. Nothing has changed.
+            OSError: the file is missing or cannot be read.
         """
         with open_checkpoint(path) as reader:
             self.restore_from(reader)
 
     def state_arrays(self) -> dict[str, StateArray]:
-        """Return what a checkpoint keeps, as views of it where they do."""
+        """Return all arrays to save, format and kind included, as views where possible."""
         head = {"format": StateArray.of(np.array(FORMAT)), "kind": StateArray.of(np.array(self.state_kind))}
         return head | self._state_arrays()
 
     def restore_from(self, reader: ArrayReader) -> None:
-        """Take over what was read of the `state` of one made with the same arguments; see `restore`."""
-        reader.expect_value("format", FORMAT)
+        """Do as `restore` with the arrays of a reader."""
+        reader.expect_format()
         reader.expect_value("kind", self.state_kind)
         reader.expect_names(self.state_arrays())
         self._check_state(reader)
@@ -253,8 +263,8 @@ def _stored(array: NDArray[Any]) -> StoredArray:
 def write_checkpoint(path: str | Path, arrays: Mapping[str, StateArray] | Mapping[str, NDArray[Any]]) -> None:
     """Write arrays by name to a file, which replaces the one at `path` once it is whole and on the disk.
 
-    Whatever happens, what is at `path` is either what was there before or all of what is new. What was written of a
-    file when its writer died is at `path` with `.partial` after it, is never read, and goes with the next attempt.
+    The file at `path` is at any time the old one or the whole new one. A writer that dies leaves a file with `.partial`
+    after its name, which is never read and which the next attempt replaces.
     """
     path = Path(path)
     partial = path.with_name(path.name + ".partial")
@@ -270,7 +280,7 @@ def write_checkpoint(path: str | Path, arrays: Mapping[str, StateArray] | Mappin
         with suppress(FileNotFoundError):
             partial.unlink()
         raise
-    folder = os.open(path.parent, os.O_RDONLY)  # the name itself is to be on the disk too
+    folder = os.open(path.parent, os.O_RDONLY)  # so that the name itself is on the disk too
     try:
         os.fsync(folder)
     finally:
@@ -280,7 +290,7 @@ def write_checkpoint(path: str | Path, arrays: Mapping[str, StateArray] | Mappin
 def _write_array(archive: ZipFile, name: str, array: StateArray) -> None:
     if array.dtype.hasobject:
         raise TypeError(f"{name}: expected a dtype of plain memory, got {array.dtype}")
-    member = ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0))  # the same state is to be the same bytes
+    member = ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0))  # equal states make equal bytes
     with archive.open(member, "w", force_zip64=True) as out:
         descr = npy.dtype_to_descr(array.dtype)
         npy.write_array_header_2_0(out, {"descr": descr, "fortran_order": False, "shape": array.shape})
@@ -290,11 +300,11 @@ def _write_array(archive: ZipFile, name: str, array: StateArray) -> None:
 
 @contextmanager
 def open_checkpoint(path: str | Path) -> Iterator[ArrayReader]:
-    """Verify a checkpoint, and hand out its arrays, which are read from the file that stays open meanwhile.
+    """Verify an array file and yield its arrays, which are read from the open file on demand.
 
     Raises:
         CheckpointError: the file is damaged.
-        OSError: there is no such file, or it cannot be read.
+        OSError: the file is missing or cannot be read.
     """
     with open(path, "rb") as file, ExitStack() as stack:
         try:
@@ -303,16 +313,15 @@ def open_checkpoint(path: str | Path) -> Iterator[ArrayReader]:
                 raise BadZipFile(f"{damaged} does not match its checksum")
             arrays = {member.filename.removesuffix(".npy"): _find(archive, member) for member in archive.filelist}
         except (*_SPOILT, OSError) as error:
-            if (
-                isinstance(error, OSError) and error.errno != errno.EINVAL
-            ):  # that is a place before the file's beginning
+            # EINVAL is a seek to before the file's beginning: damage.
+            if isinstance(error, OSError) and error.errno != errno.EINVAL:
                 raise
             raise CheckpointError(f"{path}: expected a whole checkpoint, got a damaged one: {error}") from error
         yield ArrayReader(arrays)
 
 
 _SPOILT = (BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError, TypeError, OverflowError, struct.error)
-"""What reading an archive raises that is damaged in one place or another."""
+"""Errors that reading a damaged archive raises."""
 
 
 def _find(archive: ZipFile, member: ZipInfo) -> StoredArray:

@@ -1,10 +1,11 @@
-"""Checkpoints: what a policy needs to learn on, in a file that is loaded with weights only, never unpickled."""
+"""Policy checkpoints (`.pt`): all that learning needs of a policy, loaded with weights only and never unpickled."""
 
 import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from components.policies.base import Policy
 from orchestra import UsageError
@@ -13,35 +14,29 @@ FORMAT = 1
 
 
 def save_checkpoint(path: Path, policy: Policy, version: int, env_steps: int) -> None:
-    """Write a checkpoint; a reader sees all of it or none.
+    """Write a policy checkpoint; a reader finds either no file or the whole one.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
-    import torch  # slow to import, and planning a run does without
-
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(".unfinished")
-    torch.save(
-        {"format": FORMAT, "policy": policy.state_dict(), "version": version, "env_steps": env_steps}, unfinished
-    )
-    os.replace(unfinished, path)
+    staged = path.with_suffix(".unfinished")
+    torch.save({"format": FORMAT, "policy": policy.state_dict(), "version": version, "env_steps": env_steps}, staged)
+    os.replace(staged, path)
 
 
 def load_checkpoint(path: Path, policy: Policy) -> dict[str, Any]:
-    """Load a checkpoint into `policy`; return its `version` and `env_steps`.
+    """Load a policy checkpoint into `policy`; return its `version` and `env_steps`.
 
     Raises:
         UsageError: the file is missing, no checkpoint, damaged, of another format, or of another policy.
     """
-    import torch
-
     try:
         saved = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:
         raise UsageError(f"there is no checkpoint {str(path)!r}") from error
     except Exception as error:
-        # torch answers damage with whatever its parser stumbled over: RuntimeError, EOFError, UnpicklingError, …
+        # A damaged file may raise any error of torch's parser: RuntimeError, EOFError, UnpicklingError, …
         raise UsageError(f"{str(path)!r} is no checkpoint, or damaged ({type(error).__name__})") from error
     if not isinstance(saved, dict) or saved.get("format") != FORMAT:
         found = saved.get("format") if isinstance(saved, dict) else type(saved).__name__
@@ -57,7 +52,7 @@ def load_checkpoint(path: Path, policy: Policy) -> dict[str, Any]:
 
 
 def newest_checkpoint(folder: Path) -> Path:
-    """Return the checkpoint with the most environment steps.
+    """Return the policy checkpoint with the most environment steps.
 
     Raises:
         UsageError: there is none.
@@ -69,9 +64,7 @@ def newest_checkpoint(folder: Path) -> Path:
 
 
 def as_arrays(state: Any) -> Any:
-    """Return a `Policy.state_dict` with NumPy arrays in the place of tensors, sharing their memory where it can."""
-    import torch
-
+    """Return a `Policy.state_dict` with NumPy arrays for tensors; arrays share the tensors' memory where they can."""
     match state:
         case torch.Tensor():
             return state.numpy(force=True)
@@ -81,9 +74,7 @@ def as_arrays(state: Any) -> Any:
 
 
 def as_tensors(state: Any) -> Any:
-    """Return what `as_arrays` was given: arrays, which may be read-only, become tensors with memory of their own."""
-    import torch
-
+    """Return the argument of `as_arrays`; each array, which may be read-only, becomes a tensor of its own memory."""
     match state:
         case np.ndarray():
             return torch.from_numpy(state.copy())

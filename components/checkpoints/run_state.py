@@ -1,7 +1,8 @@
-"""What a run saves of all its actors at one moment, so that `orchestra run --resume` goes on from there.
+"""Checkpoints of a run: the state of all its actors after a number of steps, for `orchestra run --resume`.
 
-A moment is a folder of the run's `state`: a file for each actor, NumPy's npz with the actor's plain values beside its
-arrays. It takes its name once it is whole; the one before it is removed then. Nothing in it is ever unpickled.
+A checkpoint is a folder of the run's `state` with a file for each actor, an npz of NumPy that holds the actor's plain
+values as JSON beside its arrays. Actors write into a staging folder; `commit` gives it its name and removes the
+checkpoint before. Nothing is ever unpickled.
 """
 
 import contextlib
@@ -11,59 +12,59 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
-from components.checkpoints.array_file import write_checkpoint
+from components.checkpoints.array_file import FORMAT, CheckpointError, open_checkpoint, write_checkpoint
 from orchestra import RunDirectory, UsageError
 
-_VALUES = "values"
+# Names of arrays, part of the format.
+_FORMAT, _VALUES = "format", "values"
 
 
-def moment(env_steps: int) -> str:
-    """What the moment after so many environment steps is called."""
+def checkpoint_name(env_steps: int) -> str:
+    """Return the name of the checkpoint after `env_steps` environment steps."""
     return f"steps-{env_steps:010d}"
 
 
-def unfinished(run_directory: Path, env_steps: int) -> Path:
-    """The folder in which the state after so many environment steps is gathered."""
-    return RunDirectory(run_directory).state / f"{moment(env_steps)}.unfinished"
+def staging_folder(run_directory: Path, env_steps: int) -> Path:
+    """Return the folder in which the checkpoint after `env_steps` environment steps is gathered."""
+    return RunDirectory(run_directory).state / f"{checkpoint_name(env_steps)}.unfinished"
 
 
 def begin(run_directory: Path, env_steps: int) -> None:
-    """Make that folder, empty.
+    """Make the staging folder, empty.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: the folder cannot be made.
     """
-    path = unfinished(run_directory, env_steps)
+    path = staging_folder(run_directory, env_steps)
     shutil.rmtree(path, ignore_errors=True)  # an attempt that was cut short
     path.mkdir(parents=True)
 
 
 def rename(run_directory: Path, env_steps: int, to: int) -> None:
-    """Go on with that folder, if it is there (see `write`), as the one of the moment after `to` steps.
+    """Turn the staging folder, if there is one (see `write`), into the one of the checkpoint after `to` steps.
 
     Raises:
-        OSError: it cannot be renamed.
+        OSError: the folder cannot be renamed.
     """
-    shutil.rmtree(unfinished(run_directory, to), ignore_errors=True)
+    shutil.rmtree(staging_folder(run_directory, to), ignore_errors=True)
     with contextlib.suppress(FileNotFoundError):
-        os.replace(unfinished(run_directory, env_steps), unfinished(run_directory, to))
+        os.replace(staging_folder(run_directory, env_steps), staging_folder(run_directory, to))
 
 
-def finish(run_directory: Path, env_steps: int, keep: Path | None = None) -> Path:
-    """Declare it whole, remove every other but `keep`, and return its path.
+def commit(run_directory: Path, env_steps: int, keep: Path | None = None) -> Path:
+    """Make the staging folder the run's checkpoint, remove all others but `keep`, and return its path.
 
     Raises:
-        OSError: it cannot be renamed.
+        OSError: the folder cannot be renamed.
     """
-    gathered = unfinished(run_directory, env_steps)
-    whole = gathered.with_suffix("")
+    staged = staging_folder(run_directory, env_steps)
+    whole = staged.with_suffix("")
     shutil.rmtree(whole, ignore_errors=True)
-    os.replace(gathered, whole)
+    os.replace(staged, whole)
     for other in whole.parent.iterdir():
         if other != whole and (keep is None or other.name != keep.name):
             shutil.rmtree(other, ignore_errors=True)
@@ -71,40 +72,70 @@ def finish(run_directory: Path, env_steps: int, keep: Path | None = None) -> Pat
 
 
 def write(
-    folder: Path, address: str, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]] | None = None
-) -> None:
-    """Write what the actor at `address` holds: plain `values` that JSON knows, and `arrays`.
+    run_directory: Path | None,
+    env_steps: int,
+    address: str,
+    values: Mapping[str, Any],
+    arrays: Mapping[str, NDArray[Any]] | None = None,
+) -> Path:
+    """Write the state of the actor at `address` into the staging folder, and return that folder.
 
-    The folder is made if it is not there: an actor that is replayed is alone with what it writes.
+    The folder is made if it is missing: a replayed actor runs without the Orchestrator that makes it.
+
+    Args:
+        run_directory: of the run.
+        env_steps: of the checkpoint.
+        address: of the actor.
+        values: plain values that JSON knows.
+        arrays: arrays by name.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
+        UsageError: the run has no directory.
     """
+    if run_directory is None:
+        raise UsageError("this run keeps no files, so there is no place for a checkpoint")
+    folder = staging_folder(run_directory, env_steps)
     folder.mkdir(parents=True, exist_ok=True)
-    told = np.frombuffer(json.dumps(values).encode(), np.uint8)
-    write_checkpoint(_file(folder, address), {**(arrays or {}), _VALUES: told})
+    encoded = np.frombuffer(json.dumps(values).encode(), np.uint8)
+    write_checkpoint(_file(folder, address), {**(arrays or {}), _FORMAT: np.array(FORMAT), _VALUES: encoded})
+    return folder
 
 
-def read(folder: Path, address: str) -> tuple[dict[str, Any], dict[str, NDArray[Any]]] | None:
-    """Read what `write` wrote; None if that actor had not been there.
+def read(folder: Path, address: str) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Read the values and the arrays that `write` wrote for the actor at `address`.
 
     Raises:
-        UsageError: the file is damaged.
+        UsageError: the checkpoint has no file of that actor, or the file is damaged or of another format.
+    """
+    found = find(folder, address)
+    if found is None:
+        raise UsageError(f"{str(folder)!r} holds nothing of {address}")
+    return found
+
+
+def find(folder: Path, address: str) -> tuple[dict[str, Any], dict[str, NDArray[Any]]] | None:
+    """Do as `read`, but return None where the actor was not part of the checkpoint.
+
+    Raises:
+        UsageError: the file is damaged or of another format.
     """
     path = _file(folder, address)
     if not path.exists():
         return None
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-        values = json.loads(arrays.pop(_VALUES).tobytes())
-    except (OSError, EOFError, ValueError, KeyError, BadZipFile) as error:
+        with open_checkpoint(path) as reader:
+            arrays = reader.read_all()
+        found = int(arrays.pop(_FORMAT, 1))
+        if found == FORMAT:
+            return dict(json.loads(arrays.pop(_VALUES).tobytes())), arrays
+    except (CheckpointError, OSError, ValueError, TypeError, KeyError) as error:
         raise UsageError(f"{str(path)!r} is damaged: {error}") from error
-    return dict(values), arrays
+    raise UsageError(f"{str(path)!r} has format {found}; this version reads format {FORMAT} only")
 
 
 def companion(folder: Path, address: str, what: str) -> Path:
-    """Where the actor at `address` keeps something of its own beside its file."""
+    """Return where the actor at `address` keeps a file of its own beside the one that `write` makes."""
     return folder / f"{address.replace('/', '.')}.{what}.npz"
 
 

@@ -1,4 +1,4 @@
-"""What a checkpoint keeps, as it is at one moment, while those whose it is go on."""
+"""Snapshots: the state of buffers at one moment, written by one thread while others go on with the buffers."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,35 +12,35 @@ from numpy.typing import NDArray
 from components.checkpoints.array_file import Checkpointed, StateArray, write_checkpoint
 
 PIECE = 1 << 20
-"""Bytes that are copied at a time, for which whoever overwrites them may have to wait."""
+"""Bytes copied at a time; an owner that overwrites them waits at most for one such copy."""
 
 
 @dataclass(slots=True, eq=False)
 class _Piece:
-    """Rows of an array that follow each other."""
+    """Consecutive rows of an array."""
 
     rows: NDArray[Any] | None
-    """None once they have been read."""
+    """None once the rows have been read."""
     own: bool = False
-    """Whether they are a copy."""
+    """True once the rows are a copy."""
 
 
 class Snapshot:
-    """Columns as they are when it is made.
+    """Arrays with the contents that they have when the snapshot is made.
 
-    What is announced before it is overwritten is not copied at once, as all else is, but piece by piece: one thread may
-    write the snapshot while another goes on with the owners, and whichever comes to a piece first copies it.
+    Announced arrays are copied lazily, piece by piece: one thread may write the snapshot while another goes on with the
+    owners, and the first of the two to reach a piece copies it. All other arrays are copied at once.
 
     Args:
-        arrays: what is kept; of `owners`, and maybe more.
-        owners: those who announce what they overwrite. They have no other snapshot that is still being written.
+        arrays: arrays of `owners`, and perhaps others.
+        owners: announce what they overwrite. No other snapshot of them is being written.
     """
 
     def __init__(self, arrays: Mapping[str, StateArray], owners: Sequence[Checkpointed]) -> None:
         self._lock = Lock()
         found: list[tuple[int, int, _Piece]] = []
         self.arrays = {name: self._cut(array, found) for name, array in arrays.items()}
-        """What to write, once."""
+        """The arrays to write, once."""
         found.sort(key=lambda it: it[:2])
         self._begins, self._ends = [it[0] for it in found], [it[1] for it in found]  # addresses, none in two pieces
         self._pieces = [it[2] for it in found]
@@ -54,7 +54,7 @@ class Snapshot:
         pieces = []
         for memory in array.pieces:
             if not memory.flags.c_contiguous:
-                raise ValueError(f"pieces: expected memory in one piece where it is announced, got {memory.strides}")
+                raise ValueError(f"pieces: expected contiguous memory where it is announced, got {memory.strides}")
             step = max(PIECE // max(memory[:1].nbytes, 1), 1)
             for start in range(0, len(memory), step):
                 rows = memory[start : start + step]
@@ -73,7 +73,7 @@ class Snapshot:
             yield rows
 
     def keep(self, array: NDArray[Any]) -> None:
-        """Copy the pieces that are yet to be read and share memory with `array`, which is contiguous."""
+        """Copy the unread pieces that share memory with the contiguous `array`."""
         begin = array.ctypes.data
         first, last = bisect_right(self._ends, begin), bisect_left(self._begins, begin + array.nbytes)
         for piece in self._pieces[first:last]:
@@ -82,14 +82,14 @@ class Snapshot:
                     piece.rows, piece.own = piece.rows.copy(), True
 
     def write(self, path: str | Path) -> None:
-        """Write it to a file as `write_checkpoint` does; whether or not that works, it is over then.
+        """Write the snapshot to a file as `write_checkpoint` does, once; a failed write counts too.
 
         Raises:
-            OSError: it cannot be written; what was there before stays.
-            RuntimeError: it was written before, and is over.
+            OSError: the file cannot be written; the file at `path` is unchanged.
+            RuntimeError: the snapshot was written before.
         """
         if self._over:
-            raise RuntimeError("expected a snapshot that is to be written, which can be done once, got one that was")
+            raise RuntimeError("expected a snapshot that was not written yet; a snapshot is written once")
         self._over = True
         try:
             write_checkpoint(path, self.arrays)

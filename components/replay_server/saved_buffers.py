@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from components.checkpoints.array_file import (
-    FORMAT,
     ArrayReader,
     Checkpointed,
     CheckpointError,
@@ -63,7 +62,7 @@ class SavedBuffers(Checkpointed):
 
     def restore_from(self, reader: ArrayReader) -> None:
         coordinator = self._coordinator
-        reader.expect_value("format", FORMAT)
+        reader.expect_format()
         reader.expect_value("kind", self.state_kind)
         names = _read_names(reader)
         counts = {name: _read_counts(reader, name, len(names), least) for name, least in COUNTS.items()}

@@ -132,9 +132,9 @@ def test_a_run_that_goes_on_counts_on(run, stage, kept) -> None:
             scene.clock.advance(90.0)
             await monitor.tell(result(500, 0.95))
             await monitor.ask(SaveCheckpointMsg(env_steps=500))
-            await monitor.tell(progress(800))  # and what comes after that moment is lost
+            await monitor.tell(progress(800))  # lost: it comes after the checkpoint
             await scene.settle()
-        state = run_state.finish(kept.path, 500)
+        state = run_state.commit(kept.path, 500)
         async with stage(run_directory=kept.path, resume_from=state) as scene:
             monitor = scene.node.spawn("monitor", Monitor, title="qmix", stream=io.StringIO())
             await scene.settle()

@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from components.checkpoints import run_state
-from components.orchestrator import INTERRUPTED_S, LAST_TEST_S, RETURN_S, Orchestrator, TrainerLost
+from components.orchestrator import INTERRUPTED_S, LAST_EVALUATION_S, RETURN_S, Orchestrator, TrainerLost
 from components.replay_buffers import SampleToInsertRatio
 from messages import (
     BatchTrainingDataMsg,
@@ -435,7 +435,7 @@ def test_an_interrupted_run_is_saved_by_all_and_then_ends(run, stage, episodes, 
             for probe in (play.trajectories, play.trainer, play.monitor):
                 assert [message.env_steps for message in probe.of(SaveCheckpointMsg)] == [7]  # with what came meanwhile
             state = tmp_path / "state" / "steps-0000000007"
-            values, _ = run_state.read(state, play.ref.address) or ({}, {})
+            values, _ = run_state.read(state, play.ref.address)
             assert (values["env_steps"], values["updates"]) == (7, 2)
 
     run(main())
@@ -536,7 +536,7 @@ def test_a_resumed_run_does_not_wait_for_ever(run, stage, episodes, tmp_path: Pa
                 scene.clock.advance(RETURN_S)
                 await scene.settle()
             assert worker.of(SetCollectingMsg)[-1] == SetCollectingMsg(collecting=True)
-            assert "goes on without workers that have not come back" in [line["event"] for line in logs]
+            assert "continues without workers that have not joined again" in [line["event"] for line in logs]
 
     run(main())
 
@@ -680,13 +680,13 @@ def test_a_run_does_not_wait_for_ever_for_what_was_lost(run, stage, episodes, lo
             if lost == "test":
                 await play.train(2)
             await play.tell(episodes(4))
-            scene.clock.advance(LAST_TEST_S - 1)
+            scene.clock.advance(LAST_EVALUATION_S - 1)
             await scene.settle()
             assert not play.cell.stopping
             with capture_logs() as lines:
                 scene.clock.advance(1)
                 assert await ended(play) == STOPPED
-            assert "the last test or batch did not come back in time" in [line["event"] for line in lines]
+            assert "the last evaluation or batch did not come back in time" in [line["event"] for line in lines]
 
     run(main())
 

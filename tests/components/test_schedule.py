@@ -2,7 +2,7 @@
 
 import pytest
 
-from components.schedule import LinearSchedule
+from components.schedule import Interval, LinearSchedule
 
 
 def test_it_runs_in_a_straight_line_and_is_constant_after() -> None:
@@ -21,3 +21,15 @@ def test_it_ends_exactly_at_its_end() -> None:
 def test_a_schedule_over_no_steps_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one step to run over, got over=0"):
         LinearSchedule(1.0, 0.0, over=0)
+
+
+def test_an_interval_is_due_at_every_multiple_and_skips_the_missed_ones() -> None:
+    interval = Interval(10, next=10)
+    assert not interval.due(9)
+    assert interval.due(10)
+    interval.advance(10)
+    assert interval.next == 20
+    interval.advance(47)
+    assert interval.next == 50
+    interval.advance(43)  # ahead of its time
+    assert interval.next == 50

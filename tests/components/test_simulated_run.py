@@ -332,8 +332,8 @@ async def learner_dies(sim: Simulation) -> None:
 def _no_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("components.trainer.save_checkpoint", lambda *_: None)
     monkeypatch.setattr("components.checkpoints.array_file.Checkpointed.save", lambda *_: None)
-    for name in ("begin", "rename", "write", "finish"):
-        monkeypatch.setattr(f"components.checkpoints.run_state.{name}", lambda *_, **__: None)
+    for name in ("begin", "rename", "write", "commit"):
+        monkeypatch.setattr(f"components.checkpoints.run_state.{name}", lambda *_, **__: Path("nowhere"))
 
 
 # What holds -----------------------------------------------------------------------------------------------------------

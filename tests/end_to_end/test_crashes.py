@@ -53,8 +53,9 @@ class FailingOrchestrator(Orchestrator):
     @on(TrainResultMsg)
     async def trained(self, msg: TrainResultMsg) -> None:
         await super().trained(msg)
-        if self._tally.env_steps > 1500:
-            raise ArithmeticError(f"{self._tally.env_steps} {self._tally.updates} {self._limiter.inserted}")
+        if self._counters.env_steps > 1500:
+            counters = self._counters
+            raise ArithmeticError(f"{counters.env_steps} {counters.updates} {counters.limiter.inserted}")
 
 
 FAILING = {

@@ -1,4 +1,4 @@
-"""A moment of a run is saved whole or not at all, and a run that goes on from it is the one that was never cut."""
+"""A checkpoint of a run is complete or does not count, and a run resumed from one equals the run that was never cut."""
 
 import hashlib
 import shutil
@@ -11,6 +11,7 @@ import torch
 
 from components import Orchestrator
 from components.checkpoints import run_state
+from components.checkpoints.array_file import write_checkpoint
 from orchestra import InterruptMsg, RunDirectory, UsageError
 from orchestra.cli.main import main
 from orchestra.clock import RealClock
@@ -39,21 +40,34 @@ SMALL: dict[str, Any] = {
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     run_state.begin(tmp_path, 40)
-    return run_state.unfinished(tmp_path, 40)
+    return run_state.staging_folder(tmp_path, 40)
 
 
-def test_what_an_actor_wrote_is_read_again(folder: Path) -> None:
+def test_what_an_actor_wrote_is_read_again(tmp_path: Path, folder: Path) -> None:
     arrays = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b/c": np.array([True])}
     values = {"rng": np.random.default_rng(3).bit_generator.state, "none": None, "text": "é"}
-    run_state.write(folder, "here/worker", values, arrays)
-    again, back = run_state.read(folder, "here/worker") or ({}, {})
+    assert run_state.write(tmp_path, 40, "here/worker", values, arrays) == folder
+    again, back = run_state.read(folder, "here/worker")
     assert again == values
     assert {name: array.tobytes() for name, array in back.items()} == {n: a.tobytes() for n, a in arrays.items()}
-    assert run_state.read(folder, "here/other") is None
+    assert run_state.find(folder, "here/other") is None
+    with pytest.raises(UsageError, match="holds nothing of here/other"):
+        run_state.read(folder, "here/other")
+    with pytest.raises(UsageError, match="this run keeps no files, so there is no place for a checkpoint"):
+        run_state.write(None, 40, "here/worker", {})
 
 
-def test_a_damaged_file_is_named(folder: Path) -> None:
-    run_state.write(folder, "here/worker", {"x": 1})
+def test_a_file_of_another_format_is_refused_with_its_format(tmp_path: Path, folder: Path) -> None:
+    for format_, arrays in ((1, {}), (99, {"format": np.array(99)})):  # the first had no number yet
+        write_checkpoint(folder / "here.worker.npz", {"values": np.frombuffer(b"{}", np.uint8), **arrays})
+        with pytest.raises(
+            UsageError, match=rf"here\.worker\.npz' has format {format_}; this version reads format 2 only"
+        ):
+            run_state.find(folder, "here/worker")
+
+
+def test_a_damaged_file_is_named(tmp_path: Path, folder: Path) -> None:
+    run_state.write(tmp_path, 40, "here/worker", {"x": 1})
     (file,) = folder.iterdir()
     whole = file.read_bytes()
     for damaged in (b"", whole[:-30], whole.replace(b'{"x"', b"?")):
@@ -62,28 +76,28 @@ def test_a_damaged_file_is_named(folder: Path) -> None:
             run_state.read(folder, "here/worker")
 
 
-def test_a_moment_counts_once_it_is_whole_and_replaces_the_one_before(tmp_path: Path) -> None:
+def test_a_checkpoint_counts_once_it_is_committed_and_replaces_the_one_before(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
     with pytest.raises(UsageError, match="has saved nothing yet to go on from"):
         run.newest_state()
     run_state.begin(tmp_path, 40)
     with pytest.raises(UsageError, match="has saved nothing yet to go on from"):
         run.newest_state()
-    assert run_state.finish(tmp_path, 40) == run.newest_state()
+    assert run_state.commit(tmp_path, 40) == run.newest_state()
     run_state.begin(tmp_path, 7_000)
     assert run.newest_state().name == "steps-0000000040"
-    run_state.finish(tmp_path, 7_000)
+    run_state.commit(tmp_path, 7_000)
     assert [path.name for path in run.state.iterdir()] == ["steps-0000007000"]
     run_state.begin(tmp_path, 8_000)
-    run_state.finish(tmp_path, 8_000, keep=run.state / "steps-0000007000")
+    run_state.commit(tmp_path, 8_000, keep=run.state / "steps-0000007000")
     assert sorted(path.name for path in run.state.iterdir()) == ["steps-0000007000", "steps-0000008000"]
 
 
 def test_an_attempt_that_was_cut_short_leaves_nothing_in_the_next(tmp_path: Path) -> None:
     run_state.begin(tmp_path, 40)
-    run_state.write(run_state.unfinished(tmp_path, 40), "here/gone", {})
+    run_state.write(tmp_path, 40, "here/gone", {})
     run_state.begin(tmp_path, 40)
-    assert list(run_state.unfinished(tmp_path, 40).iterdir()) == []
+    assert list(run_state.staging_folder(tmp_path, 40).iterdir()) == []
 
 
 # Going on -------------------------------------------------------------------------------------------------------------
@@ -121,16 +135,16 @@ def test_a_run_that_goes_on_learns_what_it_would_have_learned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: dict[str, Any]
 ) -> None:
     cut = tmp_path / "cut"
-    finish = run_state.finish
+    commit = run_state.commit
 
-    def finish_and_copy(run_directory: Path, env_steps: int, keep: Path | None) -> Path:
-        """At the first moment that is saved, keep a copy of the run as a sudden end would leave it."""
-        whole = finish(run_directory, env_steps, keep)
+    def commit_and_copy(run_directory: Path, env_steps: int, keep: Path | None) -> Path:
+        """At the first checkpoint, keep a copy of the run as a sudden end would leave it."""
+        whole = commit(run_directory, env_steps, keep)
         if not cut.exists():
             shutil.copytree(run_directory, cut)
         return whole
 
-    monkeypatch.setattr(run_state, "finish", finish_and_copy)
+    monkeypatch.setattr(run_state, "commit", commit_and_copy)
     straight = RunDirectory.create(tmp_path, "straight", 5, clock=RealClock())
     play(straight, flags)
     resumed = RunDirectory(cut)
@@ -158,7 +172,7 @@ def test_a_run_that_was_interrupted_goes_on_exactly_there(tmp_path: Path, monkey
         if interrupted:
             await begin(self)
         else:
-            interrupted.append(self._tally.env_steps)
+            interrupted.append(self._counters.env_steps)
             self.me.tell_nowait(InterruptMsg())
 
     monkeypatch.setattr(Orchestrator, "_begin_save", interrupt)
@@ -189,7 +203,7 @@ def test_what_cannot_be_resumed_is_told_in_one_line(run: RunDirectory, capsys: p
     path, no = run.path, run.path / "no"
     assert refusal(capsys, "--resume", no) == f"there is no run directory '{no}'"
     assert refusal(capsys, "--resume", path) == f"'{path}' has saved nothing yet to go on from"
-    run_state.finish(path, 40)
+    run_state.commit(path, 40)
     said = "is what the run that is resumed had, and cannot be given"
     assert refusal(capsys, "--resume", path, EXPERIMENT) == f"FILE {said}"
     assert refusal(capsys, "--resume", path, "--seed", 3) == f"--seed {said}"
@@ -198,7 +212,7 @@ def test_what_cannot_be_resumed_is_told_in_one_line(run: RunDirectory, capsys: p
 
 
 def test_flags_that_are_given_replace_those_of_the_run(run: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
-    run_state.finish(run.path, 40)
+    run_state.commit(run.path, 40)
     assert main(["run", "--resume", str(run.path), "--workers", "3", "--dry-run"]) == 0
     printed = capsys.readouterr().out
     assert printed.startswith("topology 'qmix_3m'")  # as the run had it

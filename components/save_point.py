@@ -1,0 +1,51 @@
+"""Save point: which actors still have to save before a checkpoint of the run is complete."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from orchestra import State
+
+
+class SavePoint:
+    """The checkpoint that is being taken, without messages and files.
+
+    `begin` names the actors that save first. A checkpoint is `ready` for the other actors when each of them has saved
+    or is gone (`mark_saved`) and nothing is in flight any more. `commit` ends it.
+    """
+
+    def __init__(self) -> None:
+        self.env_steps: int | None = None
+        """Environment steps of the checkpoint that is being taken; None between two."""
+        self.committed: int | None = None
+        """Environment steps of the last complete checkpoint; None before the first."""
+        self.unsaved: set[str] = set()
+        """Addresses of the actors that have not saved yet."""
+
+    @property
+    def active(self) -> bool:
+        """True while a checkpoint is being taken."""
+        return self.env_steps is not None
+
+    def begin(self, env_steps: int, addresses: Iterable[str]) -> None:
+        """Begin a checkpoint for which the actors at these addresses save first."""
+        self.env_steps, self.unsaved = env_steps, set(addresses)
+
+    def mark_saved(self, address: str) -> None:
+        """Stop waiting for the actor at `address`: it has saved, or it is gone."""
+        self.unsaved.discard(address)
+
+    def ready(self, *, in_flight: bool) -> bool:
+        """Return whether the other actors may save now; `in_flight` tells of unfinished batches and evaluations."""
+        return self.active and not self.unsaved and not in_flight
+
+    def commit(self, env_steps: int) -> None:
+        """End the checkpoint. Transitions that were in flight when it began count, so it may have more steps."""
+        self.env_steps, self.committed = None, env_steps
+
+    def state(self) -> dict[str, Any]:
+        """Return the state for `restore`."""
+        return {"env_steps": self.env_steps, "committed": self.committed, "unsaved": sorted(self.unsaved)}
+
+    def restore(self, state: State) -> None:
+        """Take over the `state` of another save point."""
+        self.env_steps, self.committed, self.unsaved = state["env_steps"], state["committed"], set(state["unsaved"])
