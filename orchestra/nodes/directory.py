@@ -1,4 +1,4 @@
-"""Which node listens where. The root keeps it; the others ask it."""
+"""The directory of a run: the addresses where nodes listen. The root keeps it; other nodes ask the root."""
 
 import asyncio
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from orchestra.errors import Unreachable
 
 
 class Directory:
-    """Names of nodes and their addresses. Who asks for a node that is still to come waits for it."""
+    """Names of nodes and their addresses. A look-up of a node that is still expected waits for it."""
 
     def __init__(self) -> None:
         self._addresses: dict[str, str] = {}
@@ -15,22 +15,22 @@ class Directory:
         self._waiting: dict[str, list[asyncio.Future[str]]] = {}
 
     def expect(self, names: Iterable[str]) -> None:
-        """Say which nodes there will ever be; asking for any other fails at once."""
+        """Set the nodes of the run; the look-up of any other fails at once."""
         self._expected = set(names)
 
     def register(self, node: str, address: str) -> None:
-        """Take note that `node` listens at `address`; whoever waits for it is answered."""
+        """Set the address of `node`, and answer the look-ups that wait for it."""
         self._addresses[node] = address
         for future in self._waiting.pop(node, []):
             if not future.done():
                 future.set_result(address)
 
     def unregister(self, node: str) -> None:
-        """Forget where `node` listened; it may come back."""
+        """Remove the address of `node`, which may come back."""
         self._addresses.pop(node, None)
 
     def give_up(self, node: str, reason: str) -> None:
-        """Say that `node` will not come (again); whoever waits for it fails."""
+        """Remove `node` for good, and fail the look-ups that wait for it."""
         self.unregister(node)
         if self._expected is not None:
             self._expected.discard(node)
@@ -39,13 +39,13 @@ class Directory:
                 future.set_exception(Unreachable(f"node {node!r} is gone: {reason}"))
 
     def close(self) -> None:
-        """Say that no node will come any more; whoever waits for one fails."""
+        """Expect no further node, and fail all look-ups that wait."""
         for node in list(self._waiting):
             self.give_up(node, "the run is over")
         self._expected = set(self._addresses)
 
     def lookup(self, node: str) -> asyncio.Future[str]:
-        """Return a future of the address of `node`."""
+        """Return a future of the address of `node`. It fails with `Unreachable` if the run has no such node."""
         future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         if node in self._addresses:
             future.set_result(self._addresses[node])

@@ -149,6 +149,6 @@ class FailureDetection:
                     if link.missed_beats > ABSENT_BEATS:
                         link.end(Unreachable(f"it did not come back within {ABSENT_BEATS * HEARTBEAT_S:g} s"))
                 elif link.missed_beats > SILENT_BEATS:
-                    link.interrupt(Unreachable(f"not heard for {SILENT_BEATS * HEARTBEAT_S:g} s"))
+                    link.interrupt(Unreachable(f"silent for {SILENT_BEATS * HEARTBEAT_S:g} s"))
                 else:
                     link.ping()

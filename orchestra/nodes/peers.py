@@ -156,7 +156,7 @@ class Peers:
         link = self._links.get(peer)
         if link is None:
             if peer == self._settings.name:
-                raise Unreachable(f"there is no actor at {recipient} (any longer)")
+                raise Unreachable(f"there is no actor at {recipient}; it may have stopped")
             return None
         if len(self.routes) >= ROUTES:
             self.routes.clear()
@@ -211,7 +211,7 @@ class Peers:
             # At once: later messages are for the new process.
             older.end(HandshakeError(f"another process took the place of {link.peer}"))
         elif older is not None:
-            older.end(Unreachable(f"{link.peer} began anew"))  # the peer has given up the older session
+            older.end(Unreachable(f"{link.peer} began a new session"))  # the peer has given up the older session
         self._links[link.peer] = link
         self.routes.clear()
         if self._join is None and link.peer_listening:
@@ -255,7 +255,7 @@ class Peers:
     def _accept(self, connection: Connection) -> None:
         if len(self._handshakes) >= MAX_UNPROVEN:
             event = "too many connections that have not proved themselves"
-            self._refusals.add(self._settings.clock.monotonic(), event, f"{connection.peer} is one too many")
+            self._refusals.add(self._settings.clock.monotonic(), event, f"{connection.peer} exceeds the limit")
             connection.abort(HandshakeError("too many unproven connections"))
             return
         handshake = Handshake(self._settings, connection, admit=self._admit, over=self._handshake_over)
@@ -298,7 +298,7 @@ class Peers:
             link.attempt = hello.attempt
             return link
         if (link.peer, link.peer_incarnation) != (hello.node, hello.incarnation) or link.address:
-            raise HandshakeError(f"{hello.node} names a session that is another's")
+            raise HandshakeError(f"{hello.node} names the session of another node")
         if hello.attempt <= link.attempt:
             raise Unreachable("a newer connection came first")
         link.attempt = hello.attempt
@@ -359,7 +359,7 @@ class Peers:
             async with asyncio.timeout(DIAL_S):
                 connection = await transport_for(link.address).dial(link.address)
         except TimeoutError:
-            raise Unreachable(f"nobody answers at {link.address} within {DIAL_S:g} s") from None
+            raise Unreachable(f"no process answers at {link.address} within {DIAL_S:g} s") from None
         if not link.peer and link.expected_peer in self._links:
             connection.abort()
             raise Unreachable(f"{link.expected_peer} dialled, too")

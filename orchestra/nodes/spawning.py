@@ -1,9 +1,9 @@
-"""Actors started on another node: what may be started there, what its constructor may be given, and who says no.
+"""Spawning on another node: the request for an actor, its arguments, and the checks on both sides.
 
-Nothing is pickled and nothing is imported on a peer's word. A class travels as its import name, `module:qualname`, and
-the other node looks it up among the actor classes that its own process has defined: those of orchestra, of its
-experiment file, and of what these import. Arguments travel as the fields of a message do, and arrive as what the
-constructor's annotations say.
+Nothing is pickled, and a peer cannot cause an import. A class travels as its import name, `module:qualname`, and the
+other node looks it up among the actor classes that its own process has defined: those of orchestra, of its experiment
+file, and of the modules that these import. Arguments travel as the fields of a message do, and are converted to the
+types that the constructor is annotated with.
 """
 
 import inspect
@@ -24,7 +24,7 @@ from orchestra.actors.system_messages import SYSTEM, SpawnedMsg, SpawnMsg
 from orchestra.errors import SpawnRefused
 
 _PLAIN = (type(None), bool, int, float, str, bytes, np.ndarray, Ref)
-"""What arrives as it was sent, whatever the constructor says."""
+"""Types that arrive as they were sent, whatever the annotation."""
 
 
 class Parent(Protocol):
@@ -43,7 +43,7 @@ async def spawn(
     """Start a child of `parent` on the node of that name, and watch it there.
 
     Raises:
-        SpawnRefused: the arguments do not fit or travel, or the other node says no.
+        SpawnRefused: the arguments do not fit or cannot travel, or the other node refuses.
         Unreachable: there is no such node, or it is gone.
     """
     if node == node_of(parent.address):
@@ -61,10 +61,10 @@ def child_address(parent: str, node: str, name: str) -> str:
 
 
 def accepted(node: str, message: SpawnMsg, spawned: SpawnedMsg) -> str:
-    """Return the address of what was started.
+    """Return the address of the started actor.
 
     Raises:
-        SpawnRefused: the other node said no.
+        SpawnRefused: the other node refused.
     """
     if spawned.refusal:
         raise SpawnRefused(f"node {node!r} does not start {message.name!r}: {spawned.refusal}")
@@ -99,10 +99,10 @@ def request(
 
 
 def factory_of(message: SpawnMsg) -> partial[Actor[Any]]:
-    """Return what makes the actor that `message` asks for.
+    """Return the factory of the actor that `message` asks for.
 
     Raises:
-        SpawnRefused: this process has no such class, or its constructor takes something else.
+        SpawnRefused: this process has no such class, or the arguments do not fit its constructor.
     """
     kind = ACTORS.get(message.kind)
     if kind is None:
@@ -112,7 +112,7 @@ def factory_of(message: SpawnMsg) -> partial[Actor[Any]]:
     try:
         hints = typing.get_type_hints(_constructor(kind), include_extras=True)
     except (NameError, TypeError):
-        hints = {}  # names that only a type checker sees: what is annotated by them arrives unchecked
+        hints = {}  # names that only a type checker sees; their arguments arrive unchecked
     args, kwargs = list(message.args), dict(message.kwargs)
     for index, (parameter, value) in enumerate(_assigned(kind, tuple(args), kwargs)):
         if parameter.name not in hints:
@@ -141,9 +141,7 @@ def _assigned(
     try:
         signature.bind(None, *args, **kwargs)
     except TypeError as error:
-        raise SpawnRefused(
-            f"{kind.__name__}{_shown(signature)} cannot be made with what it is given: {error}"
-        ) from None
+        raise SpawnRefused(f"{kind.__name__}{_shown(signature)} does not accept the arguments: {error}") from None
     _, *parameters = signature.parameters.values()
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     rest = next((p for p in parameters if p.kind is p.VAR_POSITIONAL), None)
@@ -160,7 +158,7 @@ def _assigned(
 
 
 def _nothing(self: Any) -> None:
-    """Take no argument, as a class without a constructor does."""
+    """The signature of a class without a constructor."""
 
 
 _NOTHING = inspect.signature(_nothing)
@@ -183,7 +181,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _fitted(annotation: Any, value: Any) -> Any:
-    """Return `value` as what `annotation` says, where pydantic can tell; else check its class, where it has one."""
+    """Convert `value` to `annotation` where pydantic supports it; else check its class, where it has one."""
     is_model = isinstance(annotation, type) and hasattr(annotation, "model_config")
     config = None if is_model else ConfigDict(arbitrary_types_allowed=True)
     try:

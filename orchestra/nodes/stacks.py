@@ -1,4 +1,4 @@
-"""What every actor of a process is doing, down to the line, when SIGUSR1 asks: also when the loop itself is stuck."""
+"""Stacks of all actors of a process, logged on SIGUSR1. It works even while the event loop is stuck."""
 
 import asyncio
 import contextlib
@@ -22,17 +22,18 @@ _HERE = str(Path(__file__).resolve().parents[1]) + os.sep
 
 @contextlib.contextmanager
 def on_request(nodes: Sequence[Node], then: Callable[[], None] | None = None) -> Iterator[None]:
-    """While the block runs, answer SIGUSR1 by writing what the actors of `nodes` are doing into the log file.
+    """Within the block, write the state of all actors of `nodes` into the log file on SIGUSR1.
 
     Args:
-        nodes: those of this process; may grow.
-        then: called after each signal, by the root, which passes it on; what was written goes to stderr as well.
+        nodes: the nodes of this process; may grow.
+        then: given by the root, which passes the signal on: called after each signal. The text then also goes to
+            stderr.
     """
     writing: list[threading.Thread] = []
 
     def dump(number: int, frame: FrameType | None) -> None:
-        # Python calls this between two instructions of whatever the main thread is at, which may be holding a lock of
-        # the log: all is looked at here, and written by a thread.
+        # Python calls this between any two instructions of the main thread, which may hold a lock of the log. So the
+        # state is collected here, and written by a thread.
         found = [actor for node in nodes for actor in actors_of(node, frame)]
         thread = threading.Thread(target=_write, args=(found, then is not None), name="dump")
         writing[:] = [*(thread for thread in writing if thread.is_alive()), thread]
@@ -44,18 +45,18 @@ def on_request(nodes: Sequence[Node], then: Callable[[], None] | None = None) ->
     try:
         yield
     finally:
-        # A signal that comes too late must not kill, which is what it does by default.
+        # A late signal must not kill the process, which is the default.
         signal.signal(signal.SIGUSR1, before if callable(before) else signal.SIG_IGN)
         for thread in writing:
             thread.join()
 
 
 def actors_of(node: Node, running: FrameType | None = None) -> list[dict[str, Any]]:
-    """Return what each actor of `node` is doing: its statistics, `stack`, and `threads`, the stacks of its threads.
+    """Return the statistics of each actor of `node`, its `stack`, and `threads`, the stacks of its offloaded work.
 
     Args:
-        node: one of this process.
-        running: what the main thread is at.
+        node: a node of this process.
+        running: the current frame of the main thread.
     """
     try:
         task = asyncio.current_task(node.loop)
@@ -83,7 +84,7 @@ def actors_of(node: Node, running: FrameType | None = None) -> list[dict[str, An
 
 
 def as_text(actors: Sequence[dict[str, Any]]) -> str:
-    """Return it for people."""
+    """Format the result of `actors_of` for people."""
     lines = [f"what {len(actors)} actors of process {os.getpid()} are doing:"]
     for actor in actors:
         doing = actor["state"]
@@ -111,13 +112,13 @@ def _inner_first(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def _suspended(cell: Cell) -> Iterator[FrameType]:
-    """The frames of a task that waits: from the coroutine at its bottom to what that awaits, and so on; inner first."""
+    """Return the frames of a suspended task, from the innermost awaited coroutine outwards."""
     found: list[FrameType] = []
     step: Any = None if cell.task is None else cell.task.get_coro()
     while step is not None:
         kind = next((prefix for prefix in ("cr", "ag", "gi") if hasattr(step, f"{prefix}_frame")), None)
         if kind is None:
-            break  # a future: whatever is behind it is no stack
+            break  # a future, which has no frame
         frame = getattr(step, f"{kind}_frame")
         if frame is not None:
             found.append(frame)
@@ -126,7 +127,7 @@ def _suspended(cell: Cell) -> Iterator[FrameType]:
 
 
 def _work(frame: FrameType) -> Iterator[FrameType]:
-    """The frames of a thread down to, and without, the runtime that called it."""
+    """Yield the frames of a thread, from the innermost to the runtime's call, which is left out."""
     for entry in _inner_first(frame):
         if entry.f_code is Wait.work.__code__:
             return
@@ -134,7 +135,7 @@ def _work(frame: FrameType) -> Iterator[FrameType]:
 
 
 def _lines(inner_first: Iterator[FrameType] | list[FrameType]) -> list[str]:
-    """The frames as lines, the innermost last, without those of the runtime around an actor."""
+    """Format frames as lines, the innermost last, without the frames of the runtime."""
     frames = [(frame, frame.f_lineno) for frame in inner_first if not frame.f_code.co_filename.startswith(_HERE)]
     frames = frames[: next((i for i, (frame, _) in enumerate(frames) if _is_loop(frame)), len(frames))]
     summary = traceback.StackSummary.extract(iter(reversed(frames)))

@@ -219,7 +219,7 @@ class SimulatedTransport:
             await asyncio.sleep(RETRY_S)
         listener = network.listeners.get(address)
         if listener is None:
-            raise NobodyListens(f"nobody listens at {address}")
+            raise NobodyListens(f"no process listens at {address}")
         connection = network.connect(listener, address)
         try:
             await asyncio.sleep(network.delay(there, here))

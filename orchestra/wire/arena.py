@@ -1,10 +1,9 @@
-"""Memory that two processes of one host share: one writes into it, the other looks at it where it lies. No protocol.
+"""Arenas: memory that one process writes and another process of the same host reads in place. No protocol.
 
-It is an anonymous file of the kernel (`memfd_create`), so there is no name that a sudden end could leave behind, and no
-`/dev/shm` that could be too small. Whoever made it tells its process, its descriptor and its name, sixteen random
-bytes; the other side opens it in `/proc`. That succeeds only on the same kernel, among processes that see each other,
-for the same user, and the name says whether it is the file that was meant. It is sealed: it cannot shrink under the
-eyes of who reads it, which would be a SIGBUS.
+An arena is an anonymous file of the kernel (`memfd_create`), so a crash leaves no name behind, and `/dev/shm` cannot be
+too small. Its owner sends its process id, its descriptor and its name, sixteen random bytes; the reader opens it in
+`/proc`. That succeeds only on the same kernel, between processes that see each other, for the same user, and the name
+identifies the file. The file is sealed: it cannot shrink while it is read, which would cause a SIGBUS.
 """
 
 import bisect
@@ -22,13 +21,13 @@ from orchestra.actors.message import AnyArray
 from orchestra.errors import OrchestraError, UsageError
 
 CAPACITY = 128 << 20
-"""Bytes of the arena of one direction of a link, unless a node is told otherwise: twice what may be on its way to one
-mailbox. Memory is taken as it is needed, up to that."""
+"""Default bytes of an arena, of which a link has one in each direction: twice the credit for one mailbox. The system
+provides the memory as it is used."""
 MIB_VARIABLE = "ORCHESTRA_SHARED_MEMORY"
-"""MiB of an arena, for nodes that are not told; 0 for none. What a run launches inherits it."""
+"""Names the default MiB of an arena; 0 for none. The processes of a run inherit it."""
 MOST_MIB = 1 << 20
 PAGE = 4096
-"""Blocks begin at pages, so that what is written into one leaves the others' alone."""
+"""Bytes at whose multiples blocks begin."""
 NAME_BYTES = 16
 
 _PREFIX = "orchestra-"
@@ -37,14 +36,14 @@ _POPULATE_WRITE = 23
 
 
 class NotShared(OrchestraError):
-    """There is no common memory; the text says why."""
+    """Memory cannot be shared; the text gives the reason."""
 
 
 def capacity_wanted() -> int:
-    """Return the bytes of an arena, as the environment says or by default.
+    """Return the bytes of an arena that the environment variable sets, or the default.
 
     Raises:
-        UsageError: what it says is no number.
+        UsageError: the variable holds no allowed number.
     """
     text = os.environ.get(MIB_VARIABLE, "")
     if not text:
@@ -55,10 +54,10 @@ def capacity_wanted() -> int:
 
 
 def checked(capacity: int) -> int:
-    """Return `capacity` if an arena can have so many bytes.
+    """Return `capacity` if it is a possible size of an arena, or 0.
 
     Raises:
-        UsageError: it cannot.
+        UsageError: it is neither.
     """
     if capacity < 0 or capacity % PAGE:
         raise UsageError(f"shared_memory is {capacity}: it must be a multiple of {PAGE} bytes, or 0 for none")
@@ -66,21 +65,21 @@ def checked(capacity: int) -> int:
 
 
 class Blocks:
-    """Which parts of an arena are taken. The lowest that is free is taken first: it was used before, and is warm."""
+    """Allocates the blocks of an arena. The lowest free one goes first, because its pages have been used before."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.used = 0
-        """Bytes that are taken."""
+        """Bytes of all taken blocks."""
         self._free: list[tuple[int, int]] = [(0, capacity)] if capacity else []
-        """Begin and end of what is free, in order; no two of them touch."""
+        """Begin and end of each free span, in order; no two are adjacent."""
         self._taken: dict[int, int] = {}
 
     def __len__(self) -> int:
         return len(self._taken)
 
     def take(self, nbytes: int) -> int | None:
-        """Return where a block of so many bytes begins, or None if there is no room."""
+        """Take a block of `nbytes`; return the place where it begins, or None if there is no room."""
         size = -(-nbytes // PAGE) * PAGE
         for place, (begin, end) in enumerate(self._free):
             if end - begin >= size:
@@ -94,7 +93,7 @@ class Blocks:
         return None
 
     def give_back(self, begin: int) -> bool:
-        """Take note that a block is free again; return whether there was one that begins there."""
+        """Free the block that begins there; return False if there is none."""
         size = self._taken.pop(begin, None)
         if size is None:
             return False
@@ -111,7 +110,7 @@ class Blocks:
         return True
 
     def check_valid(self) -> str:
-        """Return what is wrong with the account; empty if nothing is."""
+        """Return a description of an inconsistency, or an empty string."""
         spans = sorted([*self._free, *((begin, begin + size) for begin, size in self._taken.items())])
         if [begin for begin, _ in spans] != [0, *(end for _, end in spans[:-1])] or spans[-1][1] != self.capacity:
             return f"free and taken do not cover 0 to {self.capacity} once: {spans}"
@@ -121,14 +120,14 @@ class Blocks:
 
 
 class Arena:
-    """The memory that one side of a link writes into.
+    """Memory that one side of a link writes.
 
     Args:
-        capacity: bytes that it may grow to; a multiple of `PAGE`.
-        name: random, and nobody else's.
+        capacity: its bytes, a multiple of `PAGE`. The system provides the memory as it is used.
+        name: random bytes that identify it.
 
     Raises:
-        NotShared: this system makes no such memory.
+        NotShared: the system provides no such memory.
     """
 
     def __init__(self, capacity: int, name: bytes) -> None:
@@ -137,7 +136,7 @@ class Arena:
         self.name = name
         self.blocks = Blocks(capacity)
         self._backed = 0
-        """Bytes from the beginning for which the system has given memory. Writing beyond it could be a SIGBUS."""
+        """Bytes from the beginning that the system has provided. A write beyond them could cause a SIGBUS."""
         try:
             self.descriptor = os.memfd_create(_label(name), os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         except OSError as error:
@@ -153,7 +152,7 @@ class Arena:
         self._bytes: AnyArray = np.frombuffer(self._memory, np.uint8)
 
     def write(self, pieces: list[Buffer], nbytes: int) -> int | None:
-        """Copy `pieces`, together so many bytes, into a block; return where it begins, or None if there is no room."""
+        """Copy `pieces`, of `nbytes` together, into a block; return where it begins, or None if there is no room."""
         begin = self.blocks.take(nbytes)
         if begin is None:
             return None
@@ -167,40 +166,40 @@ class Arena:
         return begin
 
     def close(self) -> None:
-        """Leave the memory to whoever still looks at it."""
+        """Close the file. Views keep the memory."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
 
     def _back(self, end: int) -> bool:
-        """Have the system give memory up to `end`, or say that it has none."""
+        """Have the system provide memory up to `end`; return False if it has none."""
         end = -(-end // PAGE) * PAGE
         try:
             os.posix_fallocate(self.descriptor, self._backed, end - self._backed)
         except OSError:
             return False
         with contextlib.suppress(OSError):  # before Linux 5.14
-            # All pages at once: a fault for each takes longer than to fill it.
+            # All pages at once: a page fault takes longer than to fill the page.
             self._memory.madvise(_POPULATE_WRITE, self._backed, end - self._backed)
         self._backed = end
         return True
 
 
 class ArenaView:
-    """The memory of a peer, to look at.
+    """A peer's arena, mapped for reading.
 
     Args:
-        process, descriptor, name, capacity: what the peer said of it.
+        process, descriptor, name, capacity: the arena, as the peer describes it.
 
     Raises:
-        NotShared: there is no such memory here.
+        NotShared: there is no such arena in reach.
     """
 
     def __init__(self, process: int, descriptor: int, name: bytes, capacity: int) -> None:
         self.capacity = capacity
         path = f"/proc/{process}/fd/{descriptor}"
         try:
-            # Looked at before it is opened: among processes that do not see each other it could be anything.
+            # Checked before it is opened: between processes that do not see each other it could be any file.
             if os.readlink(path) != f"/memfd:{_label(name)} (deleted)":
                 raise NotShared("the peer's memory is not in reach from here")
             opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -220,7 +219,7 @@ class ArenaView:
             os.close(opened)
 
     def at(self, begin: int, nbytes: int) -> AnyArray:
-        """Return the bytes there, read-only. All views of them refer to the array that is returned."""
+        """Return the bytes there as a read-only array of uint8. All views of them refer to that array."""
         return np.frombuffer(self._memory, np.uint8, nbytes, begin)
 
 

@@ -1,51 +1,51 @@
-"""How whoever asks a process of this host waits for the answer: awake for a moment, then asleep."""
+"""Busy polling: the loop stays awake for a moment while a process of this host is about to answer."""
 
 import asyncio
 import os
 from time import perf_counter
 
 LIMIT_S = 200e-6
-"""How long the loop stays awake for an answer. Waking a processor that sleeps takes a quarter of it, at either side."""
+"""Seconds that the loop stays awake for an answer. Waking a sleeping processor takes a quarter of it, on each side."""
 _SHARE = 1 / 8
-"""What the newest ask counts for in how long they usually take."""
+"""The weight of the newest ask in the moving average of their durations."""
 _LONG_S = 10 * LIMIT_S
-"""An ask counts for no more than this, so that a single long one is forgotten after a few short ones."""
+"""The longest duration that enters the average, so that a few short asks outweigh a single long one."""
 
 
 class BusyPoll:
-    """Keeps the loop from going to sleep while the only answer that a link waits for is about to come.
+    """Keeps the loop awake while the only pending answer of a link is about to arrive.
 
-    The loop looks for it again and again, and runs whatever else there is to do; a process that waits for this
-    processor goes first. It does so only if asks by this link usually take no longer than `LIMIT_S`: where they take
-    longer, it is not tried, and one that suddenly does costs that much of processor time and no more.
+    The loop polls its sockets and runs everything else that is due; other processes that wait for the processor go
+    first. It polls only while asks by this link usually take no longer than `LIMIT_S`. An unexpectedly slow one costs
+    that much processor time at most.
     """
 
-    __slots__ = ("_began", "_looking", "_loop", "_usual_s", "_waits")
+    __slots__ = ("_began", "_loop", "_polling", "_usual_s", "_waiting")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._usual_s = 0.0
         self._began = 0.0
-        self._waits = False
-        self._looking = False
+        self._waiting = False
+        self._polling = False
 
     def begin(self) -> None:
-        """Take note that the one ask has left."""
+        """Note that the ask has left; poll if asks are usually short."""
         self._began = perf_counter()
-        self._waits = True
-        if not self._looking and self._usual_s <= LIMIT_S:
-            self._looking = True
-            self._loop.call_soon(self._look)
+        self._waiting = True
+        if not self._polling and self._usual_s <= LIMIT_S:
+            self._polling = True
+            self._loop.call_soon(self._poll)
 
     def end(self) -> None:
-        """Take note that it is over."""
-        self._waits = False
+        """Note that the ask is over."""
+        self._waiting = False
         took = min(perf_counter() - self._began, _LONG_S)
         self._usual_s += (took - self._usual_s) * _SHARE
 
-    def _look(self) -> None:
-        if self._waits and perf_counter() - self._began < LIMIT_S:
+    def _poll(self) -> None:
+        if self._waiting and perf_counter() - self._began < LIMIT_S:
             os.sched_yield()
-            self._loop.call_soon(self._look)
+            self._loop.call_soon(self._poll)
         else:
-            self._looking = False
+            self._polling = False

@@ -1,4 +1,4 @@
-"""Bytes to frames and back, no I/O.
+"""Frames to bytes and back. No I/O.
 
 A frame is a prefix of 16 bytes, a header, and a payload:
 
@@ -8,8 +8,8 @@ A frame is a prefix of 16 bytes, a header, and a payload:
     4  header length, little-endian
     8  payload length, little-endian
 
-Lengths are checked against the limits before anything is allocated, and a payload is received straight into the memory
-that its arrays will be views of.
+Lengths are checked against the limits before memory is allocated. A payload is received straight into the memory that
+its arrays are views of.
 """
 
 import enum
@@ -32,13 +32,13 @@ VERSION = 3
 PREFIX = struct.Struct("<2sBBIQ")
 CHUNK = 256 << 10
 PEEK = 1 << 10
-"""Bytes that are read at first where a large payload is to be expected."""
+"""Bytes that are read first where a large payload is expected."""
 FIRST_CHUNK = 4 << 10
-"""What a reader has until larger frames than that are allowed: a peer that has proved nothing gets no more memory."""
+"""The buffer of a reader before larger frames are allowed: an unproven peer gets no more memory."""
 
 
 class Kind(enum.IntEnum):
-    """What a frame is."""
+    """The kind of a frame."""
 
     HANDSHAKE = 1
     HELLO = 2
@@ -61,12 +61,12 @@ class Kind(enum.IntEnum):
 
 _BEGIN = struct.Struct("<4sIQ")
 _KINDS = {PREFIX.pack(MAGIC, VERSION, kind, 0, 0)[:4]: kind for kind in Kind}
-"""The kinds by the first four bytes of a frame, so that one look-up checks them all."""
+"""The kinds by the first four bytes of a frame: one look-up checks magic, version and kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a peer may send."""
+    """The largest frame that a peer may send."""
 
     header: int = 1 << 20
     """Bytes of a header."""
@@ -75,11 +75,11 @@ class Limits:
 
 
 UNPROVEN = Limits(header=256, payload=0)
-"""What a peer may send before it has proved that it belongs to the run."""
+"""The limits before a peer has proved that it belongs to the run."""
 
 
 class Frame(NamedTuple):
-    """One frame as it arrived. The payload, if any, is a read-only array of uint8."""
+    """A received frame. The payload, if any, is a read-only array of uint8."""
 
     kind: Kind
     header: bytes
@@ -91,13 +91,13 @@ class Frame(NamedTuple):
         return PREFIX.size + len(self.header) + (0 if self.payload is None else self.payload.nbytes)
 
 
-_new_frame = partial(tuple.__new__, Frame)  # a third of the time of `Frame(…)`, for every message that comes
+_new_frame = partial(tuple.__new__, Frame)  # takes a third of the time of `Frame(…)`, for every message that arrives
 _pack_prefix = PREFIX.pack
 _unpack_begin = _BEGIN.unpack_from
 
 
 def frame_prefix(kind: Kind, header_length: int, payload_length: int) -> bytes:
-    """Return the 16 bytes that come before a header."""
+    """Return the 16 bytes that precede a header."""
     return _pack_prefix(MAGIC, VERSION, kind, header_length, payload_length)
 
 
@@ -107,27 +107,29 @@ def frame_bytes(kind: Kind, header: bytes) -> bytes:
 
 
 class Recycled:
-    """Memory of payloads that nobody looks at any more, in which others of the same size are received.
+    """Reuses the memory of payloads that are no longer referenced, for payloads of the same size.
 
-    The system hands out memory in pages that it has to clear first, which takes longer than to fill them. What is kept
-    for that is bounded; a payload that is still referred to, by a view of it too, is never taken again.
+    The system has to clear the pages that it hands out, which takes longer than to fill them. The kept memory is
+    bounded. A payload is not reused while any reference to it exists, views included.
     """
 
     LEAST = 128 << 10
-    """Bytes of a payload that is worth it."""
+    """Bytes of the smallest payload that is kept."""
     MOST = 64
+    """Payloads that are kept."""
     MOST_BYTES = 64 << 20
+    """Their bytes together."""
 
     def __init__(self) -> None:
         self._kept: deque[AnyArray] = deque()
         self._nbytes = 0
 
     def take(self, nbytes: int) -> AnyArray:
-        """Return so many bytes of memory that nobody else has, with anything in them."""
+        """Return `nbytes` of memory with undefined contents that is not referenced elsewhere."""
         if not self.LEAST <= nbytes <= self.MOST_BYTES:
             return np.empty(nbytes, np.uint8)
         for array in self._kept:
-            # The deque, `array` and the argument of the call refer to it; whoever else does is using it.
+            # The deque, `array` and the argument of the call refer to it; any other reference means that it is in use.
             if array.nbytes == nbytes and sys.getrefcount(array) == 3:
                 array.flags.writeable = True
                 return array
@@ -143,9 +145,9 @@ _recycled = Recycled()
 
 
 class FrameReader:
-    """Cuts a byte stream into frames. Ask for a buffer, fill some of it, say how much: frames come out.
+    """Splits a byte stream into frames: fill a part of `get_buffer()`, then pass its length to `received`.
 
-    After a `FrameError` the reader is of no more use: the stream has no place to go on from.
+    After a `FrameError` the reader cannot continue, since the next frame could begin anywhere.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -158,17 +160,17 @@ class FrameReader:
         self._payload_filled = 0
         self._head: tuple[Kind, bytes] | None = None
         self._ahead = CHUNK
-        """Bytes that are read at once where no payload is awaited."""
+        """Bytes that are read at once between payloads."""
 
     def get_buffer(self, sizehint: int = -1) -> memoryview:
-        """Return where the next bytes go, however many are to be expected; never empty."""
+        """Return the memory for the next bytes, whatever the hint; never empty."""
         if self._payload is not None:
             return self._payload.data[self._payload_filled :]
         if self._start == self._end:
             self._start = self._end = 0
             if self._ahead < CHUNK:
-                # A large payload came last, so another may follow: what of it were read with its header, would have
-                # to be copied.
+                # A large payload came last, so another may follow. The part of it that is read with its header has to
+                # be copied.
                 ahead, self._ahead = self._ahead, CHUNK
                 return self._view[:ahead]
             if len(self._memory) < CHUNK and self.limits.header > FIRST_CHUNK:
@@ -180,9 +182,9 @@ class FrameReader:
         return self._view[self._end :]
 
     def sole(self, count: int) -> Frame | None:
-        """Return the frame that the `count` bytes just written are, if they are one without payload and nothing else.
+        """Return the frame if the `count` bytes just written are exactly one without payload.
 
-        Otherwise, also for one that breaks the protocol, nothing has happened: `received` has to take the bytes.
+        Otherwise, also for one that breaks the protocol, return None without effect: call `received`.
         """
         if self._end or self._payload is not None or count < PREFIX.size:
             return None
@@ -193,9 +195,9 @@ class FrameReader:
         return None if kind is None else _new_frame((kind, bytes(self._view[PREFIX.size : count]), None))
 
     def received(self, count: int) -> Iterator[Frame]:
-        """Take note that `count` bytes were written to the buffer; yield the frames that are complete now.
+        """Account for `count` bytes written to the buffer; yield the frames that are complete now.
 
-        The limits are read anew for every frame, so whoever handles one may change them for the next.
+        The limits apply from one frame to the next: the handler of a frame may change them.
 
         Raises:
             FrameError: wrong magic, version or kind, or a length over the limits.
@@ -253,7 +255,7 @@ class FrameReader:
         return FrameError(f"a payload of {payload_length:,} bytes; at most {self.limits.payload:,} are allowed")
 
     def _make_room(self) -> None:
-        """Move what is unread to the front; grow if a single header fills it all. Old views stay valid."""
+        """Move the unread bytes to the front; grow if a single header fills the buffer. Old views stay valid."""
         unread = bytes(self._view[self._start : self._end])
         if len(unread) * 2 > len(self._memory):
             self._memory = bytearray(2 * len(self._memory))
@@ -263,15 +265,15 @@ class FrameReader:
 
 
 class Outbox:
-    """What is to be written: everything queued in one turn of the loop leaves in one write, or in a few large ones."""
+    """Pieces to be written: all pieces of one turn of the loop leave in one write, or in a few large ones."""
 
     JOIN = 64 << 10
-    """Bytes of a piece that is large, and of a write that is worth its system call."""
+    """Bytes from which a piece is large, and a write is worth its system call."""
 
     def __init__(self) -> None:
         self._pieces: list[Buffer] = []
         self.nbytes = 0
-        """Bytes that are queued; a piece has some."""
+        """Bytes that are queued. No piece is empty."""
 
     def __bool__(self) -> bool:
         return bool(self._pieces)
@@ -287,11 +289,11 @@ class Outbox:
 
     @property
     def due(self) -> bool:
-        """Whether there is so much that the peer should have it now, to work on it while the rest is made."""
+        """True if so much is queued that it should leave now, so that the peer works on it meanwhile."""
         return self.nbytes >= self.JOIN
 
     def take(self) -> list[Buffer]:
-        """Return all that is queued: small pieces joined, large ones (arrays) as they are, uncopied."""
+        """Return and clear the queue: small pieces joined, large ones (arrays) without a copy."""
         pieces, self._pieces = self._pieces, []
         self.nbytes = 0
         out: list[Buffer] = []

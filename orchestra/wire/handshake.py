@@ -86,7 +86,7 @@ class Hello:
                 if len(node) > LONGEST_NODE or max(map(len, (incarnation, session, after))) > LONGEST_ID:
                     raise DecodeError("its names are too long")
                 return cls(**fields)
-        raise DecodeError("this is no hello")
+        raise DecodeError("its fields are not those of a hello")
 
     def table(self, here: str) -> list[type[Message] | str]:
         """Return the types that the peer names by number; the tag of a type that is unknown here.
@@ -262,7 +262,7 @@ class Handshake:
                 raise DecodeError(f"this is a {frame.kind.name} frame")
             hello = Hello.unpack(frame.header)
         except DecodeError as error:
-            raise HandshakeError(f"{self._connection.peer} did not say hello: {error}") from error
+            raise HandshakeError(f"{self._connection.peer} sent no valid hello: {error}") from error
         if hello.node == self._settings.name:
             raise HandshakeError(f"{self._connection.peer} calls itself {hello.node!r}, as this node does")
         return hello

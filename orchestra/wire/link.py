@@ -405,7 +405,7 @@ class Link:
 
     def _goodbye(self, reason: bytes) -> None:
         if reason:
-            self.end(Unreachable(f"{self.peer} broke it off: {reason.decode(errors='replace')}"))
+            self.end(Unreachable(f"{self.peer} ended the session: {reason.decode(errors='replace')}"))
             return
         self.said_goodbye = True
         self._acknowledge()

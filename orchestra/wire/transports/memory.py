@@ -37,7 +37,7 @@ class MemoryTransport:
     async def dial(self, address: str) -> "MemoryConnection":
         listener = _listening.get(address)
         if listener is None:
-            raise NobodyListens(f"nobody listens at {address}")
+            raise NobodyListens(f"no process listens at {address}")
         here, there = MemoryConnection(address), MemoryConnection("memory://")
         here._other, there._other = there, here
         listener.accept(there)

@@ -15,19 +15,19 @@ from orchestra.wire.transports.base import Accept, Listener
 from orchestra.wire.transports.endpoint import Endpoint
 
 LOCAL_SEND_BYTES = 512 << 10
-"""What the system may hold of what is sent to a peer on this very host. Left to itself it takes several MiB, which then
-have left the processor's cache before the peer reads them: large arrays took twice the time."""
+"""Bytes of the send buffer to a peer on this host. The default is several MiB, which leave the processor's cache before
+the peer reads them: large arrays took twice the time."""
 LINGER_S = 5.0
-"""How long a peer that does not read is waited for when a connection is closed."""
+"""Seconds that a closed connection waits for a peer that does not read."""
 
 
 class StreamConnection(Endpoint, asyncio.BufferedProtocol):
-    """A socket as a connection of frames."""
+    """A socket that carries frames."""
 
     def __init__(self, accept: Accept | None = None) -> None:
         super().__init__("a peer that has not connected")
         self._accept = accept
-        self.get_buffer = self._reader.get_buffer  # type: ignore[method-assign]  # as it is: a call less for every read
+        self.get_buffer = self._reader.get_buffer  # type: ignore[method-assign]  # saves a call for every read
         self._outbox = Outbox()
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
@@ -78,7 +78,7 @@ class StreamConnection(Endpoint, asyncio.BufferedProtocol):
         elif sock is not None:
             self.local = True
         if transport.get_extra_info("sslcontext") is not None:
-            self.local = False  # who encrypts what passes between two processes does not want it to lie beside that
+            self.local = False  # encrypted traffic must not bypass the encryption
         if self._accept is not None:
             self._accept(self)
 
@@ -88,7 +88,7 @@ class StreamConnection(Endpoint, asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._cause is None and not self._closing and (exc is None or isinstance(exc, ssl.SSLError)):
-            # Over TLS an end looks different each time: in mid-record, with an alert, or with nothing at all.
+            # TLS connections end in many ways: in mid-record, with an alert, or without any notice.
             exc = ConnectionResetError(f"closed by the other side{f': {exc.reason}' if exc is not None else ''}")
         self._lose(self._cause or exc)
 
@@ -115,12 +115,12 @@ class _StreamListener:
     async def close(self) -> None:
         self._server.close()
         if self._path is not None:
-            with contextlib.suppress(FileNotFoundError):  # whoever noticed our death may have been quicker
+            with contextlib.suppress(FileNotFoundError):  # another process may have removed it
                 os.unlink(self._path)
 
 
 class TcpTransport:
-    """`tcp://host:port`; port 0 takes a free one."""
+    """`tcp://host:port`; port 0 selects a free one."""
 
     scheme = "tcp"
 
@@ -136,13 +136,13 @@ class TcpTransport:
         return _StreamListener(server, self._address(host, server.sockets[0].getsockname()[1]))
 
     async def clear(self, address: str) -> None:
-        """A dead process leaves nothing behind."""
+        """Do nothing: a dead process leaves no port behind."""
 
     async def dial(self, address: str) -> StreamConnection:
         return await self._reach(address)
 
     async def _reach(self, address: str, **options: Any) -> StreamConnection:
-        """Connect; `options` are the loop's."""
+        """Connect with further `options` of `loop.create_connection`."""
         host, port = self._host_port(address)
         try:
             _, connection = await asyncio.get_running_loop().create_connection(StreamConnection, host, port, **options)
@@ -166,7 +166,7 @@ class TcpTransport:
 
 
 class UnixTransport:
-    """`unix:///path/to/socket`. A socket file that a dead process left behind is replaced; a live one is not."""
+    """`unix:///path/to/socket`. The socket file of a dead process is replaced, that of a live one is not."""
 
     def check(self, address: str) -> None:
         folder = os.path.dirname(_socket_path(address))
@@ -176,19 +176,19 @@ class UnixTransport:
     async def listen(self, address: str, accept: Accept) -> Listener:
         path = _socket_path(address)
         await self.clear(address)
-        door = socket.socket(socket.AF_UNIX)
-        # Nobody else's from the first moment on, not from a `chmod` on. What another thread makes in that moment is
-        # stricter than it would be, no worse.
+        sock = socket.socket(socket.AF_UNIX)
+        # The file is private from the first moment, not only after a `chmod`. A file that another thread creates in
+        # that moment gets stricter permissions than it should, which is harmless.
         usual = os.umask(0o177)
         try:
-            door.bind(path)
+            sock.bind(path)
         except OSError as error:
-            door.close()
+            sock.close()
             raise UsageError(f"cannot listen at {address}: {error.strerror or error}") from error
         finally:
             os.umask(usual)
-        door.setblocking(False)
-        server = await asyncio.get_running_loop().create_unix_server(lambda: StreamConnection(accept), sock=door)
+        sock.setblocking(False)
+        server = await asyncio.get_running_loop().create_unix_server(lambda: StreamConnection(accept), sock=sock)
         return _StreamListener(server, address, path)
 
     async def clear(self, address: str) -> None:
@@ -200,7 +200,7 @@ class UnixTransport:
         except FileNotFoundError:
             return
         except Unreachable as unreachable:
-            # One that is too busy to answer, or that is not ours to ask, may be alive.
+            # A process that is too busy to answer, or another user's, may be alive.
             if not isinstance(unreachable, NobodyListens):
                 raise UsageError(f"cannot listen at {address}: another process seems to; {unreachable}") from None
         except OSError as error:
@@ -210,7 +210,7 @@ class UnixTransport:
         try:
             os.unlink(path)
         except FileNotFoundError:
-            return  # another that noticed the death was quicker
+            return  # another process has removed it
         except OSError as error:
             raise UsageError(f"cannot listen at {address}: {error.strerror}") from error
 
@@ -224,9 +224,9 @@ class UnixTransport:
 
 
 def _failure(address: str, error: OSError) -> Unreachable:
-    # Refused is what the dead do: while a process lives, its system takes calls for it.
+    # Only a dead process refuses: the system accepts connections on behalf of a live one.
     kind = NobodyListens if isinstance(error, ConnectionRefusedError | FileNotFoundError) else Unreachable
-    return kind(f"nobody answers at {address}: {error.strerror or error}")
+    return kind(f"no process answers at {address}: {error.strerror or error}")
 
 
 def _is_host(name: str) -> bool:
@@ -239,7 +239,7 @@ def _is_host(name: str) -> bool:
 
 def _socket_path(address: str) -> str:
     path = address.removeprefix("unix://")
-    # What cannot be printed is what the system cannot take either: zeros, and halves of characters.
+    # The system rejects zeros and lone surrogates, which are not printable.
     if not path.startswith("/") or not path.isprintable() or len(path.encode()) > 100:
         raise UsageError(f"cannot use the address {address!r}: write unix:///PATH, absolute and at most 100 bytes long")
     return path

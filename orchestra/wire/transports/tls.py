@@ -1,7 +1,7 @@
-"""tls://: tcp with both sides' certificates signed by the run's own authority.
+"""tls:// is TCP with TLS. Certificates of both sides are signed by the run's own authority.
 
-The authority is the run's: whoever holds a certificate of it belongs to the run, whatever host it is on, so names in
-certificates are not compared. Both sides still prove that they know the run's secret.
+Any certificate of that authority belongs to the run, whatever the host, so names in certificates are not compared. Both
+sides still prove that they know the run's secret.
 """
 
 import asyncio
@@ -20,26 +20,26 @@ from orchestra.wire.transports.base import Accept
 from orchestra.wire.transports.stream import StreamConnection, TcpTransport
 
 TLS_DIR_VARIABLE = "ORCHESTRA_TLS_DIR"
-"""Names the folder with `ca.pem`, `cert.pem` and `key.pem`; what a run launches inherits it."""
+"""Names the folder with `ca.pem`, `cert.pem` and `key.pem`. The processes of a run inherit it."""
 FILES = ("ca.pem", "cert.pem", "key.pem")
 HANDSHAKE_S = 5.0
-"""How long the handshake of TLS may take; what comes after it is bounded by ours."""
+"""Seconds that the TLS handshake may take. Our own handshake after it has its own limit."""
 MAX_HANDSHAKES = 64
-"""Handshakes of TLS under way at one listener; one more caller is turned away, and tries again."""
+"""Concurrent TLS handshakes of one listener. Further connections are closed, and their peers try again."""
 BACKLOG = 100
-"""Callers that the system keeps until they are taken."""
+"""Connections that the system queues until they are accepted."""
 PAUSE_S = 1.0
-"""How long to wait after the system would not hand over a caller."""
+"""Seconds to wait after an accept has failed."""
 
 
 def folder_of(address: str) -> str:
-    """Return the folder of the certificates that this process uses at `address`; empty for one without TLS."""
+    """Return the folder of the certificates for `address`; empty without TLS."""
     folder = os.environ.get(TLS_DIR_VARIABLE, "")
     return os.path.abspath(folder) if folder and address.startswith(f"{TlsTransport.scheme}://") else ""
 
 
 class TlsTransport(TcpTransport):
-    """`tls://host:port`, for hosts that other people's bytes pass between."""
+    """`tls://host:port`, for hosts on an untrusted network."""
 
     scheme = "tls"
 
@@ -50,16 +50,16 @@ class TlsTransport(TcpTransport):
     async def listen(self, address: str, accept: Accept) -> "TlsListener":
         host, port = self._host_port(address)
         context = self._context(dialing=False)
-        doors: list[socket.socket] = []
+        sockets: list[socket.socket] = []
         try:
             for family, where in await _resolved(host, port):
-                doors.append(socket.create_server((where[0], port, *where[2:]), family=family, backlog=BACKLOG))
-                port = doors[0].getsockname()[1]
+                sockets.append(socket.create_server((where[0], port, *where[2:]), family=family, backlog=BACKLOG))
+                port = sockets[0].getsockname()[1]
         except OSError as error:
-            for door in doors:
-                door.close()
+            for sock in sockets:
+                sock.close()
             raise UsageError(f"cannot listen at {address}: {error.strerror or error}") from error
-        return TlsListener(self._address(host, port), doors, context, accept)
+        return TlsListener(self._address(host, port), sockets, context, accept)
 
     async def dial(self, address: str) -> StreamConnection:
         return await self._reach(address, ssl=self._context(dialing=True), ssl_handshake_timeout=HANDSHAKE_S)
@@ -72,62 +72,62 @@ class TlsTransport(TcpTransport):
 
 
 class TlsListener:
-    """Takes callers, so many at a time: an event loop's own server begins as many handshakes as there are callers."""
+    """Accepts a bounded number of connections at a time. The event loop's own server would begin any number."""
 
-    def __init__(self, address: str, doors: list[socket.socket], context: ssl.SSLContext, accept: Accept) -> None:
+    def __init__(self, address: str, sockets: list[socket.socket], context: ssl.SSLContext, accept: Accept) -> None:
         self.address = address
-        self._doors = doors
+        self._sockets = sockets
         self._context = context
         self._accept = accept
         self._under_way: set[asyncio.Task[None]] = set()
-        self._turns_away = False
+        self._refusing = False
         loop = asyncio.get_running_loop()
-        self._taking = [loop.create_task(self._take_callers(door), name=f"{address}: callers") for door in doors]
+        self._accepting = [loop.create_task(self._accept_from(sock), name=f"{address}: accept") for sock in sockets]
 
     async def close(self) -> None:
-        """Accept no more. Connections that exist stay."""
-        ending = [*self._taking, *self._under_way]
+        """Accept no more connections. Existing ones stay open."""
+        ending = [*self._accepting, *self._under_way]
         for task in ending:
             task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
-        for door in self._doors:
-            door.close()
+        for sock in self._sockets:
+            sock.close()
 
-    async def _take_callers(self, door: socket.socket) -> None:
-        door.setblocking(False)
+    async def _accept_from(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
         loop = asyncio.get_running_loop()
         while True:
             try:
-                caller, peer = await loop.sock_accept(door)
+                client, peer = await loop.sock_accept(sock)
             except OSError as error:
-                log.get().warning("cannot take a caller", reason=error.strerror)
-                await asyncio.sleep(PAUSE_S)  # most likely there are no file descriptors left
+                log.get().warning("cannot accept a connection", reason=error.strerror)
+                await asyncio.sleep(PAUSE_S)  # most likely out of file descriptors
                 continue
             if len(self._under_way) < MAX_HANDSHAKES:
-                self._turns_away = False
-                task = loop.create_task(self._shake_hands(caller), name=f"{self.address}: handshake")
+                self._refusing = False
+                task = loop.create_task(self._shake_hands(client), name=f"{self.address}: handshake")
                 self._under_way.add(task)
-                task.add_done_callback(partial(self._over, caller))
+                task.add_done_callback(partial(self._over, client))
                 continue
-            caller.close()
-            if not self._turns_away:  # one line for all of a flood
-                self._turns_away = True
-                log.get().warning("too many handshakes of TLS are under way", peer=f"{peer[0]}:{peer[1]}")
+            client.close()
+            if not self._refusing:  # one log line for a flood
+                self._refusing = True
+                log.get().warning("too many TLS handshakes at once", peer=f"{peer[0]}:{peer[1]}")
 
-    def _over(self, caller: socket.socket, task: "asyncio.Task[None]") -> None:
+    def _over(self, client: socket.socket, task: "asyncio.Task[None]") -> None:
         self._under_way.discard(task)
         if task.cancelled():
-            caller.close()  # it may not have begun
+            client.close()  # its handshake may not have begun
 
-    async def _shake_hands(self, caller: socket.socket) -> None:
+    async def _shake_hands(self, client: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         new = partial(StreamConnection, self._accept)
-        with contextlib.suppress(OSError):  # it is no member, or gone; TLS has told it so
-            await loop.connect_accepted_socket(new, caller, ssl=self._context, ssl_handshake_timeout=HANDSHAKE_S)
+        with contextlib.suppress(OSError):  # not a member of the run, or gone; TLS has told it
+            await loop.connect_accepted_socket(new, client, ssl=self._context, ssl_handshake_timeout=HANDSHAKE_S)
 
 
 async def _resolved(host: str, port: int) -> list[tuple[int, tuple[Any, ...]]]:
-    """Return the family and the address of each that `host` stands for."""
+    """Return family and address of every address of `host`."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     return list(dict.fromkeys((family, where) for family, _, _, _, where in found))
@@ -135,10 +135,10 @@ async def _resolved(host: str, port: int) -> list[tuple[int, tuple[Any, ...]]]:
 
 @cache
 def credentials(folder: Path, *, dialing: bool) -> ssl.SSLContext:
-    """Return what one side of a connection shows and demands, from the files in `folder`.
+    """Return the TLS context for one side of a connection, from the files in `folder`.
 
     Raises:
-        UsageError: a file is missing, no certificate or key, or the key is for others to read.
+        UsageError: a file is missing or invalid, or other users can read the key.
     """
     ca, cert, key = (folder / name for name in FILES)
     try:
@@ -160,4 +160,4 @@ def credentials(folder: Path, *, dialing: bool) -> ssl.SSLContext:
 
 
 def _no_password() -> str:
-    return ""  # else OpenSSL asks for one at the terminal
+    return ""  # otherwise OpenSSL asks at the terminal

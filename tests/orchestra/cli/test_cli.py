@@ -320,7 +320,7 @@ def test_a_launched_process_whose_root_is_gone_fails_in_one_line(
     assert main(["node", "errand.py", *NODE, "--run-directory", str(run)]) == 1
     printed = capsys.readouterr().err
     (line,) = [line for line in printed.splitlines() if line.startswith("orchestra: ")]
-    assert line.startswith("orchestra: node h0 failed: nobody answers at tcp://127.0.0.1:1: Connection refused")
+    assert line.startswith("orchestra: node h0 failed: no process answers at tcp://127.0.0.1:1: Connection refused")
     assert line.endswith(f"; traceback in {run}/logs/h0.jsonl")
     assert "Traceback" not in printed
 

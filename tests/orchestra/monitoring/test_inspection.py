@@ -248,7 +248,7 @@ def test_a_door_behind_which_nobody_answers_is_one_line(
     assert main(["ps"]) == 1
     assert capsys.readouterr().err == (
         f"orchestra: cannot look into the run in '{run.run.relative_to(Path.cwd())}': "
-        "nobody answers at tcp://127.0.0.1:1: Connection refused\n"
+        "no process answers at tcp://127.0.0.1:1: Connection refused\n"
     )
 
 

@@ -280,7 +280,7 @@ def test_a_dead_peer_fails_what_depends_on_it_at_both_ends_and_watchers_hear_onc
                 (told,) = await probe.heard(TerminatedMsg)
                 assert told.address == it.there[node].address
                 assert node.statistics().peers == ()
-            assert (await it.leaf.stop_requested).startswith("the root is gone: nobody answers at ")
+            assert (await it.leaf.stop_requested).startswith("the root is gone: no process answers at ")
             assert [len(await probe.heard(TerminatedMsg)) for probe in it.probes.values()] == [1, 1]
 
     run(main())

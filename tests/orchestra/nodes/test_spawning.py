@@ -216,7 +216,7 @@ def test_a_class_without_a_constructor_takes_nothing(run: Run) -> None:
     async def main() -> None:
         async with pair() as (root, _):
             assert (await root.spawn_on("leaf", "bare", Bare)).address == "leaf/bare"
-            with pytest.raises(SpawnRefused, match=r"Bare\(\) cannot be made with what it is given: too many"):
+            with pytest.raises(SpawnRefused, match=r"Bare\(\) does not accept the arguments: too many"):
                 await root.spawn_on("leaf", "bare", Bare, 1)  # type: ignore[call-arg]  # the point of the test
 
     run(main())
@@ -225,7 +225,7 @@ def test_a_class_without_a_constructor_takes_nothing(run: Run) -> None:
 @pytest.mark.parametrize(
     ("kind", "args", "kwargs", "text"),
     [
-        (Shard, (), {}, "cannot be made with what it is given: missing a required argument: 'number'"),
+        (Shard, (), {}, "does not accept the arguments: missing a required argument: 'number'"),
         (Shard, ("many",), {}, "argument 'number' of Shard: Input should be a valid integer"),
         (Shard, (1, None, 5), {}, "argument 'rest' of Shard: Input is not a valid path"),
         (Shard, (1,), {"weights": np.zeros(2)}, r"argument 'weights' of Shard: expected an array float32\[n\]"),

@@ -420,7 +420,7 @@ def test_the_death_of_a_peer_fails_pending_asks_and_is_told_to_watchers_once(
             there.peers._links["here"].end(ConnectionResetError("pulled out"))
             results = await asyncio.gather(*asks, return_exceptions=True)
             assert [type(result) for result in results] == [Unreachable] * 3
-            assert {str(result) for result in results} == {"node there is gone: there broke it off: pulled out"}
+            assert {str(result) for result in results} == {"node there is gone: there ended the session: pulled out"}
             (told,) = await probe.heard(TerminatedMsg)
             assert (told.address, told.graceful) == ("there/doubler", False)
             assert await there.stop_requested == "the root is gone: pulled out"
@@ -532,8 +532,8 @@ def test_a_new_connection_gets_what_the_peer_lacks_and_takes_the_place_of_the_ol
     ("changes", "text"),
     [
         ({"session": b"another"}, "here has ended the session with stranger"),
-        ({"incarnation": b"another"}, "stranger names a session that is another's"),
-        ({"name": "somebody"}, "somebody names a session that is another's"),
+        ({"incarnation": b"another"}, "stranger names the session of another node"),
+        ({"name": "somebody"}, "somebody names the session of another node"),
     ],
     ids=["session", "incarnation", "name"],
 )
@@ -592,7 +592,9 @@ def test_who_breaks_it_off_says_why(run: Run, addresses: Callable[[], str], logs
             ask = asyncio.ensure_future(here.ref("stranger/x").ask(NeverMsg()))
             assert (await stranger.frames.get()).kind is Kind.MESSAGE
             stranger.send(Kind.GOODBYE, b"this makes no sense")
-            with pytest.raises(Unreachable, match=r"^node stranger is gone: stranger broke it off: this makes no sen"):
+            with pytest.raises(
+                Unreachable, match=r"^node stranger is gone: stranger ended the session: this makes no sen"
+            ):
                 await ask
             await stranger.lost
 
@@ -835,7 +837,9 @@ def test_a_malformed_hello_is_refused(
 
     run(main())
     (reason,) = reasons(logs, "connection refused")
-    assert reason.endswith((" did not say hello: this is no hello", " sent a malformed table of types"))
+    assert reason.endswith(
+        (" sent no valid hello: its fields are not those of a hello", " sent a malformed table of types")
+    )
 
 
 @pytest.mark.parametrize(

@@ -183,7 +183,7 @@ def test_a_socket_in_a_folder_that_is_not_there_is_a_usage_error(run: Run, socke
 @pytest.mark.parametrize("scheme", ["memory", "tcp", "unix"])
 def test_dialling_where_nobody_listens_says_so(scheme: str, run: Run, address_of: Callable[[str], str]) -> None:
     address = address_of(scheme).replace(":0", ":1")
-    with pytest.raises(Unreachable, match=f"^nobody (answers|listens) at {address}"):
+    with pytest.raises(Unreachable, match=f"^no process (answers|listens) at {address}"):
         run(_done(transport_for(address).dial(address)))
 
 
