@@ -2,17 +2,17 @@
 
     python benchmarks/replay_server.py --rounds 5
 
-Rows of W1 (float32[84] observation and next observation, int64 action, float32 reward, done); a client in a process of
-its own holds 2^17 of them, or inserts. Batches of 256 are drawn by priority, and each gets new priorities. The floor is
-what is on the wire and nothing else: a process that sends as many bytes as such a batch has for each byte that it is
-sent, over TCP, and takes as many bytes of priorities. Insertion is measured until the last row is there.
+Rows are those of W1: float32[84] observation and next observation, int64 action, float32 reward, bool done. A client
+in a process of its own holds 2^17 of them, or inserts. Batches of 256 are sampled by priority, and each gets new
+priorities. The raw socket is the floor: for each request byte a process sends as many bytes as such a batch has, over
+TCP, and receives as many bytes as its priorities have. Inserts are measured until the last row is inserted.
 
-Beside the rate stands the processor time that one takes in both processes together, and in each: it is what can be
-compared where others use the machine.
+Beside each rate stands the processor time per unit, in both processes together and in each. It can be compared on a
+machine that is shared with others.
 
-Reverb needs TensorFlow, whose NumPy is another than this package's, so a Python of its own measures it in the same
-rounds: `--reverb /path/to/python`, which runs `benchmarks/reverb_side.py`. Rounds alternate; figures are medians over
-rounds, ratios medians of ratios within a round.
+Reverb needs TensorFlow, and so another NumPy. A Python of its own measures it in the same rounds:
+`--reverb /path/to/python` runs `benchmarks/reverb_side.py`. Rounds alternate; figures are medians over rounds, ratios
+are medians of ratios within a round.
 """
 
 import argparse
@@ -39,7 +39,7 @@ from components.replay_server import Layout, ReplayClient, ReplayServer
 
 ROWS, BATCH, HELD, CHUNK = 4096, 256, 2**17, 64
 AT_A_TIME = (1, 64, 1024)
-"""Rows that are handed over together when it is measured how fast they are inserted, in chunks of CHUNK."""
+"""Rows per call of the measured inserts, in chunks of CHUNK."""
 FIELDS = {
     "obs": Field(np.float32, (84,)),
     "next_obs": Field(np.float32, (84,)),
@@ -49,7 +49,7 @@ FIELDS = {
 }
 SECRET = b"known to both sides of the benchmark"
 PRIORITY_BYTES = BATCH * 3 * 8
-"""Of indices, generations and priorities."""
+"""Bytes of the indices, generations and priorities of a batch."""
 
 
 def make_rows(n: int, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
@@ -63,28 +63,28 @@ def make_rows(n: int, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
 
 
 class Measured(NamedTuple):
-    """What one round showed."""
+    """Result of one measurement."""
 
     rate: float
-    """Units a second."""
+    """Units per second."""
     processor: dict[str, float]
-    """By process, the seconds of processor time that a unit took."""
+    """Seconds of processor time per unit, by process."""
 
 
 def processor_s(pid: int) -> float:
-    """Return how long a process has run on any processor so far."""
+    """Return the processor time of a process so far, in seconds."""
     return time.clock_gettime((~pid << 3) | 2)  # the clock of another process; what `clock_getcpuclockid` returns
 
 
 def measure(run: Callable[[float], tuple[int, float]], seconds: float, pids: Mapping[str, int]) -> Measured:
-    """Measure `run`, which returns how many of its units were done, and in how many seconds."""
+    """Measure `run`, which returns the number of its units and the seconds that they took."""
     before = {name: processor_s(pid) for name, pid in pids.items()}
     n, took = run(seconds)
     return Measured(n / took, {name: (processor_s(pid) - before[name]) / n for name, pid in pids.items()})
 
 
 def repeat(job: Callable[[], int], seconds: float, finish: Callable[[], object] = lambda: None) -> tuple[int, float]:
-    """Return how many of what `job` counts were done, and in how many seconds."""
+    """Repeat `job`; return the sum of the units that it returns, and the seconds that they took."""
     n, start = 0, time.perf_counter()
     while time.perf_counter() - start < seconds:
         n += job()
@@ -93,7 +93,7 @@ def repeat(job: Callable[[], int], seconds: float, finish: Callable[[], object] 
 
 
 def be_client(address: str, fill: int, orders: Connection) -> None:
-    """Hold `fill` rows, and insert for as long as is ordered."""
+    """Run a client: hold `fill` rows, and insert for as long as ordered."""
     rows = make_rows(ROWS, np.random.default_rng(1))
     one = {name: array[0] for name, array in rows.items()}
     with ReplayClient(address, "worker", secret=SECRET, high_water=4 * ROWS) as client:
@@ -156,7 +156,7 @@ class Ours:
 
 
 def send_bytes(n_bytes: int, port: int) -> None:
-    """Send so many bytes whenever asked, and take what goes back."""
+    """Send `n_bytes` for each request byte, and receive the priorities."""
     with socket.create_connection(("127.0.0.1", port)) as end:
         end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         batch, back = bytes(n_bytes), bytearray(PRIORITY_BYTES)
@@ -174,7 +174,7 @@ def receive(end: socket.socket, into: memoryview) -> None:
 
 
 class Raw:
-    """The bytes of a batch, and those of its priorities, over a socket."""
+    """The bytes of a batch and of its priorities, over a socket."""
 
     def __init__(self, stack: ExitStack) -> None:
         rows = make_rows(BATCH, np.random.default_rng(3))
@@ -202,7 +202,7 @@ class Raw:
 
 
 class Reverb:
-    """Its server and clients, run by another Python: `benchmarks/reverb_side.py` answers a line by a line."""
+    """Reverb's server and clients, in another Python that runs `benchmarks/reverb_side.py`."""
 
     def __init__(self, python: str, stack: ExitStack) -> None:
         script = Path(__file__).with_name("reverb_side.py")

@@ -1,10 +1,10 @@
-"""What `benchmarks/replay_server.py` has Reverb do, in a Python that has dm-reverb and TensorFlow and nothing of ours.
+"""Reverb's side of `benchmarks/replay_server.py`, in a Python with dm-reverb and TensorFlow and without this package.
 
     python benchmarks/reverb_side.py HELD BATCH
 
-Its server is a process of its own, its client this one: rows are inserted by a `TrajectoryWriter`, each as an item,
-since there is no way to append several; batches come from a `TimestepDataset`, which is its fastest, and priorities go
-back by `mutate_priorities`. Each line of JSON on stdin is an order, and is answered by one on stdout.
+Reverb's server runs in a process of its own, its client in this one. A `TrajectoryWriter` inserts rows, each as an
+item, since it cannot append several; batches come from a `TimestepDataset`, its fastest way, and priorities return
+through `mutate_priorities`. Each line of JSON on stdin is an order, answered by a line on stdout.
 """
 
 import json
@@ -30,11 +30,11 @@ SHAPES: dict[str, tuple[tuple[int, ...], Any]] = {
     "done": ((), np.bool_),
 }
 FLUSH_EVERY = 64
-"""Rows after which a writer waits until the server has them."""
+"""Rows after which a writer flushes to the server."""
 
 
 def serve(held: int, orders: Connection) -> None:
-    """Be the server until told to end."""
+    """Run the server until told to end."""
     reverb, tf = import_module("reverb"), import_module("tensorflow")
     table = reverb.Table(
         name=TABLE,

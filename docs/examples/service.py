@@ -1,4 +1,4 @@
-"""Requests and answers across two processes: a judge that computes in a thread, and a player that asks it.
+"""Requests and answers across two processes: a judge computes in a thread, and a player asks it.
 
 orchestra run docs/examples/service.py --moves 5
 """
@@ -14,24 +14,24 @@ from orchestra import Actor, AskFailed, Axes, Message, Ref, Request, Topology, f
 
 
 class Verdict(Message):
-    """What the judge thinks of a position."""
+    """The judge's evaluation of a position."""
 
     value: float
     best: int
 
 
 class JudgeMsg(Request[Verdict]):
-    """How good is this position?"""
+    """Evaluate a position."""
 
     board: Annotated[NDArray[np.float32], Axes("float32", "rows", "columns")]
 
 
 class GoMsg(Message):
-    """Begin."""
+    """Start asking."""
 
 
 class Judge(Actor[JudgeMsg]):
-    """Answers. Its node goes on with everything else while a thread computes; its own mailbox waits."""
+    """Evaluates positions in a thread. Its node goes on meanwhile; its own mailbox waits."""
 
     @on(JudgeMsg)
     async def judge(self, msg: JudgeMsg) -> Verdict:
@@ -41,12 +41,12 @@ class Judge(Actor[JudgeMsg]):
 
 
 def judged(board: NDArray[np.float32]) -> Verdict:
-    """Compute for as long as it takes: no actor is touched in here."""
+    """Compute for as long as it takes. It touches no actor."""
     return Verdict(value=float(board.mean()), best=int(board.argmax()))
 
 
 class Player(Actor[GoMsg]):
-    """Asks about all its moves at once, and about nonsense once."""
+    """Asks for all its moves at once, and then for a malformed one."""
 
     def __init__(self, moves: int, judge: Ref[JudgeMsg]) -> None:
         self._moves = moves
@@ -68,8 +68,8 @@ class Player(Actor[GoMsg]):
         self.stop()
 
 
-def experiment(*, moves: Annotated[int, Field(ge=1, description="positions to be judged")] = 5) -> Topology:
-    """Lay out two processes; the first is that of the command itself."""
+def experiment(*, moves: Annotated[int, Field(ge=1, description="positions to evaluate")] = 5) -> Topology:
+    """Lay out two processes; the command itself runs the first."""
     topology = Topology("service")
     player, judge = topology.node("player"), topology.node("judge")
     topology.until(player.spawn("player", Player, moves, judge=judge.spawn("judge", Judge)))

@@ -1,6 +1,6 @@
-"""Two actors and a learner, a process each, and one replay memory of whole episodes of a team.
+"""Two actors and a learner, one process each, and one replay server of whole multi-agent episodes.
 
-The game: two walk along corridors of their own, and win when both stand at the far end. Each sees where it is itself.
+The game: two agents walk along corridors of their own, and win when both are at the far end. Each observes its place.
 """
 
 import multiprocessing
@@ -20,7 +20,7 @@ LAYOUT = EpisodeLayout(SPEC, capacity=500, chunk=4)
 
 
 def play(values: NDArray[np.float32], rng: np.random.Generator) -> dict[str, Any]:
-    """Play an episode by what (agent, place, move) is worth, and now and then at random."""
+    """Play an episode, ε-greedily by the values (agent, place, move)."""
     team, places = np.arange(AGENTS), [np.zeros(AGENTS, np.int64)]
     actions: list[NDArray[np.int64]] = []
     reward: list[float] = []
@@ -41,7 +41,7 @@ def play(values: NDArray[np.float32], rng: np.random.Generator) -> dict[str, Any
 
 
 def act(address: str, secret: bytes, name: str, seed: int) -> None:
-    """Play with the newest values that the learner has published, until it is gone."""
+    """Play with the newest values that the learner has published, until it ends."""
     rng = np.random.default_rng(seed)
     with ReplayClient(address, name, secret=secret, patience=0.0, seed=seed) as client:
         published = client.subscribe("values")
@@ -52,11 +52,11 @@ def act(address: str, secret: bytes, name: str, seed: int) -> None:
                 if (newest := published.poll()) is not None:
                     values = np.frombuffer(newest, np.float32).reshape(values.shape)
         except Closed:
-            return  # the learner has learnt enough
+            return  # the learner has finished
 
 
 def learn(server: ReplayServer, batches: int) -> NDArray[np.float32]:
-    """Learn what moves are worth to the team: the sum of what they are worth by each of it (Sunehag et al. 2018)."""
+    """Learn the team's action values as the sum of each agent's (VDN, Sunehag et al. 2018)."""
     values, team = np.zeros((AGENTS, PLACES, len(MOVES)), np.float32), np.arange(AGENTS)
     for _ in range(batches):
         sampled = server.sample(16, timeout=60.0)
@@ -78,8 +78,8 @@ def learn(server: ReplayServer, batches: int) -> NDArray[np.float32]:
 
 
 def main() -> None:
-    """Start all, and say what was learnt."""
-    pacing = SampleToInsertRatio(0.25, 32, 40.0, insert_size=4, sample_size=16)  # every fourth episode is drawn
+    """Start all processes, and print the learned policy."""
+    pacing = SampleToInsertRatio(0.25, 32, 40.0, insert_size=4, sample_size=16)  # one sample for four inserts
     with ReplayServer(LAYOUT, limiter=pacing, seed=0) as server:
         spawn = multiprocessing.get_context("spawn")
         actors = [

@@ -1,6 +1,6 @@
-"""Two actors and a learner, a process each, and one replay memory. Nobody writes a thread, a socket or an event loop.
+"""Two actors and a learner, one process each, and one replay server: no thread, socket or event loop of our own.
 
-The game is a corridor: one may go left or right, and is paid for its far end. What an actor sees is a picture of it.
+The game is a corridor: an agent goes left or right, and is rewarded at the far end. It observes a picture.
 """
 
 import multiprocessing
@@ -27,19 +27,19 @@ LAYOUT = Layout(
 
 
 def picture(place: int) -> NDArray[np.uint8]:
-    """Return what one sees at a place."""
+    """Return the observation (PLACES, 32) at a place."""
     shown = np.zeros((PLACES, 32), np.uint8)
     shown[place] = 255
     return shown
 
 
 def places_in(pictures: NDArray[np.uint8]) -> Any:
-    """Return where pictures (B, …) were taken, (B,)."""
+    """Return the places (B,) that pictures (B, …) show."""
     return pictures[..., 0].argmax(-1)
 
 
 def act(address: str, secret: bytes, name: str, seed: int) -> None:
-    """Play with the newest values that the learner has published, until it is gone."""
+    """Play with the newest values that the learner has published, until it ends."""
     rng = np.random.default_rng(seed)
     with ReplayClient(address, name, secret=secret, patience=0.0, seed=seed) as client:
         published = client.subscribe("values")
@@ -64,11 +64,11 @@ def act(address: str, secret: bytes, name: str, seed: int) -> None:
                 if done and (newest := published.poll()) is not None:
                     values = np.frombuffer(newest, np.float32).reshape(PLACES, 2)
         except Closed:
-            return  # the learner has learnt enough
+            return  # the learner has finished
 
 
 def learn(server: ReplayServer, batches: int) -> NDArray[np.float32]:
-    """Draw from what both have seen, wherever it lies, and publish what it is worth."""
+    """Learn action values from the transitions of both actors, and publish them."""
     values = np.zeros((PLACES, 2), np.float32)
     for _ in range(batches):
         sampled = server.sample(32, timeout=60.0)
@@ -83,8 +83,8 @@ def learn(server: ReplayServer, batches: int) -> NDArray[np.float32]:
 
 
 def main() -> None:
-    """Start all, and say what was learnt."""
-    pacing = SampleToInsertRatio(0.5, 200, 200.0, insert_size=16, sample_size=32)  # an entry is drawn every other time
+    """Start all processes, and print the learned policy."""
+    pacing = SampleToInsertRatio(0.5, 200, 200.0, insert_size=16, sample_size=32)  # one sample for two inserts
     with ReplayServer(LAYOUT, limiter=pacing, seed=0) as server:
         spawn = multiprocessing.get_context("spawn")
         actors = [
