@@ -96,7 +96,7 @@ def run_deterministic(flags: dict[str, Any]) -> dict[str, float]:
         run = RunDirectory.create(Path(folder), "end_to_end", 0, clock=RealClock())
         run.write_config(experiment=EXPERIMENT, flags=values, seed=0, argv=sys.argv, clock=RealClock())
         log.configure(run.logs, node="learner")
-        run_loop(run_in_one_process(build(function, values), run, Launch(EXPERIMENT, (), 0, run.path)))
+        run_loop(run_in_one_process(build(function, values), Launch(EXPERIMENT, (), 0, run.path)))
         summary = json.loads(run.summary.read_text())
         log.close()
     wall = account.ended - account.began

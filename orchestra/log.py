@@ -10,6 +10,7 @@ Times are UTC. Lines that other libraries log through `logging` take the same wa
 """
 
 import contextlib
+import io
 import json
 import logging
 import shutil
@@ -39,9 +40,10 @@ class _Output:
     Thread-safe.
     """
 
-    def __init__(self, file: TextIO | None, node: str) -> None:
+    def __init__(self, file: TextIO | None, node: str, *, quiet: bool = False) -> None:
         self._file = file
         self._node = node
+        self.quiet = quiet
         self._lock = threading.Lock()
         self._stderr_open = True
         self.stream: TextIO | None = None
@@ -51,7 +53,8 @@ class _Output:
         quiet = line.pop(QUIET, False) and self._file is not None
         with self._lock:
             self._to_file(line)
-            if self._stderr_open and not quiet and _LEVELS.get(str(line["level"]), 0) >= logging.WARNING:
+            alarming = _LEVELS.get(str(line["level"]), 0) >= logging.WARNING
+            if alarming and self._stderr_open and not (quiet or self.quiet):
                 # Looked up each time: a live display replaces sys.stderr by a stream of its own.
                 stream = self.stream if self.stream is not None else sys.stderr
                 try:
@@ -88,6 +91,13 @@ class _Output:
             self._file.close()
 
 
+class _Discarded(io.StringIO):
+    """Discards every text."""
+
+    def write(self, text: str, /) -> int:
+        return len(text)
+
+
 class _FromLogging(logging.Handler):
     """Hands lines of `logging` to structlog."""
 
@@ -96,11 +106,12 @@ class _FromLogging(logging.Handler):
         get(library=record.name).log(level, record.getMessage(), exc_info=record.exc_info)
 
 
-def configure(folder: Path | None, *, node: str, level: str | int = "info") -> None:
+def configure(folder: Path | None, *, node: str, level: str | int = "info", quiet: bool = False) -> None:
     """Append this process's logs to `<folder>/<node>.jsonl`, and print warnings to stderr as well.
 
     A second call replaces the set-up of the first. Without a folder there is no file, and the lines on stderr include
-    tracebacks, which otherwise are in the file alone.
+    tracebacks, which otherwise are in the file alone. A `quiet` process prints no warnings, and its `display_stream`
+    discards.
 
     Raises:
         ValueError: `level` is unknown.
@@ -118,12 +129,29 @@ def configure(folder: Path | None, *, node: str, level: str | int = "info") -> N
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             _name_the_error,
             structlog.processors.format_exc_info,
-            _Output(file, node),
+            _Output(file, node, quiet=quiet),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(threshold),
         cache_logger_on_first_use=False,  # a module makes its logger before `configure` is called
     )
     logging.getLogger().addHandler(_FromLogging(max(threshold, logging.WARNING)))
+
+
+@contextlib.contextmanager
+def configured(folder: Path | None, *, node: str, level: str | int = "info", quiet: bool = False) -> Iterator[None]:
+    """While the block runs, log as `configure` sets it up; afterwards as before.
+
+    Raises:
+        ValueError, OSError: see `configure`.
+    """
+    before = structlog.get_config() if structlog.is_configured() else None
+    configure(folder, node=node, level=level, quiet=quiet)
+    try:
+        yield
+    finally:
+        close()
+        if before is not None:
+            structlog.configure(**before)
 
 
 @contextlib.contextmanager
@@ -171,6 +199,12 @@ def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
     else:
         output.say(text)
+
+
+def display_stream() -> TextIO:
+    """Return the stream for progress reports: standard output, or one that discards if this process is `quiet`."""
+    output = _current_output()
+    return _Discarded() if output is not None and output.quiet else sys.stdout
 
 
 @contextlib.contextmanager

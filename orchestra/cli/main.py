@@ -8,14 +8,15 @@ import atexit
 import contextlib
 import importlib.util
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import EntryPoint, entry_points, version
 from pathlib import Path
 from typing import NoReturn
 
-from orchestra.cli.exit_codes import ABORTED, MISUSED
-from orchestra.errors import UsageError
+from orchestra.cli.exit_codes import ABORTED, FAILED, MISUSED
+from orchestra.errors import OrchestraError, UsageError
 
 COMMANDS = "orchestra.commands"
 """The group of entry points that add commands: functions from the arguments to an exit code, documented in one line."""
@@ -40,6 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UsageError as error:
         print(f"orchestra: error: {error}", file=sys.stderr)
         return MISUSED
+    except OrchestraError as error:
+        print(f"orchestra: {error}", file=sys.stderr)
+        return FAILED
     except KeyboardInterrupt:
         return ABORTED
 
@@ -50,6 +54,8 @@ def program() -> NoReturn:
     At once, after what was registered for its end: nothing else is left to do, and to take apart what it has imported,
     module by module, takes a process with torch a second or two on a busy machine.
     """
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)  # a run handles them; before and after it they must not kill
     code = main()
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):

@@ -1,64 +1,46 @@
-"""`orchestra node`: be a launched process of a run. Not for people, and so not in the overview."""
+"""`orchestra node`: a launched process of a run. `orchestra run` starts it; it is of no use to people."""
 
 import os
-from pathlib import Path
 
 from orchestra import log
-from orchestra.cli.endings import failures_in_one_line
-from orchestra.cli.exit_codes import FAILED
 from orchestra.errors import UsageError
-from orchestra.nodes.node import Node
+from orchestra.runs.api import failing_in_one_line
 from orchestra.runs.experiment import build, load_experiment
 from orchestra.runs.flags import FlagParser, Flags
 from orchestra.runs.processes import SECRET_VARIABLE, Launch
 from orchestra.runs.run_directory import RunDirectory
-from orchestra.runs.runner import recorder_of, run_loop, run_node, tuned_gc
-from orchestra.trace.recording.settings import TraceSettings
+from orchestra.runs.runner import node_of, run_loop, run_node, tuned_gc
 
 
 def command(arguments: list[str]) -> int:
-    """Be a launched process of a run."""
-    parser = FlagParser(prog="orchestra node", description="A launched process of a run.")
-    parser.add_argument("file", type=Path)
-    for option in ("--node", "--join", "--listen", "--log-level"):
-        parser.add_argument(option, required=True)
-    parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--run-directory", type=Path, required=True)
-    parser.add_argument("--resume-from", type=Path)
-    TraceSettings.add_to(parser)
-    end = arguments.index("--") if "--" in arguments else len(arguments)
-    options = parser.parse_strictly(arguments[:end])
+    """Run one node of a run, in this process."""
+    parser = FlagParser(prog="orchestra node", description="Run one node of a run, in this process.")
+    parser.add_argument("node", help="its name")
+    parser.add_argument("--join", required=True, help="the address of the root")
+    parser.add_argument("--listen", required=True, help="the address of the node")
+    parser.add_argument("--plan", required=True, help="the launch plan of the run, as JSON")
+    options = parser.parse_strictly(arguments)
     secret = _secret()
-    function = load_experiment(options.file)
-    topology = build(function, Flags.of(function).parse(arguments[end + 1 :]))
+    launch = Launch.read(options.plan)
+    if launch.experiment is None:
+        raise UsageError("--plan: it names no experiment")
+    function = load_experiment(launch.experiment, launch.function)
+    topology = build(function, Flags.of(function).parse(launch.flags))
     if options.node not in topology.nodes:
-        raise UsageError(f"{options.file} has no node {options.node!r}; its nodes are {', '.join(topology.nodes)}")
-    run = RunDirectory.open(options.run_directory)
-    log.configure(run.logs, node=options.node, level=options.log_level)
-    trace = TraceSettings.of(options)
-    launch = Launch(options.file, arguments[end + 1 :], options.seed, run.path, options.log_level, trace)
-    node = Node(
-        options.node,
-        listen=options.listen,
-        join=options.join,
-        secret=secret,
-        seed=options.seed,
-        run_directory=run.path,
-        recorder=recorder_of(options.node, topology, run, launch, deterministic=False),
-        resume_from=options.resume_from,
-    )
-    try:
-        with failures_in_one_line(f"node {options.node}", run.logs / f"{options.node}.jsonl"), tuned_gc():
-            reason = run_loop(run_node(topology, node, options.join))
-            log.get().info("node ends", reason=reason)
-            return 0
-        return FAILED
-    finally:
-        log.close()
+        raise UsageError(f"{launch.experiment} has no node {options.node!r}; its nodes are {', '.join(topology.nodes)}")
+    run = RunDirectory.open(launch.run_directory)
+    node = node_of(options.node, topology, launch, listen=options.listen, join=options.join, secret=secret)
+    with (
+        log.configured(run.logs, node=node.name, level=launch.log_level, quiet=launch.quiet),
+        failing_in_one_line(f"node {node.name}", run.logs / f"{node.name}.jsonl", run),
+        tuned_gc(),
+    ):
+        log.get().info("node ends", reason=run_loop(run_node(topology, node, options.join)))
+    return 0
 
 
 def _secret() -> bytes:
-    """Take the run's secret out of the environment, which whatever this process starts will inherit."""
+    """Return the run's secret, and remove it from the environment, which every child process inherits."""
     digits = os.environ.pop(SECRET_VARIABLE, "")
     if not digits:
         raise UsageError(f"a launched process finds the run's secret in {SECRET_VARIABLE}, which is not set")

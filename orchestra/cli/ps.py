@@ -2,22 +2,21 @@
 
 import asyncio
 import json
-import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
-from orchestra.cli.endings import looking_into
-from orchestra.cli.exit_codes import FAILED
-from orchestra.errors import UsageError
+from orchestra import log
+from orchestra.errors import OrchestraError, UsageError
 from orchestra.monitoring import view
 from orchestra.monitoring.observer import ClusterStatus, Observer, connected
 from orchestra.runs import join_file
 from orchestra.runs.flags import FlagParser
 from orchestra.runs.run_directory import RunDirectory
 from orchestra.runs.runner import run_loop
-from orchestra.wire.transports.tls import TLS_DIR_VARIABLE
 
 PIPED_COLUMNS = 160
 """Width of the lines where stdout is no terminal."""
@@ -40,19 +39,18 @@ def command(arguments: list[str]) -> int:
     if options.seconds <= 0:
         raise UsageError(f"--seconds: {options.seconds:g} is not allowed: it must be more than 0")
     run = which_run(options.run, options.runs_dir)
-    info = join_info_of(run)
+    info = join_file.find(run)
     with looking_into(run):
         shown = run_loop(_measured_rows(info, options.seconds))
-        if options.json:
-            print(json.dumps(view.as_json(str(run.path), shown), indent=2))
-            return 0
-        console = Console(highlight=False, soft_wrap=True)
-        width = console.width if console.is_terminal else PIPED_COLUMNS
-        console.print(Text(str(run.path), style="dim"))
-        for line in view.lines(shown, width, own=options.all):
-            console.print(line)
+    if options.json:
+        print(json.dumps(view.as_json(str(run.path), shown), indent=2))
         return 0
-    return FAILED
+    console = Console(highlight=False, soft_wrap=True)
+    width = console.width if console.is_terminal else PIPED_COLUMNS
+    console.print(Text(str(run.path), style="dim"))
+    for line in view.lines(shown, width, own=options.all):
+        console.print(line)
+    return 0
 
 
 def add_run(parser: FlagParser) -> None:
@@ -78,18 +76,16 @@ def which_run(given: Path | None, runs_dir: Path) -> RunDirectory:
     return RunDirectory.newest(runs_dir) if given is None else RunDirectory.open(given)
 
 
-def join_info_of(run: RunDirectory) -> join_file.JoinInfo:
-    """Return the address and secret of a running run.
-
-    Over TLS this process presents the certificate of the run itself, unless the environment names another.
-
-    Raises:
-        UsageError: the run has ended, or its join file cannot be read.
-    """
-    info = join_file.find(run)
-    if info.tls_dir:
-        os.environ.setdefault(TLS_DIR_VARIABLE, info.tls_dir)
-    return info
+@contextmanager
+def looking_into(run: RunDirectory) -> Iterator[None]:
+    """Discard logs, and name the run in an error. A `UsageError` stays as it is."""
+    with log.configured(None, node="guest", level="critical"):
+        try:
+            yield
+        except UsageError:
+            raise
+        except OrchestraError as error:
+            raise OrchestraError(f"cannot look into the run in {str(run.path)!r}: {error}") from None
 
 
 async def _measured_rows(info: join_file.JoinInfo, seconds: float) -> list[view.NodeRow]:

@@ -13,9 +13,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from orchestra.cli.endings import looking_into
-from orchestra.cli.exit_codes import FAILED
-from orchestra.cli.ps import add_run, join_info_of, which_run
+from orchestra.cli.ps import add_run, looking_into, which_run
 from orchestra.errors import UsageError
 from orchestra.monitoring import view
 from orchestra.monitoring.observer import ClusterStatus, connected
@@ -42,12 +40,11 @@ def command(arguments: list[str]) -> int:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("orchestra top needs a terminal; `orchestra ps` prints the same once")
     run = which_run(options.run, options.runs_dir)
-    info = join_info_of(run)
+    info = join_file.find(run)
     with looking_into(run):
         reason = run_loop(_Screen(str(run.path)).watch(info, options.seconds))
-        print(reason)
-        return 0
-    return FAILED
+    print(reason)
+    return 0
 
 
 class _Screen:

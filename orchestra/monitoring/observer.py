@@ -6,12 +6,14 @@ import secrets
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from orchestra.actors.envelope import GUEST
 from orchestra.actors.system_messages import SYSTEM, NodeStatistics, StatisticsMsg
 from orchestra.errors import OrchestraError, Unreachable
 from orchestra.nodes.node import Node
 from orchestra.runs.join_file import JoinInfo
+from orchestra.wire.transports.tls import folder_of_environment
 
 ANSWER_S = 2.0
 """Deadline for an answer; a node that misses it is shown as silent."""
@@ -66,12 +68,15 @@ class Observer:
 async def connected(info: JoinInfo, *, answer_s: float = ANSWER_S) -> AsyncIterator[Observer]:
     """Connect to a run while the block runs, under a name that no other observer has.
 
+    Over TLS the observer presents the certificate of the run itself, unless the environment names another.
+
     Raises:
         Unreachable: no process answers at the run's address.
         HandshakeError: the process that answers belongs to another run.
     """
     name = f"{GUEST}{os.getpid()}-{secrets.token_hex(4)}"
-    node = Node(name, join=info.address, secret=info.secret)
+    tls_dir = folder_of_environment() or (Path(info.tls_dir) if info.tls_dir else None)
+    node = Node(name, join=info.address, secret=info.secret, tls_dir=tls_dir)
     async with AsyncExitStack() as stack:
         try:
             async with asyncio.timeout(2 * answer_s):

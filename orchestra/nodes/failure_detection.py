@@ -125,7 +125,8 @@ class FailureDetection:
             await asyncio.sleep(backoff(self._settings, attempts))
             try:
                 async with asyncio.timeout(DIAL_S):
-                    (await transport_for(link.peer_listening).dial(link.peer_listening)).abort()
+                    transport = transport_for(link.peer_listening, self._settings.tls_dir)
+                    (await transport.dial(link.peer_listening)).abort()
                 refused = 0
             except NobodyListens as error:
                 refused += 1

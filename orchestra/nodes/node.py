@@ -81,7 +81,8 @@ class Node:
         executor: runs what actors offload; by default up to 64 threads. It is shut down when the node stops.
         recorder: records what the actors are told and do; closed when the node has stopped.
         shared_memory: bytes of the arena by which large arrays go to each peer on this host, a multiple of 4096; 0 for
-            none. By default what `ORCHESTRA_SHARED_MEMORY` says in MiB, else 128 MiB.
+            none.
+        tls_dir: the folder of the certificates for `tls://`; by default the one that `ORCHESTRA_TLS_DIR` names.
     """
 
     def __init__(
@@ -100,7 +101,8 @@ class Node:
         entropy: Callable[[int], bytes] = os.urandom,
         executor: Executor | None = None,
         recorder: Recorder | None = None,
-        shared_memory: int | None = None,
+        shared_memory: int = arena.CAPACITY,
+        tls_dir: Path | None = None,
     ) -> None:
         self.name = check_name(name, "a node")
         if len(name) > LONGEST_NODE:
@@ -119,7 +121,8 @@ class Node:
             clock=self.clock,
             limits=limits or Limits(),
             deterministic=deterministic,
-            shared_memory=arena.capacity_wanted() if shared_memory is None else arena.checked(shared_memory),
+            tls_dir=tls_dir,
+            shared_memory=arena.checked(shared_memory),
         )
         self.stopping = False
         self.directory = Directory()

@@ -112,7 +112,9 @@ class Peers:
             Unreachable, HandshakeError: the root does not answer, or does not know the secret.
         """
         if self._listen is not None:
-            self._listener = await transport_for(self._listen).listen(self._listen, self._accept)
+            self._listener = await transport_for(self._listen, self._settings.tls_dir).listen(
+                self._listen, self._accept
+            )
             self.listening = self._listener.address
         if self._join is not None:
             self.root = (await self._connect(self._join)).peer
@@ -357,7 +359,7 @@ class Peers:
         link.attempt += 1
         try:
             async with asyncio.timeout(DIAL_S):
-                connection = await transport_for(link.address).dial(link.address)
+                connection = await transport_for(link.address, self._settings.tls_dir).dial(link.address)
         except TimeoutError:
             raise Unreachable(f"no process answers at {link.address} within {DIAL_S:g} s") from None
         if not link.peer and link.expected_peer in self._links:

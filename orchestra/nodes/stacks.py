@@ -29,6 +29,9 @@ def on_request(nodes: Sequence[Node], then: Callable[[], None] | None = None) ->
         then: given by the root, which passes the signal on: called after each signal. The text then also goes to
             stderr.
     """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread can handle signals
+        return
     writing: list[threading.Thread] = []
 
     def dump(number: int, frame: FrameType | None) -> None:
@@ -45,8 +48,7 @@ def on_request(nodes: Sequence[Node], then: Callable[[], None] | None = None) ->
     try:
         yield
     finally:
-        # A late signal must not kill the process, which is the default.
-        signal.signal(signal.SIGUSR1, before if callable(before) else signal.SIG_IGN)
+        signal.signal(signal.SIGUSR1, signal.SIG_DFL if before is None else before)
         for thread in writing:
             thread.join()
 

@@ -1,7 +1,7 @@
-"""An experiment: a Python file whose function `experiment` lays out a run, and whose signature is its configuration.
+"""Experiments: functions that return a run's topology, and whose signature is its configuration.
 
-The file is imported by its path, by every process of a run. What goes wrong in it is the user's to mend, so it is told
-as one `UsageError` that names the file and the line.
+Every process of a run imports the experiment's file by its path. An error in the file is raised as one `UsageError`
+that names the file and the line.
 """
 
 import functools
@@ -12,6 +12,7 @@ import sys
 import traceback
 import typing
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,26 +20,31 @@ from typing import Any
 from orchestra.errors import UsageError
 from orchestra.runs.flags import Flags
 from orchestra.runs.import_names import import_folder
+from orchestra.runs.run_directory import RunDirectory
 from orchestra.runs.topology import Topology
 
 NAME = "experiment"
+"""The function of a file that `orchestra run` calls."""
+importing: ContextVar[Path | None] = ContextVar("importing", default=None)
+"""The experiment's file that is being imported, if one is."""
 _PACKAGE = Path(__file__).resolve().parents[1]
 _OUR_EXPERIMENTS = (_PACKAGE / "experiments", _PACKAGE.parent / "experiments")
-"""Where the experiments lie that come with orchestra: in an installation, and in a checkout."""
+"""The folders of the experiments that come with orchestra: in an installation, and in a checkout."""
 
 
-def load_experiment(path: Path) -> Callable[..., Topology]:
-    """Import the file at `path` and return its function `experiment`, which no one has called yet.
+def load_experiment(path: Path, name: str = NAME) -> Callable[..., Topology]:
+    """Import the file at `path` and return its function `name`.
 
-    A file is imported once in a process: its messages would otherwise be defined twice. Its folder goes to the end of
-    the import path, so that an experiment can import the modules beside it.
+    A file is imported once in a process, and again if it has changed. Its folder goes to the end of the import path,
+    so that an experiment can import the modules beside it.
 
     Args:
         path: the file; or the name of an experiment that comes with orchestra, such as `qmix_8m`.
+        name: the function.
 
     Raises:
-        UsageError: no such file, no Python file, one that cannot be imported, one without the function, or a function
-            whose parameters cannot be flags.
+        UsageError: there is no such file; it is no Python file, cannot be imported, or lacks the function; or the
+            function's parameters cannot be flags.
     """
     path = find_experiment(path)
     if path.is_dir():
@@ -46,17 +52,15 @@ def load_experiment(path: Path) -> Callable[..., Topology]:
     if path.suffix != ".py":
         raise UsageError(f"{str(path)!r} is not a Python file (.py)")
     module = _imported(path)
-    function = getattr(module, NAME, None)
+    function = getattr(module, name, None)
     if not inspect.isfunction(function):
         others = [
-            name for name, value in vars(module).items() if inspect.isfunction(value) and not name.startswith("_")
+            other for other, value in vars(module).items() if inspect.isfunction(value) and not other.startswith("_")
         ]
         found = f"; the functions in it are {', '.join(others)}" if others else ""
-        raise UsageError(f"{path}: no function {NAME!r}{found}")
-    if inspect.iscoroutinefunction(function):
-        raise UsageError(f"{path}: {NAME}() is async; laying out a run waits for nothing, so write a plain def")
+        raise UsageError(f"{path}: no function {name!r}{found}")
     try:
-        Flags.of(function)
+        experiment_flags(function)
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from error
     return function
@@ -77,11 +81,52 @@ def find_experiment(path: Path) -> Path:
     raise UsageError(f"there is no file {str(path)!r}{known}")
 
 
+def experiment_flags(function: Callable[..., Topology]) -> Flags:
+    """Return the flags of an experiment.
+
+    Raises:
+        UsageError: the function is async, or its parameters cannot be flags.
+    """
+    if inspect.iscoroutinefunction(function):
+        raise UsageError(f"{function.__name__}() is async; it must be a plain def: it has nothing to wait for")
+    return Flags.of(function)
+
+
+def source_of(function: Callable[..., Topology]) -> tuple[Path, str] | None:
+    """Return the file and the name by which another process can import `function`; None if there are none.
+
+    There are none for a function of a notebook, of an interactive session, or within another function.
+    """
+    while (base := getattr(function, "variant_of", None)) is not None:
+        function = base  # its values are passed on in full, so that its defaults do not matter
+    module = sys.modules.get(function.__module__)
+    file = getattr(module, "__file__", None)
+    if file is None or getattr(module, function.__name__, None) is not function:
+        return None
+    return Path(file), function.__name__
+
+
+def recorded_experiment(run: RunDirectory) -> tuple[Path, str, dict[str, Any]]:
+    """Return the file and the function of a run's experiment, and the values that its flags had.
+
+    Raises:
+        UsageError: the run's config is damaged, or its experiment stands in no file.
+    """
+    config = run.config()
+    try:
+        written, values = config["experiment"], dict(config["flags"])
+        if written is None:
+            raise UsageError(f"{str(run.path)!r}: its experiment stands in no file, so that it cannot be built again")
+        return Path(written["absolute"]), str(written["function"]), values
+    except (KeyError, TypeError) as error:
+        raise UsageError(f"{str(run.path)!r}: its config.json lacks {error}") from error
+
+
 def variant(function: Callable[..., Topology], **defaults: object) -> Callable[..., Topology]:
     """Return the same experiment with other defaults: `experiment = variant(qmix_8m, scenario="3m")`.
 
     Raises:
-        UsageError: a default is of no parameter, or is no value that its flag takes.
+        UsageError: `function` has no such parameter, or its flag does not allow the value.
     """
     flags = {flag.name: flag for flag in Flags.of(function)}
     for name, value in defaults.items():
@@ -96,17 +141,20 @@ def variant(function: Callable[..., Topology], **defaults: object) -> Callable[.
         return function(**{**defaults, **values})
 
     experiment.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # read by inspect
+    experiment.variant_of = function  # type: ignore[attr-defined]  # read by source_of
     return experiment
 
 
 def extends(base: Callable[..., Topology]) -> Callable[[Callable[..., Topology]], Callable[..., Topology]]:
-    """Make an experiment of a function that changes what `base` lays out. All flags of both are its flags.
+    """Return a decorator that makes an experiment of a function that changes the topology of `base`.
+
+    The experiment has the flags of both.
 
         @extends(load_experiment(Path(__file__).with_name("qmix_8m.py")))
         def experiment(topology: Topology, *, every: Annotated[int, Field(ge=1)] = 4) -> Topology: ...
 
     Raises:
-        UsageError: both have a parameter of one name.
+        UsageError: both have a parameter of the same name.
     """
 
     def extend(function: Callable[..., Topology]) -> Callable[..., Topology]:
@@ -132,57 +180,62 @@ def extends(base: Callable[..., Topology]) -> Callable[[Callable[..., Topology]]
 
 
 def build(function: Callable[..., Topology], values: Mapping[str, Any]) -> Topology:
-    """Call an experiment with the values of its flags, and return the run that it lays out.
+    """Call an experiment with the values of its flags, and return its topology.
 
     Raises:
-        UsageError: it raised, or returned something else; the text names the line of its file.
+        UsageError: it raised, or returned something else. The text names the line of its file.
     """
     file = inspect.getfile(inspect.unwrap(function))
     try:
         topology = function(**values)
     except (Exception, SystemExit) as error:
-        raise UsageError(_told(error, Path(file))) from error
+        raise UsageError(_located(error, Path(file))) from error
     if not isinstance(topology, Topology):
         returned = "nothing" if topology is None else f"a value of type {type(topology).__name__}"
-        raise UsageError(f"{_shown(Path(file))}: {NAME}() returned {returned}; it must return a Topology")
+        raise UsageError(f"{_shown(Path(file))}: {function.__name__}() returned {returned}; it must return a Topology")
     return topology
 
 
 def _imported(path: Path) -> ModuleType:
-    # Of the file's name alone, so that a process that finds the file in another folder names its messages the same.
+    # From the file's name alone, so that a process that finds the file in another folder names its messages the same.
     name = f"{NAME}_{re.sub(r'[^0-9A-Za-z_]', '_', path.stem)}"
     file = path.absolute()
+    changed = file.stat().st_mtime_ns
     known = sys.modules.get(name)
-    if known is not None and known.__file__ == str(file):
+    if known is not None and known.__file__ == str(file) and known.__dict__.get("__changed__") == changed:
         return known
     import_folder(file.parent)
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise UsageError(f"{str(path)!r} cannot be imported")
     module = importlib.util.module_from_spec(spec)
+    module.__dict__["__changed__"] = changed
     sys.modules[name] = module  # before it runs: dataclasses and type hints look their module up by name
+    token = importing.set(file)
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise UsageError(_told(error, file)) from error
+        raise UsageError(_located(error, file)) from error
+    finally:
+        importing.reset(token)
     return module
 
 
-def _told(error: BaseException, file: Path) -> str:
-    """One line: where in `file` it happened, as deep as the file goes, and what."""
+def _located(error: BaseException, file: Path) -> str:
+    """Return the error in one line, with the innermost line of `file` that it came through."""
     if isinstance(error, SyntaxError) and error.filename is not None and error.lineno is not None:
         return f"{_shown(Path(error.filename))}:{error.lineno}: syntax error: {error.msg}"
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
     where = f"{_shown(file)}:{lines[-1]}" if lines else _shown(file)
     said = " ".join(str(error).split())
     if isinstance(error, UsageError):
-        return f"{where}: {said}"  # meant for the user as it is
+        return f"{where}: {said}"  # written for the user
     return f"{where}: {type(error).__name__}: {said}" if said else f"{where}: {type(error).__name__}"
 
 
 def _shown(file: Path) -> str:
-    """The file as a user would type it here."""
+    """Return the path as a user would type it here."""
     try:
         return str(file.relative_to(Path.cwd()))
     except ValueError:

@@ -1,17 +1,20 @@
-"""The signature of an experiment as flags of the command line: read, parsed, explained, and written back.
+"""Flags of the command line, read from a function's signature: parsed, explained in the help, and written back.
 
-An experiment is a plain function whose parameters are keyword-only, annotated and defaulted:
+The parameters are keyword-only, annotated, and have defaults:
 
     def experiment(*, workers: Annotated[int, Field(ge=1, description="worker processes")] = 2, double_q: bool = True)
 
-`Flags.of(experiment)` makes `--workers INT` and `--double-q/--no-double-q` of it. A parameter of type `X | None` has
-`--no-name` for None. `to_argv` is the inverse of `parse`: a launched process is told its flags on its command line.
+`Flags.of(experiment)` makes `--workers INT` and `--double-q/--no-double-q` of it. A parameter of type `X | None` also
+has `--no-name`, which sets None; one of type `tuple[str, ...]` may be given several times. `to_argv` is the inverse of
+`parse`.
 """
 
 import argparse
 import difflib
 import inspect
 import re
+import shutil
+import textwrap
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,12 +27,20 @@ from pydantic.fields import FieldInfo
 
 from orchestra.errors import UsageError
 
-_KINDS = {bool: "bool", int: "int", float: "float", str: "str", Path: "path"}
-_WANTED = {int: "a whole number", float: "a finite number", str: "text", Path: "a path", bool: "true or false"}
+_KINDS = {bool: "bool", int: "int", float: "float", str: "str", Path: "path", tuple: "str"}
+_WANTED = {
+    int: "a whole number",
+    float: "a finite number",
+    str: "text",
+    Path: "a path",
+    bool: "true or false",
+    tuple: "a sequence of texts",
+}
 _BOUNDS = (("ge", ">="), ("gt", ">"), ("le", "<="), ("lt", "<"), ("multiple_of", "a multiple of"))
-# A value that was left out, as in `--steps --seed 1`: argparse's own sentence names neither the type nor the way out.
+_MIN_DESCRIPTION = 40  # columns
+# A value that was left out, as in `--steps --seed 1`. argparse's own error names neither the type nor the remedy.
 _MISSING = object()
-# A flag that was not typed; None can be typed.
+# A flag that was not given. None cannot say that: it is a value that can be given.
 _UNSET = object()
 
 
@@ -42,58 +53,58 @@ class FlagParser(argparse.ArgumentParser):
         super().__init__(exit_on_error=False, **options)
 
     def error(self, message: str) -> NoReturn:
-        """Raise what argparse found as a `UsageError`."""
+        """Raise argparse's error as a `UsageError`."""
         raise UsageError(message)
 
     def parse_strictly(self, argv: Sequence[str]) -> argparse.Namespace:
         """Parse all of `argv`.
 
         Raises:
-            UsageError: a flag that is not known (the closest known one is suggested), or a misused one.
+            UsageError: a flag is unknown (the error suggests the closest known one) or misused.
         """
         try:
             namespace, rest = self.parse_known_args(argv)
         except argparse.ArgumentError as error:
             raise UsageError(_reworded(error)) from error
         if rest:
-            # private, but the one place where argparse keeps what a parser and its groups know
+            # Private, but the only place where argparse keeps the flags of a parser and of its groups.
             raise UsageError(_unknown(rest, self._option_string_actions))
         return namespace
 
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One parameter of an experiment, as a flag."""
+    """One parameter as a flag."""
 
     name: str
-    """The parameter's, in snake_case."""
+    """The parameter's name, in snake_case."""
     base: type
-    """The type of a value that is not None: bool, int, float, str or Path; str for a Literal."""
+    """The type of a value that is not None: bool, int, float, str, Path or tuple; str for a Literal."""
     choices: tuple[str | int, ...]
-    """What a Literal allows; empty for any other type."""
+    """The values that a Literal allows; empty for any other type."""
     optional: bool
-    """Whether None is allowed."""
+    """True if None is allowed."""
     default: Any
     kind: str
-    """The type in words, with its bounds: `int >= 1`, or `3m|8m`."""
+    """The type and its bounds as text: `int >= 1`, or `3m|8m`."""
     description: str
     adapter: TypeAdapter[Any]
 
     @property
     def option(self) -> str:
         """The flag as it is typed: `--learning-rate`."""
-        return "--" + self.name.replace("_", "-")
+        return _option(self.name)
 
     @property
     def negation(self) -> str | None:
-        """`--no-name`, which says False to a bool and None to an optional value; None for other flags."""
+        """`--no-name`, which sets False or None; None for a flag that takes neither."""
         return f"--no-{self.option[2:]}" if self.base is bool or self.optional else None
 
-    def value_of(self, text: str) -> Any:
-        """The value that `text` spells.
+    def value_of(self, text: str | list[str]) -> Any:
+        """Return the value of `text`, as typed on a command line.
 
         Raises:
-            UsageError: it spells none that the flag allows.
+            UsageError: the flag does not allow it.
         """
         if not self.choices:
             return self.validated(text)
@@ -102,14 +113,15 @@ class Flag:
                 return choice
         known = ", ".join(map(str, self.choices))
         raise UsageError(
-            f"{self.option}: unknown choice {text!r}{_hint(text, map(str, self.choices))}; the known ones are {known}"
+            f"{self.option}: unknown choice {text!r}{_hint(str(text), map(str, self.choices))}; "
+            f"the known ones are {known}"
         )
 
     def validated(self, value: object) -> Any:
-        """`value` as the flag's type, within its bounds.
+        """Return `value` converted to the flag's type.
 
         Raises:
-            UsageError: it is neither.
+            UsageError: it is of another type, or out of bounds.
         """
         try:
             return self.adapter.validate_python(value)
@@ -121,35 +133,36 @@ class Flag:
                 said = "not allowed: " + first["msg"].replace("Input should be", "it must be")
             raise UsageError(f"{self.option}: {value!r} is {said} (it takes {self.kind})") from error
 
-    def word(self, value: Any) -> str:
-        """What says `value` on a command line; one word, since a value in a word of its own may not begin with a dash.
+    def words(self, value: Any) -> list[str]:
+        """Return the words of a command line that set `value`.
+
+        A value shares the word of its flag: in a word of its own it could not begin with a dash.
 
         Raises:
-            ValueError: None, where the flag does not allow it.
+            ValueError: the value is None, and the flag does not allow it.
         """
         if value is True:
-            return self.option
+            return [self.option]
         if value is None or value is False:
             if self.negation is None:
                 raise ValueError(f"{self.option} cannot be {value}")
-            return self.negation
-        return f"{self.option}={value}"
+            return [self.negation]
+        return [f"{self.option}={one}" for one in (value if self.base is tuple else [value])]
 
     def columns(self) -> tuple[str, str, str]:
-        """How the flag is typed, its default, its description: the three columns of its line of help."""
+        """Return the three columns of the flag's help: how it is typed, its default, its description."""
         if self.base is bool:
-            typed = f"{self.option}, {self.negation}"
-        else:
-            typed = f"{self.option} {self.kind}" + (f", {self.negation}" if self.optional else "")
-        if self.base is bool:
-            default = "on" if self.default else "off"
-        else:
-            default = "none" if self.default is None else str(self.default) or "''"
-        return typed, default, self.description
+            return f"{self.option}, {self.negation}", "on" if self.default else "off", self.description
+        typed = f"{self.option} {self.kind}"
+        if self.base is tuple:
+            return typed, " ".join(self.default) or "none", self.description
+        if self.default is None:
+            return typed, "none", self.description
+        return typed + (f", {self.negation}" if self.optional else ""), str(self.default) or "''", self.description
 
 
 class Flags:
-    """The flags of one experiment, in the order of its parameters."""
+    """The flags of one function, in the order of its parameters."""
 
     def __init__(self, flags: Iterable[Flag]) -> None:
         self._flags = {flag.name: flag for flag in flags}
@@ -161,17 +174,26 @@ class Flags:
                 taken[option] = flag.name
 
     @classmethod
-    def of(cls, function: Callable[..., object]) -> Self:
-        """The flags that the signature of `function` describes.
+    def of(cls, function: Callable[..., object], *, keywords_alone: bool = False) -> Self:
+        """Return the flags that the signature of `function` describes.
+
+        Args:
+            function: is only looked at.
+            keywords_alone: leave out parameters that are not keyword-only, instead of refusing them.
 
         Raises:
-            UsageError: a parameter that is not keyword-only, or lacks an annotation or a default, a type that no flag
-                can say, a default that its own type refuses, or two parameters that would make the same flag.
+            UsageError: a parameter is not keyword-only, has no annotation or no default, or has a type that no flag
+                can express; its type refuses its default; or two parameters make the same flag.
         """
         name = getattr(function, "__name__", "experiment")
         try:
             hints = typing.get_type_hints(function, include_extras=True)
-            return cls(_flag(parameter, hints) for parameter in inspect.signature(function).parameters.values())
+            parameters = inspect.signature(function).parameters.values()
+            return cls(
+                _flag(parameter, hints)
+                for parameter in parameters
+                if not keywords_alone or parameter.kind is inspect.Parameter.KEYWORD_ONLY
+            )
         except UsageError as error:
             raise UsageError(f"{name}(): {error}") from error
         except (NameError, TypeError, PydanticUserError) as error:
@@ -185,23 +207,26 @@ class Flags:
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """Every parameter's default, by name."""
+        """The default of every parameter, by name."""
         return {flag.name: flag.default for flag in self}
 
-    def add_to(self, parser: argparse.ArgumentParser) -> None:
-        """Add the flags to `parser`, with one line of help each; `collect` takes their values from what it parses.
+    def add_to(self, parser: argparse.ArgumentParser, title: str = "flags of the experiment") -> None:
+        """Add the flags to `parser`, as a group of its help; `collect` takes their values from the namespace it parses.
 
         Raises:
             UsageError: the parser has a flag of that name already.
         """
-        group = parser.add_argument_group("flags of the experiment", description=self.describe() or "it has none")
+        group = parser.add_argument_group(title, description=self.describe() or "it has none")
         for flag in self:
             dest = _dest(flag)
             try:
                 if flag.base is bool:
                     group.add_argument(flag.option, dest=dest, action="store_const", const=True, help=argparse.SUPPRESS)
                 else:
-                    group.add_argument(flag.option, dest=dest, nargs="?", const=_MISSING, help=argparse.SUPPRESS)
+                    action = "append" if flag.base is tuple else "store"
+                    group.add_argument(
+                        flag.option, dest=dest, action=action, nargs="?", const=_MISSING, help=argparse.SUPPRESS
+                    )
                 if flag.negation is not None:
                     off = False if flag.base is bool else None
                     group.add_argument(
@@ -211,61 +236,81 @@ class Flags:
                 raise UsageError(
                     f"parameter {flag.name!r} makes the flag {flag.option}, which the command has of its own"
                 ) from error
-            # After both: each add_argument sets a default for its dest, and what was typed must be told from it.
-            parser.set_defaults(**{dest: _UNSET})
+            # After both: each add_argument sets a default for its dest, from which a given value must differ.
+            parser.set_defaults(**{dest: None if flag.base is tuple else _UNSET})
 
     def collect(self, namespace: argparse.Namespace) -> dict[str, Any]:
-        """Every parameter's value, from what a parser that `add_to` was told of has parsed.
+        """Return the values that were given, from the namespace of a parser to which `add_to` added the flags.
 
         Raises:
-            UsageError: a value that is missing, of another type, out of bounds, or not among the choices.
+            UsageError: a value is missing, of another type, out of bounds, or not among the choices.
         """
         values = {}
         for flag in self:
             given = getattr(namespace, _dest(flag), _UNSET)
-            if given is _MISSING:
+            if given is _UNSET or (given is None and flag.base is tuple):
+                continue
+            if given is _MISSING or (isinstance(given, list) and _MISSING in given):
                 raise UsageError(
                     f"{flag.option}: its value is missing (it takes {flag.kind}; "
                     f"one that begins with a dash is written {flag.option}=VALUE)"
                 )
-            if given is _UNSET:
-                given = flag.default
-            elif isinstance(given, str):
-                given = flag.value_of(given)
-            values[flag.name] = given
+            values[flag.name] = flag.value_of(given) if isinstance(given, str | list) else given
         return values
 
-    def parse(self, argv: Sequence[str]) -> dict[str, Any]:
-        """Every parameter's value, given or by default; of a flag given twice the last counts.
+    def validated(self, values: Mapping[str, object]) -> dict[str, Any]:
+        """Return the value of every parameter, those in `values` converted to the types of their flags.
 
         Raises:
-            UsageError: a flag that is not known, or a value that its flag does not allow.
+            UsageError: a name is no parameter, or a value is not allowed.
+        """
+        for name in values:
+            if name not in self._flags:
+                raise UsageError(_unknown([_option(name)], [flag.option for flag in self]))
+        return self.defaults | {name: self._flags[name].validated(value) for name, value in values.items()}
+
+    def parse(self, argv: Sequence[str]) -> dict[str, Any]:
+        """Return the value of every parameter, given or by default; of a flag given twice the last one counts.
+
+        Raises:
+            UsageError: a flag is unknown, or its value is not allowed.
         """
         parser = FlagParser(add_help=False)
         self.add_to(parser)
-        return self.collect(parser.parse_strictly(argv))
+        return self.defaults | self.collect(parser.parse_strictly(argv))
 
     def to_argv(self, values: Mapping[str, Any]) -> list[str]:
-        """The command line that `parse` reads as `values`, one word for each.
+        """Return the command line that `parse` reads as `values`.
 
         Raises:
-            ValueError: a name that is no parameter, or a None where none is allowed.
+            ValueError: a name is no parameter, or a value is None where that is not allowed.
         """
         strangers = [name for name in values if name not in self._flags]
         if strangers:
             raise ValueError(f"no such flags: {', '.join(strangers)}")
-        return [self._flags[name].word(value) for name, value in values.items()]
+        return [word for name, value in values.items() for word in self._flags[name].words(value)]
 
     def describe(self) -> str:
-        """One line for each flag: how it is typed, its default, what it is for."""
+        """Return the help: of each flag how it is typed, its default, and its description, wrapped in its column."""
         rows = [flag.columns() for flag in self]
         typed = max((len(row[0]) for row in rows), default=0)
         default = max((len(row[1]) for row in rows), default=0)
-        return "\n".join(f"{row[0]:<{typed}}  = {row[1]:<{default}}  {row[2]}".rstrip() for row in rows)
+        margin = typed + default + len("  =   ")
+        width = max(shutil.get_terminal_size().columns - margin - 2, _MIN_DESCRIPTION)
+        lines = []
+        for left, middle, right in rows:
+            first, *more = textwrap.wrap(right, width, break_on_hyphens=False) or [""]
+            lines.append(f"{left:<{typed}}  = {middle:<{default}}  {first}".rstrip())
+            lines += [" " * margin + line for line in more]
+        return "\n".join(lines)
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")
 
 
 def _dest(flag: Flag) -> str:
-    # Not the bare name: `file` of an experiment and `file` of the command would meet in one namespace.
+    # Not the bare name: a parameter `file` of an experiment and `file` of the command share one namespace.
     return f"experiment.{flag.name}"
 
 
@@ -281,7 +326,7 @@ def _flag(parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Flag:
         raise UsageError(f"{where} has no default")
     hint = hints[parameter.name]
     base, choices, optional, metadata = _taken_apart(hint, where)
-    # Neither infinity nor NaN is a setting, and JSON, in which settings are kept, can write neither.
+    # Settings are kept as JSON, which has neither infinity nor NaN.
     adapter = TypeAdapter[Any](hint, config=ConfigDict(allow_inf_nan=False))
     try:
         default = adapter.validate_python(parameter.default)
@@ -301,7 +346,7 @@ def _flag(parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Flag:
 
 
 def _taken_apart(hint: Any, where: str) -> tuple[type, tuple[str | int, ...], bool, tuple[Any, ...]]:
-    """The base type, the choices, whether None is allowed, and every annotation, outermost first."""
+    """Return the base type, the choices, whether None is allowed, and every annotation, outermost first."""
     origin = typing.get_origin(hint)
     if origin is Annotated:
         inner, *metadata = typing.get_args(hint)
@@ -320,10 +365,13 @@ def _taken_apart(hint: Any, where: str) -> tuple[type, tuple[str | int, ...], bo
         if members and all(type(member) in (str, int) for member in members) and len(texts) == len(members):
             return str, tuple(members), None in typing.get_args(hint), ()
         raise UsageError(f"{where} is {_spelled(hint)}; choices must be distinct texts or whole numbers")
-    if hint in _KINDS:
+    if hint in _KINDS and hint is not tuple:
         return hint, (), False, ()
+    if origin is tuple and typing.get_args(hint) == (str, ...):
+        return tuple, (), False, ()
     raise UsageError(
-        f"{where} is of type {_spelled(hint)}; a flag is a bool, int, float, str, Path or Literal, or one | None"
+        f"{where} is of type {_spelled(hint)}; a flag is a bool, int, float, str, Path or Literal, or one | None, "
+        "or a tuple[str, ...]"
     )
 
 
@@ -356,7 +404,7 @@ def _unknown(rest: Sequence[str], known: Iterable[str]) -> str:
     flags = [word for word in rest if word.startswith("-")]
     if not flags:
         return f"unexpected argument {rest[0]!r}"
-    if re.match(r"-[\d.]", flags[0]):  # -1e-4, which argparse takes for a flag, as it does not -0.0001
+    if re.match(r"-[\d.]", flags[0]):  # argparse takes -1e-4 for a flag, but not -0.0001
         return f"unexpected argument {flags[0]!r}; a value that begins with a dash is written --flag={flags[0]}"
     given = flags[0].partition("=")[0]
     return f"unknown flag {given}{_hint(given, known)}"

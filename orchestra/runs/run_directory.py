@@ -1,20 +1,21 @@
-"""Where a run keeps what it leaves behind: `runs/<experiment>/<YYYYmmdd-HHMMSS>-seed<k>/`, times in UTC.
+"""The directory of a run: `runs/<experiment>/<YYYYmmdd-HHMMSS>-seed<k>/`, times in UTC.
 
-What is in it, by the property that gives its path:
+Its files, by the properties that give their paths:
 
     config.json      config_path    what was started: file, flags, seed, command line, versions of the code
-    metrics.jsonl    metrics        one record a line while the run goes on
+    metrics.jsonl    metrics        one record a line, written during the run
     tensorboard/     tensorboard    the same figures as TensorBoard events
     logs/            logs           one file of JSON lines for each node
-    checkpoints/     checkpoints
-    traces/          traces
-    message_counts.json  message_counts  which message went from whom to whom, how often
-    curve.png        curve
-    summary.json     summary        how it ended
-    door.json        door           where it can be joined, only while it goes on, only for its owner to read
+    checkpoints/     checkpoints    parameters
+    state/           state          what the actors saved, for `--resume`
+    traces/          traces         recorded messages
+    message_counts.json  message_counts  how often each actor sent each type of message to each other actor
+    curve.png        curve          the learning curve
+    summary.json     summary        how the run ended
+    join.json        join           where it can be joined: only during the run, and readable by its owner alone
 
-No secret stays in it: the environment is not recorded, of a flag that is named after one only the name is, and the
-door, which holds the run's own secret, is gone when the run is over.
+No secret stays in it. The environment is not recorded; of a flag that is named after a secret only the name is; and
+`join.json`, which holds the run's own secret, is removed at the end.
 """
 
 import hashlib
@@ -27,6 +28,7 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Self
@@ -41,18 +43,28 @@ _SECRET = re.compile(r"(^|[-_])(secret|token|password|passphrase|api[-_]key)$", 
 _HIDDEN = "(not recorded)"
 
 
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A picture in a file. A notebook displays it."""
+
+    path: Path
+
+    def _repr_png_(self) -> bytes:
+        return self.path.read_bytes()
+
+
 class RunDirectory:
-    """One run's folder. It is made by `create` and found again by `open`; the constructor touches nothing."""
+    """The directory of one run. `create` makes it, `open` checks that it is one; the constructor touches nothing."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @classmethod
     def create(cls, runs_dir: Path, experiment_name: str, seed: int, *, clock: Clock) -> Self:
-        """Make a folder of its own for a run that starts now, also if another started in the same second.
+        """Make the directory of a run that starts now. Two runs that start in the same second get one each.
 
         Raises:
-            UsageError: `runs_dir` cannot be written to, or the name cannot be a folder's.
+            UsageError: `runs_dir` cannot be written to, or the name cannot be that of a folder.
         """
         if not re.fullmatch(r"\w[\w.-]*", experiment_name):
             raise UsageError(f"an experiment's name becomes a folder, and {experiment_name!r} cannot be one")
@@ -63,7 +75,7 @@ class RunDirectory:
             for count in itertools.count(1):
                 path = parent / (stem if count == 1 else f"{stem}-{count}")
                 try:
-                    path.mkdir()  # of two runs that try, one succeeds: the file system decides
+                    path.mkdir()  # of two runs that try, one succeeds
                 except FileExistsError:
                     continue
                 break
@@ -75,10 +87,10 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Find the folder of a run that was started before.
+        """Return the directory of an earlier run.
 
         Raises:
-            UsageError: it is none, and why.
+            UsageError: `path` is no run directory.
         """
         run = cls(path)
         if not path.exists():
@@ -90,10 +102,10 @@ class RunDirectory:
 
     @classmethod
     def newest(cls, runs_dir: Path) -> Self:
-        """Find the folder of the run in `runs_dir` that was started last.
+        """Return the directory of the run in `runs_dir` that was started last.
 
         Raises:
-            UsageError: there is none.
+            UsageError: there is no run.
         """
         configs = [(path.stat().st_mtime_ns, path) for path in runs_dir.glob("*/*/config.json")]
         if not configs:
@@ -119,9 +131,27 @@ class RunDirectory:
     def logs(self) -> Path:
         return self.path / "logs"
 
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """Return the records of `metrics`, in order; none if there is no such file.
+
+        Raises:
+            UsageError: a line of the file is no record.
+        """
+        try:
+            return read_records(self.metrics)
+        except FileNotFoundError:
+            return []
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+
     @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
+
+    def newest_checkpoint(self) -> Path | None:
+        """Return the checkpoint that was written last, or None if there is none."""
+        found = self.checkpoints.glob("[!.]*")
+        return max(found, key=lambda path: (path.stat().st_mtime_ns, path.name), default=None)
 
     @property
     def state(self) -> Path:
@@ -129,10 +159,10 @@ class RunDirectory:
         return self.path / "state"
 
     def newest_state(self) -> Path:
-        """Find the folder of the last moment that was saved whole.
+        """Return the folder of the newest complete state.
 
         Raises:
-            UsageError: there is none.
+            UsageError: no state was saved.
         """
         whole = [path for path in self.state.glob("*") if path.is_dir() and path.suffix != ".unfinished"]
         if not whole:
@@ -151,19 +181,29 @@ class RunDirectory:
     def curve(self) -> Path:
         return self.path / "curve.png"
 
+    def plot(self) -> Picture:
+        """Return the learning curve as it was drawn last.
+
+        Raises:
+            UsageError: the run has drawn none.
+        """
+        if not self.curve.exists():
+            raise UsageError(f"the run in {str(self.path)!r} has drawn no curve (yet); its metrics() have the figures")
+        return Picture(self.curve)
+
     @property
     def summary(self) -> Path:
         return self.path / "summary.json"
 
     @property
-    def door(self) -> Path:
-        return self.path / "door.json"
+    def join(self) -> Path:
+        return self.path / "join.json"
 
     def config(self) -> dict[str, Any]:
-        """What `write_config` wrote.
+        """Return what `write_config` wrote.
 
         Raises:
-            UsageError: the folder holds no config, or one that cannot be read.
+            UsageError: there is no config, or it cannot be read.
         """
         try:
             config = json.loads(self.config_path.read_bytes())
@@ -176,30 +216,42 @@ class RunDirectory:
         return config
 
     def write_config(
-        self, *, experiment: Path, flags: Mapping[str, Any], seed: int, argv: Sequence[str], clock: Clock
+        self,
+        *,
+        experiment: Path | None,
+        function: str = "experiment",
+        flags: Mapping[str, Any],
+        seed: int,
+        argv: Sequence[str],
+        clock: Clock,
     ) -> None:
-        """Write down what was started: enough to start it again, and to know which code it was.
+        """Write what was started: enough to start it again, and to identify the code.
 
         Args:
-            experiment: the experiment's file, as it was given.
+            experiment: the experiment's file; None for one that stands in no file.
+            function: the function of the file that was called.
             flags: the value of every parameter of the experiment.
             seed: the seed of the whole run.
             argv: the command line, the program's name included.
-            clock: tells the start time.
+            clock: gives the start time.
         """
+        source = None
+        if experiment is not None:
+            source = {
+                "file": str(experiment),
+                "absolute": str(experiment.absolute()),
+                "function": function,
+                "sha256": hashlib.sha256(experiment.read_bytes()).hexdigest(),
+            }
         write_json(
             self.config_path,
             {
-                "experiment": {
-                    "file": str(experiment),
-                    "absolute": str(experiment.absolute()),
-                    "sha256": hashlib.sha256(experiment.read_bytes()).hexdigest(),
-                },
+                "experiment": source,
                 "flags": {name: _HIDDEN if _SECRET.search(name) else value for name, value in flags.items()},
                 "seed": seed,
                 "command": without_secrets(argv),
                 "started": clock.now().isoformat(),
-                "git": git_state(experiment.absolute().parent),
+                "git": None if experiment is None else git_state(experiment.absolute().parent),
                 # From the installed packages' metadata: asking torch itself would import it into every process.
                 "versions": {
                     "orchestra": _version("orchestra-rl"),
@@ -242,6 +294,26 @@ def write_json(path: Path, value: object) -> None:
         os.fsync(folder)  # the rename itself is in the folder
     finally:
         os.close(folder)
+
+
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """Return the records of a file of JSON lines. An incomplete last line, which is being written, is left out.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: a line is no JSON object.
+    """
+    records = []
+    lines = path.read_bytes().split(b"\n")
+    for number, line in enumerate(lines[:-1], start=1):  # no newline follows the last piece: it is incomplete, or empty
+        try:
+            record = json.loads(line)
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}: not a record: {error}") from error
+        if not isinstance(record, dict):
+            raise ValueError(f"{path}, line {number}: not a record: {line[:40]!r}")
+        records.append(record)
+    return records
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""A run, from its topology to its end: in one process, or with a process for each node."""
+"""Runs a topology to its end: in one process, or with a process for each node."""
 
 import asyncio
 import contextlib
@@ -7,13 +7,14 @@ import hashlib
 import os
 import signal
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from orchestra import log
 from orchestra.actors.cell import Cell
@@ -35,33 +36,70 @@ from orchestra.runs.run_directory import RunDirectory, without_secrets, write_js
 from orchestra.runs.topology import Topology
 from orchestra.trace.format.records import Experiment
 from orchestra.trace.recording.recorder import Recorder
-from orchestra.wire.transports import tls
 from orchestra.wire.transports.registry import transport_for
 
 T = TypeVar("T")
 
+State = Literal["completed", "stopped", "interrupted", "failed"]
+ABORTED = "aborted"
 ANSWER_S = 5.0
-"""How long a node may take to say what it did before it is left out of `message_counts.json`."""
+"""A node that does not send its final statistics within this time is left out of `message_counts.json`."""
 TIDY_UP_TRIES = 20
 YOUNG = 20_000
-"""Objects made, and not gone again, before the cycle collector looks at them: more than wait in a full mailbox."""
+"""Objects allocated, and not freed again, between two runs of the cycle collector: more than a full mailbox holds."""
 ONE_PRESS_S = 0.1
-"""A signal that follows another within this is the same press of Ctrl-C."""
+"""A signal that follows another one within this time is the same press of Ctrl-C."""
 
 
 @dataclass(frozen=True, slots=True)
-class RunResult:
-    """How a run ended."""
+class Ending:
+    """How the main actor of a run ended."""
 
-    completed: bool
-    """Whether its main actor stopped by itself, or on the first Ctrl-C."""
+    state: State
+    """See `RunResult.state`."""
     reason: str
+    """`stopped`, `aborted`, or the error with which it failed."""
     verdict: str = ""
-    """The main actor, and its last deliveries: what to say of it if it failed."""
+    """The main actor and its last deliveries, for the message about a failure."""
+
+
+class Stopping:
+    """Asks a run to stop, from any thread. A request made before the run has begun is kept until then."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._request: tuple[State, bool] | None = None
+        self._obey: Callable[[State, bool], object] | None = None
+
+    def request(self, state: State = "stopped", *, abort: bool = False) -> None:
+        """Ask the run to stop and save, or to abort. Without effect once it is over.
+
+        Args:
+            state: the state that the run ends with.
+            abort: cancel what goes on and save nothing.
+        """
+        with self._lock:
+            self._request = (state, abort)
+            if self._obey is not None:
+                self._obey(state, abort)
+
+    @contextlib.contextmanager
+    def obeyed_by(self, obey: Callable[[State, bool], object]) -> Iterator[None]:
+        """While the block runs, have the running loop call `obey` with the state and `abort` of each request."""
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            self._obey = lambda state, abort: loop.call_soon_threadsafe(obey, state, abort)
+            if self._request is not None:
+                self._obey(*self._request)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._obey = None
 
 
 def run_loop(main: Coroutine[Any, Any, T]) -> T:
-    """Run `main` on the fastest event loop at hand."""
+    """Run `main` on the fastest event loop there is."""
     factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
     if sys.platform != "win32":
         from uvloop import new_event_loop as factory
@@ -71,12 +109,12 @@ def run_loop(main: Coroutine[Any, Any, T]) -> T:
 
 @contextlib.contextmanager
 def tuned_gc() -> Iterator[None]:
-    """Have the cycle collector look at what is made from here on only, and more seldom.
+    """While the block runs, make the cycle collector run less often, and skip objects that exist already.
 
-    What was imported, which is most of a process, lives until its end, and messages hold no cycles. As Python comes, a
-    process that receives small messages spends a third of its time on looking through both again and again.
+    Imported modules live as long as the process, and messages hold no cycles. With Python's defaults, a process that
+    receives small messages spends a third of its time in the collector.
     """
-    usual = gc.get_threshold()
+    usual, frozen = gc.get_threshold(), gc.get_freeze_count()
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG, *usual[1:])
@@ -84,33 +122,50 @@ def tuned_gc() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*usual)
-        gc.unfreeze()
+        if not frozen:  # else it would unfreeze the objects of the caller, too
+            gc.unfreeze()
 
 
-def recorder_of(
-    node: str, topology: Topology, run: RunDirectory, launch: Launch, *, deterministic: bool
-) -> Recorder | None:
-    """Return what records `node` of a run, or None if nothing does."""
-    digest = hashlib.sha256(launch.experiment.read_bytes()).hexdigest()
+def node_of(name: str, topology: Topology, launch: Launch, *, deterministic: bool = False, **more: Any) -> Node:
+    """Return the node `name` of a run, not yet open. `more` are arguments of `Node`."""
+    return Node(
+        name,
+        seed=launch.seed,
+        run_directory=launch.run_directory,
+        resume_from=launch.resume_from,
+        deterministic=deterministic,
+        recorder=_recorder_of(name, topology, launch, deterministic=deterministic),
+        shared_memory=launch.shared_memory,
+        tls_dir=launch.tls_dir,
+        **more,
+    )
+
+
+def _recorder_of(node: str, topology: Topology, launch: Launch, *, deterministic: bool) -> Recorder | None:
+    experiment = None
+    if launch.experiment is not None:
+        digest = hashlib.sha256(launch.experiment.read_bytes()).hexdigest()
+        experiment = Experiment(str(launch.experiment), digest, tuple(without_secrets(launch.flags)))
     return launch.trace.recorder(
         node,
-        run.traces,
+        RunDirectory(launch.run_directory).traces,
         clock=RealClock(),
         seed=launch.seed,
         deterministic=deterministic,
         planned=frozenset(f"{node}/{actor.name}" for actor in topology.nodes[node].actors),
-        experiment=Experiment(str(launch.experiment), digest, tuple(without_secrets(launch.flags))),
-        run_directory=run.path,
+        experiment=experiment,
+        run_directory=launch.run_directory,
         resume_from=launch.resume_from,
     )
 
 
-async def run_in_one_process(topology: Topology, run: RunDirectory, launch: Launch) -> RunResult:
+async def run_in_one_process(topology: Topology, launch: Launch, stopping: Stopping | None = None) -> Ending:
     """Run every node of `topology` in this process, over the in-memory transport.
 
-    What actors offload runs inline, so that two runs with one seed do exactly the same.
+    Offloaded work runs on the event loop, so that two runs with one seed are equal bit for bit.
     """
     main_actor = topology.main_actor()
+    run = RunDirectory(launch.run_directory)
     scope = f"memory://{os.getpid()}-{id(topology)}"
     secret = os.urandom(32)
     root_address = f"{scope}-{topology.root.name}"
@@ -120,16 +175,14 @@ async def run_in_one_process(topology: Topology, run: RunDirectory, launch: Laun
         stack.enter_context(_recorded_on_request(nodes))
         main: Cell | None = None
         for planned in topology.nodes.values():
-            node = Node(
+            node = node_of(
                 planned.name,
+                topology,
+                launch,
+                deterministic=True,
                 listen=f"{scope}-{planned.name}",
                 join=root_address if nodes else None,
                 secret=secret,
-                seed=launch.seed,
-                run_directory=run.path,
-                resume_from=launch.resume_from,
-                deterministic=True,
-                recorder=recorder_of(planned.name, topology, run, launch, deterministic=True),
             )
             if not nodes:
                 node.main_actor = main_actor
@@ -140,22 +193,20 @@ async def run_in_one_process(topology: Topology, run: RunDirectory, launch: Laun
                 main = node.cell(main_actor)  # now: it may have ended before the last node is open
         assert main is not None
         with join_file.opened(run, None):
-            outcome = await _until_stopped(nodes[0], main)
+            ending = await _until_stopped(nodes[0], main, stopping or Stopping())
         _write_message_counts(run, [node.statistics() for node in nodes])
         for node in nodes:
             node.stopping = True
-    return outcome
+    return ending
 
 
-async def run_in_processes(topology: Topology, run: RunDirectory, launch: Launch, listen: str) -> RunResult:
-    """Run the root of `topology` in this process, and each other node in one of its own on this host."""
+async def run_in_processes(topology: Topology, launch: Launch, listen: str, stopping: Stopping | None = None) -> Ending:
+    """Run the root of `topology` in this process, and every other node in a process of its own on this host."""
     main_actor = topology.main_actor()
+    run = RunDirectory(launch.run_directory)
     root = topology.root.name
     others = [name for name in topology.nodes if name != root]
-    recorder = recorder_of(root, topology, run, launch, deterministic=False)
-    node = Node(
-        root, listen=listen, seed=launch.seed, run_directory=run.path, resume_from=launch.resume_from, recorder=recorder
-    )
+    node = node_of(root, topology, launch, listen=listen)
     node.main_actor = main_actor
     node.directory.expect(topology.nodes)
     async with node.running():
@@ -163,32 +214,31 @@ async def run_in_processes(topology: Topology, run: RunDirectory, launch: Launch
         node.processes = launcher.statistics
         _spawn_all(topology, node)
         keeping = asyncio.create_task(launcher.run())
+        tls_dir = "" if launch.tls_dir is None else str(launch.tls_dir)
         try:
             with (
                 stacks.on_request([node], then=lambda: launcher.signal(signal.SIGUSR1)),
                 _recorded_on_request([node], then=lambda: launcher.signal(signal.SIGUSR2)),
-                join_file.opened(
-                    run, join_file.JoinInfo(node.listening, node.secret, os.getpid(), tls.folder_of(node.listening))
-                ),
+                join_file.opened(run, join_file.JoinInfo(node.listening, node.secret, os.getpid(), tls_dir)),
             ):
-                outcome = await _until_stopped(node, node.cell(main_actor))
+                ending = await _until_stopped(node, node.cell(main_actor), stopping or Stopping())
             node.stopping = True
-            _write_message_counts(run, await _wind_up(node))
+            _write_message_counts(run, await _final_statistics(node))
         finally:
             node.stopping = True
             node.directory.close()
-            told = node.statistics().peers
-            for peer in told:
-                with contextlib.suppress(OrchestraError):  # it is gone, which was the point
+            asked = node.statistics().peers
+            for peer in asked:
+                with contextlib.suppress(OrchestraError):  # it is gone, as it should be
                     node.ref(f"{peer}/{SYSTEM}").tell_nowait(StopNodeMsg())
-            await launcher.stop(told)
+            await launcher.stop(asked)
             keeping.cancel()
             await asyncio.wait({keeping})
-    return outcome
+    return ending
 
 
 async def run_node(topology: Topology, node: Node, join: str) -> str:
-    """Be a launched process until the root, at `join`, says to stop or is gone. Return the reason."""
+    """Run a launched node until the root, at `join`, asks it to stop or is gone. Return the reason."""
     terminated: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def terminate(reason: str, at: float) -> None:
@@ -197,7 +247,7 @@ async def run_node(topology: Topology, node: Node, join: str) -> str:
 
     root_lives = False
     try:
-        # Heard from before there is a socket file that a sudden end would leave behind.
+        # Before the node listens: a signal must not end a process that has made a socket file.
         with _on_signals(terminate, signal.SIGTERM), stacks.on_request([node]), _recorded_on_request([node]):
             async with node.running():
                 _spawn_all(topology, node)
@@ -206,17 +256,17 @@ async def run_node(topology: Topology, node: Node, join: str) -> str:
                 return done.pop().result()
     finally:
         if not root_lives:
-            await _tidy_up_after(join)
+            await _clear(join)
 
 
-async def _tidy_up_after(root: str) -> None:
-    """Remove what a root that was killed left at its address; whoever of its processes comes first does it."""
+async def _clear(root: str) -> None:
+    """Remove the socket file of a killed root. The first surviving process does it."""
     for _ in range(TIDY_UP_TRIES):
         try:
             await transport_for(root).clear(root)
             return
         except UsageError:
-            # Its connections are gone, but its door is not yet: the system closes one after the other.
+            # The system closes the connections of a killed process before its listening socket.
             await asyncio.sleep(0.1)
 
 
@@ -225,54 +275,65 @@ def _spawn_all(topology: Topology, node: Node) -> None:
         node.start_cell(actor.name, actor.kind, actor.factory)
 
 
-async def _until_stopped(root: Node, cell: Cell) -> RunResult:
-    asked = 0
+async def _until_stopped(root: Node, cell: Cell, stopping: Stopping) -> Ending:
+    asked: State | None = None
     last = -ONE_PRESS_S
 
+    def stop(state: State, abort: bool) -> None:
+        nonlocal asked
+        if asked and not abort:
+            return
+        asked = asked or state
+        if abort:
+            cell.request_stop(graceful=False)
+        elif InterruptMsg in cell.kind.handlers and not cell.stopping:
+            root.ref(cell.address).tell_nowait(InterruptMsg())
+        else:
+            cell.request_stop()
+
     def interrupt(reason: str, at: float) -> None:
-        nonlocal asked, last
-        # One press may come twice: from the terminal, and from a wrapper that passes it on.
+        nonlocal last
+        # One press may arrive twice: from the terminal, and from a wrapper that passes it on.
         since, last = at - last, at
         if since < ONE_PRESS_S:
             return
-        asked += 1
-        if asked == 1:
+        if asked is None:
             log.get(actor=f"{root.name}/{SYSTEM}").warning(
                 "stopping: what is queued is handled and saved; again aborts"
             )
-            if InterruptMsg in cell.kind.handlers and not cell.stopping:
-                root.ref(cell.address).tell_nowait(InterruptMsg())
-            else:
-                cell.request_stop()
-        else:
-            cell.request_stop(graceful=False)
+        stop("interrupted", asked is not None)
 
-    # From here on nobody shall be alarmed when a message finds its recipient gone.
+    # From here on a message that finds its recipient gone is no cause for alarm.
     cell.terminated.add_done_callback(lambda _: setattr(root, "stopping", True))
-    with _on_signals(interrupt, signal.SIGINT, signal.SIGTERM):
+    with _on_signals(interrupt, signal.SIGINT, signal.SIGTERM), stopping.obeyed_by(stop):
         try:
             reason = await asyncio.shield(cell.terminated)
         except asyncio.CancelledError:
-            # Something else failed. The main actor goes first, while those that it may need to save are still there.
+            # Something else failed. The main actor stops first, while the actors that it needs to save still run.
             await root.stop_cell(cell)
             raise
-    completed = reason == STOPPED
     verdict = f"{cell.address} ({cell.kind.__name__}) failed; {cell.delivered.story()}"
-    return RunResult(completed, "interrupted" if asked and completed else reason, verdict)
+    if reason == STOPPED:
+        return Ending(asked or "completed", reason)
+    return Ending(asked if asked and reason == ABORTED else "failed", reason, verdict)
 
 
 @contextlib.contextmanager
 def _on_signals(call: Callable[[str, float], None], *signals: signal.Signals) -> Iterator[None]:
-    """While the block runs, have the loop call `call` with what came, and when, once for each signal.
+    """While the block runs, have the loop call `call` with the name and the time of each signal that arrives.
 
-    Not by the loop's own signal handlers: uvloop's tell of a signal twice that comes while another one is handled.
+    Only the main thread can handle signals; in any other thread this does nothing. The loop's own signal handlers
+    are not used: uvloop's report a signal twice that arrives while another one is handled.
     """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     loop = asyncio.get_running_loop()
 
-    def come(number: int, frame: FrameType | None) -> None:
+    def arrived(number: int, frame: FrameType | None) -> None:
         loop.call_soon_threadsafe(call, f"signal {signal.Signals(number).name}", time.monotonic())
 
-    before = {number: signal.signal(number, come) for number in signals}
+    before = {number: signal.signal(number, arrived) for number in signals}
     try:
         yield
     finally:
@@ -282,7 +343,7 @@ def _on_signals(call: Callable[[str, float], None], *signals: signal.Signals) ->
 
 @contextlib.contextmanager
 def _recorded_on_request(nodes: Sequence[Node], then: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """While the block runs, answer SIGUSR2 by writing what the nodes' recorders know; the root passes it on."""
+    """While the block runs, answer SIGUSR2 by writing the flight records of `nodes`; then call `then`."""
 
     def write(reason: str, at: float) -> None:
         for node in nodes:
@@ -290,14 +351,11 @@ def _recorded_on_request(nodes: Sequence[Node], then: Callable[[], None] = lambd
                 node.recorder.dump("SIGUSR2")
         then()
 
-    try:
-        with _on_signals(write, signal.SIGUSR2):
-            yield
-    finally:
-        signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # one that comes too late must not kill
+    with _on_signals(write, signal.SIGUSR2):
+        yield
 
 
-async def _wind_up(root: Node) -> list[NodeStatistics]:
+async def _final_statistics(root: Node) -> list[NodeStatistics]:
     statistics = [root.statistics()]
     for peer in statistics[0].peers:
         try:
@@ -309,7 +367,7 @@ async def _wind_up(root: Node) -> list[NodeStatistics]:
 
 
 def _write_message_counts(run: RunDirectory, statistics: list[NodeStatistics]) -> None:
-    """Write who told whom what, how often, over the whole run."""
+    """Write how often each actor sent each type of message to each other actor, over the whole run."""
     counts: Counter[tuple[str, str, str]] = Counter()
     for node in statistics:
         for flow in node.message_counts:

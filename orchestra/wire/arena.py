@@ -23,9 +23,6 @@ from orchestra.errors import OrchestraError, UsageError
 CAPACITY = 128 << 20
 """Default bytes of an arena, of which a link has one in each direction: twice the credit for one mailbox. The system
 provides the memory as it is used."""
-MIB_VARIABLE = "ORCHESTRA_SHARED_MEMORY"
-"""Names the default MiB of an arena; 0 for none. The processes of a run inherit it."""
-MOST_MIB = 1 << 20
 PAGE = 4096
 """Bytes at whose multiples blocks begin."""
 NAME_BYTES = 16
@@ -37,20 +34,6 @@ _POPULATE_WRITE = 23
 
 class NotShared(OrchestraError):
     """Memory cannot be shared; the text gives the reason."""
-
-
-def capacity_wanted() -> int:
-    """Return the bytes of an arena that the environment variable sets, or the default.
-
-    Raises:
-        UsageError: the variable holds no allowed number.
-    """
-    text = os.environ.get(MIB_VARIABLE, "")
-    if not text:
-        return CAPACITY
-    if not text.isascii() or not text.isdecimal() or len(text) > 7 or int(text) > MOST_MIB:
-        raise UsageError(f"{MIB_VARIABLE} is {text!r}: it must be a number of MiB from 0, for none, to {MOST_MIB}")
-    return int(text) << 20
 
 
 def checked(capacity: int) -> int:

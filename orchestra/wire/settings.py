@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from orchestra.clock import Clock
@@ -27,6 +28,8 @@ class LinkSettings:
     """True to send without batching and to set peers no deadlines, so that a single-process run repeats exactly."""
     shared_memory: int
     """Bytes of the arena for large payloads to one peer on this host; 0 disables shared memory."""
+    tls_dir: Path | None = None
+    """The folder of the certificates for `tls://`; None for the one that `ORCHESTRA_TLS_DIR` names."""
 
 
 class LinkState(Protocol):

@@ -41,8 +41,8 @@ def refusal(capsys: Any, *arguments: str | Path) -> str:
         (["--gamma", "1.5"], "--gamma"),
         (["--optimizer", "sgd"], "--optimizer"),
         (["--steps"], "--steps: its value is missing"),
-        (["--seed", "-1"], "--seed: -1 is not allowed: it must be 0 or more"),
-        (["--log-level", "loud"], "--log-level: invalid choice: 'loud'"),
+        (["--seed", "-1"], "--seed: '-1' is not allowed: it must be greater than or equal to 0"),
+        (["--log-level", "loud"], "--log-level: unknown choice 'loud'; the known ones are debug, info, warning, error"),
         (["more"], "unexpected argument 'more'"),
     ],
 )

@@ -1,6 +1,5 @@
 """The settings of recording: the `--trace` flags as a value, and the recorders made from them."""
 
-import argparse
 import os
 import socket
 import sys
@@ -8,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
-from typing import ClassVar, Self, get_args
 
 from orchestra.clock import Clock
 from orchestra.errors import UsageError
@@ -28,11 +26,6 @@ _DISTRIBUTIONS = {"orchestra": "orchestra-rl", "numpy": "numpy", "torch": "torch
 class TraceSettings:
     """What a run records."""
 
-    TAKE_VALUES: ClassVar[frozenset[str]] = frozenset(
-        {"--trace", "--trace-include", "--trace-exclude", "--trace-flight-mib"}
-    )
-    """The flags that take a value."""
-
     mode: Mode = "flight"
     include: Sequence[str] = ()
     exclude: Sequence[str] = ()
@@ -40,74 +33,15 @@ class TraceSettings:
     at_end: bool = False
     """Whether flight records are written also without a failure."""
 
-    @staticmethod
-    def add_to(parser: argparse.ArgumentParser) -> None:
-        """Add the flags to `parser`."""
-        group = parser.add_argument_group("recording")
-        group.add_argument(
-            "--trace",
-            choices=get_args(Mode),
-            default="flight",
-            help="what to record: nothing; the newest records of each node, written when an actor fails or on SIGUSR2; "
-            "all records, large arrays by digest; all records with every array (default: flight)",
-        )
-        group.add_argument(
-            "--trace-include",
-            action="append",
-            default=[],
-            metavar="PATTERN",
-            help="record only matching actors ('worker-*/worker'), or the fields of matching message types only "
-            "('Load*'); may be repeated",
-        )
-        group.add_argument(
-            "--trace-exclude",
-            action="append",
-            default=[],
-            metavar="PATTERN",
-            help="leave out matching actors, or the fields of matching message types; may be repeated",
-        )
-        group.add_argument(
-            "--trace-flight-mib",
-            type=int,
-            default=FLIGHT_BYTES // MIB,
-            metavar="N",
-            help=f"memory of a node's flight recorder, in MiB (default: {FLIGHT_BYTES // MIB})",
-        )
-        group.add_argument(
-            "--trace-at-end",
-            action="store_true",
-            help="write flight records also at the end of a run without failures",
-        )
-
-    @classmethod
-    def of(cls, options: argparse.Namespace) -> Self:
-        """Return the settings in parsed flags.
-
-        Raises:
-            UsageError: the flags contradict each other.
-        """
-        if options.trace_flight_mib < 1:
-            raise UsageError(f"--trace-flight-mib: {options.trace_flight_mib} is not allowed; it must be 1 or more")
-        if options.trace_at_end and options.trace != "flight":
-            raise UsageError(f"--trace-at-end requires --trace flight; got --trace {options.trace}")
-        if options.trace == "off" and (options.trace_include or options.trace_exclude):
+    def __post_init__(self) -> None:
+        if self.flight_bytes < MIB:
+            raise UsageError(f"--trace-flight-mib: {self.flight_bytes // MIB} is not allowed; it must be 1 or more")
+        if self.at_end and self.mode != "flight":
+            raise UsageError(f"--trace-at-end requires --trace flight; got --trace {self.mode}")
+        if self.mode == "off" and (self.include or self.exclude):
             raise UsageError(
                 "--trace off records nothing; it cannot be combined with --trace-include or --trace-exclude"
             )
-        return cls(
-            options.trace,
-            tuple(options.trace_include),
-            tuple(options.trace_exclude),
-            options.trace_flight_mib * MIB,
-            options.trace_at_end,
-        )
-
-    def to_argv(self) -> list[str]:
-        """Return the flags of these settings, for a launched process."""
-        words = [f"--trace={self.mode}", f"--trace-flight-mib={self.flight_bytes // MIB}"]
-        words += [f"--trace-include={pattern}" for pattern in self.include]
-        words += [f"--trace-exclude={pattern}" for pattern in self.exclude]
-        return [*words, *(["--trace-at-end"] if self.at_end else [])]
 
     def recorder(
         self,

@@ -1,5 +1,7 @@
 """The transports by the schemes of their addresses."""
 
+from pathlib import Path
+
 from orchestra.errors import UsageError
 from orchestra.wire.transports.base import Transport
 from orchestra.wire.transports.memory import MemoryTransport
@@ -14,8 +16,8 @@ SCHEMES: dict[str, type[Transport]] = {
 }
 
 
-def transport_for(address: str) -> Transport:
-    """Return the transport of an address's scheme.
+def transport_for(address: str, tls_dir: Path | None = None) -> Transport:
+    """Return the transport of an address's scheme. For `tls://`, `tls_dir` is the folder of the certificates.
 
     Raises:
         UsageError: the scheme is unknown; the text lists the known ones.
@@ -24,4 +26,5 @@ def transport_for(address: str) -> Transport:
     if not separator or scheme not in SCHEMES:
         known = ", ".join(f"{name}://" for name in SCHEMES)
         raise UsageError(f"cannot use the address {address!r}: it must begin with one of {known}")
-    return SCHEMES[scheme]()
+    kind = SCHEMES[scheme]
+    return TlsTransport(tls_dir) if kind is TlsTransport else kind()

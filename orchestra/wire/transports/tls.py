@@ -20,7 +20,7 @@ from orchestra.wire.transports.base import Accept
 from orchestra.wire.transports.stream import StreamConnection, TcpTransport
 
 TLS_DIR_VARIABLE = "ORCHESTRA_TLS_DIR"
-"""Names the folder with `ca.pem`, `cert.pem` and `key.pem`. The processes of a run inherit it."""
+"""Names the folder with `ca.pem`, `cert.pem` and `key.pem`, where no `tls_dir` is given."""
 FILES = ("ca.pem", "cert.pem", "key.pem")
 HANDSHAKE_S = 5.0
 """Seconds that the TLS handshake may take. Our own handshake after it has its own limit."""
@@ -32,16 +32,20 @@ PAUSE_S = 1.0
 """Seconds to wait after an accept has failed."""
 
 
-def folder_of(address: str) -> str:
-    """Return the folder of the certificates for `address`; empty without TLS."""
+def folder_of_environment() -> Path | None:
+    """Return the folder that `ORCHESTRA_TLS_DIR` names, if it is set."""
     folder = os.environ.get(TLS_DIR_VARIABLE, "")
-    return os.path.abspath(folder) if folder and address.startswith(f"{TlsTransport.scheme}://") else ""
+    return Path(folder).absolute() if folder else None
 
 
 class TlsTransport(TcpTransport):
     """`tls://host:port`, for hosts on an untrusted network."""
 
     scheme = "tls"
+
+    def __init__(self, folder: Path | None = None) -> None:
+        """Use the certificates in `folder`, by default the folder that `ORCHESTRA_TLS_DIR` names."""
+        self._folder = folder
 
     def check(self, address: str) -> None:
         super().check(address)
@@ -65,10 +69,10 @@ class TlsTransport(TcpTransport):
         return await self._reach(address, ssl=self._context(dialing=True), ssl_handshake_timeout=HANDSHAKE_S)
 
     def _context(self, *, dialing: bool) -> ssl.SSLContext:
-        folder = os.environ.get(TLS_DIR_VARIABLE, "")
-        if not folder:
+        folder = self._folder or folder_of_environment()
+        if folder is None:
             raise UsageError(f"tls:// needs certificates: --tls-dir, or {TLS_DIR_VARIABLE}, names their folder")
-        return credentials(Path(folder), dialing=dialing)
+        return credentials(folder, dialing=dialing)
 
 
 class TlsListener:

@@ -108,7 +108,7 @@ def play(run: RunDirectory, flags: dict[str, Any], resume_from: Path | None = No
     values = {**Flags.of(function).defaults, **SMALL, **flags}
     run.write_config(experiment=EXPERIMENT, flags=values, seed=5, argv=[], clock=RealClock())
     launch = Launch(EXPERIMENT, (), 5, run.path, resume_from=resume_from)
-    assert run_loop(run_in_one_process(build(function, values), run, launch)).completed
+    assert run_loop(run_in_one_process(build(function, values), launch)).state == "completed"
 
 
 def learned(run: RunDirectory) -> tuple[int, str]:
@@ -204,7 +204,7 @@ def test_what_cannot_be_resumed_is_told_in_one_line(run: RunDirectory, capsys: p
     assert refusal(capsys, "--resume", no) == f"there is no run directory '{no}'"
     assert refusal(capsys, "--resume", path) == f"'{path}' has saved nothing yet to go on from"
     run_state.commit(path, 40)
-    said = "is what the run that is resumed had, and cannot be given"
+    said = "cannot be combined with --resume: a resumed run keeps its original value"
     assert refusal(capsys, "--resume", path, EXPERIMENT) == f"FILE {said}"
     assert refusal(capsys, "--resume", path, "--seed", 3) == f"--seed {said}"
     assert refusal(capsys, f"--resume={path}", "--step", 3) == "unknown flag --step (did you mean --steps?)"

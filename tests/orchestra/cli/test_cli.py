@@ -3,16 +3,20 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.metadata import entry_points, version
 from pathlib import Path
 
 import pytest
 
 from orchestra.cli.main import main
+from orchestra.runs.plan import OPTIONS
+from orchestra.runs.processes import Launch
 from orchestra.wire.transports.registry import SCHEMES  # those of this process: a simulation adds one
 
 _ADDED = sorted(point.name for point in entry_points(group="orchestra.commands"))
 COMMANDS = ", ".join(["run", "ps", "top", "replay", "trace", *_ADDED])
+SEED = "--seed: '-1' is not allowed: it must be greater than or equal to 0 (it takes int >= 0)"
 EXPERIMENT = '''
 from typing import Annotated, Literal
 
@@ -134,14 +138,15 @@ def test_the_package_can_be_run_as_a_module() -> None:
         (["run", "--sed", "errand.py"], "unknown flag --sed (did you mean --seed?)"),
         (["run", "nowhere.py"], "there is no file 'nowhere.py'"),
         (["run", "."], "'.' is a directory; name the experiment's file"),
-        (["run", "errand.py", "--seed", "-1"], "--seed: -1 is not allowed: it must be 0 or more"),
-        (["run", "errand.py", "--seed=-1"], "--seed: -1 is not allowed: it must be 0 or more"),
+        (["run", "errand.py", "--seed", "-1"], SEED),
+        (["run", "errand.py", "--seed=-1"], SEED),
         (["run", "errand.py", "--seed", "1.5"], None),
         (["run", "errand.py", "--seed"], None),
         (["run", "errand.py", "--log-level", "loud"], None),
         (
             ["run", "errand.py", "--shared-memory", "-1"],
-            "--shared-memory: -1 is not allowed: it must be from 0, for none, to 1048576",
+            "--shared-memory: '-1' is not allowed: it must be greater than or equal to 0 "
+            "(it takes int >= 0, <= 1048576)",
         ),
         (["run", "errand.py", "--helpers", "-1"], None),
         (["run", "errand.py", "--helpers", "many"], None),
@@ -200,6 +205,35 @@ def test_what_is_to_be_done_before_the_start_is_done_once_in_the_first_process_a
     assert not prepared.exists()
     assert main(["run", "errand.py", "--helpers", "1"]) == 0
     assert prepared.exists()
+
+
+@pytest.mark.usefixtures("nothing_is_made")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--shared-memory", "0", "errand.py"],
+        ["--trace-include", "x", "--trace", "full", "--single-process", "errand.py"],
+        ["--helpers", "2", "errand.py"],
+        ["--seed", "1", "--fail", "errand.py", "--helpers", "2"],
+        ["--supervision", "Stop", "--no-fail", "errand.py"],
+        ["--helpers=2", "--seed=1", "errand.py"],
+    ],
+    ids=" ".join,
+)
+def test_flags_may_stand_before_the_file(here: Path, capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    assert main(["run", *words, "--dry-run"]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    assert printed.out.startswith("topology 'errand'\n  root\n")
+
+
+@pytest.mark.usefixtures("nothing_is_made")
+def test_no_flag_of_a_run_hides_the_file(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for flag in OPTIONS:
+        value = [] if flag.base is bool else [str(flag.choices[0]) if flag.choices else "7"]
+        main(["run", flag.option, *value, "gone.py"])
+        said = capsys.readouterr().err
+        assert "there is no file 'gone.py'" in said, flag
 
 
 @pytest.mark.usefixtures("nothing_is_made")
@@ -266,8 +300,13 @@ def test_a_run_that_fails_ends_with_1_and_says_why_in_one_line(
 
 # A launched process, which no person starts
 
-NODE = ["--node", "h0", "--join", "tcp://127.0.0.1:1", "--listen", "tcp://127.0.0.1:0", "--seed", "0"]
-NODE += ["--log-level", "info", "--run-directory", "."]
+PLAN = Launch(Path("errand.py"), [], 0, Path())
+NODE = ["node", "h0", "--join", "tcp://127.0.0.1:1", "--listen", "tcp://127.0.0.1:0", "--plan"]
+
+
+def plan(**changes: object) -> str:
+    """The last word of the command line of a launched process."""
+    return replace(PLAN, **changes).command("h0", "", "")[-1]
 
 
 @pytest.mark.usefixtures("nothing_is_made")
@@ -279,20 +318,14 @@ NODE += ["--log-level", "info", "--run-directory", "."]
         ("no digits", "ORCHESTRA_SECRET does not hold hexadecimal digits"),
     ],
 )
-@pytest.mark.parametrize("end", [[], ["--"]], ids=["no flags", "flags"])
 def test_a_launched_process_without_a_secret_is_a_misuse(
-    here: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    secret: str | None,
-    said: str,
-    end: list[str],
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, secret: str | None, said: str
 ) -> None:
     monkeypatch.delenv("ORCHESTRA_SECRET", raising=False)
     if secret is not None:
         monkeypatch.setenv("ORCHESTRA_SECRET", secret)
 
-    assert refusal(capsys, "node", "errand.py", *NODE, *end) == said
+    assert refusal(capsys, *NODE, plan()) == said
 
 
 @pytest.mark.usefixtures("nothing_is_made")
@@ -301,13 +334,16 @@ def test_a_launched_process_that_is_started_wrongly_says_so_in_one_line(
 ) -> None:
     def said(*words: str) -> str:
         monkeypatch.setenv("ORCHESTRA_SECRET", "00" * 32)
-        return refusal(capsys, "node", *words)
+        return refusal(capsys, *words)
 
-    assert "file" in said()
-    assert "--node" in said("errand.py")
-    assert said("errand.py", *NODE, "--node", "h9") == "errand.py has no node 'h9'; its nodes are root, h0, h1"
-    assert said("errand.py", *NODE, "--", "--helpers", "none").startswith("--helpers")
-    assert said("errand.py", *NODE) == "'.' is not a run directory: it has no config.json"
+    assert "node" in said("node")
+    assert "--join" in said("node", "h0")
+    assert said(*NODE, "{}").startswith("--plan: not the plan of a run: experiment: Field required")
+    assert said(*NODE, plan(experiment=None)) == "--plan: it names no experiment"
+    other = ["node", "h9", *NODE[2:]]
+    assert said(*other, plan()) == "errand.py has no node 'h9'; its nodes are root, h0, h1"
+    assert said(*NODE, plan(flags=["--helpers", "none"])).startswith("--helpers")
+    assert said(*NODE, plan()) == f"{str(here)!r} is not a run directory: it has no config.json"
 
 
 def test_a_launched_process_whose_root_is_gone_fails_in_one_line(
@@ -317,7 +353,7 @@ def test_a_launched_process_whose_root_is_gone_fails_in_one_line(
     assert main(["run", "errand.py", "--single-process"]) == 0
     (run,) = here.glob("runs/errand/*")
 
-    assert main(["node", "errand.py", *NODE, "--run-directory", str(run)]) == 1
+    assert main([*NODE, plan(run_directory=run)]) == 1
     printed = capsys.readouterr().err
     (line,) = [line for line in printed.splitlines() if line.startswith("orchestra: ")]
     assert line.startswith("orchestra: node h0 failed: no process answers at tcp://127.0.0.1:1: Connection refused")

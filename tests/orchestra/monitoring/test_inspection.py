@@ -66,15 +66,15 @@ class Asks(Actor[GoMsg]):
 class Computes(Asks):
     @on(GoMsg)
     async def go(self, msg: GoMsg) -> None:
-        await self.offload(compute_for_ever, self.run_directory / "door.json")
+        await self.offload(compute_for_ever, self.run_directory / "join.json")
 
 
 async def deep_down(boss: Ref[AnswerMsg]) -> None:
     await boss.ask(AnswerMsg())
 
 
-def compute_for_ever(door: Path) -> None:
-    while door.exists():  # as long as the run goes on
+def compute_for_ever(join_file: Path) -> None:
+    while join_file.exists():  # as long as the run goes on
         threading.Event().wait(0.05)
 
 
@@ -196,7 +196,7 @@ def test_a_run_is_looked_into_by_many_and_not_disturbed(
     assert "guest" not in run.err
     flows = json.loads((run.run / "message_counts.json").read_text())
     assert not [flow for flow in flows if "guest" in flow["sender"]]
-    assert not (run.run / "door.json").exists()
+    assert not (run.run / "join.json").exists()
     assert main(["ps", str(run.run)]) == 2
     assert capsys.readouterr().err == f"orchestra: error: the run in '{run.run}' is over\n"
 
@@ -209,13 +209,9 @@ def test_a_run_over_tls_is_looked_into_with_its_own_certificates(
 ) -> None:
     run = going("--listen", "tls://127.0.0.1:0", "--tls-dir", str(certificates("good")))
 
-    def look() -> dict[str, Any]:
-        monkeypatch.setenv(TLS_DIR_VARIABLE, "")
-        monkeypatch.delenv(TLS_DIR_VARIABLE)  # as in a shell that knows nothing of it; what `ps` sets is set back
-        return is_busy(capsys)
-
-    run.until(look)
-    monkeypatch.delenv(TLS_DIR_VARIABLE)
+    monkeypatch.delenv(TLS_DIR_VARIABLE, raising=False)  # as in a shell in which nothing was set
+    run.until(lambda: is_busy(capsys))
+    assert TLS_DIR_VARIABLE not in os.environ
     screen = Screen(run.run)
     try:
         screen.until("in a thread: comp")
@@ -230,21 +226,21 @@ def test_a_run_in_one_process_cannot_be_joined_and_says_what_to_do(
     going: Callable[..., Going], capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = going("--single-process", "--no-workers")
-    run.until((run.run / "door.json").exists)
+    run.until((run.run / "join.json").exists)
     assert main(["ps"]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1
-    assert f"`kill -USR1 {run.process.pid}` makes it say what its actors do" in said
+    assert f"`kill -USR1 {run.process.pid}` makes it print what its actors are doing" in said
     assert run.ends() == 0
 
 
-def test_a_door_behind_which_nobody_answers_is_one_line(
+def test_a_run_that_does_not_answer_is_one_line(
     going: Callable[..., Going], capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = going("--no-workers", "--single-process")
-    run.until((run.run / "door.json").exists)
-    door = {"pid": run.process.pid, "address": "tcp://127.0.0.1:1", "secret": "00", "tls_dir": ""}
-    (run.run / "door.json").write_text(json.dumps(door))
+    run.until((run.run / "join.json").exists)
+    written = {"pid": run.process.pid, "address": "tcp://127.0.0.1:1", "secret": "00", "tls_dir": ""}
+    (run.run / "join.json").write_text(json.dumps(written))
     assert main(["ps"]) == 1
     assert capsys.readouterr().err == (
         f"orchestra: cannot look into the run in '{run.run.relative_to(Path.cwd())}': "
@@ -339,7 +335,7 @@ def test_sigusr1_makes_every_process_say_what_its_actors_do_down_to_the_line(
     ]
     computes = run.until(lambda: dumped(run, "w1"))["w1/computes"]
     assert [line.partition(" ")[2] for line in computes["stack"]] == [
-        'go: await self.offload(compute_for_ever, self.run_directory / "door.json")'
+        'go: await self.offload(compute_for_ever, self.run_directory / "join.json")'
     ]
     (thread,) = computes["threads"].values()
     assert thread[0].partition(" ")[2].startswith("compute_for_ever: ")
@@ -370,7 +366,7 @@ def test_sigusr1_is_heard_by_a_process_whose_loop_is_stuck(going: Callable[..., 
 
 def test_sigusr1_of_a_run_in_one_process_tells_of_all_its_nodes(going: Callable[..., Going]) -> None:
     run = going("--single-process", "--no-workers")
-    run.until((run.run / "door.json").exists)
+    run.until((run.run / "join.json").exists)
 
     def is_idle() -> bool:
         run.process.send_signal(signal.SIGUSR1)  # the first may come while it is still busy with its start

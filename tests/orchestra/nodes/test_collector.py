@@ -2,10 +2,18 @@
 
 import gc
 import weakref
+from collections.abc import Iterator
 
 import pytest
 
 from orchestra.runs.runner import YOUNG, tuned_gc
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_frozen() -> Iterator[None]:
+    gc.unfreeze()
+    yield
+    gc.freeze()  # as the session has it
 
 
 class Knot:

@@ -105,7 +105,7 @@ def test_an_experiment_that_cannot_have_flags_is_refused(here: Path) -> None:
         "b.py: experiment(): parameter 'workers' has no default"
     )
     assert refusal(written("async def experiment(): ...\n", "c.py")) == (
-        "c.py: experiment() is async; laying out a run waits for nothing, so write a plain def"
+        "c.py: experiment() is async; it must be a plain def: it has nothing to wait for"
     )
 
 

@@ -172,7 +172,7 @@ def test_help_has_one_line_for_each_flag() -> None:
         "--double-q, --no-double-q    = on      double Q-learning",
         "--out path                   = runs",
         "--name str                   = ''",
-        "--layers 1|2, --no-layers    = none",
+        "--layers 1|2                 = none",
     ]
 
 
@@ -185,7 +185,7 @@ def test_a_command_shows_the_flags_in_its_help_and_keeps_its_own() -> None:
     namespace = parser.parse_strictly(["--workers", "3", "qmix.py", "--dry-run"])
 
     assert (namespace.file, namespace.dry_run) == ("qmix.py", True)
-    assert FLAGS.collect(namespace) == FLAGS.defaults | {"workers": 3}
+    assert FLAGS.collect(namespace) == {"workers": 3}
     assert "  --workers int >= 1, <= 64    = 2       worker processes\n" in parser.format_help()
 
 
@@ -235,7 +235,7 @@ def test_a_signature_that_no_command_line_can_say_is_refused() -> None:
     positional_text = (
         "positional(): parameter 'workers' is positional; put a bare * before it, so that it is keyword-only"
     )
-    ends = "a flag is a bool, int, float, str, Path or Literal, or one | None"
+    ends = "a flag is a bool, int, float, str, Path or Literal, or one | None, or a tuple[str, ...]"
     assert refused(positional) == positional_text
     assert refused(bare) == "bare(): parameter 'workers' has no annotation"
     assert refused(required) == "required(): parameter 'workers' has no default"
@@ -256,6 +256,35 @@ def test_a_signature_that_no_command_line_can_say_is_refused() -> None:
     assert refused(unresolved) == "unresolved(): cannot read its annotations: name 'Nowhere' is not defined"
     assert refused(twice) == "twice(): parameter 'no_x' makes the flag --no-x, and so does 'x'"
     assert refused(help_) == "help_(): parameter 'help' makes the flag --help, and so does 'help'"
+
+
+def test_a_flag_of_texts_may_be_given_several_times() -> None:
+    def recorded(*, include: tuple[str, ...] = ("a",)) -> None: ...
+
+    flags = Flags.of(recorded)
+    assert flags.parse([]) == {"include": ("a",)}
+    assert flags.parse(["--include", "b", "--include=-c"]) == {"include": ("b", "-c")}
+    assert flags.parse(flags.to_argv({"include": ("b", "-c d")})) == {"include": ("b", "-c d")}
+    assert flags.describe() == "--include str  = a"
+    assert refusal(["--include", "b", "--include"], flags).startswith("--include: its value is missing")
+
+
+def test_keywords_are_checked_as_flags_are() -> None:
+    assert FLAGS.validated({"workers": "3", "out": "here"}) == FLAGS.defaults | {"workers": 3, "out": Path("here")}
+    with pytest.raises(UsageError, match=r"^unknown flag --worker \(did you mean --workers\?\)$"):
+        FLAGS.validated({"worker": 3})
+    with pytest.raises(UsageError, match=r"^--workers: 0 is not allowed: it must be greater than or equal to 1"):
+        FLAGS.validated({"workers": 0})
+
+
+def test_the_help_wraps_descriptions_in_their_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wordy(*, size: Annotated[int, Field(description="word " * 20)] = 3) -> None: ...
+
+    monkeypatch.setenv("COLUMNS", "70")
+    first, *more = Flags.of(wordy).describe().splitlines()
+    assert first.startswith("--size int  = 3  word word")
+    assert more
+    assert all(line.startswith(" " * len("--size int  = 3  ") + "word") and len(line) <= 68 for line in more)
 
 
 def test_flags_are_described_by_a_short_repr() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from orchestra import Node, RunDirectory, Unreachable, UsageError
 from orchestra.clock import RealClock
-from orchestra.monitoring.observer import joined
+from orchestra.monitoring.observer import connected
 from orchestra.runs.join_file import JoinInfo, find, opened
 from orchestra.testing import Probe
 
@@ -32,20 +32,20 @@ def refusal(run: RunDirectory) -> str:
     return str(caught.value)
 
 
-def test_a_door_is_for_its_owner_and_gone_when_the_run_is_over(directory: RunDirectory) -> None:
-    door = JoinInfo("tcp://127.0.0.1:80", SECRET, os.getpid())
-    with opened(directory, door):
-        assert find(directory) == door
-        assert stat.S_IMODE(directory.door.stat().st_mode) == 0o600
+def test_the_join_file_is_readable_by_its_owner_alone_and_gone_after_the_run(directory: RunDirectory) -> None:
+    info = JoinInfo("tcp://127.0.0.1:80", SECRET, os.getpid())
+    with opened(directory, info):
+        assert find(directory) == info
+        assert stat.S_IMODE(directory.join.stat().st_mode) == 0o600
     assert refusal(directory) == f"the run in '{directory.path}' is over"
-    door = JoinInfo("tls://127.0.0.1:80", SECRET, os.getpid(), "/certificates")
-    with opened(directory, door):
-        assert find(directory) == door
+    info = JoinInfo("tls://127.0.0.1:80", SECRET, os.getpid(), "/certificates")
+    with opened(directory, info):
+        assert find(directory) == info
     assert [path.name for path in directory.path.iterdir() if path.is_file()] == ["config.json"]
 
 
-def test_a_door_does_not_show_its_secret() -> None:
-    assert repr(JoinInfo("tcp://127.0.0.1:80", SECRET, os.getpid())) == "<Door at tcp://127.0.0.1:80>"
+def test_the_repr_does_not_show_the_secret() -> None:
+    assert repr(JoinInfo("tcp://127.0.0.1:80", SECRET, os.getpid())) == "<JoinInfo tcp://127.0.0.1:80>"
 
 
 def test_a_run_in_one_process_says_what_helps_instead(directory: RunDirectory) -> None:
@@ -55,10 +55,10 @@ def test_a_run_in_one_process_says_what_helps_instead(directory: RunDirectory) -
     assert f"`kill -USR1 {os.getpid()}`" in said
 
 
-def test_the_door_of_a_run_that_was_killed_leads_nowhere(directory: RunDirectory) -> None:
+def test_a_run_that_was_killed_is_over(directory: RunDirectory) -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    directory.door.write_text(
+    directory.join.write_text(
         json.dumps({"pid": gone.pid, "address": "tcp://127.0.0.1:1", "secret": "00", "tls_dir": ""})
     )
     assert refusal(directory) == f"the run in '{directory.path}' is over: its process, {gone.pid}, was killed"
@@ -71,15 +71,15 @@ def test_the_door_of_a_run_that_was_killed_leads_nowhere(directory: RunDirectory
         '{"pid": 1, "address": "a", "secret": "x", "tls_dir": ""}',
     ],
 )
-def test_a_door_that_no_run_wrote_is_refused(directory: RunDirectory, written: str) -> None:
-    directory.door.write_text(written)
-    assert refusal(directory).startswith(f"'{directory.door}' is not what a run writes")
+def test_a_damaged_join_file_is_refused(directory: RunDirectory, written: str) -> None:
+    directory.join.write_text(written)
+    assert refusal(directory).startswith(f"'{directory.join}' is damaged")
 
 
-def test_a_door_that_cannot_be_read_is_somebody_elses(directory: RunDirectory) -> None:
-    directory.door.mkdir()  # what its mode forbids a root may do all the same; a folder nobody reads
+def test_a_join_file_that_cannot_be_read_belongs_to_another_user(directory: RunDirectory) -> None:
+    directory.join.mkdir()  # what its mode forbids a root may do all the same; a folder nobody reads
     assert refusal(directory) == (
-        f"cannot read '{directory.door}': Is a directory; only whoever started a run can look into it"
+        f"cannot read '{directory.join}': Is a directory; only the user who started a run can look into it"
     )
 
 
@@ -96,13 +96,13 @@ def test_the_newest_run_is_the_one_that_was_started_last(tmp_path: Path) -> None
 def test_guests_see_every_node_and_are_seen_by_none(run, address_of) -> None:
     async def main() -> None:
         async with Node("root", listen=address_of("tcp"), secret=SECRET).running() as root:
-            door = JoinInfo(root.listening, SECRET, os.getpid())
+            info = JoinInfo(root.listening, SECRET, os.getpid())
             Probe().start(root, "here")
-            async with Node("peer", listen=address_of("tcp"), join=door.address, secret=SECRET).running() as peer:
+            async with Node("peer", listen=address_of("tcp"), join=info.address, secret=SECRET).running() as peer:
                 Probe().start(peer, "there")
-                async with joined(door) as one, joined(door) as other:
-                    for guest in (one, other):
-                        seen = await guest.look()
+                async with connected(info) as one, connected(info) as other:
+                    for observer in (one, other):
+                        seen = await observer.status()
                         assert list(seen.answered) == ["root", "peer"]
                         addresses = {cell.address for node in seen.answered.values() for cell in node.cells}
                         assert {"root/here", "peer/there"} <= addresses
@@ -116,9 +116,9 @@ def test_a_node_that_does_not_answer_in_time_is_named_and_the_others_are_shown(r
         async with (
             Node("root", listen=address_of("tcp"), secret=SECRET).running() as root,
             Node("deaf", join=root.listening, secret=SECRET).running(),  # it does not listen: nobody can dial it
-            joined(JoinInfo(root.listening, SECRET, os.getpid()), answer_s=0.05) as guest,
+            connected(JoinInfo(root.listening, SECRET, os.getpid()), answer_s=0.05) as observer,
         ):
-            seen = await guest.look()
+            seen = await observer.status()
             assert list(seen.answered) == ["root"]
             assert seen.nodes["deaf"] == "no answer within 0.05 s"
 
@@ -129,10 +129,10 @@ def test_a_guest_learns_that_the_run_is_over(run, address_of) -> None:
     async def main() -> None:
         async with (
             Node("root", listen=address_of("tcp"), secret=SECRET).running() as root,
-            joined(JoinInfo(root.listening, SECRET, os.getpid())) as guest,
+            connected(JoinInfo(root.listening, SECRET, os.getpid())) as observer,
         ):
             await root.stop()
-            assert "the root is gone" in await guest.left
+            assert "the root is gone" in await observer.left
 
     run(main())
 
@@ -140,9 +140,9 @@ def test_a_guest_learns_that_the_run_is_over(run, address_of) -> None:
 def test_a_run_whose_process_is_stuck_is_told_from_one_that_is_over(run) -> None:
     async def main() -> None:
         with socket.create_server(("127.0.0.1", 0)) as silent:  # the system connects, and nobody looks
-            door = JoinInfo(f"tcp://127.0.0.1:{silent.getsockname()[1]}", SECRET, 7)
+            info = JoinInfo(f"tcp://127.0.0.1:{silent.getsockname()[1]}", SECRET, 7)
             with pytest.raises(Unreachable, match=r"does not answer within 0\.1 s; `kill -USR1 7` makes it write"):
-                async with joined(door, answer_s=0.05):
+                async with connected(info, answer_s=0.05):
                     pytest.fail("nobody let it in")
 
     run(main())

@@ -121,6 +121,7 @@ def test_the_config_says_what_was_started(run: RunDirectory, experiment: Path, m
     assert config["experiment"] == {
         "file": "qmix_8m.py",
         "absolute": str(experiment),
+        "function": "experiment",
         "sha256": hashlib.sha256(experiment.read_bytes()).hexdigest(),
     }
     assert config["flags"] == {"workers": 2, "out": "runs", "clip": None}

@@ -12,11 +12,9 @@ from pathlib import Path
 import pytest
 
 from orchestra.cli.main import main
-from orchestra.runs.flags import FlagParser
 from orchestra.trace.format.effects import Sent
 from orchestra.trace.format.records import Delivery
 from orchestra.trace.reading.run_trace import RunTrace
-from orchestra.trace.recording.settings import TraceSettings
 
 PATIENCE_S = 60.0
 EXPERIMENT = '''
@@ -204,10 +202,3 @@ def test_a_misused_flag_is_one_line(
     err = capsys.readouterr().err
     assert said in err
     assert err.count("\n") == 1
-
-
-def test_settings_are_passed_on_whole() -> None:
-    given = TraceSettings("flight", ("a/*",), ("Load*", "b/c"), 3 << 20, at_end=True)
-    parser = FlagParser()
-    TraceSettings.add_to(parser)
-    assert TraceSettings.of(parser.parse_args(given.to_argv())) == given

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from orchestra.actors.message import is_frozen
 from orchestra.errors import UsageError
-from orchestra.wire import arena
-from orchestra.wire.arena import PAGE, Arena, ArenaView, Blocks, NotShared, capacity_wanted, checked
+from orchestra.wire.arena import PAGE, Arena, ArenaView, Blocks, NotShared, checked
 
 NAME = bytes(range(16))
 CAPACITY = 64 * PAGE
@@ -210,21 +209,6 @@ def test_memory_that_could_shrink_or_cannot_be_mapped_is_not_looked_at(monkeypat
 
 
 # How large ------------------------------------------------------------------------------------------------------------
-
-
-def test_the_environment_says_how_large_in_mib(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(arena.MIB_VARIABLE, raising=False)
-    assert capacity_wanted() == arena.CAPACITY
-    for text, nbytes in (("", arena.CAPACITY), ("0", 0), ("64", 64 << 20)):
-        monkeypatch.setenv(arena.MIB_VARIABLE, text)
-        assert capacity_wanted() == nbytes
-    for text in ("-1", "64M", "1.5", "²", "1048577", "9" * 5000):
-        monkeypatch.setenv(arena.MIB_VARIABLE, text)
-        with pytest.raises(
-            UsageError,
-            match=f"ORCHESTRA_SHARED_MEMORY is {text!r}: it must be a number of MiB from 0, for none, to 1048576",
-        ):
-            capacity_wanted()
 
 
 @pytest.mark.parametrize("capacity", [-PAGE, 1, PAGE + 1])

@@ -1,0 +1,287 @@
+"""Runs experiments: `orchestra.run`, `orchestra.run_async` and `orchestra.start`. `orchestra run` calls the same.
+
+All three take an experiment, the options of every run, which are flags of `orchestra run` too, and the flags of the
+experiment, as keywords:
+
+    result = orchestra.run("experiments/qmix_8m.py", scenario="3m", steps=50_000, seed=1)
+
+One run at a time goes on in a process. When it is over, nothing of it is left in the process: signal handlers, logging
+and the garbage collector's settings are as before.
+"""
+
+import asyncio
+import contextlib
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+from orchestra import log
+from orchestra.clock import RealClock
+from orchestra.errors import OrchestraError, UsageError
+from orchestra.runs.plan import PlannedRun, plan
+from orchestra.runs.processes import Launch
+from orchestra.runs.result import RunFailed, RunResult, failure_text
+from orchestra.runs.run_directory import Picture, RunDirectory
+from orchestra.runs.runner import ABORTED, Ending, Stopping, run_in_one_process, run_in_processes, run_loop, tuned_gc
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_one_at_a_time = threading.Lock()
+
+
+def carry_out(
+    planned: PlannedRun,
+    stopping: Stopping | None = None,
+    begun: Callable[[RunDirectory], object] = lambda _: None,
+) -> RunResult:
+    """Run to the end, on an event loop of its own.
+
+    Args:
+        planned: not run before.
+        stopping: stops the run.
+        begun: called with the run's directory once it exists.
+
+    Raises:
+        UsageError: the run cannot begin; nothing was written.
+        RunFailed: it began, and failed.
+    """
+    planned.topology.prepare()
+    with _going_on(planned) as (run, launch):
+        begun(run)
+        ending = run_loop(_ending(planned, launch, stopping))
+    return _result(planned, run, ending)
+
+
+async def _carry_out_here(planned: PlannedRun) -> RunResult:
+    """Run to the end, on the running event loop. Raises what `carry_out` raises."""
+    await asyncio.to_thread(planned.topology.prepare)  # it may compile for a minute
+    with _going_on(planned) as (run, launch):
+        ending = await _ending(planned, launch, None)
+    return _result(planned, run, ending)
+
+
+@contextlib.contextmanager
+def _going_on(planned: PlannedRun) -> Iterator[tuple[RunDirectory, Launch]]:
+    if not _one_at_a_time.acquire(blocking=False):
+        raise UsageError(
+            "another run goes on in this process, and two would share its logs; wait for its end, or start this "
+            "one in a process of its own"
+        )
+    try:
+        clock = RealClock()
+        if planned.resumed is None:
+            resume_from = None
+            run = RunDirectory.create(planned.runs_dir, planned.topology.name, planned.launch.seed, clock=clock)
+        else:
+            run, resume_from = planned.resumed, planned.resumed.newest_state().absolute()
+        run.write_config(
+            experiment=planned.launch.experiment,
+            function=planned.launch.function,
+            flags=planned.values,
+            seed=planned.launch.seed,
+            argv=planned.command,
+            clock=clock,
+        )
+        root = planned.topology.root.name
+        with (
+            log.configured(run.logs, node=root, level=planned.launch.log_level, quiet=planned.launch.quiet),
+            failing_in_one_line("the run", _log_file(planned, run), run),
+            tuned_gc(),
+        ):
+            yield run, replace(planned.launch, run_directory=run.path, resume_from=resume_from)
+    finally:
+        _one_at_a_time.release()
+
+
+def _ending(planned: PlannedRun, launch: Launch, stopping: Stopping | None) -> Coroutine[Any, Any, Ending]:
+    if planned.listen is None:
+        return run_in_one_process(planned.topology, launch, stopping)
+    return run_in_processes(planned.topology, launch, planned.listen, stopping)
+
+
+def _result(planned: PlannedRun, run: RunDirectory, ending: Ending) -> RunResult:
+    result = RunResult(ending.state, ending.reason, run)
+    if ending.state == "failed":
+        text = f"the run failed: {ending.verdict} ({ending.reason}); traceback in {_log_file(planned, run)}"
+        raise RunFailed(text, result)
+    return result
+
+
+def _log_file(planned: PlannedRun, run: RunDirectory) -> Path:
+    return run.logs / f"{planned.topology.root.name}.jsonl"
+
+
+@contextlib.contextmanager
+def failing_in_one_line(what: str, log_file: Path, run: RunDirectory) -> Iterator[None]:
+    """Turn any failure of `what` into one `RunFailed`, with the traceback in the log. A `UsageError` stays one."""
+    try:
+        yield
+    except (ExceptionGroup, OrchestraError) as error:
+        errors = list(_leaves(error))
+        if misuse := next((one for one in errors if isinstance(one, UsageError)), None):
+            raise misuse from None
+        if not all(isinstance(one, OrchestraError) for one in errors):
+            raise
+        log.get().error(f"{what} failed", exc_info=error, quiet=True)
+        text = failure_text(errors[0])
+        raise RunFailed(f"{what} failed: {text}; traceback in {log_file}", RunResult("failed", text, run)) from error
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for one in error.exceptions:
+            yield from _leaves(one)
+    else:
+        yield error
+
+
+class RunHandle:
+    """A run that goes on in a thread of this process. `orchestra.start` returns it once the run has a directory."""
+
+    def __init__(self, planned: PlannedRun) -> None:
+        self._stopping = Stopping()
+        self._begun: Future[RunDirectory] = Future()
+        self._result: Future[RunResult] = Future()
+        self._thread = threading.Thread(target=self._carry_out, args=(planned,), name="orchestra run")
+        self._thread.start()
+        try:
+            self.directory = self._begun.result()
+            """Where the run keeps its files."""
+        except KeyboardInterrupt:
+            self._stopping.request("interrupted", abort=True)
+            raise
+        except OrchestraError:
+            self._thread.join()
+            raise
+
+    def __repr__(self) -> str:
+        return f"<RunHandle {'running' if self.running else 'over'}, {self.directory.path}>"
+
+    @property
+    def running(self) -> bool:
+        """False once the run is over, however it ended."""
+        return not self._result.done()
+
+    @property
+    def checkpoint(self) -> Path | None:
+        """The newest checkpoint, or None if there is none yet."""
+        return self.directory.newest_checkpoint()
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Return the records written so far, in order."""
+        return self.directory.read_metrics()
+
+    def plot(self) -> Picture:
+        """Return the learning curve as drawn last. See `RunResult.plot`."""
+        return self.directory.plot()
+
+    def stop(self, *, abort: bool = False) -> None:
+        """Ask the run to handle what is queued, save and stop, and return at once. Without effect once it is over.
+
+        Args:
+            abort: cancel what goes on and save nothing.
+        """
+        self._stopping.request(abort=abort)
+
+    def result(self, timeout: float | None = None) -> RunResult:
+        """Wait for the end of the run and return its result.
+
+        Ctrl-C stops the run as `stop` does, and the wait goes on; pressed again, it aborts the run.
+
+        Raises:
+            RunFailed: the run failed.
+            TimeoutError: it was not over within `timeout` seconds.
+            KeyboardInterrupt: Ctrl-C aborted the run.
+        """
+        presses = 0
+        while True:
+            try:
+                result = self._result.result(timeout)
+                self._thread.join()
+                return _unless_aborted(result)
+            except KeyboardInterrupt:
+                if not self.running:
+                    raise
+                presses += 1
+                self._stopping.request("interrupted", abort=presses > 1)
+
+    def _carry_out(self, planned: PlannedRun) -> None:
+        try:
+            self._result.set_result(carry_out(planned, self._stopping, self._begun.set_result))
+        except BaseException as error:
+            # To the thread that waits: for the directory, or for the result.
+            (self._result if self._begun.done() else self._begun).set_exception(error)
+
+
+def _unless_aborted(result: RunResult) -> RunResult:
+    if result.state == "interrupted" and result.reason == ABORTED:
+        raise KeyboardInterrupt
+    return result
+
+
+def _from_a_plan(make: Callable[P, PlannedRun]) -> Callable[[Callable[[PlannedRun], T]], Callable[P, T]]:
+    """Return a decorator that gives a function of a planned run the parameters of `make`."""
+
+    def decorate(function: Callable[[PlannedRun], T]) -> Callable[P, T]:
+        @functools.wraps(function)
+        def planned(*args: P.args, **keywords: P.kwargs) -> T:
+            return function(make(*args, **keywords))
+
+        returned = inspect.signature(function).return_annotation
+        planned.__signature__ = inspect.signature(make).replace(return_annotation=returned)  # type: ignore[attr-defined]  # read by inspect
+        return planned
+
+    return decorate
+
+
+@_from_a_plan(plan)
+def run(planned: PlannedRun) -> RunResult:
+    """Run an experiment to its end.
+
+    In the main thread Ctrl-C, or SIGTERM, stops the run in order; pressed again, it aborts the run. Where an event loop
+    runs already, as in a notebook, the run goes on in a thread of its own while this call waits.
+
+    Args:
+        experiment: the path of an experiment's file, a function that returns a `Topology`, or a `Topology`. A file, or
+            a function that stands in one, may use several processes, each of which imports the file. All nodes of a
+            `Topology`, and of a function of a notebook, run in this process.
+        flags: the parameters of the experiment. All other keywords are the options of every run, which
+            `orchestra run --help` lists.
+
+    Raises:
+        UsageError: the run cannot begin as asked; nothing was written.
+        RunFailed: it failed. The error's `result` has the run's directory.
+        KeyboardInterrupt: Ctrl-C was pressed twice.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return _unless_aborted(carry_out(planned))
+    return RunHandle(planned).result()
+
+
+@_from_a_plan(plan)
+async def run_async(planned: PlannedRun) -> RunResult:
+    """Run an experiment to its end, on the running event loop. Takes and raises what `run` does.
+
+    Cancelled, it stops the run in order first.
+    """
+    return _unless_aborted(await _carry_out_here(planned))
+
+
+@_from_a_plan(plan)
+def start(planned: PlannedRun) -> RunHandle:
+    """Start an experiment in a thread of its own, and return once the run has a directory. Takes what `run` does.
+
+    The process does not end before the run does. Signals are not handled: `RunHandle.stop` stops the run.
+
+    Raises:
+        UsageError: the run cannot begin as asked; nothing was written.
+    """
+    return RunHandle(planned)

@@ -1,0 +1,234 @@
+"""Plans a run: checks all that can be checked, and lays out its topology. Nothing is started or written."""
+
+import functools
+import inspect
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, ParamSpec, TypeVar, cast
+
+from pydantic import Field
+
+from orchestra.errors import UsageError
+from orchestra.runs.experiment import (
+    NAME,
+    build,
+    experiment_flags,
+    find_experiment,
+    importing,
+    load_experiment,
+    recorded_experiment,
+    source_of,
+)
+from orchestra.runs.flags import Flags
+from orchestra.runs.processes import Launch
+from orchestra.runs.run_directory import RunDirectory
+from orchestra.runs.topology import Topology
+from orchestra.trace.format.records import Mode
+from orchestra.trace.recording.settings import MIB, TraceSettings
+from orchestra.wire.arena import CAPACITY
+from orchestra.wire.transports.memory import MemoryTransport
+from orchestra.wire.transports.registry import transport_for
+from orchestra.wire.transports.tls import TLS_DIR_VARIABLE, folder_of_environment
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Experiment = str | Path | Callable[..., Topology] | Topology
+"""The path of an experiment's file, a function that returns a topology, or a topology."""
+
+LISTEN = "tcp://127.0.0.1:0"
+MIB_VARIABLE = "ORCHESTRA_SHARED_MEMORY"
+MOST_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRun:
+    """A run that was checked, and of which nothing exists yet."""
+
+    topology: Topology
+    launch: Launch
+    """Complete but for `run_directory` and `resume_from`."""
+    values: dict[str, Any]
+    """The values of the experiment's flags."""
+    listen: str | None
+    """The address at which the other processes reach this one; None if all nodes run in this process."""
+    runs_dir: Path
+    resumed: RunDirectory | None
+    command: Sequence[str]
+    """The equivalent command line."""
+
+
+def _options_checked(make: Callable[P, T]) -> Callable[P, T]:
+    """Convert the options among the keywords of `make` to the types of their flags, or refuse them."""
+
+    @functools.wraps(make)
+    def checked(*args: P.args, **keywords: P.kwargs) -> T:
+        given = {name: keywords[name] for name in keywords.keys() & OPTIONS.defaults.keys()}
+        converted = OPTIONS.validated(given)
+        return make(*args, **cast("Any", {**keywords, **{name: converted[name] for name in given}}))
+
+    return checked
+
+
+@_options_checked
+def plan(
+    experiment: Experiment | None = None,
+    /,
+    *,
+    seed: Annotated[int | None, Field(ge=0, description="decides every random number of the run; 0 by default")] = None,
+    resume: Annotated[
+        Path | None, Field(description="go on with the run of this directory, in place of FILE; flags replace its own")
+    ] = None,
+    runs_dir: Annotated[Path, Field(description="the folder of all run directories")] = Path("runs"),
+    single_process: Annotated[
+        bool, Field(description="run all nodes in this process; equal seeds then give equal runs, bit for bit")
+    ] = False,
+    listen: Annotated[
+        str, Field(description="where other processes reach this one: tcp://HOST:PORT, tls://HOST:PORT, unix:///PATH")
+    ] = LISTEN,
+    tls_dir: Annotated[
+        Path | None,
+        Field(
+            description="the folder of ca.pem, cert.pem and key.pem (mode 0600), for --listen tls://HOST:PORT; by "
+            f"default the one that {TLS_DIR_VARIABLE} names"
+        ),
+    ] = None,
+    shared_memory: Annotated[
+        int | None,
+        Field(
+            ge=0,
+            le=MOST_MIB,
+            description="MiB of shared memory for each direction between two processes of this host; 0 for none; by "
+            f"default as {MIB_VARIABLE} says, else {CAPACITY >> 20}",
+        ),
+    ] = None,
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], Field(description="the lowest level that goes into the logs")
+    ] = "info",
+    quiet: Annotated[bool, Field(description="print neither progress nor warnings; the logs have them")] = False,
+    trace: Annotated[
+        Mode,
+        Field(
+            description="what to record: nothing; the newest records of each node, written when an actor fails or on "
+            "SIGUSR2; all records, large arrays by digest; all records with every array"
+        ),
+    ] = "flight",
+    trace_include: Annotated[
+        tuple[str, ...],
+        Field(
+            description="record only matching actors ('worker-*/worker'), or the fields of matching message types only "
+            "('Load*'); may be repeated"
+        ),
+    ] = (),
+    trace_exclude: Annotated[
+        tuple[str, ...], Field(description="leave out matching actors, or the fields of matching message types")
+    ] = (),
+    trace_flight_mib: Annotated[int, Field(description="memory of a node's flight recorder, in MiB")] = 64,
+    trace_at_end: Annotated[
+        bool, Field(description="write flight records at the end of a run without failures, too")
+    ] = False,
+    **flags: Any,
+) -> PlannedRun:
+    """Check everything that can be checked of a run before it begins."""
+    if (importer := importing.get()) is not None:
+        raise UsageError(
+            f"a run is started while {str(importer)!r} is imported as an experiment; put the call under "
+            '`if __name__ == "__main__":`'
+        )
+    trace_settings = TraceSettings(trace, trace_include, trace_exclude, trace_flight_mib * MIB, trace_at_end)
+    resumed = None
+    if resume is not None:
+        resumed = RunDirectory.open(resume)
+        resumed.newest_state()
+        for option, given in (("FILE", experiment), ("--seed", seed)):
+            if given is not None:
+                raise UsageError(f"{option} cannot be combined with --resume: a resumed run keeps its original value")
+        seed = int(resumed.config()["seed"])
+    topology, values, words, source = _laid_out(experiment, resumed, flags, importable=not single_process)
+    topology.main_actor()  # or say that there is none, before anything is made
+    in_one_process = single_process or source is None or len(topology.nodes) == 1
+    if source is None and listen != LISTEN:
+        raise UsageError(
+            "--listen: no other process can import this experiment, so all its nodes run in this one; write it as the "
+            "function `experiment` of a file to use several"
+        )
+    tls_dir = tls_dir.absolute() if tls_dir is not None else folder_of_environment()
+    transport = transport_for(listen, tls_dir)
+    if not in_one_process and isinstance(transport, MemoryTransport):
+        raise UsageError(f"--listen: no other process reaches {listen}; write tcp://HOST:PORT or unix:///PATH")
+    transport.check(listen)
+    own_file, own_function = source or (None, NAME)
+    return PlannedRun(
+        topology=topology,
+        launch=Launch(
+            experiment=None if own_file is None else own_file.absolute(),
+            flags=words,
+            seed=seed or 0,
+            run_directory=Path(),
+            function=own_function,
+            log_level=log_level,
+            quiet=quiet,
+            trace=trace_settings,
+            tls_dir=tls_dir if listen.startswith("tls://") else None,
+            shared_memory=_shared_memory_bytes(shared_memory),
+        ),
+        values=values,
+        listen=None if in_one_process else listen,
+        runs_dir=runs_dir,
+        resumed=resumed,
+        command=["orchestra", "run", *([] if own_file is None else [str(own_file)]), *words, f"--seed={seed or 0}"],
+    )
+
+
+OPTIONS = Flags.of(inspect.unwrap(plan), keywords_alone=True)
+"""The options of every run: keywords of `run`, and flags of `orchestra run`."""
+
+
+def _laid_out(
+    experiment: Experiment | None, resumed: RunDirectory | None, flags: dict[str, Any], *, importable: bool
+) -> tuple[Topology, dict[str, Any], Sequence[str], tuple[Path, str] | None]:
+    """Return the topology, the values of the experiment's flags, the same as words, and where to import it from."""
+    source: tuple[Path, str] | None
+    if isinstance(experiment, Topology):
+        if flags:
+            raise UsageError(f"a Topology has no flags, but got {', '.join(flags)}")
+        return experiment, {}, (), None
+    if callable(experiment):
+        function, source = experiment, source_of(experiment)
+    else:
+        if resumed is not None:
+            file, name, earlier = recorded_experiment(resumed)
+            source, flags = (file, name), earlier | flags
+        elif isinstance(experiment, str | Path):
+            source = find_experiment(Path(experiment)), NAME
+        else:
+            raise UsageError(
+                f"cannot run {experiment!r}: an experiment is the path of a file, a function that returns a Topology, "
+                "or a Topology"
+            )
+        function = load_experiment(*source)
+    known = experiment_flags(function)
+    if taken := [flag for flag in known if flag.name in OPTIONS.defaults]:
+        raise UsageError(f"parameter {taken[0].name!r} makes the flag {taken[0].option}, which every run has")
+    values = known.validated(flags)
+    topology = build(function, values)
+    words = known.to_argv(values)
+    if source is not None and importable and len(topology.nodes) > 1:
+        # As the other processes will import it: a message of another module would be another message to them.
+        topology = build(load_experiment(*source), values)
+    return topology, values, words, source
+
+
+def _shared_memory_bytes(mib: int | None) -> int:
+    """Return how many bytes of shared memory a link may use, as given, as the environment says, or by default.
+
+    Raises:
+        UsageError: the environment variable is no such number.
+    """
+    text = os.environ.get(MIB_VARIABLE, "")
+    if mib is None and text:
+        if not text.isascii() or not text.isdecimal() or len(text) > 7 or int(text) > MOST_MIB:
+            raise UsageError(f"{MIB_VARIABLE} is {text!r}: it must be a number of MiB from 0, for none, to {MOST_MIB}")
+        mib = int(text)
+    return CAPACITY if mib is None else mib << 20
