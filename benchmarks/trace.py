@@ -184,7 +184,7 @@ async def tells(count: int, rounds: int) -> None:
 def write(folder: Path, deliveries: int, nbytes: int) -> TraceWriter:
     """Write a trace of so many deliveries, to eight actors in turn, each with an array of so many bytes."""
     types = {1: MessageType("bench.FrameMsg", bytes(8), ("count", "note", "pixels"), request=False)}
-    header = Header("bench", 1, 0, "full", 0.0, 0.0, 0, False, 1, "", {}, None, "recorded")
+    header = Header("bench", 1, "full")
     writer = TraceWriter(folder, "bench.1", header, RecordEncoder(types=types), clock=RealClock(), values=True)
     encoder = Encoder()
     for actor in [f"bench/{number}" for number in range(ACTORS)]:

@@ -51,16 +51,9 @@ def add_filters(parser: FlagParser, *, where: bool = True) -> None:
 def query_of(options: Any) -> Query:
     """Return the query in the flags of `add_filters`."""
     where = getattr(options, "where", None)
-    return Query(
-        options.actor,
-        options.sender,
-        options.type,
-        options.since,
-        options.until,
-        options.min_bytes,
-        options.max_bytes,
-        None if where is None else Where(where),
-    )
+    names = ("actor", "sender", "type", "since", "until", "min_bytes", "max_bytes")
+    given = {name: getattr(options, name) for name in names}
+    return Query(**given, where=None if where is None else Where(where))
 
 
 def message_rows(trace: RunTrace, name: str) -> list[DeliveryRow]:

@@ -112,35 +112,28 @@ def effect_text(effect: Effect) -> str:
             return message_text("asked", address, kind.name, fields)
         case effects.TimerSet(delay=delay, type=kind, fields=fields):
             return message_text(f"set a timer of {delay:g} s for", "itself", kind.name, fields)
-        case effects.SendCompleted():
-            return "its tell completed"
-        case effects.SendFailed(error=error, text=text):
-            return f"its tell raised {error}: {text}"
-        case effects.AnswerReceived():
-            return "received the answer"
-        case effects.AskRaised(error=error, text=text):
-            return f"its ask raised {error}: {text}"
         case effects.AnswerGiven(request=request, value=value):
             return f"answered {request}: {value_text(value)}"
-        case effects.AnswerRefused(request=request, error=error, text=text):
-            return f"refused {request}: {error}: {text}"
-        case effects.Withdrawn(request=request):
-            return f"{request} was withdrawn"
-        case effects.TimerCancelled():
-            return "cancelled a timer"
-        case effects.Spawned(address=address, kind=class_name):
-            return f"spawned {address}, a {class_name}"
-        case effects.Watched(address=address):
-            return f"watched {address}"
-        case effects.MonotonicRead(value=seconds):
-            return f"read the monotonic clock: {seconds!r} s"
-        case effects.NowRead(value=now):
-            return f"read the wall clock: {now.isoformat(' ')}"
         case effects.Offloaded(index=index, error=error):
             return f"offloaded call {index} {f'raised {error}' if error else 'returned'}"
         case effects.StopRequested(graceful=graceful):
             return "requested a stop" if graceful else "requested an abort"
-    raise AssertionError(effect)
+    return _EFFECT_TEXTS[type(effect)].format(effect)
+
+
+_EFFECT_TEXTS: dict[type[Effect], str] = {
+    effects.SendCompleted: "its tell completed",
+    effects.SendFailed: "its tell raised {0.error}: {0.text}",
+    effects.AnswerReceived: "received the answer",
+    effects.AskRaised: "its ask raised {0.error}: {0.text}",
+    effects.AnswerRefused: "refused {0.request}: {0.error}: {0.text}",
+    effects.Spawned: "spawned {0.address}, a {0.kind}",
+    effects.TimerCancelled: "cancelled a timer",
+    effects.MonotonicRead: "read the monotonic clock: {0.value!r} s",
+    effects.NowRead: "read the wall clock: {0.value}",
+    effects.Watched: "watched {0.address}",
+    effects.Withdrawn: "{0.request} was withdrawn",
+}
 
 
 def seconds_text(seconds: float) -> str:

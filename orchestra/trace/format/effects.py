@@ -53,6 +53,7 @@ class Effect:
     """One action of an actor, or one event that it waited for, during an activation."""
 
     code: ClassVar[int]
+    """Number of the class in the file."""
     at: float
     """Seconds since the activation began."""
 
@@ -61,7 +62,6 @@ class Effect:
 class Sent(Effect):
     """The actor sent a message with `tell` or `tell_nowait`."""
 
-    code: ClassVar[int] = 1
     number: int
     recipient: str
     type: MessageType
@@ -73,7 +73,6 @@ class Sent(Effect):
 class SendCompleted(Effect):
     """A `tell` that had to wait for room completed. One that did not wait has no such effect."""
 
-    code: ClassVar[int] = 2
     number: int
 
 
@@ -81,7 +80,6 @@ class SendCompleted(Effect):
 class SendFailed(Effect):
     """`tell` or `tell_nowait` raised."""
 
-    code: ClassVar[int] = 3
     number: int
     error: str
     text: str
@@ -91,7 +89,6 @@ class SendFailed(Effect):
 class Asked(Effect):
     """The actor sent a request with `ask`."""
 
-    code: ClassVar[int] = 4
     number: int
     recipient: str
     type: MessageType
@@ -102,7 +99,6 @@ class Asked(Effect):
 class AnswerReceived(Effect):
     """`ask` returned; the `Answer` record of this number holds the value."""
 
-    code: ClassVar[int] = 5
     number: int
 
 
@@ -110,7 +106,6 @@ class AnswerReceived(Effect):
 class AskRaised(Effect):
     """`ask` raised."""
 
-    code: ClassVar[int] = 6
     number: int
     error: str
     text: str
@@ -120,7 +115,6 @@ class AskRaised(Effect):
 class AnswerGiven(Effect):
     """The actor answered a request."""
 
-    code: ClassVar[int] = 7
     request: MessageId
     correlation: int
     value: Any
@@ -130,7 +124,6 @@ class AnswerGiven(Effect):
 class AnswerRefused(Effect):
     """A request to the actor ended with an error instead of an answer."""
 
-    code: ClassVar[int] = 8
     request: MessageId
     correlation: int
     error: str
@@ -141,7 +134,6 @@ class AnswerRefused(Effect):
 class Spawned(Effect):
     """The actor started a child."""
 
-    code: ClassVar[int] = 9
     address: str
     kind: str
     """The child's class: `module:qualname`."""
@@ -151,7 +143,6 @@ class Spawned(Effect):
 class TimerSet(Effect):
     """The actor set a timer that sends it a message. The delivery has this number."""
 
-    code: ClassVar[int] = 10
     number: int
     delay: float
     type: MessageType
@@ -162,7 +153,6 @@ class TimerSet(Effect):
 class TimerCancelled(Effect):
     """The actor cancelled a timer, which may have fired before."""
 
-    code: ClassVar[int] = 11
     number: int
 
 
@@ -170,7 +160,6 @@ class TimerCancelled(Effect):
 class MonotonicRead(Effect):
     """The actor read `self.clock.monotonic()`."""
 
-    code: ClassVar[int] = 12
     value: float
 
 
@@ -178,7 +167,6 @@ class MonotonicRead(Effect):
 class NowRead(Effect):
     """The actor read `self.clock.now()`."""
 
-    code: ClassVar[int] = 13
     microseconds: int
     """Since 1970."""
 
@@ -192,7 +180,6 @@ class NowRead(Effect):
 class Offloaded(Effect):
     """Offloaded work ended and the actor continued."""
 
-    code: ClassVar[int] = 14
     index: int
     """Count of the `offload` calls of this activation, from 1."""
     error: str
@@ -203,7 +190,6 @@ class Offloaded(Effect):
 class StopRequested(Effect):
     """The actor, or other code through the node, requested its stop."""
 
-    code: ClassVar[int] = 15
     graceful: bool
 
 
@@ -211,7 +197,6 @@ class StopRequested(Effect):
 class Watched(Effect):
     """The actor began to watch another one."""
 
-    code: ClassVar[int] = 16
     address: str
 
 
@@ -219,7 +204,6 @@ class Watched(Effect):
 class Withdrawn(Effect):
     """The asker abandoned its request: a waiting handler is cancelled, a later answer is dropped."""
 
-    code: ClassVar[int] = 17
     request: MessageId
     correlation: int
 
@@ -228,11 +212,15 @@ MESSAGE_EFFECTS = (Sent, Asked, TimerSet)
 """Effects that carry a message, whose type and values are the third and fourth field."""
 REQUEST_EFFECTS = (AnswerGiven, AnswerRefused, Withdrawn)
 """Effects whose first field is the id of a request."""
-EFFECTS: dict[int, type[Effect]] = {
-    kind.code: kind
-    for kind in (
-        *(*MESSAGE_EFFECTS, *REQUEST_EFFECTS, SendCompleted, SendFailed, AnswerReceived, AskRaised, Spawned),
-        *(TimerCancelled, MonotonicRead, NowRead, Offloaded, StopRequested, Watched),
+EFFECTS: dict[int, type[Effect]] = dict(
+    enumerate(
+        (
+            *(Sent, SendCompleted, SendFailed, Asked, AnswerReceived, AskRaised, AnswerGiven, AnswerRefused, Spawned),
+            *(TimerSet, TimerCancelled, MonotonicRead, NowRead, Offloaded, StopRequested, Watched, Withdrawn),
+        ),
+        1,
     )
-}
-"""The effect classes by code."""
+)
+"""The effect classes by code. A new class goes to the end: the order is part of the format."""
+for _code, _kind in EFFECTS.items():
+    _kind.code = _code

@@ -203,33 +203,33 @@ class IndexTables:
         return number
 
     def _entry(self, offset: int, kind: Kind, length: int, header: Sequence[Any]) -> tuple[Any, ...]:
-        actor, incarnation = self._number(header[0]), header[1]
-        if kind is Kind.DELIVERY:
-            _, _, n, clock, time, waited, sender, number, type_number, _, nbytes, timer, _ = header
-            head = (offset, clock, number, time, waited, nbytes, n, actor, self._number(sender), type_number)
-            return (*head, incarnation, kind, timer, 0)
-        if kind in (Kind.BIRTH, Kind.END):
-            clock, time = header[2], header[3]
-            return (offset, clock, 0, time, 0.0, 0, 0, actor, actor, 0, incarnation, kind, 0, 0)
-        if kind is Kind.ANSWER:
-            _, _, n, clock, time, number, type_number, _ = header
-            head = (offset, clock, number, time, 0.0, length, n, actor, actor, type_number)
-            return (*head, incarnation, kind, 0, 0)
-        if kind is Kind.SNAPSHOT:
-            _, _, n, clock, time, _, _ = header
-            return (offset, clock, 0, time, 0.0, length, n, actor, actor, 0, incarnation, kind, 0, 0)
-        seconds, failed = 0.0, 0
-        if kind is Kind.HANDLED:
-            _, _, n, _, clock, time, seconds, effects, failure = header
-            failed = failure is not None
+        actor = sender = self._number(header[0])
+        number = type_number = flag = 0
+        seconds, nbytes = 0.0, length
+        if kind is Kind.BIRTH or kind is Kind.END:
+            _, incarnation, clock, time, *_ = header
+            n = nbytes = 0
+        elif kind is Kind.HANDLED:
+            _, incarnation, n, _, clock, time, seconds, effects, failure = header
+            flag = failure is not None
+            self._add_sends(actor, n, effects)
         else:
-            _, _, n, clock, time, effects = header
-        for code, _, *rest in effects:
+            _, incarnation, n, clock, time, *rest = header
+            if kind is Kind.DELIVERY:
+                seconds, name, number, type_number, _, nbytes, flag, _ = rest
+                sender = self._number(name)
+            elif kind is Kind.ANSWER:
+                number, type_number, _ = rest
+            elif kind is Kind.LATE:
+                self._add_sends(actor, n, rest[0])
+        head = (offset, clock, number, time, seconds, nbytes, n, actor, sender, type_number)
+        return (*head, incarnation, kind, flag, 0)
+
+    def _add_sends(self, actor: int, n: int, effects: Sequence[Any]) -> None:
+        for code, _, *fields in effects:
             if code in _MESSAGE_CODES:
-                number = rest[0]
-                recipient = actor if code == TimerSet.code else self._number(rest[1])
-                self._rows["sends"].append((number, self._count, actor, recipient, rest[2], n))
-        return (offset, clock, 0, time, seconds, length, n, actor, actor, 0, incarnation, kind, failed, 0)
+                recipient = actor if code == TimerSet.code else self._number(fields[1])
+                self._rows["sends"].append((fields[0], self._count, actor, recipient, fields[2], n))
 
 
 def beside(trace: Path) -> Path:

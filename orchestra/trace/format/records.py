@@ -107,21 +107,21 @@ class Header:
     node: str
     generation: int
     """Distinguishes successive processes of this node: the start time of this one, in seconds since 1970."""
-    segment: int
-    """Index of this file among the files of the process, from 0."""
     mode: Mode
-    wall: float
+    segment: int = 0
+    """Index of this file among the files of the process."""
+    wall: float = 0.0
     """Seconds since 1970 at which the file was opened."""
-    monotonic: float
+    monotonic: float = 0.0
     """The node's monotonic clock at that moment."""
-    seed: int
-    deterministic: bool
+    seed: int = 0
+    deterministic: bool = False
     """Whether offloaded work ran on the loop."""
-    pid: int
-    host: str
-    versions: Mapping[str, str]
-    experiment: Experiment | None
-    reason: str
+    pid: int = 0
+    host: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    experiment: Experiment | None = None
+    reason: str = "recorded"
     """Why the file was written: `recorded`, or the event that made a flight recorder write."""
     run_directory: str = ""
     """The run directory, as its actors saw it; empty where the run has none."""

@@ -155,10 +155,6 @@ class Query:
             if self.where is None or self.where(found.values()):
                 yield found
 
-    def count(self, trace: RunTrace) -> int:
-        """Return how many deliveries match, without the condition on fields."""
-        return sum(len(self.rows(trace, index)) for _, index in trace.indexes())
-
     def rows(self, trace: RunTrace, index: TraceIndex) -> NDArray[np.int64]:
         """Return the rows of `index` that match, without the condition on fields."""
         entries = index.entries

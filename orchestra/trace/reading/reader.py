@@ -5,7 +5,6 @@ import re
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import msgpack
@@ -30,10 +29,11 @@ from orchestra.trace.format.layout import (
     is_sound_array,
     type_of,
 )
-from orchestra.trace.format.records import Damage, Header, Kind, Record
+from orchestra.trace.format.records import Damage, Header, Kind, Mode, Record
 
 AHEAD = 256 << 10
 """Bytes read ahead in a sequential scan."""
+_NO_HEADER = "its header is lost"
 _KINDS = {int(kind): kind for kind in Kind}
 _NAME = re.compile(r"(?P<node>.+)\.(?P<generation>\d+)(?P<flight>\.flight-\d+)?\.(?P<segment>\d+)\.trace")
 
@@ -92,9 +92,7 @@ class TraceFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -248,21 +246,10 @@ class TraceFile:
         if first is not None and first.kind is Kind.HEADER:
             return header_of(self._body(first))
         named = _NAME.fullmatch(self.path.name)
-        return Header(
-            node=named["node"] if named else self.path.stem,
-            generation=int(named["generation"]) if named else 0,
-            segment=int(named["segment"]) if named else 0,
-            mode="flight" if named and named["flight"] else "digest",
-            wall=0.0,
-            monotonic=0.0,
-            seed=0,
-            deterministic=False,
-            pid=0,
-            host="",
-            versions={},
-            experiment=None,
-            reason="its header is lost",
-        )
+        if named is None:
+            return Header(self.path.stem, 0, "digest", reason=_NO_HEADER)
+        mode: Mode = "flight" if named["flight"] else "digest"
+        return Header(named["node"], int(named["generation"]), mode, int(named["segment"]), reason=_NO_HEADER)
 
     def _read_ahead(self, offset: int) -> int:
         """Let the system read the bytes after `offset`; return the end of that range."""

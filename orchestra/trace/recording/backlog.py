@@ -67,16 +67,10 @@ class Backlog:
         if waiting + nbytes > WAKE_BYTES:
             self._news.set()
 
-    def put_snapshot(self, pending: PendingRecord) -> None:
-        """Queue a snapshot like any other record."""
-        self.put(pending)
+    put_snapshot = put
 
-    def failed(self, reason: str, in_hand: Iterable[PendingRecord] = ()) -> None:
-        """Write the queued records now: an actor failed."""
-        self._news.set()
-
-    def dump(self, reason: str, in_hand: Iterable[PendingRecord] = ()) -> None:
-        """Write the queued records now, on request."""
+    def dump(self, reason: str, in_hand: Iterable[PendingRecord] = (), *, failure: bool = False) -> None:
+        """Write the queued records now."""
         self._news.set()
 
     def close(self, in_hand: Iterable[PendingRecord] = (), deadline: float = 30.0) -> None:

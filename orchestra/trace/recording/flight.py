@@ -64,16 +64,19 @@ class FlightRing:
         self.total += pending[3]
         self._most += pending[3]  # it counts as recorded, but takes no room in the ring
 
-    def failed(self, reason: str, in_hand: Iterable[PendingRecord] = ()) -> None:
-        """Write a flight record: an actor failed."""
-        self._failures += 1
-        if self._failures <= MAX_FAILURES:
-            self.dump(reason, in_hand)
-        elif self._failures == MAX_FAILURES + 1:
-            self._log.warning("no more flight records are written for failures", after=MAX_FAILURES)
+    def dump(self, reason: str, in_hand: Iterable[PendingRecord] = (), *, failure: bool = False) -> None:
+        """Write all records to new files, in a thread.
 
-    def dump(self, reason: str, in_hand: Iterable[PendingRecord] = ()) -> None:
-        """Write all records, and those that actors have in hand, to new files, in a thread."""
+        Args:
+            reason: the header of the files states it.
+            in_hand: records that actors have not put yet.
+            failure: whether an actor failed; only the first `MAX_FAILURES` failures are written.
+        """
+        self._failures += failure
+        if failure and self._failures > MAX_FAILURES:
+            if self._failures == MAX_FAILURES + 1:
+                self._log.warning("no more flight records are written for failures", after=MAX_FAILURES)
+            return
         pending = [*self._births.values(), *self._snapshots.values(), *self._ring, *in_hand]
         writer = self._writer(self._written, reason)
         self._written += 1

@@ -77,17 +77,13 @@ class TraceSettings:
         header = Header(
             node=node,
             generation=generation,
-            segment=0,
             mode=self.mode,
-            wall=0.0,
-            monotonic=0.0,
             seed=seed,
             deterministic=deterministic,
             pid=os.getpid(),
             host=socket.gethostname(),
             versions=_versions(),
             experiment=experiment,
-            reason="recorded",
             run_directory="" if run_directory is None else str(run_directory),
             resume_from="" if resume_from is None else str(resume_from),
         )

@@ -95,7 +95,7 @@ def test_an_actor_that_fails_in_a_circle_does_not_fill_the_disk(ring: Any, toy: 
     made, writers = ring()
     made.put(toy.delivery_draft(1))
     for _ in range(3 * MAX_FAILURES):
-        made.failed("again")
+        made.dump("again", failure=True)
     made.close()
     assert len(writers) == MAX_FAILURES
 
