@@ -1,6 +1,6 @@
-"""QMIX with a prioritised replay buffer of one's own: an episode that is twice in a batch has its priority set once.
+"""QMIX with a custom prioritised replay buffer: the priority of an episode that is twice in a batch is set once.
 
-It has a bug, which `docs/debugging.md` finds.
+The bug in it is found in `docs/debugging.md`.
 """
 
 from pathlib import Path
@@ -27,7 +27,7 @@ class DeduplicatedReplay(PrioritizedEpisodeReplay):
 
 
 class Deduplicated(TrajectoryManager):
-    """A TrajectoryManager with such a buffer."""
+    """A TrajectoryManager with a DeduplicatedReplay."""
 
     def __init__(self, *, replay: PrioritizedEpisodeReplay) -> None:
         super().__init__(replay=DeduplicatedReplay(replay.spec, replay.capacity))
@@ -35,6 +35,6 @@ class Deduplicated(TrajectoryManager):
 
 @extends(load_experiment(STANDARD))
 def experiment(topology: Topology) -> Topology:
-    """Lay out the standard run, with that TrajectoryManager; give --prioritized."""
+    """Plan the standard run with the Deduplicated manager. Requires --prioritized."""
     topology.nodes["learner"].replace("trajectories", Deduplicated)
     return topology

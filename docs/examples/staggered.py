@@ -1,6 +1,6 @@
-"""QMIX with workers that load new parameters at different times, so that not all of them wait for the same message.
+"""QMIX with workers that load new parameters at different times, so that they do not all wait for the same message.
 
-It has a bug, which `docs/debugging.md` finds.
+The bug in it is found in `docs/debugging.md`.
 """
 
 from pathlib import Path
@@ -17,7 +17,7 @@ STANDARD = Path(__file__).resolve().parents[2] / "experiments" / "qmix_8m.py"
 
 
 class StaggeredWorker(Worker):
-    """Loads one version of the parameters in `period`, and not the same as its siblings."""
+    """Loads every `period`-th version of the parameters; its siblings load others."""
 
     def __init__(self, *, phase: int, period: int, **options: Any) -> None:
         super().__init__(**options)
@@ -34,7 +34,7 @@ class StaggeredWorker(Worker):
 def experiment(
     topology: Topology, *, period: Annotated[int, Field(ge=1, description="versions from one load to the next")] = 1
 ) -> Topology:
-    """Lay out the standard run, with staggered workers."""
+    """Plan the standard run with staggered workers."""
     workers = [node for name, node in topology.nodes.items() if name.startswith("worker-")]
     for phase, node in enumerate(workers):
         node.replace("worker", StaggeredWorker, phase=phase, period=period)

@@ -86,7 +86,7 @@ class ReplayContext:
         self._compare = partial(value_difference, tolerance=tolerance, find_array=find_array)
         self._resolved = resolved
         self._recorded_directory = recorded_directory
-        self._loop = QuietLoop()  # type: ignore[abstract]  # what it lacks raises NotImplementedError
+        self._loop = QuietLoop()
         self._context = contextvars.copy_context()
         self._context.run(speaking.set, self)
         self._answers = ReplayedAnswers(self.address, self._emit)

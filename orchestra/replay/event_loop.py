@@ -6,7 +6,7 @@ import heapq
 import itertools
 import sys
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, TypeVarTuple
 
@@ -17,18 +17,20 @@ _RUNTIME = frozenset({"orchestra", "asyncio"})
 """The packages of the runtime."""
 
 
-class QuietLoop(asyncio.AbstractEventLoop):
+class QuietLoop(asyncio.BaseEventLoop):
     """Runs ready callbacks until none is left; the caller then decides what happens next.
 
     It supports what asyncio needs for tasks, futures, `sleep`, `timeout` and `gather`. Its time stands still while
     callbacks run; `fire_timer` and `advance_to` advance it.
     """
 
+    _ready: deque[asyncio.Handle]
+
     def __init__(self) -> None:
+        super().__init__()
         self.unhandled: list[dict[str, Any]] = []
         """Exceptions that no code caught, as asyncio reports them."""
         self._now = 0.0
-        self._ready: deque[asyncio.Handle] = deque()
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._numbers = itertools.count()
 
@@ -67,60 +69,28 @@ class QuietLoop(asyncio.AbstractEventLoop):
     def time(self) -> float:
         return self._now
 
-    def call_soon(
-        self, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
-    ) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
-        self._ready.append(handle)
-        return handle
-
-    def call_soon_threadsafe(
-        self, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
-    ) -> asyncio.Handle:
-        return self.call_soon(callback, *args, context=context)
-
-    def call_later(
-        self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
-    ) -> asyncio.TimerHandle:
-        return self.call_at(self._now + delay, callback, *args, context=context)
-
     def call_at(
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
         handle = asyncio.TimerHandle(when, callback, args, self, context)
+        # Timers of one moment fire in the order in which they were set.
         heapq.heappush(self._timers, (when, next(self._numbers), handle))
         return handle
-
-    def create_future(self) -> asyncio.Future[Any]:
-        return asyncio.Future(loop=self)
-
-    def create_task(
-        self,
-        coro: Any,
-        *,
-        name: str | None = None,
-        context: contextvars.Context | None = None,
-    ) -> asyncio.Task[Any]:
-        work: Coroutine[Any, Any, Any] = coro
-        return asyncio.Task(work, loop=self, name=name, context=context)
-
-    def get_debug(self) -> bool:
-        return False
-
-    def is_running(self) -> bool:
-        return True
-
-    def is_closed(self) -> bool:
-        return False
-
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """A cancelled timer stays in the heap until it is due."""
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         self.unhandled.append(context)
 
     def run_in_executor(self, executor: Any, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
         raise NotImplementedError("a replayed actor has no threads; use `self.offload` instead of `run_in_executor`")
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """A cancelled timer stays in the heap until it is due."""
+
+    def _write_to_self(self) -> None:
+        """Nothing waits that `call_soon_threadsafe` would have to wake."""
+
+    def __del__(self) -> None:
+        """Do nothing: the loop holds no resources, and the base class would warn of a loop that was not closed."""
 
 
 def current_line() -> str:

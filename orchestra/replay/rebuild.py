@@ -70,7 +70,7 @@ class Rebuilder:
 
     Args:
         trace: the run's trace.
-        life: the incarnation.
+        incarnation: the recorded incarnation.
         options: where to look, and what to change.
         factory_from_parent: replays the parent of a child until it spawns the child, and returns the child's factory.
     """
@@ -78,14 +78,14 @@ class Rebuilder:
     def __init__(
         self,
         trace: RunTrace,
-        life: Incarnation,
+        incarnation: Incarnation,
         options: RebuildOptions,
         factory_from_parent: Callable[[Incarnation], Factory],
     ) -> None:
         self._trace = trace
-        self._life = life
-        self._header = life.header
-        self._birth = life.birth
+        self._incarnation = incarnation
+        self._header = incarnation.header
+        self._birth = incarnation.birth
         self._options = options
         self._factory_from_parent = factory_from_parent
 
@@ -144,7 +144,7 @@ class Rebuilder:
         kind = self._actor_class()
         if birth.origin == "child":
             if birth.args is None:
-                return self._noted(kind, self._factory_from_parent(self._life))
+                return self._noted(kind, self._factory_from_parent(self._incarnation))
             if node_of(birth.parent) != node_of(birth.actor):
                 return self._noted(kind, self._remote_factory())
             return self._noted(kind, partial(kind, *birth.args, **(birth.kwargs or {})))
@@ -296,7 +296,7 @@ def address_of(trace: RunTrace, actor: str | type[Actor[Any]]) -> str:
         every = ", ".join(known) or "none"
         raise CannotReplay(f"{trace.path}: nothing was recorded of {actor!r}{hint}; the recorded actors are {every}")
     name = f"{actor.__module__}:{actor.__qualname__}"
-    found = sorted({life.birth.actor for life in trace.incarnations() if life.birth.kind == name})
+    found = sorted({each.birth.actor for each in trace.incarnations() if each.birth.kind == name})
     if len(found) == 1:
         return found[0]
     which = f"{len(found)} actors are of this class: {', '.join(found)}" if found else "no actor is of this class"
@@ -304,18 +304,18 @@ def address_of(trace: RunTrace, actor: str | type[Actor[Any]]) -> str:
 
 
 def recorded_start(
-    trace: RunTrace, life: Incarnation, kind: type[Actor[Any]]
+    trace: RunTrace, incarnation: Incarnation, kind: type[Actor[Any]]
 ) -> tuple[ActorSnapshot | None, Iterator[Activation]]:
     """Return the snapshot with which a replay begins, None for the actor's birth, and the activations from there on.
 
     Raises:
         CannotReplay: the record reaches back neither to the actor's birth nor to a snapshot.
     """
-    activations = trace.activations(life)
+    activations = trace.activations(incarnation)
     first = next(activations, None)
     if first is not None and first.n == 0:
         return None, chain([first], activations)
-    snapshot = trace.snapshot(life)
+    snapshot = trace.snapshot(incarnation)
     while first is not None and snapshot is not None and first.n < snapshot.n:
         first = next(activations, None)
     if first is not None and snapshot is not None and first.n == snapshot.n:
@@ -325,14 +325,14 @@ def recorded_start(
     else:
         begins = "its record holds no delivery" + ("" if snapshot is None else " after its last snapshot")
     advice = ""
-    if life.header.mode == "flight":
+    if incarnation.header.mode == "flight":
         advice = (
             "; a flight record keeps only the end of a run: record with --trace full, or with a larger flight record"
         )
         if kind.snapshot is Actor.snapshot:
             advice += f", or implement {kind.__name__}.snapshot (see Actor.snapshot)"
     raise CannotReplay(
-        f"{life.birth.actor} cannot be replayed from its birth: {begins}, without a snapshot of its state{advice}"
+        f"{incarnation.birth.actor} cannot be replayed from its birth: {begins}, without a snapshot{advice}"
     )
 
 

@@ -58,43 +58,45 @@ def make_test(replay: Replay[Any], target: Path, *, until: int | None = None) ->
             raise UsageError(f"{str(path)!r} exists; remove it, or give another name")
     count = replay.run(until=until)
     target.parent.mkdir(parents=True, exist_ok=True)
-    size = write_trimmed(replay.trace, replay.life, trace_path, until=until)
+    size = write_trimmed(replay.trace, replay.incarnation, trace_path, until=until)
     target.write_text(_text(replay, target, trace_path, count, until))
     return trace_path, size
 
 
-def write_trimmed(trace: RunTrace, life: Incarnation, path: Path, *, until: int | None = None) -> int:
+def write_trimmed(trace: RunTrace, incarnation: Incarnation, path: Path, *, until: int | None = None) -> int:
     """Write the records of one incarnation, and the arrays in them, to a new trace; return its size in bytes.
 
     If the parent must be replayed to construct the actor, its records are included up to the spawn.
 
     Args:
         trace: the trace to copy from.
-        life: the incarnation.
+        incarnation: the incarnation to copy.
         path: the new file.
         until: the activation before which to stop.
     """
-    lives = {(each.birth.actor, each.birth.incarnation): last for each, last in _needed(trace, life, until)}
-    files = trace.recording(life).files
+    ends = {(each.birth.actor, each.birth.incarnation): last for each, last in _needed(trace, incarnation, until)}
+    files = trace.recording(incarnation).files
     with path.open("wb") as target:
         target.write(preamble())
         kept: set[bytes] = set()
         for file in files:
-            target.writelines(_pieces(file, lives, kept, first=file is files[0]))
+            target.writelines(_pieces(file, ends, kept, first=file is files[0]))
         return target.tell()
 
 
-def _needed(trace: RunTrace, life: Incarnation, until: int | None) -> list[tuple[Incarnation, int | None]]:
+def _needed(trace: RunTrace, incarnation: Incarnation, until: int | None) -> list[tuple[Incarnation, int | None]]:
     """Return the incarnations whose replay is required, each with the activation before which it stops."""
-    birth = life.birth
+    birth = incarnation.birth
     if birth.origin != "child" or birth.args is not None:
-        return [(life, until)]
-    parent = trace.incarnation(birth.parent, generation=life.header.generation, incarnation=birth.parent_incarnation)
-    return [*_needed(trace, parent, birth.parent_n + 1), (life, until)]
+        return [(incarnation, until)]
+    parent = trace.incarnation(
+        birth.parent, generation=incarnation.header.generation, incarnation=birth.parent_incarnation
+    )
+    return [*_needed(trace, parent, birth.parent_n + 1), (incarnation, until)]
 
 
 def _pieces(
-    file: TraceFile, lives: Mapping[tuple[str, int], int | None], kept: set[bytes], *, first: bool
+    file: TraceFile, ends: Mapping[tuple[str, int], int | None], kept: set[bytes], *, first: bool
 ) -> Iterator[bytes]:
     """Yield the records of some incarnations as they stand in a file, each after the types and arrays that it names."""
     passed: set[bytes] = set()
@@ -103,7 +105,7 @@ def _pieces(
             yield file.bytes_at(place.offset, place.end)
         elif place.kind in ARRAY_KINDS:
             passed.add(file.digest_at(place))
-        elif place.kind in _ACTOR_RECORDS and _belongs(file, place, lives):
+        elif place.kind in _ACTOR_RECORDS and _belongs(file, place, ends):
             digests: list[bytes] = []
             # Collects the digests of the record instead of resolving them.
             Decoder(file.types, digests.append).unpacked(
@@ -116,26 +118,26 @@ def _pieces(
             yield file.bytes_at(place.offset, place.end)
 
 
-def _belongs(file: TraceFile, place: RecordLocation, lives: Mapping[tuple[str, int], int | None]) -> bool:
+def _belongs(file: TraceFile, place: RecordLocation, ends: Mapping[tuple[str, int], int | None]) -> bool:
     header = file.header_at(place)
     key = (header[0], header[1])
-    if key not in lives:
+    if key not in ends:
         return False
     if place.kind in (Kind.BIRTH, Kind.END):
         return True
-    until = lives[key]
+    until = ends[key]
     return until is None or int(header[2]) < until
 
 
 def _text(replay: Replay[Any], target: Path, trace: Path, count: int, until: int | None) -> str:
-    life = replay.life
+    incarnation = replay.incarnation
     options = ["allow_changes=True,  # the experiment's file may change; the actor's behaviour is tested"]
-    if life.header.experiment is not None:
-        file = replay.options.experiment or Path(life.header.experiment.file)
+    if incarnation.header.experiment is not None:
+        file = replay.options.experiment or Path(incarnation.header.experiment.file)
         relative = os.path.relpath(file.resolve(), target.resolve().parent)
         options.insert(0, f'experiment=(HERE / "{relative}").resolve(),')
-    if life.birth.incarnation:
-        options.append(f"incarnation={life.birth.incarnation},")
+    if incarnation.birth.incarnation:
+        options.append(f"incarnation={incarnation.birth.incarnation},")
     return _TEST.format(
         actor=replay.address,
         what="all its deliveries" if until is None else f"its deliveries before {until:,}",

@@ -120,7 +120,9 @@ class Replay(Generic[A]):
         self._debugger: bdb.Bdb | None = None
         try:
             address = address_of(self.trace, actor)
-            self.life: Incarnation = self.trace.incarnation(address, generation=generation, incarnation=incarnation)
+            self.incarnation: Incarnation = self.trace.incarnation(
+                address, generation=generation, incarnation=incarnation
+            )
             """The replayed incarnation."""
             self._begin()
         except BaseException:
@@ -149,7 +151,7 @@ class Replay(Generic[A]):
     @property
     def address(self) -> str:
         """The actor's address."""
-        return self.life.birth.actor
+        return self.incarnation.birth.actor
 
     @property
     def actor(self) -> A:
@@ -324,18 +326,18 @@ class Replay(Generic[A]):
 
     def _begin(self) -> None:
         """Go to the actor's birth, or to its snapshot."""
-        life = self.life
-        recorded = life.header.run_directory
+        incarnation = self.incarnation
+        recorded = incarnation.header.run_directory
         if recorded and self._scratch is None:
             self._scratch = scratch_folder(Path(recorded))
-        resume_from = life.header.resume_from
+        resume_from = incarnation.header.resume_from
         if resume_from and not Path(resume_from).exists():
             raise CannotReplay(f"{self.address} resumed from {resume_from!r}, which does not exist")
-        self._rebuilder = Rebuilder(self.trace, life, self.options, self._child_factory)
+        self._rebuilder = Rebuilder(self.trace, incarnation, self.options, self._child_factory)
         self._rebuilt: Rebuilt = self._rebuilder.rebuild()
         self._context = ReplayContext(
-            life.header,
-            life.birth,
+            incarnation.header,
+            incarnation.birth,
             find_array=self.find_array,
             resolved=self.trace.resolved,
             run_directory=self._scratch,
@@ -345,7 +347,7 @@ class Replay(Generic[A]):
         self._actor = self._failure = self.divergence = None
         self._last = 0
         self._gap = ""
-        snapshot, self._activations = recorded_start(self.trace, life, self._rebuilt.kind)
+        snapshot, self._activations = recorded_start(self.trace, incarnation, self._rebuilt.kind)
         self._next = next(self._activations, None)
         self.first = 0 if snapshot is None else snapshot.n
         if snapshot is not None:

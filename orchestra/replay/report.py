@@ -87,13 +87,13 @@ def causes_of(trace: RunTrace, delivery: Delivery | None) -> tuple[str, ...]:
 
 
 def _sending_activation(trace: RunTrace, message: MessageId) -> Activation | None:
-    for life in trace.incarnations(message.sender):
-        if life.header.generation != message.generation:
+    for incarnation in trace.incarnations(message.sender):
+        if incarnation.header.generation != message.generation:
             continue
-        for index in trace.recording(life).indexes:
-            for n, incarnation in index.sent_in(message.sender, message.number):
-                if incarnation == life.birth.incarnation:
-                    return trace.activation(life, n)
+        for index in trace.recording(incarnation).indexes:
+            for n, number in index.sent_in(message.sender, message.number):
+                if number == incarnation.birth.incarnation:
+                    return trace.activation(incarnation, n)
     return None
 
 

@@ -109,12 +109,6 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         """Same as `call_soon`: there are no threads."""
         return self.call_soon(callback, *args, context=context)
 
-    def call_later(
-        self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
-    ) -> events.TimerHandle:
-        """Run `callback` after `delay` seconds."""
-        return self.call_at(self._now + delay, callback, *args, context=context)
-
     def call_at(
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> events.TimerHandle:

@@ -215,9 +215,9 @@ def test_a_changed_class_is_noted_and_so_is_another_library(recorded: Recorded) 
     folder = recorded(scene)
     with keeper(folder) as replay:
         assert replay.notes == ()
-        life = replay.life
-        life.birth = replace(life.birth, source="0" * 64)
-        life.header = replace(life.header, versions={"numpy": "0.9"})
+        incarnation = replay.incarnation
+        incarnation.birth = replace(incarnation.birth, source="0" * 64)
+        incarnation.header = replace(incarnation.header, versions={"numpy": "0.9"})
         replay.seek(1)
         replay.rebuild(replay.options)
         assert replay.notes[0] == "the class Keeper has changed since the run"

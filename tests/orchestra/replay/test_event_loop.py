@@ -83,7 +83,7 @@ def test_the_runtime_is_recognised_by_the_names_of_its_modules(module: str, foun
     file = Path(orchestra.__file__).parent / "experiments" / "x.py"
     namespace: dict[str, Any] = {"__name__": module, "current_line": current_line, "lines": []}
     exec(compile("def act():\n    lines.append(current_line())\n", str(file), "exec"), namespace)
-    loop = QuietLoop()  # type: ignore[abstract]  # what it lacks raises NotImplementedError
+    loop = QuietLoop()
     loop.call_soon(namespace["act"])
     loop.run_ready()
     (line,) = namespace["lines"]
