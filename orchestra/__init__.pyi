@@ -6,8 +6,10 @@ from .actors.message import Lane as Lane
 from .actors.message import Message as Message
 from .actors.message import Request as Request
 from .actors.message import freeze as freeze
-from .actors.offload import cancelled as cancelled
+from .actors.offload import offload_cancelled as offload_cancelled
 from .actors.ref import Ref as Ref
+from .actors.statistics import NodeStatistics as NodeStatistics
+from .actors.statistics import StatisticsMsg as StatisticsMsg
 from .actors.supervision import AllForOne as AllForOne
 from .actors.supervision import Escalate as Escalate
 from .actors.supervision import OneForOne as OneForOne
@@ -17,8 +19,6 @@ from .actors.supervision import Stop as Stop
 from .actors.supervision import Strategy as Strategy
 from .actors.supervision import Supervision as Supervision
 from .actors.system_messages import InterruptMsg as InterruptMsg
-from .actors.system_messages import NodeStatistics as NodeStatistics
-from .actors.system_messages import StatisticsMsg as StatisticsMsg
 from .actors.system_messages import TerminatedMsg as TerminatedMsg
 from .clock import Clock as Clock
 from .clock import RealClock as RealClock

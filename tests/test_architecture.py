@@ -27,28 +27,9 @@ ROOMS = (
 MODULES_AT_THE_TOP = 10
 LONGEST = 450
 """Lines of a module."""
-UNSORTED: set[str] = {
-    "orchestra.actors.asks > orchestra.nodes.node",
-    "orchestra.actors.cell > orchestra.nodes.node",
-    "orchestra.actors.cell > orchestra.nodes.spawning",
-    "orchestra.actors.cell > orchestra.trace.recording.cell_recorder",
-    "orchestra.actors.entrance > orchestra.nodes.node",
-}
+UNSORTED: set[str] = set()
 """Arrows between rooms that are still to be turned round, as `importer > imported`. The list may only shrink."""
-CIRCULAR: set[str] = {
-    "orchestra.actors.asks",
-    "orchestra.actors.cell",
-    "orchestra.actors.entrance",
-    "orchestra.actors.requests",
-    "orchestra.actors.restarts",
-    "orchestra.actors.serving",
-    "orchestra.actors.supervisor",
-    "orchestra.nodes.delivery",
-    "orchestra.nodes.node",
-    "orchestra.nodes.peers",
-    "orchestra.trace.recording.cell_recorder",
-    "orchestra.trace.recording.snapshots",
-}
+CIRCULAR: set[str] = set()
 """Modules that are still in a cycle of imports. The list may only shrink."""
 TOO_LONG: set[str] = {
     "components.orchestrator",

@@ -18,7 +18,7 @@ from components.replay_server.loop_thread import Deadline, LoopThread, ThreadOwn
 from components.replay_server.outbox import Outbox
 from components.replay_server.protocol import LogLineMsg, PublishMsg, SampledMsg, SampleMsg, UnsubscribeMsg, UpdateMsg
 from components.replay_server.publications import Subscription
-from orchestra.actors.envelope import check_name
+from orchestra.actors.addresses import check_name
 
 
 @dataclass(frozen=True, slots=True)

@@ -266,7 +266,7 @@ class ForwardToServer(RequestActor[protocol.ServerMsg]):
         front = self.traffic.clients.pop(client, None)
         cell = None if front is None else self._up.cells.get(front)
         if cell is not None:
-            await self._up.stop_cell(cell)
+            await cell.stop()
 
     async def remove(self, client: str) -> None:
         await self._stop_front(client)

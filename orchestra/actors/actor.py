@@ -1,5 +1,6 @@
 """Actor: state, and the handlers that alone touch it. No I/O in this file."""
 
+import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -7,6 +8,7 @@ from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Generic, ParamSpec, Protocol, Self, TypeVar, Union, get_args, get_origin
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from structlog.typing import FilteringBoundLogger
@@ -15,6 +17,7 @@ from orchestra.actors.mailbox import CAPACITY
 from orchestra.actors.message import Lane, Message
 from orchestra.actors.ref import Ref
 from orchestra.actors.supervision import OneForOne, Restart, Strategy, Supervision
+from orchestra.actors.system_messages import ChildFailedMsg, StopMsg, TerminatedMsg, WatchMsg
 from orchestra.clock import Clock, Handle
 from orchestra.errors import HandlerError
 
@@ -93,6 +96,9 @@ class Actor(Generic[M]):
     children_strategy: ClassVar[Strategy] = OneForOne()
     """Which of its children start anew when one of them fails."""
     mailbox_capacity: ClassVar[int] = CAPACITY
+    """Messages its mailbox holds."""
+    recorded: ClassVar[bool] = True
+    """Whether a recorder of the node records it."""
     handlers: ClassVar[Mapping[type[Message], str]] = {}
     """The handler's name, by message type."""
 
@@ -116,9 +122,9 @@ class Actor(Generic[M]):
                 other = handlers.setdefault(message, name)
                 if other != name:
                     raise HandlerError(f"{cls.__qualname__} handles {message.__name__} twice: in {other} and in {name}")
-        contract = _contract(cls)
-        if contract is not None:
-            promised, handled = set(contract), {m for m in handlers if m.lane is not Lane.SYSTEM}
+        listed = _listed(cls)
+        if listed is not None:
+            promised, handled = set(listed), {m for m in handlers if m.lane is not Lane.SYSTEM}
             if missing := promised - set(handlers):
                 raise HandlerError(f"{cls.__qualname__} promises to handle {_names(missing)}, but has no @on for it")
             if extra := handled - promised:
@@ -238,7 +244,44 @@ def actor_class(kind: Any) -> type[Actor[Any]]:
     raise HandlerError(f"spawn takes an actor class and then what its constructor takes, got {kind!r}")
 
 
-def _contract(cls: type) -> list[type[Message]] | None:
+class Contract:
+    """The messages an actor class understands and how its cells handle them. Computed once per class."""
+
+    def __init__(self, kind: type[Actor[Any]]) -> None:
+        self.understands: frozenset[type[Message]] = frozenset(
+            (*kind.handlers, StopMsg, WatchMsg, TerminatedMsg, ChildFailedMsg)
+        )
+        """All accepted types: its own, and those of the runtime."""
+        self.handlers: Mapping[type[Message], tuple[str, bool]] = {
+            message: (name, inspect.iscoroutinefunction(getattr(kind, name))) for message, name in kind.handlers.items()
+        }
+        """Name of the handler, and whether it is a coroutine function, by type."""
+        self.handed_over: Mapping[type[Message], Callable[[Message], int] | None] = {
+            message: message.wire.weigh
+            for message in self.understands
+            if message.lane is Lane.ORDERED and message.wire.immutable and not message.wire.array_fields
+        }
+        """The types that are queued in order and need no copy, with their `Wire.weigh`."""
+        self._name = kind.__name__
+
+    def refusal(self, message: type[Message]) -> str:
+        """Return the text of the error for a type it does not understand."""
+        known = ", ".join(sorted(kind.__name__ for kind in self.handlers)) or "nothing"
+        return f"{self._name} got {message.__name__}; it understands {known}"
+
+
+_CONTRACTS: WeakKeyDictionary[type[Actor[Any]], Contract] = WeakKeyDictionary()
+
+
+def contract_of(kind: type[Actor[Any]]) -> Contract:
+    """Return the contract of an actor class."""
+    contract = _CONTRACTS.get(kind)
+    if contract is None:
+        contract = _CONTRACTS[kind] = Contract(kind)
+    return contract
+
+
+def _listed(cls: type) -> list[type[Message]] | None:
     """The messages in `Actor[...]`, or None where the class does not say (it is generic, or inherits them)."""
     for base in cls.__mro__:
         for parent in getattr(base, "__orig_bases__", ()) if "__orig_bases__" in vars(base) else ():

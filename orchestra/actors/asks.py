@@ -1,59 +1,117 @@
-"""What is asked from a node: every ask that waits for its answer, and how circles of them are found."""
+"""Requests and their answers: the asks of a node that wait, and the replies an actor owes."""
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
+from functools import partial
+from typing import Any, Protocol
 
 from pydantic import ValidationError
+from structlog.typing import FilteringBoundLogger
 
 from orchestra.actors import codec
-from orchestra.actors.envelope import Envelope, node_of
+from orchestra.actors.addresses import node_of
+from orchestra.actors.deadlock import CycleProbes, WaitingAsk
+from orchestra.actors.host import Recorder
+from orchestra.actors.mailbox import Envelope
 from orchestra.actors.message import Message, Request, isolated
 from orchestra.actors.ref import Ref
 from orchestra.actors.system_messages import SYSTEM, DeadlockProbeMsg
-from orchestra.clock import Handle
+from orchestra.clock import Clock
 from orchestra.errors import ActorStopped, AskCycle, AskFailed, Unreachable
 
-if TYPE_CHECKING:
-    from orchestra.nodes.node import Node
-
-PATIENCE_S = 1.0
-"""How often the asks that wait are looked through. One that has waited since the last time sends a probe."""
+_waiting: ContextVar[tuple[str, ...]] = ContextVar("waiting", default=())
+"""The actors that wait for this task, outermost first. Tasks started by a handler inherit it."""
 
 
-@dataclass(slots=True, eq=False)
-class _Ask:
-    """One ask that waits."""
+class Poll(Protocol):
+    """Keeps the loop awake while an answer is about to come."""
 
-    future: asyncio.Future[Any]
-    check: Callable[[Any], Any] | None
-    """Returns its answer, validated, where that comes from another node."""
-    asker: str
-    recipient: str
-    task: asyncio.Task[Any] | None
-    """Who waits: the actor's own task, which handles no message meanwhile, or one that it started."""
-    seen: bool = False
-    """Whether it waited already when the asks were last looked through."""
+    def begin(self) -> None: ...
+    def end(self) -> None: ...
+
+
+class Route(Protocol):
+    """The sending side of a link."""
+
+    def post(
+        self,
+        sender: str,
+        recipient: str,
+        message: Message,
+        correlation: int = 0,
+        chain: tuple[str, ...] = (),
+        number: int = 0,
+        clock: int = 0,
+        *,
+        at_once: bool = False,
+    ) -> Awaitable[None] | None:
+        """Send a message; return an awaitable that waits for room if there is none."""
+
+    def cancel(self, correlation: int) -> None:
+        """Withdraw a request."""
+
+    @property
+    def busy_poll(self) -> Poll | None:
+        """The poll to use for a single ask, if the peer is on this host."""
+
+
+class Network(Protocol):
+    """The other nodes."""
+
+    @property
+    def routes(self) -> Mapping[str, Route]:
+        """Routes by the address of an actor, as far as they are known."""
+
+    def route_to(self, recipient: str) -> Route | None:
+        """Return the route to an actor, if there is a link to its node.
+
+        Raises:
+            Unreachable: the address is one of this node.
+        """
+
+    async def connect(self, recipient: str) -> Route:
+        """Return the route to an actor, connecting to its node if there is no link."""
+
+    def is_unanswered(self, peer: str, correlation: int) -> bool:
+        """Return whether this node owes `peer` an answer to that request."""
+
+
+class Askable(Protocol):
+    """A local actor, as the recipient of a request."""
+
+    @property
+    def replies(self) -> "PendingReplies": ...
+
+    def deliver_request(self, envelope: Envelope) -> Awaitable[None] | None:
+        """Queue a request; return an awaitable that waits for room if there is none."""
 
 
 class PendingAsks:
-    """The asks of one node's actors, and of the code around it.
+    """The asks of one node that wait for their answers: those of its actors and of the code around it.
 
-    A circle of asks that grew out of one another is found when it would close, since every request names those who
-    wait for it. One of asks that have nothing to do with each other, as when two actors ask each other at the same
-    time, is found by probes: an ask that waits for long sends one after its request; whoever will have to answer that,
-    the actor's own task or one that it parked as the answer, sends it on if it waits for an ask itself; and an ask that
-    its own probe comes back to waits for itself. Of all in the circle, the one of the actor whose address comes first
-    is given up. A probe ends where there is nothing left to follow: the request must still be unanswered when it
-    arrives, so what it has passed still waits.
+    A cycle of asks that grew out of one another is found before it closes, since every request carries the chain of
+    actors that wait for it. `CycleProbes` finds the others.
+
+    Args:
+        node: the name of the node.
+        cells: its actors, by address.
+        network: the other nodes.
+        clock: the runtime's.
+        probing: whether to look for cycles of unrelated asks. It depends on real time.
     """
 
-    def __init__(self, node: "Node") -> None:
+    def __init__(
+        self, node: str, cells: Mapping[str, Askable], network: Network, clock: Clock, *, probing: bool = True
+    ) -> None:
         self._node = node
-        self._waiting: dict[int, _Ask] = {}
+        self._cells = cells
+        self._network = network
+        self._routes = network.routes
+        self._probing = probing
+        self._waiting: dict[int, WaitingAsk] = {}
         self._correlation = 0
-        self._sweep: Handle | None = None
+        self.probes = CycleProbes(node, self._waiting, cells, clock, self._send_probe, network.is_unanswered)
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -66,50 +124,50 @@ class PendingAsks:
         chain: tuple[str, ...],
         asked: set[asyncio.Future[Any]] | None = None,
         task: asyncio.Task[Any] | None = None,
-        *,
         number: int = 0,
         clock: int = 0,
     ) -> Any:
-        """Deliver `request` and wait for the answer. Whoever stops waiting withdraws the request.
+        """Deliver `request` and return the answer. Cancelling this withdraws the request.
 
         Args:
-            chain: who is waiting, the asker last.
-            asked: where the future of the answer is kept while it is awaited; an asker that ends takes it out.
-            task: the task that waits; given by whoever is an actor.
-            number: a recorded asker's count of what it sent.
-            clock: its Lamport clock.
+            asker: address of the asking actor.
+            recipient: address of the asked actor.
+            request: what to ask.
+            chain: the actors that wait for this answer, the asker last.
+            asked: holds the future of the answer while it is awaited; an asker that ends removes it.
+            task: the task that waits, if an actor asks.
+            number: as in `Envelope`.
+            clock: as in `Envelope`.
         """
         if recipient in chain:
             raise AskCycle(f"{' → '.join([*chain, recipient])}: this ask would wait for itself")
-        node = self._node
         waiting = self._waiting
         self._correlation = correlation = self._correlation + 1
-        cell = node.cells.get(recipient)
-        envelope = way = room = check = poll = None
+        cell = self._cells.get(recipient)
+        envelope = route = room = check = poll = None
         if cell is None:
-            way = node.peers.routes.get(recipient) or node.peers.route_to(recipient)
-            if way is not None:
-                # First of all: the peer works on it while the rest is seen to here. If no other waits, there is none
-                # to wait for, to leave with it in one write.
-                room = way.post(asker, recipient, request, correlation, chain, number, clock, at_once=not waiting)
-                if not waiting and room is None and (poll := way.busy_poll) is not None:
+            route = self._routes.get(recipient) or self._network.route_to(recipient)
+            if route is not None:
+                # Sent first, so that the peer works on it during the rest. The only ask of the node leaves at once:
+                # no other will share its write.
+                room = route.post(asker, recipient, request, correlation, chain, number, clock, at_once=not waiting)
+                if not waiting and room is None and (poll := route.busy_poll) is not None:
                     poll.begin()
             check = request.answer_adapter().validator.validate_python
-        future: asyncio.Future[Any] = node.loop.create_future()
-        waiting[correlation] = _Ask(future, check, asker, recipient, task)
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        waiting[correlation] = WaitingAsk(future, check, asker, recipient, task)
         if asked is not None:
             asked.add(future)
-            if self._sweep is None and not node.deterministic:
-                self._sweep = node.clock.call_later(PATIENCE_S, self._look_through)
+            if self._probing:
+                self.probes.begin()
         try:
             if cell is not None:
-                envelope = cell.entrance.enclose(asker, request, correlation, chain)
-                envelope.number, envelope.clock = number, clock
-                if not cell.mailbox.put_nowait(envelope):
-                    await cell.mailbox.wait_for_room(envelope)
-            elif way is None:
-                way = await node.peers.connect(recipient)
-                room = way.post(asker, recipient, request, correlation, chain, number, clock, at_once=len(waiting) == 1)
+                envelope = Envelope(recipient, asker, request, 0, correlation, chain, None, number, clock)
+                room = cell.deliver_request(envelope)
+            elif route is None:
+                route = await self._network.connect(recipient)
+                alone = len(waiting) == 1
+                room = route.post(asker, recipient, request, correlation, chain, number, clock, at_once=alone)
             if room is not None:
                 await room
             return await future
@@ -118,9 +176,9 @@ class PendingAsks:
             ended = asked is not None and future not in asked
             if cancelled or ended or isinstance(error, AskCycle):
                 if cell is not None and envelope is not None:
-                    cell.requests.withdraw(envelope)
-                elif way is not None:
-                    way.cancel(correlation)
+                    cell.replies.withdraw(envelope)
+                elif route is not None:
+                    route.cancel(correlation)
             raise
         finally:
             del waiting[correlation]
@@ -129,95 +187,240 @@ class PendingAsks:
             if asked is not None:
                 asked.discard(future)
             if future.done() and not future.cancelled():
-                future.exception()  # seen, also where the link that broke failed the sending first
+                future.exception()  # mark as retrieved: a link that broke may have failed the sending first
 
     def answer(self, envelope: Envelope, value: Any) -> None:
-        """Hand over the answer to a request of this node."""
+        """Deliver the answer to a request of this node."""
         ask = self._waiting.get(envelope.correlation)
         if ask is not None and not ask.future.done():
             ask.future.set_result(_isolated_answer(value, type(envelope.message)))
 
     def fail(self, envelope: Envelope, error: Exception) -> None:
-        """Say that a request has no answer."""
+        """Deliver an error instead of the answer to a request of any node."""
         if envelope.origin is not None:
             envelope.origin.fail(envelope.correlation, error)
         else:
             self.reject(envelope.correlation, error)
 
     def resolve(self, correlation: int, value: Any) -> None:
-        """Take an answer that came from another node."""
+        """Take an answer from another node."""
         ask = self._waiting.get(correlation)
         if ask is None or ask.future.done():
-            return  # whoever asked was cancelled
+            return  # the ask was cancelled
         try:
             ask.future.set_result(value if ask.check is None else ask.check(value))
         except ValidationError as error:
             ask.future.set_exception(AskFailed(f"the answer is not what was asked for: {error}"))
 
     def reject(self, correlation: int, error: Exception) -> None:
-        """Take a failure instead of an answer."""
+        """Take an error instead of an answer."""
         ask = self._waiting.get(correlation)
         if ask is not None and not ask.future.done():
             ask.future.set_exception(error)
 
     def peer_lost(self, peer: str, error: Unreachable) -> None:
-        """Fail the asks that a node which is gone will not answer."""
+        """Fail all asks of a node that is gone."""
         for ask in self._waiting.values():
             if node_of(ask.recipient) == peer and not ask.future.done():
                 ask.future.set_exception(error)
 
-    def close(self) -> None:
-        """Look for no more circles."""
-        if self._sweep is not None:
-            self._sweep.cancel()
+    def _send_probe(self, peer: str, probe: DeadlockProbeMsg) -> None:
+        recipient = f"{peer}/{SYSTEM}"
+        route = self._network.route_to(recipient)
+        if route is not None:
+            route.post(f"{self._node}/{SYSTEM}", recipient, probe)
 
-    # Circles
 
-    def follow(self, probe: DeadlockProbeMsg) -> None:
-        """Take a probe that follows an ask of an actor of this node, and send it on, or find a circle."""
-        node = self._node
-        cell = node.cells.get(probe.recipient)
-        asker, correlation = node_of(probe.askers[-1]), probe.asks[-1]
-        if cell is None or not self._is_unanswered(asker, correlation):
+class PendingReplies:
+    """The requests that one actor answers, now or later, and its own asks. None outlives its incarnation.
+
+    Args:
+        address: the actor.
+        answer: answers a request of this node.
+        fail: fails a request of any node.
+        recorder: records the actor, if it is recorded.
+        log: the actor's.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        answer: Callable[[Envelope, Any], None],
+        fail: Callable[[Envelope, Exception], None],
+        recorder: Recorder | None,
+        log: FilteringBoundLogger,
+    ) -> None:
+        self.task: asyncio.Task[None] | None = None
+        """The actor's task, once it runs."""
+        self.withdrawn = 0
+        """Requests withdrawn by their askers."""
+        self.asked: set[asyncio.Future[Any]] = set()
+        """Answers awaited by the actor and by tasks it started."""
+        self._address = address
+        self._answer = answer
+        self._fail = fail
+        self._recorder = recorder
+        self._log = log
+        self._in_hand: Envelope | None = None
+        self._cancellable = False
+        """Whether a coroutine handles the request in hand."""
+        self._cancelled = False
+        """Whether it was cancelled, because its asker withdrew it."""
+        self._parked: dict[int, tuple[asyncio.Future[Any], Envelope]] = {}
+
+    @property
+    def idle(self) -> bool:
+        """Whether it owes and awaits no answer."""
+        return self._in_hand is None and not self._parked and not self.asked
+
+    # Answering
+
+    def answer_at_once(self, envelope: Envelope, call: Callable[[Any], Any]) -> None:
+        """Handle a request with a plain function and answer it; later, if the function returned a future."""
+        self._in_hand = envelope
+        token = _waiting.set(envelope.chain)
+        try:
+            answer = call(envelope.message)
+            if isinstance(answer, asyncio.Future):
+                self._park(envelope, answer)
+            else:
+                self._give(envelope, answer)
+        finally:
+            _waiting.reset(token)
+        self._in_hand = None
+
+    async def answer(self, envelope: Envelope, call: Callable[[Any], Awaitable[Any]]) -> None:
+        """Handle a request with a coroutine function, which is cancelled if the asker withdraws the request."""
+        self._in_hand = envelope
+        self._cancellable = True
+        token = _waiting.set(envelope.chain)
+        try:
+            result = await call(envelope.message)
+        except asyncio.CancelledError:
+            if not self._was_withdrawn():
+                raise
+        else:
+            if not self._was_withdrawn():  # else it finished in spite of being cancelled
+                if isinstance(result, asyncio.Future):
+                    self._park(envelope, result)
+                else:
+                    self._give(envelope, result)
+        finally:
+            self._cancellable = False
+            _waiting.reset(token)
+        self._in_hand = None
+
+    def withdraw(self, envelope: Envelope) -> None:
+        """Withdraw a request: unread, in hand or parked."""
+        self.withdrawn += 1
+        if self._recorder is not None and (envelope is self._in_hand or id(envelope) in self._parked):
+            self._recorder.withdrawn(envelope)
+        if envelope is self._in_hand:
+            if self.task is not None and self._cancellable and not self._cancelled:
+                self._cancelled = True
+                self.task.cancel()  # it awaits inside the handler of this request, and nowhere else
+        elif id(envelope) in self._parked:
+            future, _ = self._parked.pop(id(envelope))
+            if all(other is not future for other, _ in self._parked.values()):
+                future.cancel()
+        else:
+            envelope.withdrawn = True
+
+    def fail_in_hand(self, error: Exception) -> None:
+        """Fail the request in hand, if there is one."""
+        envelope, self._in_hand = self._in_hand, None
+        if self._cancelled:  # the handler failed while it was cancelled: that cancellation no longer counts
+            self._cancelled = False
+            if self.task is not None:
+                self.task.uncancel()
+        if envelope is not None:
+            self._refuse(envelope, error)
+
+    def answering_task(self, asker: str, correlation: int) -> asyncio.Task[Any] | None:
+        """Return the task that will answer a request of the node `asker`: one that was parked, or the actor's own."""
+        for future, envelope in self._parked.values():
+            if envelope.correlation == correlation and node_of(envelope.sender) == asker:
+                return future if isinstance(future, asyncio.Task) else self.task
+        return self.task
+
+    def drop(self, gone: ActorStopped) -> None:
+        """Fail the parked requests, and the asks of tasks the actor started."""
+        parked, self._parked = self._parked, {}
+        for future, envelope in parked.values():
+            self._refuse(envelope, gone)
+            future.cancel()
+        asked = list(self.asked)
+        self.asked.clear()  # in place: an ask finds out by it that its asker is gone
+        for future in asked:
+            if not future.done():
+                future.set_exception(ActorStopped(f"{self._address}, which asked, has stopped or failed"))
+
+    def blame(self, error: BaseException) -> AskFailed:
+        """Return the error for an asker whose request failed with `error`."""
+        return AskFailed(f"{self._address}: {type(error).__name__}: {error}")
+
+    # Asking
+
+    def chain(self, *, holds: bool) -> tuple[str, ...]:
+        """Return the actors that wait for an ask made now, this actor last.
+
+        `holds` says that the actor's own task asks, so that no message is handled meanwhile.
+        """
+        waiting = _waiting.get()
+        if self._parked and holds:
+            # A parked future is resolved by a later message, so its asker waits for this ask too. A parked task is
+            # not concerned: it ends by itself.
+            parked = [
+                address
+                for future, envelope in self._parked.values()
+                if not isinstance(future, asyncio.Task)
+                for address in envelope.chain
+            ]
+            waiting = tuple(dict.fromkeys((*parked, *waiting)))
+        return (*waiting, self._address)
+
+    # Inside
+
+    def _park(self, envelope: Envelope, future: asyncio.Future[Any]) -> None:
+        self._parked[id(envelope)] = (future, envelope)
+        future.add_done_callback(partial(self._answer_parked, envelope))
+
+    def _give(self, envelope: Envelope, answer: Any) -> None:
+        origin = envelope.origin
+        if origin is not None:
+            origin.answer(envelope.correlation, answer)
+        else:
+            self._answer(envelope, answer)
+        if self._recorder is not None:
+            self._recorder.replied(envelope, answer)
+
+    def _refuse(self, envelope: Envelope, error: Exception) -> None:
+        self._fail(envelope, error)
+        if self._recorder is not None:
+            self._recorder.refused(envelope, error)
+
+    def _was_withdrawn(self) -> bool:
+        """Return whether the request in hand was withdrawn, and nothing else cancelled the task."""
+        if not self._cancelled:
+            return False
+        self._cancelled = False
+        self._in_hand = None
+        assert self.task is not None
+        return self.task.uncancel() == 0
+
+    def _answer_parked(self, envelope: Envelope, future: asyncio.Future[Any]) -> None:
+        if self._parked.pop(id(envelope), None) is None:
             return
-        answering = cell.requests.task_for(asker, correlation) or cell.task
-        held = [number for number, ask in self._waiting.items() if ask.task is answering and ask.asker == cell.address]
-        if not held:
-            return  # it goes on by itself
-        here = (cell.address, held[0])
-        passed = list(zip(probe.askers, probe.asks, strict=True))
-        if here == passed[0]:
-            if here == min(passed):
-                circle = " → ".join([*probe.askers, cell.address])
-                self.reject(held[0], AskCycle(f"{circle}: each waits for an answer of the next"))
-        elif here not in passed:
-            askers, asks = zip(*passed, here, strict=True)
-            self._send(DeadlockProbeMsg(askers=askers, asks=asks, recipient=self._waiting[held[0]].recipient))
-
-    def _look_through(self) -> None:
-        self._sweep = None
-        cells = self._node.cells
-        ours = [(number, ask) for number, ask in self._waiting.items() if ask.asker in cells]
-        for number, ask in ours:
-            if ask.seen:
-                self._send(DeadlockProbeMsg(askers=(ask.asker,), asks=(number,), recipient=ask.recipient))
-            ask.seen = True
-        if ours:
-            self._sweep = self._node.clock.call_later(PATIENCE_S, self._look_through)
-
-    def _send(self, probe: DeadlockProbeMsg) -> None:
-        node = self._node
-        peer = node_of(probe.recipient)
-        if peer == node.name:
-            self.follow(probe)
-        elif (link := node.peers.find(peer)) is not None:
-            link.post(f"{node.name}/{SYSTEM}", f"{peer}/{SYSTEM}", probe)
-
-    def _is_unanswered(self, asker: str, correlation: int) -> bool:
-        if asker == self._node.name:
-            ask = self._waiting.get(correlation)
-            return ask is not None and not ask.future.done()
-        return self._node.peers.is_unanswered(asker, correlation)
+        if future.cancelled():
+            self._refuse(envelope, ActorStopped(f"{self._address} gave up the answer"))
+        elif (error := future.exception()) is not None:
+            self._refuse(envelope, self.blame(error))
+        else:
+            try:
+                self._give(envelope, future.result())
+            except Exception as unfit:
+                self._log.error("answer cannot be given", request=type(envelope.message).__name__, exc_info=unfit)
+                self._refuse(envelope, self.blame(unfit))
 
 
 def _isolated_answer(value: Any, kind: type[Message]) -> Any:

@@ -18,7 +18,7 @@ import msgpack
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from orchestra.actors.message import AnyArray, Message, frozen_copy, is_frozen
+from orchestra.actors.message import AnyArray, Message, frozen_copy, is_frozen, isolated, size_of
 from orchestra.actors.ref import Ref
 from orchestra.errors import DecodeError
 
@@ -345,6 +345,15 @@ def weighed_copy(message: Message) -> tuple[Message, int]:
     """Return `copied(message)`, and how many bytes it would take on the wire."""
     header, arrays = Encoder().encode(values_of(message))
     return build(type(message), decode(header, payload_array(arrays))), len(header) + payload_size(arrays)
+
+
+def isolate(message: Message) -> tuple[Message, int]:
+    """Return `message` sharing nothing mutable with its sender, and its bytes in a mailbox."""
+    if not message.wire.immutable:
+        return weighed_copy(message)
+    if message.wire.array_fields:
+        message = isolated(message)
+    return message, size_of(message)
 
 
 def payload_array(arrays: Sequence[AnyArray]) -> AnyArray | None:

@@ -1,40 +1,74 @@
-"""A mailbox: bounded by count and bytes, system messages first, newest wins where a message says so."""
+"""Mailbox: bounded in messages and bytes, system messages first, newest wins for the types that say so."""
 
 import asyncio
 from collections import deque
+from dataclasses import dataclass
+from typing import Any, Protocol
 
-from orchestra.actors.envelope import Envelope, Origin
-from orchestra.actors.message import Lane, Message
-from orchestra.actors.system_messages import MailboxStatistics
+from orchestra.actors.message import FLAT, Lane, Message
+from orchestra.actors.statistics import MailboxStatistics
+from orchestra.actors.system_messages import WithdrawnMsg
 from orchestra.errors import ActorStopped, MailboxFull
-
-Told = tuple[str, Message, int] | tuple[str, Message, int, int, float]
-"""A message while it waits, with its sender and its bytes; where it is recorded also its number, and since when it
-waits. Most need no more, and an envelope costs more to make."""
 
 CAPACITY = 4096
 CAPACITY_BYTES = 256 << 20
 
 
-class _Slot:
-    """Where a latest-wins message waits, so that a newer one can take its place."""
+class Origin(Protocol):
+    """The connection a remote message arrived by. It holds credit for the message and takes its answer."""
 
-    __slots__ = ("envelope",)
+    def consumed(self, recipient: str, nbytes: int) -> None: ...
+    def answer(self, correlation: int, value: Any) -> None: ...
+    def fail(self, correlation: int, error: Exception) -> None: ...
 
-    def __init__(self, envelope: Envelope) -> None:
-        self.envelope = envelope
+
+@dataclass(slots=True)
+class Envelope:
+    """A message that came from another node, or a request: one with an answer or with credit to return."""
+
+    recipient: str
+    sender: str
+    message: Message
+    nbytes: int = FLAT
+    correlation: int = 0
+    """Identifies the ask at the asker's node; 0 if no answer is expected."""
+    chain: tuple[str, ...] = ()
+    """The actors that wait for the answer, outermost first."""
+    origin: Origin | None = None
+    """None for a request of the same node."""
+    number: int = 0
+    """The sender's count of its sent messages, this one included; 0 if the sender is not recorded."""
+    clock: int = 0
+    """The sender's Lamport clock at the time of sending."""
+    withdrawn: bool = False
+    """Whether the asker gave up before the request was read."""
+
+
+Queued = tuple[str, Message, int, int, float, Envelope | None]
+"""A message in a mailbox: sender, message, bytes, number as in `Envelope`, time of arrival (seconds, monotonic; 0.0 if
+nothing is recorded) and the envelope, if it has one. Every message is queued as such a tuple. An instance of a class
+would cost a fifth of a tell to create."""
+
+_Place = tuple[str, type[Message]]
+"""The place of a latest-wins message in the queue: its sender and type. The message itself is in `_latest`."""
 
 
 class Mailbox:
-    """What waits for one actor. One reader; any number of writers, all on the node's loop.
+    """The queue of one actor: one reader, any number of writers, all on the node's loop.
 
-    Writers that found no room are let in in the order they came. An envelope that came over a connection is always
-    let in, because its sender holds credit for it; so is a message larger than the whole mailbox, once it is empty.
-    What an actor tells itself never waits, since nobody but the one who would wait makes room: it is let in beyond the
-    bounds, up to twice of them whatever others told, and beyond that refused.
+    Writers without room are admitted in the order of their arrival. Messages from connections are always admitted,
+    because their senders hold credit. A message larger than the whole mailbox is admitted once the mailbox is empty.
+    Messages an actor sends itself never wait, because only this actor makes room: they may exceed the bounds up to
+    twice, whatever others have queued, and are refused beyond.
+
+    Args:
+        address: the actor that reads it.
+        capacity: messages.
+        capacity_bytes: bytes of these messages.
     """
 
     __slots__ = (
+        "_address",
         "_capacity",
         "_capacity_bytes",
         "_closed",
@@ -46,16 +80,17 @@ class Mailbox:
         "_writers",
     )
 
-    def __init__(self, capacity: int = CAPACITY, capacity_bytes: int = CAPACITY_BYTES) -> None:
+    def __init__(self, address: str, capacity: int = CAPACITY, capacity_bytes: int = CAPACITY_BYTES) -> None:
         if capacity < 1 or capacity_bytes < 1:
             raise ValueError(f"a mailbox holds at least one message, got capacity {capacity}, {capacity_bytes} bytes")
+        self._address = address
         self._capacity = capacity
         self._capacity_bytes = capacity_bytes
-        self._system: deque[Envelope] = deque()
-        self._ordered: deque[Told | Envelope | _Slot] = deque()
-        self._latest: dict[tuple[type, str], _Slot] = {}
+        self._system: deque[Queued] = deque()
+        self._ordered: deque[Any] = deque()  # of Queued and _Place, told apart by their length
+        self._latest: dict[_Place, Queued] = {}
         self._nbytes = 0
-        self._writers: deque[tuple[asyncio.Future[None], Envelope]] = deque()
+        self._writers: deque[tuple[asyncio.Future[None], Queued]] = deque()
         self._reader: asyncio.Future[None] | None = None
         self._closed = False
 
@@ -63,139 +98,128 @@ class Mailbox:
         return len(self._system) + len(self._ordered)
 
     def statistics(self) -> MailboxStatistics:
-        """Return how full it is."""
+        """Return its current fill."""
         return MailboxStatistics(
             depth=len(self), nbytes=self._nbytes, capacity=self._capacity, waiting=len(self._writers)
         )
 
-    def put_nowait(self, envelope: Envelope) -> bool:
-        """Queue `envelope` and return true, or return false if there is no room.
+    # Writing
 
-        Raises:
-            ActorStopped: the mailbox is closed.
-            MailboxFull: an actor told itself more than there is room for.
+    def append(self, item: Queued) -> bool:
+        """Queue a message of this node in the ordered lane; return false if `put` has to decide about it.
+
+        This is the fast path of `put`, for nearly all messages.
         """
-        lane = envelope.message.lane
-        if lane is Lane.SYSTEM:
-            self._system.append(envelope)
-        elif self._closed:
-            raise ActorStopped(f"{envelope.recipient} has stopped")
-        elif lane is Lane.LATEST:
-            if not self._replace(envelope):
-                if envelope.origin is None and not self._lets_in(envelope):
-                    return False
-                self._append_latest(envelope)
-        elif lane is Lane.ORDERED and envelope.origin is None and not self._lets_in(envelope):
-            return False
-        else:
-            self._ordered.append(envelope)
-            self._nbytes += envelope.nbytes
-        self._wake()
-        return True
-
-    def put_told(self, told: Told) -> bool:
-        """Queue a message of this node in the ordered lane; return false if that takes more than there being room.
-
-        This is the way of most messages, and does the least.
-        """
-        total = self._nbytes + told[2]
+        total = self._nbytes + item[2]
         if len(self._ordered) >= self._capacity or total > self._capacity_bytes or self._writers or self._closed:
             return False
-        self._ordered.append(told)
+        self._ordered.append(item)
         self._nbytes = total
         if self._reader is not None:
             self._wake()
         return True
 
-    def put_run(self, recipient: str, run: list[Told], credit: Origin) -> None:
-        """Queue messages of the ordered lane that came over a connection, each of as many bytes.
+    def put(self, item: Queued, *, forced: bool = False) -> bool:
+        """Queue a message and return true, or return false if there is no room.
 
-        `credit` hears when the last of them leaves.
+        `forced` admits it beyond the bounds, as for a message with credit.
+
+        Raises:
+            ActorStopped: the mailbox is closed.
+            MailboxFull: an actor exceeded the room for messages to itself.
         """
-        told = run[-1]
-        last = Envelope(recipient, told[0], told[1], told[2], 0, (), credit)
-        if len(told) == 5:
-            last.number, last.queued = told[3], told[4]
-        self._ordered.extend(run[:-1])
-        self._ordered.append(last)
-        self._nbytes += told[2] * len(run)
+        sender, message, nbytes, _, _, envelope = item
+        lane = message.lane
+        forced = forced or lane is Lane.SOLICITED or (envelope is not None and envelope.origin is not None)
+        if lane is Lane.SYSTEM:
+            self._system.append(item)
+        elif self._closed:
+            raise ActorStopped(f"{self._address} has stopped")
+        elif lane is Lane.LATEST and (place := (sender, type(message))) in self._latest:
+            self._replace(place, item)
+        elif forced or self._admits(sender, message, nbytes):
+            self._enqueue(item)
+        else:
+            return False
+        self._wake()
+        return True
+
+    def put_batch(self, items: list[Queued]) -> None:
+        """Queue messages of the ordered lane that came over a connection; the last holds the credit for all."""
+        self._ordered.extend(items)
+        self._nbytes += items[0][2] * len(items)
         if self._reader is not None:
             self._wake()
 
-    async def put(self, envelope: Envelope) -> None:
-        """Queue `envelope`, waiting for room.
+    async def wait_for_room(self, item: Queued) -> None:
+        """Wait until a message that `put` found no room for is queued.
 
         Raises:
-            ActorStopped: the mailbox was closed before there was room.
+            ActorStopped: the mailbox was closed first.
         """
-        if not self.put_nowait(envelope):
-            await self.wait_for_room(envelope)
-
-    async def wait_for_room(self, envelope: Envelope) -> None:
-        """Wait until there is room for `envelope`, which `put_nowait` found none for, and it is queued."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._writers.append((turn, envelope))
-        await turn  # whoever frees the room queues the envelope, so that nobody overtakes; see _admit
+        self._writers.append((turn, item))
+        await turn  # the reader queues the message when it makes room, so that no later writer overtakes; see _admit
 
-    def take(self) -> Envelope | Told | None:
-        """Take the next message, or None."""
+    # Reading
+
+    def take(self) -> Queued | None:
+        """Take the next message, or None. A withdrawn request comes as a `WithdrawnMsg`."""
         if self._system:
-            return self._system.popleft()
+            first = self._system.popleft()
+            return first if first[5] is None else _opened(first, first[5])
         if not self._ordered:
             return None
-        item = self._ordered.popleft()
-        if type(item) is tuple:
-            self._nbytes -= item[2]
-            if self._writers:
-                self._admit()
-            return item
-        if isinstance(item, _Slot):
-            item = item.envelope
-            del self._latest[type(item.message), item.sender]
-        assert isinstance(item, Envelope)
-        self._nbytes -= item.nbytes
+        entry = self._ordered.popleft()
+        item: Queued = self._latest.pop(entry) if self._latest and len(entry) == 2 else entry
+        self._nbytes -= item[2]
         if self._writers:
             self._admit()
-        if item.origin is not None:
-            item.origin.consumed(item.recipient, item.nbytes)
-        return item
+        envelope = item[5]
+        if envelope is None:
+            return item
+        if envelope.origin is not None:
+            envelope.origin.consumed(self._address, item[2])
+        return _opened(item, envelope)
+
+    def drain(self) -> list[Queued]:
+        """Take everything that is left, system messages first."""
+        left = []
+        while (item := self.take()) is not None:
+            left.append(item)
+        return left
 
     def news(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
-        """Return what its reader, who has found it empty, waits for: that there is something to take."""
+        """Return a future that is done once there is a message. For the reader, after `take` returned None."""
         reader = self._reader = loop.create_future()
         return reader
 
     def fail_reader(self, error: BaseException) -> None:
-        """Have its reader, who waits, raise `error`."""
+        """Raise `error` in the waiting reader."""
         reader, self._reader = self._reader, None
         assert reader is not None
         reader.set_exception(error)
 
     @property
     def idle(self) -> bool:
-        """Whether its reader waits and there is nothing to take."""
+        """Whether it is empty and its reader waits."""
         reader = self._reader
         return reader is not None and not (self._ordered or self._system or reader.done())
 
     @property
     def closed(self) -> bool:
-        """Whether it lets nothing more in."""
+        """Whether it admits system messages only."""
         return self._closed
 
     def close(self) -> None:
-        """Let nothing more in but system messages; writers that wait get `ActorStopped`. What is queued stays."""
+        """Admit nothing but system messages from now on. Queued messages stay; waiting writers get `ActorStopped`."""
         self._closed = True
         writers, self._writers = self._writers, deque()
-        for turn, envelope in writers:
+        for turn, _ in writers:
             if not turn.done():
-                turn.set_exception(ActorStopped(f"{envelope.recipient} stopped while its mailbox was full"))
+                turn.set_exception(ActorStopped(f"{self._address} stopped while its mailbox was full"))
 
-    def drain(self) -> list[Envelope | Told]:
-        """Take everything that is left, system messages first."""
-        left = []
-        while (item := self.take()) is not None:
-            left.append(item)
-        return left
+    # Inside
 
     def _wake(self) -> None:
         reader = self._reader
@@ -204,60 +228,56 @@ class Mailbox:
             if not reader.done():
                 reader.set_result(None)
 
-    def _lets_in(self, envelope: Envelope) -> bool:
-        if not self._writers and self._has_room(envelope):
+    def _admits(self, sender: str, message: Message, nbytes: int) -> bool:
+        if not self._writers and self._has_room(nbytes):
             return True
-        if envelope.sender != envelope.recipient:
+        if sender != self._address:
             return False
-        sizes = [nbytes for sender, nbytes in map(_sender_and_size, self._ordered) if sender == envelope.sender]
-        if len(sizes) < 2 * self._capacity and sum(sizes) + envelope.nbytes <= 2 * self._capacity_bytes:
+        waiting = (self._latest[entry] if len(entry) == 2 else entry for entry in self._ordered)
+        sizes = [item[2] for item in waiting if item[0] == sender]
+        if len(sizes) < 2 * self._capacity and sum(sizes) + nbytes <= 2 * self._capacity_bytes:
             return True
         raise MailboxFull(
-            f"{envelope.recipient} tells itself a {type(envelope.message).__name__} while its mailbox holds "
-            f"{len(sizes)} messages ({sum(sizes):,} bytes) from itself already; it would wait for itself"
+            f"{sender} cannot send itself a {type(message).__name__}: {len(sizes)} of its own messages "
+            f"({sum(sizes):,} bytes) are queued, and waiting for room would deadlock"
         )
 
-    def _has_room(self, envelope: Envelope) -> bool:
+    def _has_room(self, nbytes: int) -> bool:
         if len(self._ordered) >= self._capacity:
             return False
-        return self._nbytes + envelope.nbytes <= self._capacity_bytes or not self._ordered
+        return self._nbytes + nbytes <= self._capacity_bytes or not self._ordered
 
     def _admit(self) -> None:
         while self._writers:
-            turn, envelope = self._writers[0]
-            if turn.done():  # its sender gave up
+            turn, item = self._writers[0]
+            if turn.done():  # its sender was cancelled
                 self._writers.popleft()
                 continue
-            if not self._has_room(envelope):
+            if not self._has_room(item[2]):
                 return
             self._writers.popleft()
-            if envelope.message.lane is Lane.LATEST:
-                if not self._replace(envelope):
-                    self._append_latest(envelope)
+            place = (item[0], type(item[1]))
+            if item[1].lane is Lane.LATEST and place in self._latest:
+                self._replace(place, item)
             else:
-                self._ordered.append(envelope)
-                self._nbytes += envelope.nbytes
+                self._enqueue(item)
             turn.set_result(None)
 
-    def _append_latest(self, envelope: Envelope) -> None:
-        slot = _Slot(envelope)
-        self._latest[type(envelope.message), envelope.sender] = slot
-        self._ordered.append(slot)
-        self._nbytes += envelope.nbytes
+    def _enqueue(self, item: Queued) -> None:
+        if item[1].lane is Lane.LATEST:
+            place = (item[0], type(item[1]))
+            self._latest[place] = item
+            self._ordered.append(place)
+        else:
+            self._ordered.append(item)
+        self._nbytes += item[2]
 
-    def _replace(self, envelope: Envelope) -> bool:
-        slot = self._latest.get((type(envelope.message), envelope.sender))
-        if slot is None:
-            return False
-        old, slot.envelope = slot.envelope, envelope
-        self._nbytes += envelope.nbytes - old.nbytes
-        if old.origin is not None:
-            old.origin.consumed(old.recipient, old.nbytes)
-        return True
+    def _replace(self, place: _Place, item: Queued) -> None:
+        old, self._latest[place] = self._latest[place], item
+        self._nbytes += item[2] - old[2]
+        if old[5] is not None and old[5].origin is not None:
+            old[5].origin.consumed(self._address, old[2])
 
 
-def _sender_and_size(item: Told | Envelope | _Slot) -> tuple[str, int]:
-    if isinstance(item, tuple):
-        return item[0], item[2]
-    envelope = item.envelope if isinstance(item, _Slot) else item
-    return envelope.sender, envelope.nbytes
+def _opened(item: Queued, envelope: Envelope) -> Queued:
+    return (item[0], WithdrawnMsg(), item[2], item[3], item[4], None) if envelope.withdrawn else item

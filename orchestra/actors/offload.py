@@ -1,4 +1,4 @@
-"""What an actor has computed in a thread, and how the thread learns that nobody waits for it any longer."""
+"""Offloaded work: functions that an actor runs in a thread, and how they learn of a cancellation."""
 
 import asyncio
 import threading
@@ -10,27 +10,27 @@ T = TypeVar("T")
 
 
 class _Thread(threading.local):
-    given_up: threading.Event | None = None
+    cancelled: threading.Event | None = None
 
 
 _thread = _Thread()
 
 
-def cancelled() -> bool:
-    """Return whether what is being computed was given up: by whoever asked for it, or because the actor is aborted.
+def offload_cancelled() -> bool:
+    """Return whether the current offloaded function was cancelled: by a withdrawn request or an abort of the actor.
 
-    For a function that was handed to `Actor.offload`, to look at from time to time. A thread cannot be stopped from
-    outside, so a function that does not look runs to its end, and the actor waits for it.
+    For functions given to `Actor.offload`, which should check it from time to time. A thread cannot be stopped from
+    outside: a function that never checks runs to its end, and the actor waits for it.
     """
-    return _thread.given_up is not None and _thread.given_up.is_set()
+    return _thread.cancelled is not None and _thread.cancelled.is_set()
 
 
-def _told(given_up: threading.Event, function: Callable[..., T], args: tuple[Any, ...]) -> T:
-    _thread.given_up = given_up
+def _work(cancelled: threading.Event, function: Callable[..., T], args: tuple[Any, ...]) -> T:
+    _thread.cancelled = cancelled
     try:
         return function(*args)
     finally:
-        _thread.given_up = None
+        _thread.cancelled = None
 
 
 async def in_thread(
@@ -38,16 +38,16 @@ async def in_thread(
 ) -> T:
     """Run `function(*args)` in a thread and return its result.
 
-    When the task that waits here is cancelled, `function` sees it (`cancelled`), and this still waits until it has
-    returned: what it works on is not touched by anybody else before. An actor that is `aborting` does not wait.
+    When the waiting task is cancelled, `function` sees it (`offload_cancelled`), and this waits until it has returned,
+    so that nothing else touches its data before. An actor that is `aborting` does not wait.
     """
-    given_up = threading.Event()
-    job: Future[T] = executor.submit(_told, given_up, function, args)
+    cancelled = threading.Event()
+    job: Future[T] = executor.submit(_work, cancelled, function, args)
     waiter = asyncio.wrap_future(job)
     try:
         return await asyncio.shield(waiter)
     except asyncio.CancelledError:
-        given_up.set()
+        cancelled.set()
         if not job.cancel() and not aborting():
             await asyncio.wait({waiter})
         raise

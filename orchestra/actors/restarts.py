@@ -1,63 +1,100 @@
-"""The incarnations of an actor: what each one ends with, and whether there is another."""
+"""Restarts: the incarnations of an actor, one after the other, and what follows from the end of each."""
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from orchestra.actors import supervision
-from orchestra.actors.envelope import Envelope
-from orchestra.actors.supervisor import Children
-from orchestra.actors.system_messages import HaltMsg
-from orchestra.errors import ActorFailed, ActorStopped, Unreachable
-
-if TYPE_CHECKING:
-    from orchestra.actors.cell import Cell
+from orchestra.actors.context import LiveContext
+from orchestra.actors.host import Host
+from orchestra.actors.statistics import Deliveries
+from orchestra.actors.supervision import Decision, Escalate, RestartAfter, Stop
+from orchestra.actors.supervisor import Child, Children
+from orchestra.errors import ActorFailed, Unreachable
 
 STOPPED = "stopped"
 """The reason of a graceful stop."""
 
 
 class Halted(Exception):
-    """This incarnation ends because a sibling failed."""
+    """This incarnation ended because a sibling failed."""
 
 
-class Life:
-    """What a cell goes through between its start and its end.
+class Restartable(Child, Protocol):
+    """A cell as its restart loop sees it."""
+
+    @property
+    def task(self) -> asyncio.Task[None] | None:
+        """The task that runs the loop."""
+
+    async def run_incarnation(self) -> None:
+        """Run one incarnation, from the constructor to `stopped`."""
+
+    def report_failure(self, error: Exception, *, expected: bool) -> None:
+        """Record the failure of an incarnation, and fail the request in hand."""
+
+    async def end_incarnation(self) -> list[ActorFailed]:
+        """End everything that belonged to a failed incarnation; return the failures on the way."""
+
+    @property
+    def context(self) -> LiveContext:
+        """The actor's context."""
+
+    @property
+    def delivered(self) -> Deliveries:
+        """The messages the actor has taken."""
+
+    def send_halt(self) -> None:
+        """Have the incarnation raise `Halted` after the current message."""
+
+
+class RestartLoop:
+    """Runs the incarnations of one actor until a stop, an abort or the last failure.
 
     Args:
+        cell: the actor.
+        host: its node.
         siblings: the children of its parent, itself among them; None for an actor without a parent on this node.
+        parent: the address of its parent on another node; empty if it has none there.
     """
 
-    def __init__(self, cell: "Cell", siblings: Children | None) -> None:
-        self.siblings = siblings
-        self.restarts = 0
+    def __init__(self, cell: Restartable, host: Host, siblings: Children | None, parent: str) -> None:
+        self.count = 0
+        """Restarts so far."""
         self.late: list[ActorFailed] = []
-        """What failed here after it was asked to stop, when no restart could mend it."""
+        """Failures after a stop was requested, when a restart was out of the question."""
         self._cell = cell
+        self._host = host
+        self._siblings = siblings
+        self._parent = parent
         self._failures: list[float] = []
         self._wake: asyncio.Future[None] | None = None
         self._halting: asyncio.Future[None] | None = None
         self._interrupted = False
 
     async def run(self) -> str:
-        """Live until there is no further incarnation; return the reason. Only an abort cancels this."""
-        while (error := await self._incarnation()) is not None and await self._outlives(error):
+        """Run incarnations until none follows; return the reason. Only an abort raises."""
+        while (error := await self._outcome()) is not None and await self._continues(error):
             pass
         return STOPPED if error is None else f"{type(error).__name__}: {error}"
+
+    def started(self) -> None:
+        """Note that the incarnation is up, or gone for good: in a round, the next sibling has its turn."""
+        if self._siblings is not None:
+            self._siblings.leave(self._cell)
 
     # Pauses between incarnations
 
     @property
     def pausing(self) -> bool:
-        """Whether it waits to be started again."""
+        """Whether it waits to start the next incarnation."""
         return self._wake is not None and not self._wake.done()
 
     async def pause(self, delay: float | None = None) -> None:
-        """Wait until `wake`, for at most `delay` seconds. A stop wakes it."""
-        node = self._cell.node
+        """Wait for `resume`, at most `delay` seconds. A stop resumes."""
         if self._cell.draining:
             return
-        self._wake = node.loop.create_future()
-        timer = None if delay is None else node.clock.call_later(delay, self.wake)
+        self._wake = self._host.loop.create_future()
+        timer = None if delay is None else self._host.clock.call_later(delay, self.resume)
         try:
             await self._wake
         finally:
@@ -65,143 +102,126 @@ class Life:
             if timer is not None:
                 timer.cancel()
 
-    def wake(self) -> None:
+    def resume(self) -> None:
         """End a pause."""
-        if self._wake is not None and not self._wake.done():
+        if self.pausing:
+            assert self._wake is not None
             self._wake.set_result(None)
 
-    # What siblings want of it
+    # Restarts for the sake of a sibling
 
     def halt(self) -> asyncio.Future[None]:
-        """Have this incarnation end after the message in hand; the future is done once it has."""
-        cell = self._cell
+        """End this incarnation after the current message; the future is done once it has ended."""
         if self._halting is None:
-            self._halting = cell.node.loop.create_future()
-            cell.mailbox.put_nowait(Envelope(cell.address, cell.address, HaltMsg()))
+            self._halting = self._host.loop.create_future()
+            self._cell.send_halt()
         return self._halting
 
+    def check_halt(self) -> None:
+        """Raise `Halted` if this incarnation has to end."""
+        if self._halting is not None:
+            raise Halted("a sibling failed")
+
     def interrupt(self) -> None:
-        """Break off whatever this incarnation awaits, and end it."""
+        """Cancel the handler and end this incarnation."""
         if self._cell.task is not None and not self._interrupted:
             self._interrupted = True
             self._cell.task.cancel()
 
-    def check_halt(self) -> None:
-        """Raise `Halted` if this incarnation is to end."""
-        if self._halting is not None:
-            raise Halted("a sibling failed")
-
     # Inside
 
-    async def _incarnation(self) -> Exception | None:
-        """Live once; return what that ended with, None for a graceful stop."""
+    async def _outcome(self) -> Exception | None:
+        """Run one incarnation; return its failure, or None after a graceful stop."""
         task = self._cell.task
         assert task is not None
         try:
-            await self._cell.live()
+            await self._cell.run_incarnation()
         except (Exception, asyncio.CancelledError) as error:
-            interrupted = self._take_back_interruption(task)
+            interrupted = self._take_interruption(task)
             if isinstance(error, Exception):
                 return error
             if task.cancelling():
                 raise
             if interrupted:
                 return Halted("a sibling failed")
-            # Nobody aborts this actor: it awaited something that somebody else cancelled.
+            # No abort: it awaited something that was cancelled elsewhere.
             return RuntimeError(f"{self._cell.address} awaited what was cancelled")
-        self._take_back_interruption(task)
+        self._take_interruption(task)
         return None
 
-    def _take_back_interruption(self, task: "asyncio.Task[None]") -> bool:
-        """Whether `interrupt` was called; it no longer counts as a cancellation of the task."""
+    def _take_interruption(self, task: asyncio.Task[None]) -> bool:
+        """Return whether `interrupt` was called. Its cancellation of the task no longer counts."""
         if not self._interrupted:
             return False
         self._interrupted = False
         task.uncancel()
         return True
 
-    async def _outlives(self, error: Exception) -> bool:
-        """Do what follows from the end of an incarnation; return whether there is another one."""
-        cell = self._cell
-        cell.serving.be_idle()
-        # Where the others stopped first, there is nobody left to tell, and no harm done.
-        harmless = cell.node.stopping and isinstance(error, Unreachable)
-        if cell.recorder is not None:
-            cell.recorder.failed(error, expected=harmless or isinstance(error, Halted))
-        if isinstance(error, Halted):
-            cell.requests.fail_in_hand(ActorStopped(f"a sibling of {cell.address} failed"))
-            self.late += await cell.end_incarnation()
-            return await self._starts_with_siblings()
-        cell.requests.fail_in_hand(cell.requests.blame(error))
+    async def _continues(self, error: Exception) -> bool:
+        """End a failed incarnation, decide about it and act on that; return whether another one begins."""
+        cell, host = self._cell, self._host
+        # Expected during shutdown: the recipient has already stopped.
+        harmless = host.stopping and isinstance(error, Unreachable)
+        story = cell.delivered.story()
+        said = f"{type(error).__name__}: {error}"
+        halted = isinstance(error, Halted)
+        cell.report_failure(error, expected=halted or harmless)
         if harmless:
             return False
-        said = f"{type(error).__name__}: {error}"
-        # For the file alone: people are told below what follows from it, or by whoever is above what that was.
-        cell.log.error("actor failed", error=said, story=cell.delivered.story(), exc_info=error, quiet=True)
+        if halted:
+            self.late += await cell.end_incarnation()
+            return await self._rejoins()
+        # For the log file only; people read the decision below, or the failure of the parent or node.
+        cell.log.error("actor failed", error=said, story=story, exc_info=error, quiet=True)
         if others := await cell.end_incarnation():
             error = ExceptionGroup(f"{cell.address} failed, and so did children that it stopped", [error, *others])
         if self._halting is not None:
             cell.log.warning("actor failed and is started again, as its siblings are", error=said)
-            return await self._starts_with_siblings()
+            return await self._rejoins()
+        failed = ActorFailed(cell.address, f"{cell.address} ({cell.kind.__name__}) failed; {story}")
+        failed.__cause__ = error
         match self._decide():
-            case supervision.RestartAfter(delay):
+            case RestartAfter(delay):
                 cell.log.warning("actor failed and is started again", error=said, after=delay)
-                return await self._starts_anew(error, delay)
-            case supervision.Stop():
-                if cell.address != cell.node.main_actor:
+                return await self._restarts(failed, delay)
+            case Stop():
+                if cell.address != host.main_actor:
                     cell.log.error("actor failed and stays stopped", error=said)
-                return False
-            case supervision.Escalate():
-                self._escalate(self._verdict(error))
-                return False
+            case Escalate() if self._siblings is not None:
+                self._siblings.escalate(failed)
+            case Escalate():
+                host.escalate(failed, self._parent)
+        return False
 
-    def _decide(self) -> supervision.Decision:
-        if self.siblings is not None:
-            return self.siblings.decide(self._cell, self._failures)
-        now = self._cell.node.clock.monotonic()
-        policy = self._cell.kind.supervision
+    def _decide(self) -> Decision:
+        if self._siblings is not None:
+            return self._siblings.decide(self._cell, self._failures)
+        now, policy = self._host.clock.monotonic(), self._cell.kind.supervision
         self._failures = [*supervision.counted(policy, self._failures, now), now]
         return supervision.decide(policy, self._failures, now)
 
-    async def _starts_anew(self, error: Exception, delay: float) -> bool:
-        cell = self._cell
-        if cell.draining:
-            self.late.append(self._verdict(error))
+    async def _restarts(self, failed: ActorFailed, delay: float) -> bool:
+        if self._cell.draining:
+            self.late.append(failed)
             return False
         self._begin()
-        if self.siblings is not None:
-            return await self.siblings.restart(cell, delay)
+        if self._siblings is not None:
+            return await self._siblings.restart(self._cell, delay)
         await self.pause(delay)
-        return not cell.draining
+        return not self._cell.draining
 
-    async def _starts_with_siblings(self) -> bool:
-        """Wait for its turn to start anew, after a failure that was not, or not only, its own."""
-        cell = self._cell
-        assert self.siblings is not None
+    async def _rejoins(self) -> bool:
+        """Restart in the round that a sibling's failure began."""
+        assert self._siblings is not None
         assert self._halting is not None
         halting, self._halting = self._halting, None
-        if cell.draining:
+        if self._cell.draining:
             return False
         self._begin()
-        self.siblings.join(cell)
+        self._siblings.join(self._cell)
         halting.set_result(None)
-        return await self.siblings.turn(cell)
+        return await self._siblings.turn(self._cell)
 
     def _begin(self) -> None:
-        self.restarts += 1
-        self._cell.reset_for_restart()
-
-    def _verdict(self, error: Exception) -> ActorFailed:
-        cell = self._cell
-        failed = ActorFailed(cell.address, f"{cell.address} ({cell.kind.__name__}) failed; {cell.delivered.story()}")
-        failed.__cause__ = error
-        return failed
-
-    def _escalate(self, failed: ActorFailed) -> None:
-        cell = self._cell
-        if self.siblings is not None:
-            self.siblings.escalate(failed)
-        elif cell.parent:
-            cell.node.escalate_remote(cell.parent, failed)
-        else:
-            cell.node.escalate(failed)
+        self.count += 1
+        self._cell.context.reset_for_restart()

@@ -1,86 +1,153 @@
-"""The children of an actor: which of them start anew together, in which order, and how they stop."""
+"""Children of an actor: which of them restart together, in which order, and how they stop."""
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from structlog.typing import FilteringBoundLogger
 
 from orchestra.actors import supervision
-from orchestra.actors.envelope import node_of
-from orchestra.actors.supervision import OneForOne
-from orchestra.actors.system_messages import SYSTEM, ChildFailedMsg, StopActorMsg, TerminatedMsg
-from orchestra.errors import ActorFailed, OrchestraError
-
-if TYPE_CHECKING:
-    from orchestra.actors.cell import Cell
+from orchestra.actors.actor import Actor
+from orchestra.actors.addresses import node_of
+from orchestra.actors.supervision import OneForOne, Strategy
+from orchestra.actors.system_messages import ChildFailedMsg, TerminatedMsg
+from orchestra.clock import Clock
+from orchestra.errors import ActorFailed
 
 STOP_S = 10.0
-"""How long an actor may take to stop, or to end for a restart, before its handler is broken off."""
+"""Seconds an actor may take to stop, or to end for a restart, before its handler is interrupted."""
+
+
+class Restarting(Protocol):
+    """The restarts of a child."""
+
+    async def pause(self, delay: float | None = None) -> None:
+        """Wait for `resume`, at most `delay` seconds. A stop resumes."""
+
+    def resume(self) -> None:
+        """End a pause."""
+
+    def halt(self) -> asyncio.Future[None]:
+        """End the incarnation after the current message; the future is done once it has ended."""
+
+    def interrupt(self) -> None:
+        """Cancel the handler and end the incarnation."""
+
+
+class Child(Protocol):
+    """A cell as its parent's `Children` see it."""
+
+    @property
+    def address(self) -> str: ...
+    @property
+    def kind(self) -> type[Actor[Any]]: ...
+    @property
+    def log(self) -> FilteringBoundLogger: ...
+    @property
+    def terminated(self) -> asyncio.Future[str]:
+        """Done, with the reason, once the actor is gone for good."""
+
+    @property
+    def draining(self) -> bool:
+        """Whether a graceful stop was requested."""
+
+    @property
+    def stopping(self) -> bool:
+        """Whether its mailbox is closed."""
+
+    def request_stop(self, *, graceful: bool = True) -> None:
+        """Stop, without waiting for it."""
+
+    async def stop(self, deadline: float = STOP_S) -> list[ActorFailed]:
+        """Stop gracefully, abort after `deadline` seconds; return the failures on the way."""
+
+    @property
+    def restarts(self) -> Restarting: ...
 
 
 class Children:
     """The children of one incarnation of an actor, oldest first.
 
-    Under `AllForOne` and `RestForOne` a failure begins a *round*: the siblings concerned end, the youngest first, each
-    after the message it has in hand; then, after the backoff, they start in the order of spawning, each once `started`
-    of the one before has returned. One that fails on the way begins anew; a failure elsewhere joins the round.
+    Under `AllForOne` and `RestForOne` a failure begins a *round*: the siblings concerned end, youngest first, each
+    after its current message. After the backoff they start in the order of spawning, each once `started` of the one
+    before has returned. A sibling that fails during the round restarts in it; other failures join the round.
+
+    Args:
+        parent: the address of the actor.
+        strategy: decides which children restart together.
+        clock: the runtime's. The parent's own clock may be recorded, and these decisions are not the parent's.
+        fail_parent: fails the actor, after its current message, with the child at an address.
+        stop_remote: stops a child on another node; returns the failures on the way.
+        expected: remote children whose end is no news to the parent: it stopped them, or they failed it. The next
+            incarnation takes them over.
     """
 
-    def __init__(self, parent: "Cell", expected: set[str] | None = None) -> None:
+    def __init__(
+        self,
+        parent: str,
+        strategy: Strategy,
+        clock: Clock,
+        fail_parent: Callable[[str], None],
+        stop_remote: Callable[[str], Awaitable[list[ActorFailed]]],
+        expected: set[str] | None = None,
+    ) -> None:
         self.expected = set() if expected is None else expected
-        """Those on other nodes of whose end the parent need not be told: it stopped them, or they failed it. An
-        incarnation leaves them to the next."""
         self._parent = parent
-        self._strategy = parent.kind.children_strategy
-        self._cells: list[Cell] = []
+        self._strategy = strategy
+        self._clock = clock
+        self._fail_parent = fail_parent
+        self._stop_remote = stop_remote
+        self._children: list[Child] = []
         self._remote: list[str] = []
         self._failures: list[float] = []
         self._escalated: list[ActorFailed] = []
-        self._round: list[Cell] = []
+        self._round: list[Child] = []
         self._holds = 0
 
-    def add(self, cell: "Cell") -> None:
-        """Take note of a new child."""
-        self._cells = [*(other for other in self._cells if not other.terminated.done()), cell]
+    def add(self, child: Child) -> None:
+        """Add a new child."""
+        self._children = [*(other for other in self._children if not other.terminated.done()), child]
 
     def add_remote(self, address: str) -> None:
-        """Take note of a new child on another node; one that is on this node is a child already."""
-        if node_of(address) != self._parent.node.name:
+        """Add a new child on another node. A child on this node was added when it started."""
+        if node_of(address) != node_of(self._parent):
             self._remote.append(address)
-            self.expected.discard(address)  # what was said of the end of the last of that name has arrived before this
+            self.expected.discard(address)  # messages about an earlier child of that name have arrived before this
 
     def is_news(self, address: str) -> bool:
-        """Whether the parent, which watches it, should be told that the actor at `address` is gone."""
+        """Return whether the parent, which watches the actor at `address`, should learn of its end."""
         if address in self.expected:
             self.expected.remove(address)
             return False
         return True
 
     def forget_remote(self, address: str) -> None:
-        """Take note that a child on another node is gone, if it was one."""
+        """Remove a child on another node, if it is one."""
         if address in self._remote:
             self._remote.remove(address)
 
     async def stop(self) -> list[ActorFailed]:
-        """Stop all, those on other nodes first, then the youngest first; return what failed on the way."""
-        far, self._remote = self._remote, []
-        self.expected.update(far)
-        for address in reversed(far):
+        """Stop all: remote children first, then the others, youngest first. Return the failures on the way."""
+        remote, self._remote = self._remote, []
+        self.expected.update(remote)
+        for address in reversed(remote):
             self._escalated += await self._stop_remote(address)
-        for child in reversed(self._cells):
+        for child in reversed(self._children):
             if not child.terminated.done():
-                self._escalated += await self._parent.node.stop_cell(child)
+                self._escalated += await child.stop()
         failed, self._escalated = self._escalated, []
         return failed
 
     def request_stop(self) -> None:
-        """Have all stop, without waiting for it."""
-        for child in reversed(self._cells):
+        """Stop all, without waiting for it."""
+        for child in reversed(self._children):
             child.request_stop()
 
     # Failures
 
-    def decide(self, child: "Cell", own: list[float]) -> supervision.Decision:
-        """Decide about a failure of `child` that happened now; `own` are the times of those before."""
-        now = self._parent.node.clock.monotonic()
+    def decide(self, child: Child, own: list[float]) -> supervision.Decision:
+        """Decide about a failure of `child`. `own` holds the times of its earlier failures, and gets this one."""
+        now = self._clock.monotonic()
         policy = self._strategy.policy
         failures = own if policy is None else self._failures
         policy = policy or child.kind.supervision
@@ -88,12 +155,12 @@ class Children:
         return supervision.decide(policy, failures, now)
 
     def escalate(self, failed: ActorFailed) -> None:
-        """Fail the parent, as soon as it has handled the message in hand."""
+        """Fail the parent after its current message."""
         self._escalated.append(failed)
-        self._parent.child_failed(failed.address)
+        self._fail_parent(failed.address)
 
     def raise_escalated(self, message: ChildFailedMsg) -> None:
-        """Raise what was escalated since the last call, if anything; of a child on another node `message` says it."""
+        """Raise the failures escalated since the last call, and that of a remote child as `message` reports it."""
         failed, self._escalated = self._escalated, []
         if message.address in self._remote:
             self._remote.remove(message.address)
@@ -102,21 +169,21 @@ class Children:
         if len(failed) == 1:
             raise failed[0]
         if failed:
-            raise ExceptionGroup(f"children of {self._parent.address} failed", failed)
+            raise ExceptionGroup(f"children of {self._parent} failed", failed)
 
     def on_terminated(self, message: TerminatedMsg) -> None:
-        """Take note that an actor that was watched is gone; raise if it was a child, lost with its node."""
+        """Remove a watched actor that has ended. Raise `ActorFailed` for a child lost with its node."""
         if message.address in self._remote:
             self._remote.remove(message.address)
             if message.lost:
                 raise ActorFailed(message.address, f"{message.address}, a child, is lost: {message.reason}")
 
-    # Starting anew
+    # Restarts
 
-    async def restart(self, failed: "Cell", delay: float) -> bool:
-        """Wait until `failed` may start anew, with all that start anew with it; return false if it stops instead."""
+    async def restart(self, failed: Child, delay: float) -> bool:
+        """Wait until `failed` may start again, together with its siblings; return false if it stops instead."""
         if isinstance(self._strategy, OneForOne):
-            await failed.life.pause(delay)
+            await failed.restarts.pause(delay)
             return not failed.draining
         self._holds += 1
         try:
@@ -124,59 +191,43 @@ class Children:
             for sibling in reversed(self._restarted_with(failed)):
                 if sibling not in self._round:
                     await self._halt(sibling)
-            await failed.life.pause(delay)
+            await failed.restarts.pause(delay)
         finally:
             self._holds -= 1
             self._wake_next()
         return await self.turn(failed)
 
-    async def turn(self, child: "Cell") -> bool:
-        """Wait until it is the turn of `child` in the round; return false if it stops instead."""
+    async def turn(self, child: Child) -> bool:
+        """Wait for the turn of `child` in the round; return false if it stops instead."""
         self.join(child)
         while not (child.draining or (self._holds == 0 and self._round[0] is child)):
-            await child.life.pause()
+            await child.restarts.pause()
         return not child.draining
 
-    def leave(self, child: "Cell") -> None:
-        """Take note that `child` is up again, or gone: the next one's turn has come."""
+    def leave(self, child: Child) -> None:
+        """Remove `child`, which has started or is gone, from the round; the next one has its turn."""
         if child in self._round:
             self._round.remove(child)
             self._wake_next()
 
-    def join(self, child: "Cell") -> None:
-        """Take note that `child` waits in the round."""
+    def join(self, child: Child) -> None:
+        """Add `child` to the round."""
         if child not in self._round:
-            self._round = [cell for cell in self._cells if cell is child or cell in self._round]
+            self._round = [each for each in self._children if each is child or each in self._round]
 
     def _wake_next(self) -> None:
         if self._holds == 0 and self._round:
-            self._round[0].life.wake()
+            self._round[0].restarts.resume()
 
-    def _restarted_with(self, failed: "Cell") -> list["Cell"]:
-        there = [cell for cell in self._cells if cell is failed or not cell.stopping]
+    def _restarted_with(self, failed: Child) -> list[Child]:
+        there = [child for child in self._children if child is failed or not child.stopping]
         chosen = supervision.restarted_with(self._strategy, there.index(failed), len(there))
         return [there[position] for position in chosen]
 
-    async def _stop_remote(self, address: str) -> list[ActorFailed]:
-        parent = self._parent
-        if parent.node.peers.find(node_of(address)) is None:
-            return []  # its node is lost, and it ends by itself
-        try:
-            async with asyncio.timeout(3 * STOP_S):  # its own node gives it less, to stop and then to be aborted
-                said = await parent.node.asks.ask(
-                    parent.address, f"{node_of(address)}/{SYSTEM}", StopActorMsg(address=address), (parent.address,)
-                )
-        except (OrchestraError, TimeoutError) as error:
-            # The child watches its parent, and ends by itself.
-            level = parent.log.info if parent.node.stopping else parent.log.warning
-            level("a child on another node cannot be stopped", address=address, reason=str(error))
-            return []
-        return [ActorFailed(address, text) for text in said]
-
-    async def _halt(self, sibling: "Cell") -> None:
-        """Have the incarnation of `sibling` end; break its handler off if it takes too long, then abort it."""
-        ended: set[asyncio.Future[Any]] = {sibling.life.halt(), sibling.terminated}
-        for too_slow in (sibling.life.interrupt, sibling.abort):
+    async def _halt(self, sibling: Child) -> None:
+        """End the incarnation of `sibling`; interrupt it if it takes too long, then abort it."""
+        ended: set[asyncio.Future[Any]] = {sibling.restarts.halt(), sibling.terminated}
+        for too_slow in (sibling.restarts.interrupt, lambda: sibling.request_stop(graceful=False)):
             done, _ = await asyncio.wait(ended, timeout=STOP_S, return_when=asyncio.FIRST_COMPLETED)
             if done:
                 return

@@ -8,8 +8,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestra.actors.envelope import GUEST
-from orchestra.actors.system_messages import SYSTEM, NodeStatistics, StatisticsMsg
+from orchestra.actors.addresses import GUEST
+from orchestra.actors.statistics import NodeStatistics, StatisticsMsg
+from orchestra.actors.system_messages import SYSTEM
 from orchestra.errors import OrchestraError, Unreachable
 from orchestra.nodes.node import Node
 from orchestra.runs.join_file import JoinInfo

@@ -6,12 +6,7 @@ from typing import Any, Literal
 
 from rich.text import Text
 
-from orchestra.actors.system_messages import (
-    CellStatistics,
-    LinkStatistics,
-    NodeStatistics,
-    ProcessStatistics,
-)
+from orchestra.actors.statistics import CellStatistics, LinkStatistics, NodeStatistics, ProcessStatistics
 from orchestra.monitoring.observer import ClusterStatus
 
 Order = Literal["tree", "depth", "busy", "rate"]

@@ -4,8 +4,7 @@ from typing import Any, Protocol
 
 from orchestra.actors.asks import PendingAsks
 from orchestra.actors.cell import Cell
-from orchestra.actors.envelope import Envelope
-from orchestra.actors.mailbox import Mailbox
+from orchestra.actors.mailbox import Envelope, Mailbox
 from orchestra.actors.message import Lane, Message
 from orchestra.actors.system_messages import TerminatedMsg, WatchMsg
 from orchestra.clock import Clock
@@ -24,7 +23,7 @@ class DeliveryHost(Protocol):
     clock: Clock
     recorder: Recorder | None
 
-    def dead_letter(self, envelope: Envelope, reason: str) -> None:
+    def dead_letter(self, recipient: str, sender: str, message: Message, reason: str) -> None:
         """Count a message that no actor handles."""
 
     def notify_terminated(self, watcher: str, address: str, reason: str) -> None:
@@ -37,7 +36,6 @@ class RemoteDelivery:
     def __init__(self, host: DeliveryHost) -> None:
         self._host = host
         self._cells = host.cells
-        self._asks = host.asks
         self._clock = host.clock
         self._recorder = host.recorder
         self._early: list[Envelope] | None = []
@@ -66,13 +64,9 @@ class RemoteDelivery:
         if self._early is not None:
             self._early.append(envelope)
             return
-        if self._recorder is not None:
-            self._recorder.witness(envelope.clock)
-            envelope.queued = self._clock.monotonic()
+        queued = self.witness(envelope.clock) or 0.0
         message = envelope.message
-        kind = type(message)  # and not `isinstance`, which pydantic makes slow
-        if kind is TerminatedMsg:
-            assert isinstance(message, TerminatedMsg)
+        if type(message) is TerminatedMsg:  # and not `isinstance`, which pydantic makes slow
             self._host.watches.mark_notified(envelope.recipient, message.address)
         cell = self._cells.get(envelope.recipient)
         if cell is None:
@@ -80,20 +74,12 @@ class RemoteDelivery:
             if isinstance(message, WatchMsg):
                 self._host.notify_terminated(message.watcher.address, envelope.recipient, reason)
             else:
-                self._undelivered(envelope, Unreachable(reason), reason)
-        elif kind not in cell.contract.understands:
-            reason = cell.contract.refusal(kind)
-            self._undelivered(envelope, NotUnderstood(reason), reason)
-        elif alone and envelope.correlation and cell.serving.answer_here(envelope, kind):
+                self._undelivered(envelope, Unreachable(reason))
             return
-        else:
-            try:
-                if kind is TerminatedMsg:
-                    cell.on_terminated(envelope)
-                else:
-                    cell.mailbox.put_nowait(envelope)
-            except Unreachable as error:
-                self._undelivered(envelope, error, str(error))
+        try:
+            cell.receive(envelope, queued, alone=alone)
+        except (NotUnderstood, Unreachable) as error:
+            self._undelivered(envelope, error)
 
     def mailbox_for(self, recipient: str, kind: type[Message]) -> Mailbox | None:
         """Return the mailbox that takes messages of a type as they are; None if each has to be delivered singly."""
@@ -109,25 +95,25 @@ class RemoteDelivery:
         if self._early is not None and any(early is envelope for early in self._early):
             self._early = [early for early in self._early if early is not envelope]
         elif (cell := self._cells.get(envelope.recipient)) is not None:
-            cell.requests.withdraw(envelope)
+            cell.replies.withdraw(envelope)
 
     def answer(self, correlation: int, clock: int, value: Any) -> None:
         """Resolve a request of this node."""
         if self._recorder is not None:
             self._recorder.witness(clock)
-        self._asks.resolve(correlation, value)
+        self._host.asks.resolve(correlation, value)
 
     def reject(self, correlation: int, clock: int, error: Exception) -> None:
         """Fail a request of this node."""
         self.witness(clock)
-        self._asks.reject(correlation, error)
+        self._host.asks.reject(correlation, error)
 
     # Inside
 
-    def _undelivered(self, envelope: Envelope, error: Exception, reason: str) -> None:
+    def _undelivered(self, envelope: Envelope, error: Exception) -> None:
         if envelope.origin is not None and envelope.message.lane is not Lane.SYSTEM:  # which needs no credit
             envelope.origin.consumed(envelope.recipient, envelope.nbytes)
         if envelope.correlation:
-            self._asks.fail(envelope, error)
+            self._host.asks.fail(envelope, error)
         else:
-            self._host.dead_letter(envelope, reason)
+            self._host.dead_letter(envelope.recipient, envelope.sender, envelope.message, str(error))

@@ -4,6 +4,7 @@ import asyncio
 import functools
 import os
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -15,29 +16,29 @@ import psutil
 
 from orchestra import log
 from orchestra.actors.actor import Actor, actor_class
+from orchestra.actors.addresses import check_name, is_guest, node_of
 from orchestra.actors.asks import PendingAsks
 from orchestra.actors.cell import Cell
-from orchestra.actors.envelope import Envelope, check_name, is_guest, node_of
+from orchestra.actors.host import ActorSettings, Spawner, StateSource
 from orchestra.actors.message import Message, Request
-from orchestra.actors.message_counts import OTHERS, MessageCounts, others_like
 from orchestra.actors.offload import in_thread
 from orchestra.actors.ref import Ref
 from orchestra.actors.restarts import STOPPED
-from orchestra.actors.supervisor import STOP_S, Children
+from orchestra.actors.statistics import OTHERS, Flow, MessageCounts, NodeStatistics, ProcessStatistics, others_like
+from orchestra.actors.supervisor import Children
 from orchestra.actors.system_messages import (
     SYSTEM,
     ChildFailedMsg,
     DeadlockProbeMsg,
-    Flow,
-    NodeStatistics,
-    ProcessStatistics,
     SpawnedMsg,
     SpawnMsg,
+    StopActorMsg,
+    StopMsg,
     TerminatedMsg,
     WatchMsg,
 )
 from orchestra.clock import Clock, RealClock
-from orchestra.errors import ActorFailed, Unreachable, UsageError
+from orchestra.errors import ActorFailed, OrchestraError, Unreachable, UsageError
 from orchestra.nodes import spawning
 from orchestra.nodes.delivery import RemoteDelivery
 from orchestra.nodes.directory import Directory
@@ -45,6 +46,7 @@ from orchestra.nodes.node_actors import DirectoryActor, SystemActor
 from orchestra.nodes.peers import DIRECTORY, Peers
 from orchestra.nodes.rejections import DeadLetters
 from orchestra.nodes.watches import Watches
+from orchestra.trace.recording.cell_recorder import CellRecorder
 from orchestra.trace.recording.recorder import Recorder
 from orchestra.wire import arena
 from orchestra.wire.frames import Limits
@@ -135,13 +137,16 @@ class Node:
         """Done, with the reason, once somebody asked this node to stop or its root was lost."""
         self.log = log.get(actor=f"{name}/{SYSTEM}")
         self.deterministic = deterministic
-        self.asks = PendingAsks(self)
         self.cells: dict[str, Cell] = {}
         """The actors that run here, by address."""
         self.watches = Watches(self)
         self.delivery = RemoteDelivery(self)
         self.peers = Peers(settings, self, self.delivery, listen, join)
         self._routes = self.peers.routes
+        self.asks = PendingAsks(name, self.cells, self.peers, self.clock, probing=not deterministic)
+        self.ask = self.asks.ask
+        self.answer = self.asks.answer
+        self.refuse = self.asks.fail
         self._background_tasks: set[asyncio.Task[None]] = set()
         self._body: asyncio.Task[Any] | None = None
         self._failures: list[Exception] = []
@@ -197,12 +202,12 @@ class Node:
         """Stop all actors, the youngest first, then the links. A deadline of 10 s turns it into an abort."""
         self.stopping = True
         for cell in reversed(list(self.cells.values())):
-            self._failures += await self.stop_cell(cell)
+            self._failures += await cell.stop()
         background_tasks = list(self._background_tasks)
         for task in background_tasks:
             task.cancel()
         await asyncio.gather(*background_tasks, return_exceptions=True)
-        self.asks.close()
+        self.asks.probes.close()
         await self.peers.close()
         if self._executor is not None:
             self._executor.shutdown(wait=False, cancel_futures=True)
@@ -212,33 +217,23 @@ class Node:
     async def stop_actor(self, address: str) -> tuple[str, ...]:
         """Stop an actor at the request of another node, if it is still there; return the failures on the way."""
         cell = self.cells.get(address)
-        return () if cell is None else tuple(map(str, await self.stop_cell(cell)))
+        return () if cell is None else tuple(map(str, await cell.stop()))
 
     def follow(self, probe: DeadlockProbeMsg) -> None:
         """Handle a probe for a deadlock of asks."""
-        self.asks.follow(probe)
+        self.asks.probes.follow(probe)
 
-    async def stop_cell(self, cell: Cell, deadline: float = STOP_S) -> list[ActorFailed]:
-        """Stop one actor gracefully; abort it after `deadline` seconds. Return what failed on the way."""
-        cell.request_stop()
-        done, _ = await asyncio.wait({cell.terminated}, timeout=deadline)
-        if not done:
-            self.log.warning("actor did not stop in time and is aborted", address=cell.address, seconds=deadline)
-            cell.request_stop(graceful=False)
-            await asyncio.wait({cell.terminated}, timeout=deadline)
-        failed, cell.life.late = cell.life.late, []
-        return failed
+    def escalate(self, failed: Exception, parent: str = "") -> None:
+        """Fail the actor at `parent` on another node, or this whole node.
 
-    def escalate(self, error: Exception) -> None:
-        """Fail the node: the block of `running()` is cancelled, and `running()` raises `error` in a group."""
-        self._failures.append(error)
-        if self._body is not None and len(self._failures) == 1:
-            self._body.cancel()
-
-    def escalate_remote(self, parent: str, failed: ActorFailed) -> None:
-        """Fail an actor of another node with its child `failed`; without a connection the child ends all the same."""
-        link = self.peers.find(node_of(parent))
-        if link is not None:
+        The node's `running()` block is cancelled, and `running()` raises `failed` in a group. A parent that cannot be
+        reached has lost its child's node, and its child ends all the same.
+        """
+        if not parent:
+            self._failures.append(failed)
+            if self._body is not None and len(self._failures) == 1:
+                self._body.cancel()
+        elif isinstance(failed, ActorFailed) and (link := self.peers.find(node_of(parent))) is not None:
             link.post(failed.address, parent, ChildFailedMsg(address=failed.address, reason=str(failed)))
 
     def request_stop(self, reason: str) -> None:
@@ -261,7 +256,14 @@ class Node:
         siblings: Children | None = None,
         parent: str = "",
     ) -> Cell:
-        """Start an actor under `name`; what else there is to say of it is said at `Cell`.
+        """Start an actor under `name`.
+
+        Args:
+            name: the part of its address after the node.
+            kind: its class.
+            factory: makes it, once for every incarnation.
+            siblings: the children of its parent on this node.
+            parent: the address of its parent on another node.
 
         Raises:
             UsageError: the name is taken, or no name.
@@ -269,9 +271,23 @@ class Node:
         address = f"{self.name}/{check_name(name, 'an actor')}"
         if address in self.cells:
             raise UsageError(f"there is an actor at {address} already")
-        cell = self.cells[address] = Cell(self, address, kind, factory, siblings, parent)
+        settings = ActorSettings(address, kind, factory, parent, self.seed, self.run_directory, self.resume_from)
+        cell = self.cells[address] = Cell(self, settings, siblings)
         cell.start()
         return cell
+
+    def start_child(
+        self, name: str, kind: type[Actor[Any]], factory: Callable[[], Actor[Any]], siblings: Children
+    ) -> Cell:
+        """Start an actor of this node as one of `siblings`."""
+        return self.start_cell(name, kind, factory, siblings)
+
+    def recorder_for(self, settings: ActorSettings, state: StateSource) -> CellRecorder | None:
+        """Return a recorder for a new actor, or None if it is not recorded."""
+        recorder = self.recorder
+        if recorder is None or not settings.kind.recorded or not recorder.records(settings.address):
+            return None
+        return CellRecorder(recorder, settings, state)
 
     async def spawn_on(
         self, node: str, name: str, kind: Callable[P, Actor[M]], *args: P.args, **kwargs: P.kwargs
@@ -282,6 +298,38 @@ class Node:
         message = spawning.request(name, actor_class(kind), args, kwargs, f"{self.name}/{SYSTEM}")
         spawned = await self.ref(f"{node}/{SYSTEM}").ask(message)
         return Ref(spawning.accepted(node, message, spawned), self._outside)
+
+    async def spawn_remote(
+        self,
+        parent: Spawner,
+        node: str,
+        name: str,
+        kind: type[Actor[Any]],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Ref[Any]:
+        """Start a child of `parent` on another node and watch it; a cancelled spawn stops it again."""
+        try:
+            return await spawning.spawn(parent, node, name, kind, args, kwargs)
+        except asyncio.CancelledError:
+            if self.peers.find(node) is not None:  # it may have been started
+                self.post_remote(parent.address, spawning.child_address(parent.address, node, name), StopMsg())
+            raise
+
+    async def stop_remote(self, parent: str, address: str) -> list[ActorFailed]:
+        """Stop a child of `parent` on another node; return the failures on the way."""
+        node = node_of(address)
+        if self.peers.find(node) is None:
+            return []  # its node is lost, and it ends by itself
+        try:
+            async with asyncio.timeout(spawning.STOP_REMOTE_S):
+                failures = await self.ask(parent, f"{node}/{SYSTEM}", StopActorMsg(address=address), (parent,))
+        except (OrchestraError, TimeoutError) as error:
+            # The child watches its parent, and ends by itself.
+            level = self.log.info if self.stopping else self.log.warning
+            level("a child on another node cannot be stopped", address=address, reason=str(error))
+            return []
+        return [ActorFailed(address, text) for text in failures]
 
     def spawn_for(self, message: SpawnMsg) -> SpawnedMsg:
         """Start an actor that another node asks for, as a child of `message.parent`."""
@@ -311,29 +359,29 @@ class Node:
             raise Unreachable(f"there is no actor at {address}; the actors of {self.name} are {known}")
         return cell
 
-    def remove_cell(self, cell: Cell, reason: str, watchers: set[str]) -> None:
-        """Take note that `cell` is gone."""
-        self.cells.pop(cell.address, None)
-        for (sender, kind), count in cell.delivered.message_counts().items():
+    def ended(self, address: str, reason: str, watchers: set[str], counts: Counter[tuple[str, type[Message]]]) -> None:
+        """Remove an actor that has ended, keep the counts of its messages by sender and type, notify its watchers."""
+        self.cells.pop(address, None)
+        for (sender, kind), count in counts.items():
             others = (others_like(sender), kind.__name__, OTHERS)
-            self._past_message_counts.add((sender, kind.__name__, cell.address), count, others)
+            self._past_message_counts.add((sender, kind.__name__, address), count, others)
         for watcher in sorted(watchers):
-            self.notify_terminated(watcher, cell.address, reason)
+            self.notify_terminated(watcher, address, reason)
 
     @property
     def idle(self) -> bool:
         """Whether all its actors wait for messages, there is none, and nothing is on its way out."""
         return not self._background_tasks and all(cell.idle for cell in self.cells.values())
 
-    async def offload(self, cell: Cell, function: Callable[..., T], *args: Any) -> T:
-        """Run `function` in one of this node's threads for `cell`; inline if the node is to be reproducible."""
+    async def offload(self, aborting: Callable[[], bool], function: Callable[..., T], *args: Any) -> T:
+        """Run `function` in a thread of this node; on a deterministic node at once, on the loop."""
         if self.deterministic:
             result = function(*args)
             await asyncio.sleep(0)  # as with a thread, the others get their turn meanwhile
             return result
         if self._executor is None:
             self._executor = ThreadPoolExecutor(max_workers=64, thread_name_prefix=f"{self.name}-offload")
-        return await in_thread(self._executor, lambda: cell.aborting, function, args)
+        return await in_thread(self._executor, aborting, function, args)
 
     def statistics(self) -> NodeStatistics:
         """Return how this node is doing."""
@@ -363,7 +411,7 @@ class Node:
     def post(self, sender: str, recipient: str, message: Message) -> Awaitable[None] | None:
         """Deliver `message` here or to another node; return what to await if there is no room yet."""
         cell = self.cells.get(recipient)
-        return self.post_remote(sender, recipient, message) if cell is None else cell.accept(sender, message)
+        return self.post_remote(sender, recipient, message) if cell is None else cell.deliver(sender, message)
 
     def post_remote(
         self, sender: str, recipient: str, message: Message, number: int = 0, clock: int = 0
@@ -381,11 +429,13 @@ class Node:
         """Deliver `message` at once, or raise `MailboxFull`, or `ActorStopped` if the recipient is stopping."""
         cell = self.cells.get(recipient)
         if cell is not None:
-            cell.entrance.accept_nowait(sender, message)
+            cell.deliver_nowait(sender, message)
         else:
-            self.post_far_nowait(sender, recipient, message)
+            self.post_remote_nowait(sender, recipient, message)
 
-    def post_far_nowait(self, sender: str, recipient: str, message: Message, number: int = 0, clock: int = 0) -> None:
+    def post_remote_nowait(
+        self, sender: str, recipient: str, message: Message, number: int = 0, clock: int = 0
+    ) -> None:
         """Send `message` to another node at once, or raise `MailboxFull`, or `Unreachable` without a connection."""
         link = self.peers.route_to(recipient)
         if link is None:
@@ -399,18 +449,18 @@ class Node:
             if cell is None:
                 self.notify_terminated(watcher, target, "it had stopped before")
             else:
-                cell.mailbox.put_nowait(Envelope(target, watcher, WatchMsg(watcher=Ref(watcher))))
+                cell.put_system(watcher, WatchMsg(watcher=Ref(watcher)))
             return
         self._in_background(self.watches.begin(watcher, target))
 
-    def dead_letter(self, envelope: Envelope, reason: str) -> None:
-        """Count a message that nobody will handle, and log the first few of its kind."""
-        kind = type(envelope.message).__name__
-        if self._dead_letters.count(envelope.recipient, kind):
-            cell = self.cells.get(envelope.recipient)
+    def dead_letter(self, recipient: str, sender: str, message: Message, reason: str) -> None:
+        """Count a message that no actor will handle, and log the first few of its kind."""
+        kind = type(message).__name__
+        if self._dead_letters.count(recipient, kind):
+            cell = self.cells.get(recipient)
             expected = self.stopping or (cell is not None and cell.stopping)
             (self.log.info if expected else self.log.warning)(
-                "dead letter", recipient=envelope.recipient, type=kind, sender=envelope.sender, reason=reason
+                "dead letter", recipient=recipient, type=kind, sender=sender, reason=reason
             )
 
     def notify_terminated(self, watcher: str, address: str, reason: str, *, lost: bool = False) -> None:
@@ -418,7 +468,7 @@ class Node:
         message = TerminatedMsg(address=address, reason=reason, graceful=reason == STOPPED, lost=lost)
         cell = self.cells.get(watcher)
         if cell is not None:
-            cell.on_terminated(Envelope(watcher, address, message))
+            cell.on_terminated(message)
         elif node_of(watcher) != self.name and (link := self.peers.find(node_of(watcher))) is not None:
             link.post(address, watcher, message)
 
@@ -472,4 +522,4 @@ class NodeSender:
         self._node.post_nowait(self._address, recipient, message)
 
     def ask(self, recipient: str, request: Request[Any]) -> Coroutine[Any, Any, Any]:
-        return self._node.asks.ask(self._address, recipient, request, ())
+        return self._node.ask(self._address, recipient, request, ())

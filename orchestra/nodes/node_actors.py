@@ -1,17 +1,15 @@
 """The actors that every node runs: one controls the node itself, the other answers where nodes listen."""
 
 import asyncio
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from orchestra.actors.actor import Actor, on
+from orchestra.actors.statistics import FinalStatisticsMsg, NodeStatistics, StatisticsMsg
 from orchestra.actors.system_messages import (
     DeadlockProbeMsg,
-    FinalStatisticsMsg,
     LookupMsg,
-    NodeStatistics,
     SpawnedMsg,
     SpawnMsg,
-    StatisticsMsg,
     StopActorMsg,
     StopNodeMsg,
 )
@@ -43,6 +41,8 @@ class NodeControl(Protocol):
 class DirectoryActor(Actor[LookupMsg]):
     """Answers where nodes listen."""
 
+    recorded: ClassVar[bool] = False
+
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
 
@@ -53,6 +53,8 @@ class DirectoryActor(Actor[LookupMsg]):
 
 class SystemActor(Actor[StatisticsMsg | FinalStatisticsMsg | StopNodeMsg | SpawnMsg | StopActorMsg | DeadlockProbeMsg]):
     """Controls the node: reports statistics, starts and stops actors for other nodes, stops the node."""
+
+    recorded: ClassVar[bool] = False
 
     def __init__(self, node: NodeControl) -> None:
         self._node = node

@@ -6,10 +6,11 @@ from typing import Protocol
 
 from structlog.typing import FilteringBoundLogger
 
+from orchestra.actors.addresses import is_guest, node_of
 from orchestra.actors.asks import PendingAsks
-from orchestra.actors.envelope import is_guest, node_of
 from orchestra.actors.message import Message
-from orchestra.actors.system_messages import LinkStatistics, LookupMsg
+from orchestra.actors.statistics import LinkStatistics
+from orchestra.actors.system_messages import LookupMsg
 from orchestra.errors import HandshakeError, NobodyListens, OrchestraError, Unreachable
 from orchestra.nodes.directory import Directory
 from orchestra.nodes.failure_detection import DIAL_S, FailureDetection, backoff, cancel_all

@@ -10,35 +10,29 @@ import inspect
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, Protocol, get_origin
+from typing import Any, get_origin
 
 import numpy as np
 from pydantic import ConfigDict, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
 
 from orchestra.actors.actor import ACTORS, Actor
+from orchestra.actors.addresses import node_of
 from orchestra.actors.codec import Encoder
-from orchestra.actors.envelope import node_of
-from orchestra.actors.message import Message, Request
+from orchestra.actors.host import Spawner
+from orchestra.actors.message import Message
 from orchestra.actors.ref import Ref
+from orchestra.actors.supervisor import STOP_S
 from orchestra.actors.system_messages import SYSTEM, SpawnedMsg, SpawnMsg
 from orchestra.errors import SpawnRefused
 
+STOP_REMOTE_S = 3 * STOP_S
+"""Seconds a child on another node may take to stop. Its own node gives it less, first to stop, then to abort."""
 _PLAIN = (type(None), bool, int, float, str, bytes, np.ndarray, Ref)
 """Types that arrive as they were sent, whatever the annotation."""
 
 
-class Parent(Protocol):
-    """What it takes to start a child."""
-
-    @property
-    def address(self) -> str: ...
-    async def ask(self, recipient: str, request: Request[Any]) -> Any: ...
-    def watch(self, ref: Ref[Any]) -> None: ...
-    def spawn_child(self, name: str, kind: type[Actor[Any]], factory: Callable[[], Actor[Any]]) -> Ref[Any]: ...
-
-
 async def spawn(
-    parent: Parent, node: str, name: str, kind: type[Actor[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]
+    parent: Spawner, node: str, name: str, kind: type[Actor[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Ref[Any]:
     """Start a child of `parent` on the node of that name, and watch it there.
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from orchestra import log
 from orchestra.actors.cell import Cell
-from orchestra.actors.waits import Wait
+from orchestra.actors.statistics import Wait
 from orchestra.nodes.node import Node
 
 _HERE = str(Path(__file__).resolve().parents[1]) + os.sep
@@ -78,7 +78,9 @@ def actors_of(node: Node, running: FrameType | None = None) -> list[dict[str, An
                 "queue_bytes": told.mailbox.nbytes,
                 "stack": _lines(frames) if told.message or told.state == "stopping" else [],
                 "threads": {
-                    str(wait): _lines(_work(threads[wait.thread])) for wait in cell.waits if wait.thread in threads
+                    str(wait): _lines(_work(threads[wait.thread]))
+                    for wait in cell.context.waits
+                    if wait.thread in threads
                 },
             }
         )

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable
 from typing import Protocol
 
-from orchestra.actors.envelope import node_of
+from orchestra.actors.addresses import node_of
 from orchestra.actors.message import Message
 from orchestra.actors.ref import Ref
 from orchestra.actors.system_messages import WatchMsg

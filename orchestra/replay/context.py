@@ -16,9 +16,9 @@ import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, WrappedLogger
 
 from orchestra.actors.actor import Actor
+from orchestra.actors.context import generator_for
 from orchestra.actors.message import Message, Request
 from orchestra.actors.ref import Ref, speaking
-from orchestra.actors.seeding import generator_for
 from orchestra.clock import Clock, Handle
 from orchestra.errors import AskFailed
 from orchestra.nodes import spawning

@@ -17,7 +17,7 @@ from typing import Any
 
 from orchestra.actors import codec
 from orchestra.actors.actor import Actor, making
-from orchestra.actors.envelope import node_of
+from orchestra.actors.addresses import node_of
 from orchestra.actors.message import REGISTRY, Message
 from orchestra.actors.system_messages import SpawnMsg
 from orchestra.errors import CannotReplay, ExperimentChanged, UsageError, ValuesMissing

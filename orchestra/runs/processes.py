@@ -15,8 +15,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from orchestra import log
 from orchestra.actors import supervision
+from orchestra.actors.statistics import ProcessStatistics
 from orchestra.actors.supervision import Restart
-from orchestra.actors.system_messages import ProcessStatistics
 from orchestra.clock import Clock
 from orchestra.errors import OrchestraError, UsageError
 from orchestra.nodes.node import Node

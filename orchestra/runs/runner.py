@@ -19,13 +19,8 @@ from typing import Any, Literal, TypeVar
 from orchestra import log
 from orchestra.actors.cell import Cell
 from orchestra.actors.restarts import STOPPED
-from orchestra.actors.system_messages import (
-    SYSTEM,
-    FinalStatisticsMsg,
-    InterruptMsg,
-    NodeStatistics,
-    StopNodeMsg,
-)
+from orchestra.actors.statistics import FinalStatisticsMsg, NodeStatistics
+from orchestra.actors.system_messages import SYSTEM, InterruptMsg, StopNodeMsg
 from orchestra.clock import RealClock
 from orchestra.errors import OrchestraError, UsageError
 from orchestra.nodes import stacks
@@ -310,7 +305,7 @@ async def _until_stopped(root: Node, cell: Cell, stopping: Stopping) -> Ending:
             reason = await asyncio.shield(cell.terminated)
         except asyncio.CancelledError:
             # Something else failed. The main actor stops first, while the actors that it needs to save still run.
-            await root.stop_cell(cell)
+            await cell.stop()
             raise
     verdict = f"{cell.address} ({cell.kind.__name__}) failed; {cell.delivered.story()}"
     if reason == STOPPED:

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from orchestra.actors.actor import Actor, actor_class
-from orchestra.actors.envelope import GUEST, check_name, is_guest
+from orchestra.actors.addresses import GUEST, check_name, is_guest
 from orchestra.actors.message import Message
 from orchestra.actors.ref import Ref
 from orchestra.errors import UsageError

@@ -13,7 +13,7 @@ import msgpack
 from orchestra import errors
 from orchestra.actors.codec import Buffer
 from orchestra.actors.message import REGISTRY, Message
-from orchestra.actors.system_messages import LinkStatistics
+from orchestra.actors.statistics import LinkStatistics
 from orchestra.errors import FrameError, HandshakeError, Unreachable, WireError
 from orchestra.wire.busy_poll import BusyPoll
 from orchestra.wire.flow_control import ReceiveWindow

@@ -5,8 +5,7 @@ from itertools import repeat
 from typing import Any, Protocol
 
 from orchestra.actors import codec
-from orchestra.actors.envelope import Envelope, Origin
-from orchestra.actors.mailbox import Mailbox, Told
+from orchestra.actors.mailbox import Envelope, Mailbox, Origin, Queued
 from orchestra.actors.message import REGISTRY, AnyArray, Lane, Message
 from orchestra.errors import DecodeError, FrameError
 from orchestra.wire.flow_control import ReceiveWindow
@@ -183,19 +182,18 @@ class LinkReceiver:
                     self._node.deliver(envelope)
                 continue
             each, sender = nbytes // count, route.sender
-            queued: list[Told]
-            now = self._node.witness(max(clocks, default=0))
-            if now is None:
-                queued = [(sender, message, each) for message in messages]
-            else:
-                pairs = zip(messages, numbers or repeat(0), strict=False)
-                queued = [(sender, message, each, number, now) for message, number in pairs]
-            while len(queued) > CREDITED:
-                credit = _BatchCredit(self._link, CREDITED, each * CREDITED)
-                mailbox.put_run(route.recipient, queued[:CREDITED], credit)
-                nbytes -= each * CREDITED
-                del queued[:CREDITED]
-            mailbox.put_run(route.recipient, queued, _BatchCredit(self._link, len(queued), nbytes))
+            now = self._node.witness(max(clocks, default=0)) or 0.0
+            items: list[Queued] = [
+                (sender, message, each, number, now, None)
+                for message, number in zip(messages, numbers or repeat(0), strict=False)
+            ]
+            for begin in range(0, count, CREDITED):
+                batch = items[begin : begin + CREDITED]
+                size = each * len(batch) if begin + CREDITED < count else nbytes - each * begin
+                credit = _BatchCredit(self._link, len(batch), size)
+                last = batch[-1]
+                batch[-1] = (*last[:5], Envelope(route.recipient, sender, last[1], each, origin=credit))
+                mailbox.put_batch(batch)
 
     def end(self) -> list[Envelope]:
         """Forget the peer's routes and requests; return the unanswered ones."""

@@ -61,7 +61,7 @@ class Stage:
         await terminated
 
     async def stop(self, ref: Ref[Any]) -> None:
-        await self.node.stop_cell(self.node.cell(ref.address))
+        await self.node.cell(ref.address).stop()
 
     async def turn(self) -> None:
         """Let everything that is ready run once."""

@@ -12,7 +12,7 @@ from components.monitor import CURVE_S, RECORD_S, TICK_S, Monitor
 from components.reporting.metrics_writer import read_metrics
 from messages import EvaluationResultMsg, ProgressMsg, SaveCheckpointMsg
 from orchestra import RunDirectory
-from orchestra.actors.system_messages import ProcessStatistics
+from orchestra.actors.statistics import ProcessStatistics
 
 
 class Clock:

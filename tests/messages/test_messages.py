@@ -27,7 +27,6 @@ from messages import (
 )
 from orchestra import Lane, Message, Ref, Request
 from orchestra.actors import codec
-from orchestra.actors.envelope import Envelope
 from orchestra.actors.mailbox import Mailbox
 
 HERE: Ref[Any] = Ref("learner/trainer")
@@ -248,13 +247,11 @@ def test_of_params_pace_and_progress_only_the_newest_unread_counts() -> None:
     assert latest == {"LoadParamsMsg", "SetCollectingMsg", "ProgressMsg"}
     assert not any(example.lane is Lane.SYSTEM for example in EXAMPLES)
 
-    mailbox = Mailbox()
+    mailbox = Mailbox("host/worker")
     for running in (True, False, True):
-        mailbox.put_nowait(Envelope("host/worker", "learner/orchestrator", SetCollectingMsg(collecting=running)))
-        mailbox.put_nowait(Envelope("host/worker", "learner/orchestrator", WorkerCountMsg(proxy=HERE, workers=running)))
-    left = []
-    while (envelope := mailbox.take()) is not None:
-        left.append(envelope.message)
+        for message in (SetCollectingMsg(collecting=running), WorkerCountMsg(proxy=HERE, workers=running)):
+            mailbox.put(("learner/orchestrator", message, 1, 0, 0.0, None))
+    left = [item[1] for item in mailbox.drain()]
     assert left == [SetCollectingMsg(collecting=True), *(WorkerCountMsg(proxy=HERE, workers=n) for n in (1, 0, 1))]
 
 

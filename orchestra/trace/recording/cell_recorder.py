@@ -1,44 +1,39 @@
-"""The recorder of one cell: what comes in and what goes out passes through here, where anything is recorded at all.
+"""The recorder of one cell: it observes what the actor is told and does. It sends and delivers nothing.
 
-The cell calls `born`, `delivered`, `handled` and so on at the turns of its life; what its actor does to the world
-(tell, ask, set a timer, read the clock) goes through the methods of the same names. Nothing is encoded here: messages
-do not change, so they are kept, and written down only if somebody wants to read of them.
+The cell calls `born`, `delivered`, `handled` and so on at the turns of its life. The actor's context calls `sent`,
+`asked`, `timer_set` and so on before it performs the action. Nothing is encoded here: messages do not change, so they
+are kept, and written only when somebody wants to read them.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from orchestra.actors import codec
 from orchestra.actors.actor import Actor
-from orchestra.actors.envelope import Envelope
-from orchestra.actors.mailbox import Told
+from orchestra.actors.host import ActorSettings, StartedChild, StateSource
+from orchestra.actors.mailbox import Envelope, Queued
 from orchestra.actors.message import FLAT, Message, Request, size_of
 from orchestra.clock import Clock, Handle
 from orchestra.trace.format import effects
 from orchestra.trace.format.encoding import PendingRecord
 from orchestra.trace.format.records import Kind
 from orchestra.trace.recording.capture import failure_of, frozen_message, frozen_value, holds_messages, source_hash
-from orchestra.trace.recording.recorded_clock import RecordedClock, RecordedTimer
 from orchestra.trace.recording.recorder import Recorder
 from orchestra.trace.recording.snapshots import Snapshots
-
-if TYPE_CHECKING:
-    from orchestra.actors.cell import Cell
 
 T = TypeVar("T")
 
 START, MESSAGE, STOP = 0, 1, 2
 DELIVERY_BYTES = 900
-"""What a delivery takes in memory beside what its message weighs, about …"""
+"""Approximate memory of a recorded delivery, besides its message."""
 HANDLED_BYTES = 400
-"""… what its end takes …"""
+"""Approximate memory of the end of an activation."""
 EFFECT_BYTES = 200
-"""… and an effect."""
+"""Approximate memory of an effect, besides its message."""
 MOST_EFFECTS = 1024
-"""Effects of an activation that is under way that are held before they are handed on."""
+"""Effects of the current activation that are held back; further ones go to the sink at once."""
 _SENT = effects.Sent.code
 _HANDLED = Kind.HANDLED
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -46,20 +41,27 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 class CellRecorder:
-    """Records one actor, incarnation after incarnation."""
+    """The `actors.host.Recorder` of one actor, over all its incarnations.
 
-    def __init__(self, recorder: Recorder, cell: "Cell") -> None:
+    Args:
+        recorder: the node's.
+        settings: the actor's.
+        state: returns the actor for a snapshot.
+    """
+
+    def __init__(self, recorder: Recorder, settings: ActorSettings, state: StateSource) -> None:
         self.clock: Clock = RecordedClock(self, recorder.clock)
-        """What the actor reads the time from."""
         self._recorder = recorder
         self._sink = recorder.sink
         self._put = recorder.sink.put
         self._monotonic = recorder.clock.monotonic
-        self._cell = cell
-        self._address = cell.address
+        self._address = settings.address
+        self._kind = settings.kind
         self._parent: tuple[str, int, int] | None = None
+        if settings.parent:
+            self._parent = (settings.parent, 0, 0)  # which of its activations it was is known to its own node only
         self._arguments: tuple[Any, Any] = (None, None)
-        self._snapshots = Snapshots(recorder, cell)
+        self._snapshots = Snapshots(recorder, settings, state)
         self._sent = recorder.base
         self._incarnation = -1
         self._n = 0
@@ -70,20 +72,8 @@ class CellRecorder:
         self._effects: list[tuple[Any, ...]] = []
         self._weight = 0  # of the effects
         self._timers: set[int] = set()
-        self._plain: set[type[Message]] = set()  # types that are kept as they are
         self._offloads = 0
         self._reason = ""
-
-    @classmethod
-    def of(cls, cell: "Cell", recorder: Recorder | None) -> Self | None:
-        """Return what records `cell`, or None if it is left out, as the runtime's own actors are."""
-        if (
-            recorder is None
-            or cell.kind.__module__ == "orchestra.nodes.node_actors"
-            or not recorder.records(cell.address)
-        ):
-            return None
-        return cls(recorder, cell)
 
     def in_hand(self) -> list[PendingRecord]:
         """Return what it has not handed on: the delivery that is under way."""
@@ -117,10 +107,7 @@ class CellRecorder:
         self._n = 0
         self._timers.clear()
         self._snapshots.begin()
-        kind = self._cell.kind
-        parent = self._parent
-        if parent is None and self._cell.parent:
-            parent = (self._cell.parent, 0, 0)  # of another node; which of its activations it was, that node knows
+        kind, parent = self._kind, self._parent
         origin = "planned" if self._address in recorder.planned else "outside" if parent is None else "child"
         clock, now = recorder.tick(), self._monotonic()
         row = (
@@ -132,24 +119,16 @@ class CellRecorder:
         self._put((Kind.BIRTH, self._address, clock, DELIVERY_BYTES, *row))
         self._begin(START, now)
 
-    def delivered(self, item: Told | Envelope) -> None:
-        """A message leaves the mailbox for its handler."""
+    def delivered(self, item: Queued) -> None:
+        """Record that a message leaves the mailbox for its handler."""
         recorder, sink, address = self._recorder, self._sink, self._address
         if sink.total >= self._snapshots.due:
             self._snapshots.take(self._incarnation, self._n + 1)
         self._n += 1
         recorder.logical = clock = recorder.logical + 1
         now = self._monotonic()
-        correlation = number = 0
-        queued = 0.0
-        if type(item) is not tuple:
-            assert isinstance(item, Envelope)
-            sender, message, nbytes = item.sender, item.message, item.nbytes
-            correlation, number, queued = item.correlation, item.number, item.queued
-        elif len(item) == 5:
-            sender, message, nbytes, number, queued = item
-        else:
-            sender, message, nbytes = item
+        sender, message, nbytes, number, queued, envelope = item
+        correlation = 0 if envelope is None else envelope.correlation
         if not message.wire.immutable:
             message = codec.copied(message)
         timer = number in self._timers and sender == address
@@ -199,7 +178,7 @@ class CellRecorder:
         """The incarnation failed; `expected` where that is no reason for alarm."""
         self._reason = f"{type(error).__name__}: {error}"
         if self._active:
-            self.handled(failure_of(error, self._cell.kind))
+            self.handled(failure_of(error, self._kind))
         if not expected:
             self._recorder.failed(f"{self._address} failed: {self._reason}")
 
@@ -217,84 +196,61 @@ class CellRecorder:
         row = (self._address, self._incarnation, clock, now, reason, final)
         self._put((Kind.END, self._address, clock, HANDLED_BYTES, *row))
 
-    # What its actor does
+    # Actions of the actor, reported by its context
 
-    def post(self, cell: "Cell | None", recipient: str, message: Message) -> Awaitable[None] | None:
-        """As `Sender.post`; `cell` is the recipient if it is on this node."""
-        if cell is not None and type(message) in self._plain and self._active and len(self._effects) < MOST_EFFECTS:
-            # The way of most messages, which does the same with less ado.
-            self._sent = number = self._sent + 1
-            recorder = self._recorder
-            recorder.logical = clock = recorder.logical + 1
-            now = self._monotonic()
-            self._effects.append((_SENT, now, number, recipient, message, False))
-            self._weight += EFFECT_BYTES + FLAT
+    def sent(
+        self, recipient: str, message: Message, local: bool, nowait: bool = False
+    ) -> tuple[Message, int, int, float]:
+        """Record a tell. Returns what `actors.host.Recorder.sent` says."""
+        wire = message.wire
+        if wire.array_fields or not wire.immutable:
+            message = frozen_message(message)
+        self._sent = number = self._sent + 1
+        recorder = self._recorder
+        recorder.logical = clock = recorder.logical + 1
+        now = self._monotonic()
+        # A message to an actor of this node is weighed where it is delivered.
+        weight = FLAT if local else size_of(message)
+        if self._active and len(self._effects) < MOST_EFFECTS:
+            self._effects.append((_SENT, now, number, recipient, message, nowait))
+            self._weight += EFFECT_BYTES + weight
         else:
-            message, number, clock, now = self._outgoing(cell, recipient, message, False)
-        try:
-            if cell is not None:
-                waiting = cell.entrance.accept_recorded(self._address, message, number, clock, now)
-            else:
-                waiting = self._cell.node.post_remote(self._address, recipient, message, number, clock)
-        except Exception as error:
-            self._effect(effects.SendFailed.code, number, type(error).__name__, str(error))
-            raise
-        return None if waiting is None else self._through(waiting, number)
+            self._effect(_SENT, number, recipient, message, nowait, weight=weight)
+        return message, number, clock, now
 
-    def post_nowait(self, cell: "Cell | None", recipient: str, message: Message) -> None:
-        """As `Sender.post_nowait`; `cell` is the recipient if it is on this node."""
-        message, number, clock, now = self._outgoing(cell, recipient, message, True)
-        try:
-            if cell is None:
-                self._cell.node.post_far_nowait(self._address, recipient, message, number, clock)
-            else:
-                cell.entrance.admit_nowait(cell.entrance.enclose_recorded(self._address, message, number, clock, now))
-        except Exception as error:
-            self._effect(effects.SendFailed.code, number, type(error).__name__, str(error))
-            raise
+    def send_failed(self, number: int, error: BaseException) -> None:
+        """Record that a tell raised `error`."""
+        self._effect(effects.SendFailed.code, number, type(error).__name__, str(error))
 
-    async def ask(
-        self,
-        recipient: str,
-        request: Request[Any],
-        chain: tuple[str, ...],
-        asked: set[asyncio.Future[Any]],
-        task: asyncio.Task[Any] | None,
-    ) -> Any:
-        """As `Asks.ask`."""
-        node = self._cell.node
-        told = request if request.wire.immutable and not request.wire.array_fields else frozen_message(request)
+    def send_completed(self, number: int) -> None:
+        """Record that a tell found room after waiting."""
+        self._effect(effects.SendCompleted.code, number)
+
+    def asked(self, recipient: str, request: Request[Any]) -> tuple[int, int]:
+        """Record an ask; return its number and Lamport clock."""
+        kept = frozen_message(request)
         number, clock = self._next()
-        self._effect(effects.Asked.code, number, recipient, told, weight=size_of(told))
-        try:
-            value = await node.asks.ask(
-                self._address, recipient, request, chain, asked, task, number=number, clock=clock
-            )
-        except BaseException as error:
-            self._effect(effects.AskRaised.code, number, type(error).__name__, str(error))
-            raise
-        clock = self._recorder.tick()
-        row = (
-            self._address,
-            self._incarnation,
-            self._n,
-            clock,
-            self._monotonic(),
-            number,
-            type(request),
-            frozen_value(value),
-        )
+        self._effect(effects.Asked.code, number, recipient, kept, weight=size_of(kept))
+        return number, clock
+
+    def ask_failed(self, number: int, error: BaseException) -> None:
+        """Record that an ask raised `error`."""
+        self._effect(effects.AskRaised.code, number, type(error).__name__, str(error))
+
+    def ask_answered(self, number: int, request: Request[Any], value: Any) -> None:
+        """Record the answer to an ask."""
+        clock, now = self._recorder.tick(), self._monotonic()
+        row = (self._address, self._incarnation, self._n, clock, now, number, type(request), frozen_value(value))
         self._put((Kind.ANSWER, self._address, clock, DELIVERY_BYTES, *row))
         self._effect(effects.AnswerReceived.code, number)
-        return value
 
-    def timer_set(self, delay: float, message: Message) -> tuple[Message, int, int]:
-        """Return what the timer will tell, with its number and clock."""
+    def timer_set(self, delay: float, message: Message) -> tuple[Message, int]:
+        """Record a timer; return its message, frozen, and its number."""
         message = frozen_message(message)
-        number, clock = self._next()
+        number, _ = self._next()
         self._timers.add(number)
         self._effect(effects.TimerSet.code, number, delay, message, weight=size_of(message))
-        return message, number, clock
+        return message, number
 
     def timer_handle(self, handle: Handle, number: int) -> Handle:
         """Return what the actor takes its timer back with."""
@@ -312,7 +268,7 @@ class CellRecorder:
         self._effect(effects.Offloaded.code, index, "")
         return result
 
-    def answered(self, envelope: Envelope, value: Any) -> None:
+    def replied(self, envelope: Envelope, value: Any) -> None:
         """It gave an answer."""
         row = (envelope.sender, envelope.number, envelope.correlation, frozen_value(value), type(envelope.message))
         self._effect(effects.AnswerGiven.code, *row)
@@ -326,9 +282,9 @@ class CellRecorder:
         """Whoever asked gave up."""
         self._effect(effects.Withdrawn.code, envelope.sender, envelope.number, envelope.correlation)
 
-    def spawned(self, child: "Cell", factory: Callable[[], Actor[Any]]) -> None:
-        """It started a child."""
-        if child.recorder is not None:
+    def spawned(self, child: StartedChild, factory: Callable[[], Actor[Any]]) -> None:
+        """Record a new child of this node."""
+        if isinstance(child.recorder, CellRecorder):
             child.recorder.child_of(self, factory)
         self._effect(effects.Spawned.code, child.address, f"{child.kind.__module__}:{child.kind.__qualname__}")
 
@@ -372,36 +328,6 @@ class CellRecorder:
         self._sent += 1
         return self._sent, self._recorder.tick()
 
-    def _outgoing(
-        self, cell: "Cell | None", recipient: str, message: Message, nowait: bool
-    ) -> tuple[Message, int, int, float]:
-        """Take note of what is told; return it as nobody can change it, its number, and the times."""
-        wire = message.wire
-        if wire.array_fields or not wire.immutable:
-            message = frozen_message(message)
-        else:
-            self._plain.add(type(message))
-        self._sent = number = self._sent + 1
-        recorder = self._recorder
-        recorder.logical = clock = recorder.logical + 1
-        now = self._monotonic()
-        # What is told to an actor of this node is weighed where it is delivered.
-        weight = FLAT if cell is not None else size_of(message)
-        if self._active and len(self._effects) < MOST_EFFECTS:
-            self._effects.append((_SENT, now, number, recipient, message, nowait))
-            self._weight += EFFECT_BYTES + weight
-        else:
-            self._effect(_SENT, number, recipient, message, nowait, weight=weight)
-        return message, number, clock, now
-
-    async def _through(self, waiting: Awaitable[None], number: int) -> None:
-        try:
-            await waiting
-        except BaseException as error:
-            self._effect(effects.SendFailed.code, number, type(error).__name__, str(error))
-            raise
-        self._effect(effects.SendCompleted.code, number)
-
     def _effect(self, code: int, *fields: Any, weight: int = 0) -> None:
         now = self._monotonic()
         row = (code, now, *fields)
@@ -415,3 +341,36 @@ class CellRecorder:
         clock = self._recorder.tick()
         late = (self._address, self._incarnation, self._n, clock, now, done, self._began)
         self._put((Kind.LATE, self._address, clock, HANDLED_BYTES + weight, *late))
+
+
+class RecordedClock:
+    """The node's clock as a recorded actor reads it: every reading is recorded."""
+
+    def __init__(self, recorder: CellRecorder, clock: Clock) -> None:
+        self._recorder = recorder
+        self._clock = clock
+
+    def monotonic(self) -> float:
+        value = self._clock.monotonic()
+        self._recorder.monotonic_read(value)
+        return value
+
+    def now(self) -> datetime:
+        value = self._clock.now()
+        self._recorder.now_read(value)
+        return value
+
+    def call_later(self, delay: float, call: Callable[[], None]) -> Handle:
+        return self._clock.call_later(delay, call)
+
+
+class RecordedTimer:
+    """A timer whose cancellation is recorded."""
+
+    def __init__(self, handle: Handle, cancelled: Callable[[], None]) -> None:
+        self._handle = handle
+        self._cancelled = cancelled
+
+    def cancel(self) -> None:
+        self._cancelled()
+        self._handle.cancel()

@@ -2,17 +2,14 @@
 
 import json
 import math
-from typing import TYPE_CHECKING
 
 from orchestra import log
 from orchestra.actors import codec
 from orchestra.actors.actor import Actor
+from orchestra.actors.host import ActorSettings, StateSource
 from orchestra.trace.format.records import Kind
 from orchestra.trace.recording.capture import frozen_value, nbytes_of
 from orchestra.trace.recording.recorder import Recorder
-
-if TYPE_CHECKING:
-    from orchestra.actors.cell import Cell
 
 COST = 0.01
 """The share of an actor's time that its snapshots may take."""
@@ -29,12 +26,13 @@ class Snapshots:
     would take more than a third of the ring is not kept.
     """
 
-    def __init__(self, recorder: Recorder, cell: "Cell") -> None:
+    def __init__(self, recorder: Recorder, settings: ActorSettings, state: StateSource) -> None:
         self.due = math.inf
         """The sink's total at which the next one is taken."""
         self._recorder = recorder
-        self._cell = cell
-        self._every = recorder.sink.snapshot_every if cell.kind.snapshot is not Actor.snapshot else math.inf
+        self._address = settings.address
+        self._state = state
+        self._every = recorder.sink.snapshot_every if settings.kind.snapshot is not Actor.snapshot else math.inf
         self._earliest = -math.inf
         self._took = 0.0
 
@@ -44,13 +42,14 @@ class Snapshots:
 
     def take(self, incarnation: int, n: int) -> None:
         """Keep the state before the activation `n`, if that can be had."""
-        cell, recorder = self._cell, self._recorder
+        recorder = self._recorder
         sink = recorder.sink
         now = recorder.clock.monotonic()
-        if now < self._earliest or not cell.requests.idle or cell.actor is None:
+        if now < self._earliest or (holder := self._state()) is None:
             return
+        actor, rng = holder
         try:
-            told = cell.actor.snapshot()
+            told = actor.snapshot()
             if told is None:
                 self.due = sink.total + self._every / AGAIN
                 return
@@ -64,9 +63,9 @@ class Snapshots:
             self._give_up(f"its state takes {nbytes:,} bytes; no more than {int(self._every):,} are kept")
             return
         clock = recorder.tick()
-        random = json.dumps(cell.rng.bit_generator.state)
-        row = (cell.address, incarnation, n, clock, now, random, state)
-        sink.put_snapshot((Kind.SNAPSHOT, cell.address, clock, nbytes, *row))
+        random = json.dumps(rng.bit_generator.state)
+        row = (self._address, incarnation, n, clock, now, random, state)
+        sink.put_snapshot((Kind.SNAPSHOT, self._address, clock, nbytes, *row))
         self.due = sink.total + self._every
         took = recorder.clock.monotonic() - now
         # Of two, the one that was not interrupted.
@@ -76,4 +75,4 @@ class Snapshots:
     def _give_up(self, why: str, error: Exception | None = None) -> None:
         self.due = self._every = math.inf
         told = log.get(actor="trace")
-        told.warning("no state of this actor is kept", of=self._cell.address, reason=why, exc_info=error)
+        told.warning("no state of this actor is kept", of=self._address, reason=why, exc_info=error)

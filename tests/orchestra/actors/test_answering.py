@@ -10,8 +10,8 @@ import msgpack
 import pytest
 
 from orchestra import Actor, AskFailed, Message, Node, Ref, Request, Restart, Supervision, on
+from orchestra.actors.cell import BURST
 from orchestra.actors.message import REGISTRY
-from orchestra.actors.serving import BURST
 from orchestra.testing import Probe, settle
 
 Run = Callable[..., Any]
@@ -158,14 +158,14 @@ def test_a_handler_that_fails_there_fails_its_actor(run: Run) -> None:
             with pytest.raises(AskFailed, match="root/clerk: ValueError: -1 is too little"):
                 await clerk.ask(AskMsg(n=-1))
             assert await clerk.ask(AskMsg(n=1)) == 2
-            assert root.cell("root/clerk").life.restarts == 1
+            assert root.cell("root/clerk").restarts.count == 1
             failing = clerk_of(root)
             arrives(root, 1000, -2)
             arrives(root, 1001, 3)
             assert failing.seen == [1, -2], "it has failed: what comes now is for the next incarnation"
             assert await clerk.ask(AskMsg(n=5)) == 10
             assert clerk_of(root).seen == [3, 5]
-            assert root.cell("root/clerk").life.restarts == 2
+            assert root.cell("root/clerk").restarts.count == 2
 
     run(main())
 
@@ -180,7 +180,7 @@ def test_an_asker_that_gives_up_after_the_failure_does_not_abort_the_actor(run: 
             assert link is not None
             root.delivery.withdraw(link.receiver.unanswered[1000])
             assert await leaf.ref("root/clerk").ask(AskMsg(n=5)) == 10
-            assert root.cell("root/clerk").life.restarts == 1
+            assert root.cell("root/clerk").restarts.count == 1
 
     run(main())
 

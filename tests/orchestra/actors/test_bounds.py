@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from orchestra import Message, Node, UsageError
-from orchestra.actors.deliveries import Deliveries
-from orchestra.actors.message_counts import LONGEST, MessageCounts, others_like
+from orchestra.actors.statistics import MAX_SENDER, Deliveries, MessageCounts, others_like
 from orchestra.errors import DecodeError
 from orchestra.log import get
 from orchestra.nodes.rejections import INTERVAL_S, REFUSALS, Refusals
@@ -45,7 +44,7 @@ def test_flows_are_few_and_miss_no_message(told: list[tuple[int, str, int]], mos
 
 def test_what_is_told_apart_stays_so_and_names_longer_than_any_do_not() -> None:
     message_counts: MessageCounts[tuple[str, str]] = MessageCounts(3)
-    for sender in ("b" * (LONGEST + 1), "a/x", "a/y", "a/z", "a/x"):
+    for sender in ("b" * (MAX_SENDER + 1), "a/x", "a/y", "a/z", "a/x"):
         message_counts.add((sender, "k"), 1, (others_like(sender), "k"))
     assert message_counts.counted() == {("a/x", "k"): 2, ("a/y", "k"): 1, ("others", "k"): 2}
 
@@ -56,7 +55,7 @@ def test_guests_are_no_part_of_the_run_among_the_others_neither() -> None:
 
 
 def test_an_actor_tells_so_many_senders_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestra.actors.deliveries.FLOWS", 10)
+    monkeypatch.setattr("orchestra.actors.statistics.MAX_FLOWS", 10)
     delivered = Deliveries()
     for n in range(1000):
         delivered.turn(NoteMsg, f"liar/{n}")
@@ -70,7 +69,7 @@ def test_an_actor_tells_so_many_senders_apart(monkeypatch: pytest.MonkeyPatch) -
 def test_a_member_that_makes_up_senders_fills_no_table(
     run: Run, address_of: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestra.actors.deliveries.FLOWS", 20)
+    monkeypatch.setattr("orchestra.actors.statistics.MAX_FLOWS", 20)
 
     async def main() -> None:
         async with (
@@ -103,7 +102,7 @@ def test_of_actors_that_are_gone_so_many_flows_are_told_apart(
                 there = Probe(NoteMsg).start(root, f"probe-{n}")
                 await there.tell(NoteMsg(n=n))
                 await settle(root)
-                await root.stop_cell(root.cell(there.address))
+                await root.cell(there.address).stop()
             assert len(root._past_message_counts) <= 10 + 2  # one for each type: of notes, and of what stops an actor
             notes = [flow for flow in root.statistics().message_counts if flow.type == "NoteMsg"]
             assert sum(flow.count for flow in notes) == 50

@@ -182,7 +182,7 @@ def test_a_watch_that_comes_while_the_actor_ends_is_answered(run: Run) -> None:
             watcher.start(node, "watcher")
             await clerk.tell(WaitMsg())
             await asyncio.sleep(0)
-            node.cell("here/watcher").watch(clerk)  # it lies in the mailbox of one that will not read on
+            node.cell("here/watcher").context.watch(clerk)  # it lies in the mailbox of one that will not read on
             hold.set_exception(ValueError("broken"))
             (end,) = await watcher.heard(TerminatedMsg)
             assert end.reason == "ValueError: broken"
@@ -212,7 +212,7 @@ def test_a_watch_that_comes_while_stopped_runs_is_answered(run: Run) -> None:
             node.cell(leaver.address).request_stop()
             for _ in range(3):
                 await asyncio.sleep(0)
-            node.cell("here/watcher").watch(leaver)
+            node.cell("here/watcher").context.watch(leaver)
             gate.set()
             (end,) = await watcher.heard(TerminatedMsg)
             assert end == TerminatedMsg(address="here/leaver", reason="stopped", graceful=True)
@@ -434,10 +434,10 @@ def test_an_actor_that_floods_itself_fails_at_once_instead_of_waiting_for_itself
             talker = node.spawn("talker", Talker, [], gate)
             watcher = Probe(TerminatedMsg)
             watcher.start(node, "watcher")
-            node.cell("here/watcher").watch(talker)
+            node.cell("here/watcher").context.watch(talker)
             await talker.tell(AgainMsg(count=3))
             (end,) = await watcher.heard(TerminatedMsg)
-            assert end.reason.startswith("MailboxFull: here/talker tells itself a PingMsg")
-            assert end.reason.endswith("it would wait for itself")
+            assert end.reason.startswith("MailboxFull: here/talker cannot send itself a PingMsg")
+            assert end.reason.endswith("waiting for room would deadlock")
 
     run(main())

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from orchestra import ActorStopped, Lane, MailboxFull, Message
-from orchestra.actors.envelope import Envelope
-from orchestra.actors.mailbox import Mailbox
+from orchestra.actors.mailbox import Envelope, Mailbox, Queued
 
 
 class NumberMsg(Message):
@@ -49,114 +48,120 @@ class Credit:
         raise AssertionError
 
 
-def envelope(message: Message, sender: str = "a/x", nbytes: int = 1, origin: Any = None) -> Envelope:
-    return Envelope("here/me", sender, message, nbytes, origin=origin)
+def queued(message: Message, sender: str = "a/x", nbytes: int = 1, origin: Any = None) -> Queued:
+    envelope = None if origin is None else Envelope("here/me", sender, message, nbytes, origin=origin)
+    return (sender, message, nbytes, 0, 0.0, envelope)
+
+
+async def written(mailbox: Mailbox, item: Queued) -> None:
+    """Write as a sender does: wait if there is no room."""
+    if not mailbox.put(item):
+        await mailbox.wait_for_room(item)
 
 
 def taken(mailbox: Mailbox) -> list[int]:
     return [number(one) for one in mailbox.drain()]
 
 
-def number(item: Any) -> int:
-    """What is in a message, whether it waits in an envelope or without one."""
-    message = item.message if isinstance(item, Envelope) else item[1]
+def number(item: Queued) -> int:
+    message: Any = item[1]
     return int(message.n)
 
 
 def test_a_full_mailbox_lets_nothing_more_in() -> None:
-    mailbox = Mailbox(capacity=2)
-    assert [mailbox.put_nowait(envelope(NumberMsg(n=n))) for n in range(3)] == [True, True, False]
+    mailbox = Mailbox("here/me", capacity=2)
+    assert [mailbox.put(queued(NumberMsg(n=n))) for n in range(3)] == [True, True, False]
     assert taken(mailbox) == [0, 1]
 
 
 def test_bytes_bound_a_mailbox_too() -> None:
-    mailbox = Mailbox(capacity=100, capacity_bytes=10)
-    assert mailbox.put_nowait(envelope(NumberMsg(n=0), nbytes=6))
-    assert not mailbox.put_nowait(envelope(NumberMsg(n=1), nbytes=5))
-    assert mailbox.put_nowait(envelope(NumberMsg(n=2), nbytes=4))
+    mailbox = Mailbox("here/me", capacity=100, capacity_bytes=10)
+    assert mailbox.put(queued(NumberMsg(n=0), nbytes=6))
+    assert not mailbox.put(queued(NumberMsg(n=1), nbytes=5))
+    assert mailbox.put(queued(NumberMsg(n=2), nbytes=4))
 
 
 def test_a_message_larger_than_the_mailbox_is_let_in_once_it_is_empty() -> None:
-    mailbox = Mailbox(capacity_bytes=10)
-    assert mailbox.put_nowait(envelope(NumberMsg(n=0), nbytes=50))
-    assert not mailbox.put_nowait(envelope(NumberMsg(n=1), nbytes=50))
+    mailbox = Mailbox("here/me", capacity_bytes=10)
+    assert mailbox.put(queued(NumberMsg(n=0), nbytes=50))
+    assert not mailbox.put(queued(NumberMsg(n=1), nbytes=50))
 
 
 def test_system_messages_come_first_and_always_get_in() -> None:
-    mailbox = Mailbox(capacity=1)
-    mailbox.put_nowait(envelope(NumberMsg(n=1)))
+    mailbox = Mailbox("here/me", capacity=1)
+    mailbox.put(queued(NumberMsg(n=1)))
     mailbox.close()
-    assert mailbox.put_nowait(envelope(UrgentMsg(n=2)))
+    assert mailbox.put(queued(UrgentMsg(n=2)))
     assert taken(mailbox) == [2, 1]
 
 
 def test_a_newer_message_takes_the_place_of_an_unread_one_of_its_sender() -> None:
-    mailbox = Mailbox()
+    mailbox = Mailbox("here/me")
     for message, sender in [
         (NewestMsg(n=1), "a/x"),
         (NumberMsg(n=2), "a/x"),
         (NewestMsg(n=3), "a/y"),
         (NewestMsg(n=4), "a/x"),
     ]:
-        mailbox.put_nowait(envelope(message, sender))
+        mailbox.put(queued(message, sender))
     assert taken(mailbox) == [4, 2, 3]
 
 
 def test_a_newer_message_after_the_older_was_read_queues_anew() -> None:
-    mailbox = Mailbox()
-    mailbox.put_nowait(envelope(NewestMsg(n=1)))
+    mailbox = Mailbox("here/me")
+    mailbox.put(queued(NewestMsg(n=1)))
     assert taken(mailbox) == [1]
-    mailbox.put_nowait(envelope(NewestMsg(n=2)))
+    mailbox.put(queued(NewestMsg(n=2)))
     assert taken(mailbox) == [2]
 
 
 def test_replacing_a_message_needs_no_room() -> None:
-    mailbox = Mailbox(capacity=1)
-    mailbox.put_nowait(envelope(NewestMsg(n=1)))
-    assert mailbox.put_nowait(envelope(NewestMsg(n=2)))
+    mailbox = Mailbox("here/me", capacity=1)
+    mailbox.put(queued(NewestMsg(n=1)))
+    assert mailbox.put(queued(NewestMsg(n=2)))
     assert taken(mailbox) == [2]
 
 
 def test_what_an_actor_tells_itself_is_let_in_up_to_twice_the_bounds_and_then_refused() -> None:
-    mailbox = Mailbox(capacity=2, capacity_bytes=10)
-    mine = [envelope(NumberMsg(n=n), sender="here/me", nbytes=2) for n in range(6)]
-    assert [mailbox.put_nowait(one) for one in mine[:4]] == [True] * 4
-    with pytest.raises(MailboxFull, match="here/me tells itself a NumberMsg while its mailbox holds 4 messages"):
-        mailbox.put_nowait(mine[4])
-    assert not mailbox.put_nowait(envelope(NumberMsg(n=9)))
+    mailbox = Mailbox("here/me", capacity=2, capacity_bytes=10)
+    mine = [queued(NumberMsg(n=n), sender="here/me", nbytes=2) for n in range(6)]
+    assert [mailbox.put(one) for one in mine[:4]] == [True] * 4
+    with pytest.raises(MailboxFull, match="here/me cannot send itself a NumberMsg: 4 of its own messages"):
+        mailbox.put(mine[4])
+    assert not mailbox.put(queued(NumberMsg(n=9)))
     assert taken(mailbox) == [0, 1, 2, 3]
-    assert mailbox.put_nowait(envelope(NumberMsg(n=5), sender="here/me", nbytes=50)), "alone, any size is let in"
-    with pytest.raises(MailboxFull, match=r"1 messages \(50 bytes\)"):
-        mailbox.put_nowait(mine[5])
+    assert mailbox.put(queued(NumberMsg(n=5), sender="here/me", nbytes=50)), "alone, any size is let in"
+    with pytest.raises(MailboxFull, match=r"1 of its own messages \(50 bytes\)"):
+        mailbox.put(mine[5])
 
 
 def test_what_holds_credit_is_let_in_and_credited_when_it_leaves() -> None:
-    mailbox, credit = Mailbox(capacity=1), Credit()
-    mailbox.put_nowait(envelope(NumberMsg(n=0)))
-    assert mailbox.put_nowait(envelope(NumberMsg(n=1), nbytes=7, origin=credit))
+    mailbox, credit = Mailbox("here/me", capacity=1), Credit()
+    mailbox.put(queued(NumberMsg(n=0)))
+    assert mailbox.put(queued(NumberMsg(n=1), nbytes=7, origin=credit))
     assert credit.back == []
     assert taken(mailbox) == [0, 1]
     assert credit.back == [7]
 
 
 def test_a_replaced_message_is_credited_too() -> None:
-    mailbox, credit = Mailbox(), Credit()
-    mailbox.put_nowait(envelope(NewestMsg(n=1), nbytes=3, origin=credit))
-    mailbox.put_nowait(envelope(NewestMsg(n=2), nbytes=4, origin=credit))
+    mailbox, credit = Mailbox("here/me"), Credit()
+    mailbox.put(queued(NewestMsg(n=1), nbytes=3, origin=credit))
+    mailbox.put(queued(NewestMsg(n=2), nbytes=4, origin=credit))
     assert credit.back == [3]
 
 
 def test_writers_are_let_in_in_the_order_they_came(run: Callable[..., Any]) -> None:
     async def main() -> None:
-        mailbox = Mailbox(capacity=1)
-        mailbox.put_nowait(envelope(NumberMsg(n=0)))
-        writers = [asyncio.create_task(mailbox.put(envelope(NumberMsg(n=n)))) for n in (1, 2, 3)]
+        mailbox = Mailbox("here/me", capacity=1)
+        mailbox.put(queued(NumberMsg(n=0)))
+        writers = [asyncio.create_task(written(mailbox, queued(NumberMsg(n=n)))) for n in (1, 2, 3)]
         await asyncio.sleep(0)
         assert mailbox.statistics().waiting == 3
         order = []
         while (one := mailbox.take()) is not None:
             order.append(number(one))
-            assert not mailbox.put_nowait(envelope(NumberMsg(n=99))) or not mailbox.statistics().waiting
+            assert not mailbox.put(queued(NumberMsg(n=99))) or not mailbox.statistics().waiting
             if number(one) == 3:
                 break
         await asyncio.gather(*writers)
@@ -167,9 +172,9 @@ def test_writers_are_let_in_in_the_order_they_came(run: Callable[..., Any]) -> N
 
 def test_a_writer_that_gave_up_is_passed_over(run: Callable[..., Any]) -> None:
     async def main() -> None:
-        mailbox = Mailbox(capacity=1)
-        mailbox.put_nowait(envelope(NumberMsg(n=0)))
-        first, second = (asyncio.create_task(mailbox.put(envelope(NumberMsg(n=n)))) for n in (1, 2))
+        mailbox = Mailbox("here/me", capacity=1)
+        mailbox.put(queued(NumberMsg(n=0)))
+        first, second = (asyncio.create_task(written(mailbox, queued(NumberMsg(n=n)))) for n in (1, 2))
         await asyncio.sleep(0)
         first.cancel()
         await asyncio.sleep(0)
@@ -180,34 +185,34 @@ def test_a_writer_that_gave_up_is_passed_over(run: Callable[..., Any]) -> None:
 
 
 def test_what_its_receiver_has_bounded_is_let_in_in_order() -> None:
-    mailbox = Mailbox(capacity=1)
+    mailbox = Mailbox("here/me", capacity=1)
     messages = [NumberMsg(n=0), BoundedMsg(n=1), BoundedMsg(n=2), NumberMsg(n=3)]
-    assert [mailbox.put_nowait(envelope(message)) for message in messages] == [True, True, True, False]
+    assert [mailbox.put(queued(message)) for message in messages] == [True, True, True, False]
     assert taken(mailbox) == [0, 1, 2]
 
 
 def test_what_others_told_takes_no_room_from_what_an_actor_tells_itself() -> None:
-    mailbox = Mailbox(capacity=2)
+    mailbox = Mailbox("here/me", capacity=2)
     for n in range(5):
-        mailbox.put_nowait(envelope(NumberMsg(n=n), origin=Credit()))
+        mailbox.put(queued(NumberMsg(n=n), origin=Credit()))
     for n in (5, 6, 7, 8):
-        assert mailbox.put_nowait(envelope(NumberMsg(n=n), sender="here/me"))
-    with pytest.raises(MailboxFull, match=r"here/me tells itself a NumberMsg while .* holds 4 messages \(4 bytes\)"):
-        mailbox.put_nowait(envelope(NumberMsg(n=9), sender="here/me"))
+        assert mailbox.put(queued(NumberMsg(n=n), sender="here/me"))
+    with pytest.raises(MailboxFull, match=r"here/me cannot send itself a NumberMsg: 4 of its own messages \(4 bytes\)"):
+        mailbox.put(queued(NumberMsg(n=9), sender="here/me"))
     assert taken(mailbox) == list(range(9))
 
 
 def test_closing_turns_waiting_writers_away_and_keeps_what_is_queued(run: Callable[..., Any]) -> None:
     async def main() -> None:
-        mailbox = Mailbox(capacity=1)
-        mailbox.put_nowait(envelope(NumberMsg(n=0)))
-        writer = asyncio.create_task(mailbox.put(envelope(NumberMsg(n=1))))
+        mailbox = Mailbox("here/me", capacity=1)
+        mailbox.put(queued(NumberMsg(n=0)))
+        writer = asyncio.create_task(written(mailbox, queued(NumberMsg(n=1))))
         await asyncio.sleep(0)
         mailbox.close()
         with pytest.raises(ActorStopped, match="here/me stopped while its mailbox was full"):
             await writer
         with pytest.raises(ActorStopped, match="here/me has stopped"):
-            mailbox.put_nowait(envelope(NumberMsg(n=2)))
+            mailbox.put(queued(NumberMsg(n=2)))
         assert taken(mailbox) == [0]
 
     run(main())
@@ -215,11 +220,11 @@ def test_closing_turns_waiting_writers_away_and_keeps_what_is_queued(run: Callab
 
 def test_a_reader_wakes_when_something_comes(run: Callable[..., Any]) -> None:
     async def main() -> None:
-        mailbox = Mailbox()
+        mailbox = Mailbox("here/me")
         reader = mailbox.news(asyncio.get_running_loop())
         await asyncio.sleep(0)
         assert mailbox.idle
-        mailbox.put_nowait(envelope(NumberMsg(n=1)))
+        mailbox.put(queued(NumberMsg(n=1)))
         assert not mailbox.idle
         await reader
         assert taken(mailbox) == [1]
@@ -230,7 +235,7 @@ def test_a_reader_wakes_when_something_comes(run: Callable[..., Any]) -> None:
 @pytest.mark.parametrize(("capacity", "capacity_bytes"), [(0, 1), (1, 0)])
 def test_a_mailbox_without_room_is_refused(capacity: int, capacity_bytes: int) -> None:
     with pytest.raises(ValueError, match="a mailbox holds at least one message"):
-        Mailbox(capacity, capacity_bytes)
+        Mailbox("here/me", capacity, capacity_bytes)
 
 
 class Model(RuleBasedStateMachine):
@@ -238,7 +243,7 @@ class Model(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.mailbox = Mailbox(capacity=4, capacity_bytes=20)
+        self.mailbox = Mailbox("here/me", capacity=4, capacity_bytes=20)
         self.system: list[int] = []
         self.ordered: list[tuple[str, int, int]] = []  # the sender if newest wins, the number, the bytes
         self.n = 0
@@ -251,15 +256,15 @@ class Model(RuleBasedStateMachine):
     def put(self, nbytes: int) -> None:
         self.n += 1
         fits = self.fits(nbytes)
-        assert self.mailbox.put_nowait(envelope(NumberMsg(n=self.n), nbytes=nbytes)) is fits
+        assert self.mailbox.put(queued(NumberMsg(n=self.n), nbytes=nbytes)) is fits
         if fits:
             self.ordered.append(("", self.n, nbytes))
 
     @rule(nbytes=st.integers(1, 30))
-    def put_told(self, nbytes: int) -> None:
+    def append(self, nbytes: int) -> None:
         self.n += 1
         fits = len(self.ordered) < 4 and sum(size for _, _, size in self.ordered) + nbytes <= 20
-        assert self.mailbox.put_told(("a/x", NumberMsg(n=self.n), nbytes)) is fits
+        assert self.mailbox.append(queued(NumberMsg(n=self.n), nbytes=nbytes)) is fits
         if fits:
             self.ordered.append(("", self.n, nbytes))
 
@@ -268,7 +273,7 @@ class Model(RuleBasedStateMachine):
         self.n += 1
         at = next((i for i, (who, _, _) in enumerate(self.ordered) if who == sender), None)
         fits = at is not None or self.fits(nbytes)
-        assert self.mailbox.put_nowait(envelope(NewestMsg(n=self.n), sender, nbytes)) is fits
+        assert self.mailbox.put(queued(NewestMsg(n=self.n), sender, nbytes)) is fits
         if at is not None:
             self.ordered[at] = (sender, self.n, nbytes)
         elif fits:
@@ -277,7 +282,7 @@ class Model(RuleBasedStateMachine):
     @rule()
     def put_urgent(self) -> None:
         self.n += 1
-        assert self.mailbox.put_nowait(envelope(UrgentMsg(n=self.n)))
+        assert self.mailbox.put(queued(UrgentMsg(n=self.n)))
         self.system.append(self.n)
 
     @precondition(lambda self: self.system or self.ordered)

@@ -20,7 +20,7 @@ from orchestra import (
     Restart,
     Supervision,
     Unreachable,
-    cancelled,
+    offload_cancelled,
     on,
 )
 from orchestra.actors.system_messages import DeadlockProbeMsg
@@ -279,7 +279,7 @@ def test_a_handler_that_answers_though_it_should_give_up_harms_nobody(run: Run) 
             await give_up(asking)
             assert await desk.ask(NotesMsg()) == ()
             cell = root.cell("root/desk")
-            await root.stop_cell(cell)
+            await cell.stop()
             assert cell.terminated.result() == "stopped"
 
     run(main())
@@ -343,7 +343,7 @@ def test_work_in_a_thread_is_told_and_waited_for_before_the_next_message(run: Ru
 
     def work() -> str:
         begun.set()
-        while not cancelled():
+        while not offload_cancelled():
             seen.wait(0.001)
         order.append("work ended")
         return "nobody listens"
@@ -357,7 +357,7 @@ def test_work_in_a_thread_is_told_and_waited_for_before_the_next_message(run: Ru
             await desk.ask(NotesMsg())
             order.append("next message")
             assert order == ["work ended", "next message"]
-        assert not cancelled(), "outside of such work there is nothing to give up"
+        assert not offload_cancelled(), "outside of such work there is nothing to give up"
 
     run(main())
 
@@ -367,7 +367,7 @@ def test_an_abort_waits_for_no_thread(run: Run) -> None:
 
     def work() -> None:
         begun.set()
-        while not cancelled():
+        while not offload_cancelled():
             told.wait(0.001)
         told.set()
 
@@ -541,7 +541,7 @@ def test_a_probe_that_follows_what_is_answered_already_finds_nothing(run: Run) -
             await turns_until(lambda: desk_of(root, "far") is not None and desk_of(root, "far").held.is_set())
             held = len(root.asks) and max(root.asks._waiting)
             stale = DeadlockProbeMsg(askers=("root/desk", "root/gone"), asks=(held, 99), recipient="root/desk")
-            root.asks.follow(stale)
+            root.asks.probes.follow(stale)
             await settle_turns()
             assert not asking.done()
             await give_up(asking)

@@ -288,8 +288,8 @@ def test_a_child_that_is_stopped_in_a_round_holds_up_nobody(run: Run) -> None:
     async def main() -> None:
         async with family(Alls) as scene:
             await scene.tell("b", BreakMsg())
-            await scene.node.stop_cell(scene.node.cell("here/parent:a"))
-            await scene.node.stop_cell(scene.node.cell("here/parent:b"))
+            await scene.node.cell("here/parent:a").stop()
+            await scene.node.cell("here/parent:b").stop()
             assert await scene.advance(1) == ["-c", "-a", "+c"]
 
     run(main())
@@ -299,7 +299,7 @@ def test_a_parent_that_stops_in_a_round_ends_all(run: Run) -> None:
     async def main() -> None:
         async with family(Alls) as scene:
             await scene.tell("b", BreakMsg())
-            await scene.node.stop_cell(scene.node.cell("here/parent"))
+            await scene.node.cell("here/parent").stop()
             assert [cell.address for cell in scene.node.statistics().cells] == ["here/system", "here/directory"]
 
     run(main())
@@ -390,7 +390,7 @@ def test_a_policy_of_the_parent_goes_before_that_of_the_child(run: Run) -> None:
         async with family(Careless) as scene:
             watcher = Probe(TerminatedMsg)
             watcher.start(scene.node, "watcher")
-            scene.node.cell("here/watcher").watch(scene.ref("b"))
+            scene.node.cell("here/watcher").context.watch(scene.ref("b"))
             await scene.tell("b", BreakMsg())
             assert await scene.advance(10) == [], "it stops; its siblings are not concerned"
             (end,) = await watcher.heard(TerminatedMsg)
@@ -409,7 +409,7 @@ def test_children_stop_before_their_parent_has_stopped_the_youngest_first(run: R
 
     async def main() -> None:
         async with family(Last) as scene:
-            await scene.node.stop_cell(scene.node.cell("here/parent"))
+            await scene.node.cell("here/parent").stop()
             assert scene.log == ["-c", "-b", "-a", "parent down"]
 
     run(main())
@@ -422,7 +422,7 @@ def test_children_that_fail_as_they_are_stopped_are_in_the_group_of_the_node(run
             async with family(Ones, "abc", {"sore": "b", "parent": asyncio.Event()}) as scene:
                 if whose == "parent":
                     scene.node.cell("here/parent").request_stop()
-                    failed = await scene.node.stop_cell(scene.node.cell("here/parent"))
+                    failed = await scene.node.cell("here/parent").stop()
                     raise ExceptionGroup("as the node does", failed)
         (error,) = caught.value.exceptions
         assert isinstance(error, ActorFailed)

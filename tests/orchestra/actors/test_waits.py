@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from orchestra.actors.waits import Wait
+from orchestra.actors.statistics import Wait
 
 
 def with_threads(threads, function, *args):

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 from orchestra import Actor, Message, Node, Ref, Request, Restart, Supervision, UsageError, on
-from orchestra.actors.system_messages import CellStatistics, StatisticsMsg
+from orchestra.actors.statistics import CellStatistics, StatisticsMsg
 from orchestra.runs.topology import Topology
 from orchestra.testing import ManualClock, Probe, settle
 

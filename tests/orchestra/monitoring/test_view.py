@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from orchestra.actors.system_messages import (
+from orchestra.actors.statistics import (
     CellStatistics,
     LinkStatistics,
     MailboxStatistics,

@@ -501,7 +501,7 @@ def test_a_graceful_stop_handles_what_is_queued_and_then_calls_stopped(run: Run)
             await book.tell(NoteMsg(n=1))
             await book.tell(NoteMsg(n=2))
             await settle_started(node)
-            stopping = asyncio.create_task(node.stop_cell(node.cell("here/book")))
+            stopping = asyncio.create_task(node.cell("here/book").stop())
             await asyncio.sleep(0)
             gate.set()
             await stopping
@@ -535,7 +535,7 @@ def test_an_actor_that_does_not_stop_in_time_is_aborted(run: Run) -> None:
             await book.tell(HoldMsg())
             await settle_started(node)
             cell = node.cell("here/book")
-            await node.stop_cell(cell, deadline=0.01)
+            await cell.stop(deadline=0.01)
             assert cell.terminated.result() == "aborted"
         assert log == ["made here/book", "started"]
 
@@ -612,7 +612,7 @@ def test_children_stop_with_their_parent(run: Run) -> None:
             await settle(node)
             child = node.cell("here/parent:child")
             assert child.statistics().handled == 1
-            await node.stop_cell(node.cell("here/parent"))
+            await node.cell("here/parent").stop()
             assert await child.terminated == "stopped"
 
     run(main())
@@ -626,7 +626,7 @@ def test_a_watcher_hears_once_of_a_graceful_end(run: Run, far: bool) -> None:
             root.spawn("book", Notebook)
             (leaf if far else root).spawn("mourner", Mourner, Ref("root/book"), heard)
             await settle(root, leaf)
-            await root.stop_cell(root.cell("root/book"))
+            await root.cell("root/book").stop()
             await settle(root, leaf)
             assert [(msg.address, msg.graceful) for msg in heard] == [("root/book", True)]
 
@@ -780,7 +780,7 @@ def test_a_node_counts_who_told_whom_what(run: Run) -> None:
             await leaf.ref("root/book").tell(NoteMsg(n=2))
             await root.ref("root/book").ask(NotesMsg())
             await settle(root, leaf)
-            await root.stop_cell(root.cell("root/book"))
+            await root.cell("root/book").stop()
             message_counts = {(f.sender, f.type, f.recipient): f.count for f in root.statistics().message_counts}
             assert message_counts["leaf/outside", "NoteMsg", "root/book"] == 2
             assert message_counts["root/outside", "NotesMsg", "root/book"] == 1

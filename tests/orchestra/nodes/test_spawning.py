@@ -330,7 +330,7 @@ def test_a_parent_has_not_stopped_before_its_child_on_another_node_has(run: Run)
         async with pair() as (root, leaf):
             address, _ = await with_shard(root)
             child = leaf.cell(address)
-            await root.stop_cell(root.cell("root/parent"))
+            await root.cell("root/parent").stop()
             assert child.terminated.done()
 
     run(main())

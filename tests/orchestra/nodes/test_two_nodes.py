@@ -378,7 +378,7 @@ def test_a_stuck_actor_delays_nobody_nor_the_heartbeat_and_memory_stays_bounded(
 
 
 def _statistics() -> Request[Any]:
-    from orchestra.actors.system_messages import StatisticsMsg
+    from orchestra.actors.statistics import StatisticsMsg
 
     return StatisticsMsg()
 

@@ -24,7 +24,8 @@ from structlog.testing import capture_logs
 
 from orchestra import Actor, Axes, Message, Node, Ref, Request, on
 from orchestra.actors.message import is_frozen
-from orchestra.actors.system_messages import LinkStatistics, StopNodeMsg
+from orchestra.actors.statistics import LinkStatistics
+from orchestra.actors.system_messages import StopNodeMsg
 from orchestra.errors import FrameError
 from orchestra.runs.runner import run_loop
 from orchestra.testing import Probe

@@ -1,0 +1,268 @@
+"""Context: what a running actor reaches besides its own state. It sends, asks, spawns, offloads and sets timers."""
+
+import asyncio
+import zlib
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+from structlog.typing import FilteringBoundLogger
+
+from orchestra import log
+from orchestra.actors.actor import Actor
+from orchestra.actors.asks import PendingReplies
+from orchestra.actors.host import ActorSettings, Host, LocalActor, Recorder
+from orchestra.actors.mailbox import Mailbox
+from orchestra.actors.message import FLAT, Message, Request
+from orchestra.actors.ref import Ref, speaking
+from orchestra.actors.statistics import Wait
+from orchestra.actors.supervisor import Children
+from orchestra.actors.system_messages import ChildFailedMsg
+from orchestra.clock import Clock, Handle
+
+T = TypeVar("T")
+
+
+def generator_for(seed: int, address: str, incarnation: int) -> np.random.Generator:
+    """Return the random generator of one incarnation: derived from the run's seed, the address and the number."""
+    key = (zlib.crc32(address.encode()), incarnation)
+    return np.random.Generator(np.random.PCG64DXSM(np.random.SeedSequence(seed, spawn_key=key)))
+
+
+class LiveContext:
+    """The context of an actor on a node: its `actor.Context` and its `ref.Sender`.
+
+    A recorder learns of every action here, before it is performed.
+
+    Args:
+        host: the node.
+        settings: the actor's.
+        recorder: records the actor; None if it is not recorded.
+        mailbox: the actor's.
+        replies: the actor's.
+        stop: stops the actor; takes `graceful`.
+        aborting: whether the actor was asked to stop at once.
+    """
+
+    __slots__ = (
+        "_aborting",
+        "_cells",
+        "_host",
+        "_incarnation",
+        "_mailbox",
+        "_recorder",
+        "_replies",
+        "_rng",
+        "_settings",
+        "_stop",
+        "_timers",
+        "address",
+        "children",
+        "clock",
+        "log",
+        "resume_from",
+        "run_directory",
+        "waits",
+    )
+
+    def __init__(
+        self,
+        host: Host,
+        settings: ActorSettings,
+        recorder: Recorder | None,
+        mailbox: Mailbox,
+        replies: PendingReplies,
+        *,
+        stop: Callable[..., None],
+        aborting: Callable[[], bool],
+    ) -> None:
+        self._host = host
+        self._cells = host.cells
+        self._settings = settings
+        self._recorder = recorder
+        self._mailbox = mailbox
+        self._replies = replies
+        self._stop = stop
+        self._aborting = aborting
+        self._incarnation = 0
+        self._rng: np.random.Generator | None = None
+        self._timers: set[Handle] = set()
+        self.address = settings.address
+        self.clock: Clock = host.clock if recorder is None else recorder.clock
+        """The actor's clock. The runtime reads that of `Host`."""
+        self.log: FilteringBoundLogger = log.get(actor=settings.address)
+        self.run_directory = settings.run_directory
+        self.resume_from = settings.resume_from
+        self.waits: set[Wait] = set()
+        """What the current handler waits for."""
+        self.children = self._new_children(set())
+
+    # For the actor: Context
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """The random generator of this incarnation."""
+        if self._rng is None:
+            self._rng = generator_for(self._settings.seed, self.address, self._incarnation)
+        return self._rng
+
+    def request_stop(self, *, graceful: bool = True) -> None:
+        """Stop this actor: after its queued messages if `graceful`, else at the next await."""
+        if self._recorder is not None and speaking.get() is self:
+            self._recorder.stop_requested(graceful=graceful)
+        self._stop(graceful=graceful)
+
+    def watch(self, ref: Ref[Any]) -> None:
+        """Send this actor a `TerminatedMsg` when `ref` terminates."""
+        if self._recorder is not None:
+            self._recorder.watched(ref.address)
+        self._host.watch(self.address, ref.address)
+
+    def after(self, delay: float, message: Message) -> Handle:
+        """Send this actor `message` after `delay` seconds. A full mailbox admits it all the same."""
+        recorder, number = self._recorder, 0
+        if recorder is not None:
+            message, number = recorder.timer_set(delay, message)
+
+        def fire() -> None:
+            self._timers.discard(handle)
+            if not self._mailbox.closed:
+                self._mailbox.put((self.address, message, FLAT, number, 0.0, None), forced=True)
+
+        handle = self._host.clock.call_later(delay, fire)
+        self._timers.add(handle)
+        return handle if recorder is None else recorder.timer_handle(handle, number)
+
+    async def offload(self, function: Callable[..., T], *args: Any) -> T:
+        """Run `function` in a thread of the node; at once on a deterministic node."""
+        wait = Wait.for_thread(function, args)
+        done = self._host.offload(self._aborting, wait.work, function, *args)
+        return await self._noted(wait, done if self._recorder is None else self._recorder.offloaded(done))
+
+    def spawn_child(self, name: str, kind: type[Actor[Any]], factory: Callable[[], Actor[Any]]) -> Ref[Any]:
+        """Start a child on this node; it stops with this actor."""
+        child = self._host.start_child(f"{self.address}:{name}".partition("/")[2], kind, factory, self.children)
+        self.children.add(child)
+        if self._recorder is not None:
+            self._recorder.spawned(child, factory)
+        return Ref(child.address)
+
+    async def spawn_remote(
+        self, node: str, name: str, kind: type[Actor[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Ref[Any]:
+        """Start a child on another node; it stops with this actor."""
+        child = await self._host.spawn_remote(self, node, name, kind, args, kwargs)
+        self.children.add_remote(child.address)
+        return child
+
+    # For refs: Sender
+
+    def post(self, recipient: str, message: Message) -> Awaitable[None] | None:
+        """Deliver `message` on this node or send it to another; return an awaitable if there is no room yet."""
+        cell = self._cells.get(recipient)
+        if self._recorder is not None:
+            waiting = self._post_recorded(self._recorder, cell, recipient, message)
+        elif cell is not None:
+            waiting = cell.deliver(self.address, message)
+        else:
+            waiting = self._host.post_remote(self.address, recipient, message)
+        return None if waiting is None else self._noted(Wait.for_room(recipient), waiting)
+
+    def post_nowait(self, recipient: str, message: Message) -> None:
+        """Deliver or send `message`, or raise `MailboxFull`."""
+        cell = self._cells.get(recipient)
+        recorder, number, clock, now = self._recorder, 0, 0, 0.0
+        if recorder is not None:
+            message, number, clock, now = recorder.sent(recipient, message, cell is not None, True)
+        try:
+            if cell is not None:
+                cell.deliver_nowait(self.address, message, number, now)
+            else:
+                self._host.post_remote_nowait(self.address, recipient, message, number, clock)
+        except Exception as error:
+            if recorder is not None:
+                recorder.send_failed(number, error)
+            raise
+
+    async def ask(self, recipient: str, request: Request[Any]) -> Any:
+        """Send `request` and return its answer."""
+        wait = Wait.for_answer(recipient)
+        self.waits.add(wait)
+        replies, recorder = self._replies, self._recorder
+        try:
+            task = asyncio.current_task(self._host.loop)
+            chain = replies.chain(holds=task is replies.task)
+            if recorder is None:
+                return await self._host.ask(self.address, recipient, request, chain, replies.asked, task)
+            number, clock = recorder.asked(recipient, request)
+            try:
+                value = await self._host.ask(
+                    self.address, recipient, request, chain, replies.asked, task, number, clock
+                )
+            except BaseException as error:
+                recorder.ask_failed(number, error)
+                raise
+            recorder.ask_answered(number, request, value)
+            return value
+        finally:
+            self.waits.discard(wait)
+
+    # For the cell
+
+    def reset_for_restart(self) -> None:
+        """Drop what belonged to the last incarnation only."""
+        self._incarnation += 1
+        self._rng = None
+        self.resume_from = None
+        self.children = self._new_children(self.children.expected)
+
+    def cancel_timers(self) -> None:
+        """Cancel all timers."""
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+
+    # Inside
+
+    def _new_children(self, expected: set[str]) -> Children:
+        return Children(
+            self.address,
+            self._settings.kind.children_strategy,
+            self._host.clock,
+            self._child_failed,
+            partial(self._host.stop_remote, self.address),
+            expected,
+        )
+
+    def _child_failed(self, address: str) -> None:
+        self._mailbox.put((address, ChildFailedMsg(address=address, reason=""), FLAT, 0, 0.0, None))
+
+    def _post_recorded(
+        self, recorder: Recorder, cell: LocalActor | None, recipient: str, message: Message
+    ) -> Awaitable[None] | None:
+        message, number, clock, now = recorder.sent(recipient, message, cell is not None)
+        try:
+            if cell is not None:
+                waiting = cell.deliver(self.address, message, number, now)
+            else:
+                waiting = self._host.post_remote(self.address, recipient, message, number, clock)
+        except Exception as error:
+            recorder.send_failed(number, error)
+            raise
+        return None if waiting is None else self._completed(recorder, number, waiting)
+
+    async def _completed(self, recorder: Recorder, number: int, waiting: Awaitable[None]) -> None:
+        try:
+            await waiting
+        except BaseException as error:
+            recorder.send_failed(number, error)
+            raise
+        recorder.send_completed(number)
+
+    async def _noted(self, wait: Wait, until: Awaitable[T]) -> T:
+        self.waits.add(wait)
+        try:
+            return await until
+        finally:
+            self.waits.discard(wait)
