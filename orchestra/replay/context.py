@@ -151,18 +151,10 @@ class ReplayContext:
     # The actor's context
 
     def request_stop(self, *, graceful: bool = True) -> None:
-        effect = self._effects.take(recorded.StopRequested, lambda: effect_text(recorded.StopRequested(0.0, graceful)))
-        if effect is not None:
-            self._effects.compare("different stop request", {"graceful": effect.graceful}, {"graceful": graceful})
+        self._effects.expect(recorded.StopRequested(0.0, graceful), "different stop request", "graceful")
 
     def watch(self, ref: Ref[Any]) -> None:
-        effect = self._effects.take(
-            recorded.Watched,
-            lambda: effect_text(recorded.Watched(0.0, ref.address)),
-            lambda effect: effect.address == ref.address,
-        )
-        if effect is not None:
-            self._effects.compare("different actor watched", {"address": effect.address}, {"address": ref.address})
+        self._effects.expect(recorded.Watched(0.0, ref.address), "different actor watched", "address")
 
     def after(self, delay: float, message: Message) -> Handle:
         effect = self._send(recorded.TimerSet, timer_verb(delay), "itself", message)
@@ -193,17 +185,7 @@ class ReplayContext:
         address, class_name = f"{self.address}:{name}", f"{kind.__module__}:{kind.__qualname__}"
         self.factories[address] = factory
         self._emit(Output("spawned", address, class_name, {}))
-        effect = self._effects.take(
-            recorded.Spawned,
-            lambda: effect_text(recorded.Spawned(0.0, address, class_name)),
-            lambda effect: effect.address == address,
-        )
-        if effect is not None:
-            self._effects.compare(
-                "different child",
-                {"address": effect.address, "class": effect.kind},
-                {"address": address, "class": class_name},
-            )
+        self._effects.expect(recorded.Spawned(0.0, address, class_name), "different child", "address", "kind")
         return Ref(address)
 
     async def spawn_remote(
@@ -259,7 +241,7 @@ class ReplayContext:
 
     def timer_cancelled(self) -> None:
         """Compare the cancellation of a timer with the record."""
-        self._effects.take(recorded.TimerCancelled, lambda: effect_text(recorded.TimerCancelled(0.0, 0)))
+        self._effects.expect(recorded.TimerCancelled(0.0, 0), "different timer cancelled")
 
     # Running an activation
 

@@ -146,6 +146,24 @@ class RecordedEffects:
                 return effect
         return None
 
+    def expect(self, effect: Effect, what: str, *names: str) -> None:
+        """Consume the recorded counterpart of an effect, and compare the attributes `names`.
+
+        Args:
+            effect: the replayed effect.
+            what: describes a difference.
+            names: the compared attributes. Where mismatches are tolerated, the first one selects the counterpart.
+        """
+        new = {name: getattr(effect, name) for name in names}
+        key = names[:1]
+        found = self.take(
+            type(effect),
+            lambda: effect_text(effect),
+            lambda each: all(getattr(each, name) == new[name] for name in key),
+        )
+        if found is not None:
+            self.compare(what, {name: getattr(found, name) for name in names}, new)
+
     def input_for(self, key: InputKey) -> Input | None:
         """Return the input for `key` if it is still to come."""
         return next((effect for effect in self.inputs if key_of(effect) == key), None)

@@ -65,29 +65,15 @@ class RebuildOptions:
     """A class that replaces the actor's own."""
 
 
+@dataclass(frozen=True, slots=True)
 class Rebuilder:
-    """Finds the class, the constructor's arguments and the messages of one recorded actor.
+    """Finds the class, the constructor's arguments and the messages of one recorded actor."""
 
-    Args:
-        trace: the run's trace.
-        incarnation: the recorded incarnation.
-        options: where to look, and what to change.
-        factory_from_parent: replays the parent of a child until it spawns the child, and returns the child's factory.
-    """
-
-    def __init__(
-        self,
-        trace: RunTrace,
-        incarnation: Incarnation,
-        options: RebuildOptions,
-        factory_from_parent: Callable[[Incarnation], Factory],
-    ) -> None:
-        self._trace = trace
-        self._incarnation = incarnation
-        self._header = incarnation.header
-        self._birth = incarnation.birth
-        self._options = options
-        self._factory_from_parent = factory_from_parent
+    trace: RunTrace
+    incarnation: Incarnation
+    options: RebuildOptions
+    factory_from_parent: Callable[[Incarnation], Factory]
+    """Replays the parent of a child until it spawns the child, and returns the child's factory."""
 
     def rebuild(self) -> Rebuilt:
         """Return how the actor is constructed, with the changes of the options.
@@ -97,13 +83,13 @@ class Rebuilder:
             ExperimentChanged: the experiment is not the recorded one.
         """
         rebuilt = self._unchanged()
-        arguments, edited = self._options.arguments, self._options.edited
+        arguments, edited = self.options.arguments, self.options.edited
         if not arguments and edited is None:
             return rebuilt
         factory = rebuilt.factory if isinstance(rebuilt.factory, partial) else partial(rebuilt.factory)
         if factory.func is not rebuilt.kind:
             raise CannotReplay(
-                f"{self._birth.actor} is constructed by {factory.func!r}; only the arguments of its class "
+                f"{self.incarnation.birth.actor} is constructed by {factory.func!r}; only the arguments of its class "
                 f"{rebuilt.kind.__name__} could be changed"
             )
         kind: Any = edited or rebuilt.kind
@@ -116,7 +102,7 @@ class Rebuilder:
         Raises:
             ExperimentChanged: the experiment's file is not the recorded one.
         """
-        if self._birth.origin != "planned" or self._options.factory is not None:
+        if self.incarnation.birth.origin != "planned" or self.options.factory is not None:
             return []
         return [flag.name for flag in Flags.of(load_experiment(self._experiment_file()))]
 
@@ -133,10 +119,10 @@ class Rebuilder:
                 f"{delivery.actor}: delivery {delivery.n:,} cannot be replayed: the fields of {delivery.type.name} "
                 "were left out of the trace"
             )
-        return codec.build(message, self._trace.resolved(dict(delivery.fields)))
+        return codec.build(message, self.trace.resolved(dict(delivery.fields)))
 
     def _unchanged(self) -> Rebuilt:
-        birth, options = self._birth, self._options
+        birth, options = self.incarnation.birth, self.options
         if options.factory is not None:
             return self._noted(options.kind or self._actor_class(), options.factory)
         if birth.origin == "planned":
@@ -144,7 +130,7 @@ class Rebuilder:
         kind = self._actor_class()
         if birth.origin == "child":
             if birth.args is None:
-                return self._noted(kind, self._factory_from_parent(self._incarnation))
+                return self._noted(kind, self.factory_from_parent(self.incarnation))
             if node_of(birth.parent) != node_of(birth.actor):
                 return self._noted(kind, self._remote_factory())
             return self._noted(kind, partial(kind, *birth.args, **(birth.kwargs or {})))
@@ -163,7 +149,7 @@ class Rebuilder:
 
     def _remote_factory(self) -> Factory:
         """Return the factory of an actor that a parent on another node requested."""
-        birth = self._birth
+        birth = self.incarnation.birth
         request = SpawnMsg(
             name=birth.actor.partition("/")[2],
             kind=birth.kind,
@@ -177,7 +163,7 @@ class Rebuilder:
             raise CannotReplay(f"{birth.actor} cannot be constructed: {error}") from error
 
     def _planned(self) -> Rebuilt:
-        birth = self._birth
+        birth = self.incarnation.birth
         topology = self._topology()
         planned = {f"{node.name}/{actor.name}": actor for node in topology.nodes.values() for actor in node.actors}
         actor = planned.get(birth.actor)
@@ -193,28 +179,28 @@ class Rebuilder:
     def _topology(self) -> Topology:
         """Return the run's topology, built for this replay alone."""
         function = load_experiment(self._experiment_file())
-        assert self._header.experiment is not None
+        assert self.incarnation.header.experiment is not None
         flags = Flags.of(function)
         try:
-            values = flags.parse(self._header.experiment.flags)
+            values = flags.parse(self.incarnation.header.experiment.flags)
         except UsageError as error:
             raise ExperimentChanged(f"the experiment rejects the flags of the run: {error}") from error
         for flag in flags:
-            text = (self._options.flags or {}).get(flag.name)
+            text = (self.options.flags or {}).get(flag.name)
             if text is not None:
                 values[flag.name] = None if flag.optional and text.lower() == "none" else flag.value_of(text)
         return build(function, values)
 
     def _experiment_file(self) -> Path:
-        experiment = self._header.experiment
+        experiment = self.incarnation.header.experiment
         if experiment is None:
-            raise CannotReplay(f"{self._birth.actor} cannot be constructed: the trace names no experiment")
-        file = self._options.experiment or Path(experiment.file)
+            raise CannotReplay(f"{self.incarnation.birth.actor} cannot be constructed: the trace names no experiment")
+        file = self.options.experiment or Path(experiment.file)
         if not file.exists():
             raise CannotReplay(
                 f"the experiment's file {str(file)!r} does not exist; give its path with --experiment FILE"
             )
-        if not self._options.allow_changes and hashlib.sha256(file.read_bytes()).hexdigest() != experiment.sha256:
+        if not self.options.allow_changes and hashlib.sha256(file.read_bytes()).hexdigest() != experiment.sha256:
             raise ExperimentChanged(
                 f"the experiment's file {str(file)!r} has changed since the run (its SHA-256 was "
                 f"{experiment.sha256[:8]}…); --allow-changes replays with the changed file"
@@ -222,7 +208,7 @@ class Rebuilder:
         return file
 
     def _actor_class(self) -> type[Actor[Any]]:
-        name = self._birth.kind
+        name = self.incarnation.birth.kind
         module, _, qualname = name.partition(":")
         self._load_experiment_of(module)
         try:
@@ -264,17 +250,17 @@ class Rebuilder:
 
     def _load_experiment_of(self, module: str) -> bool:
         """Load the experiment if `module` lies in its file; return whether it does."""
-        if not module.startswith("experiment_") or self._header.experiment is None:
+        if not module.startswith("experiment_") or self.incarnation.header.experiment is None:
             return False
         load_experiment(self._experiment_file())
         return True
 
     def _noted(self, kind: type[Actor[Any]], factory: Factory) -> Rebuilt:
         notes = []
-        recorded = self._birth.source
+        recorded = self.incarnation.birth.source
         if recorded and source_hash(kind) != recorded:
             notes.append(f"the class {kind.__name__} has changed since the run")
-        for name, then in self._header.versions.items():
+        for name, then in self.incarnation.header.versions.items():
             now = _version(name)
             if then and now and then != now:
                 notes.append(f"{name} was {then} in the run, and is {now} now")
