@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from components.policies.base import Policy
 from orchestra import UsageError
@@ -19,6 +18,8 @@ def save_checkpoint(path: Path, policy: Policy, version: int, env_steps: int) ->
     Raises:
         OSError: the file cannot be written.
     """
+    import torch  # slow to import, and planning a run does without
+
     path.parent.mkdir(parents=True, exist_ok=True)
     staged = path.with_suffix(".unfinished")
     torch.save({"format": FORMAT, "policy": policy.state_dict(), "version": version, "env_steps": env_steps}, staged)
@@ -31,6 +32,8 @@ def load_checkpoint(path: Path, policy: Policy) -> dict[str, Any]:
     Raises:
         UsageError: the file is missing, no checkpoint, damaged, of another format, or of another policy.
     """
+    import torch  # slow to import, and planning a run does without
+
     try:
         saved = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:
@@ -65,6 +68,8 @@ def newest_checkpoint(folder: Path) -> Path:
 
 def as_arrays(state: Any) -> Any:
     """Return a `Policy.state_dict` with NumPy arrays for tensors; arrays share the tensors' memory where they can."""
+    import torch  # slow to import, and planning a run does without
+
     match state:
         case torch.Tensor():
             return state.numpy(force=True)
@@ -75,6 +80,8 @@ def as_arrays(state: Any) -> Any:
 
 def as_tensors(state: Any) -> Any:
     """Return the argument of `as_arrays`; each array, which may be read-only, becomes a tensor of its own memory."""
+    import torch  # slow to import, and planning a run does without
+
     match state:
         case np.ndarray():
             return torch.from_numpy(state.copy())

@@ -1,25 +1,11 @@
 """`orchestra ps`: print a table of the actors of a running run."""
 
-import asyncio
-import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from rich.console import Console
-from rich.text import Text
-
-from orchestra import log
-from orchestra.errors import OrchestraError, UsageError
-from orchestra.monitoring import view
-from orchestra.monitoring.observer import ClusterStatus, Observer, connected
+from orchestra.errors import UsageError
 from orchestra.runs import join_file
 from orchestra.runs.flags import FlagParser
 from orchestra.runs.run_directory import RunDirectory
-from orchestra.runs.runner import run_loop
-
-PIPED_COLUMNS = 160
-"""Width of the lines where stdout is no terminal."""
 
 
 def command(arguments: list[str]) -> int:
@@ -40,16 +26,9 @@ def command(arguments: list[str]) -> int:
         raise UsageError(f"--seconds: {options.seconds:g} is not allowed: it must be more than 0")
     run = which_run(options.run, options.runs_dir)
     info = join_file.find(run)
-    with looking_into(run):
-        shown = run_loop(_measured_rows(info, options.seconds))
-    if options.json:
-        print(json.dumps(view.as_json(str(run.path), shown), indent=2))
-        return 0
-    console = Console(highlight=False, soft_wrap=True)
-    width = console.width if console.is_terminal else PIPED_COLUMNS
-    console.print(Text(str(run.path), style="dim"))
-    for line in view.lines(shown, width, own=options.all):
-        console.print(line)
+    from orchestra.cli.run_table import print_once
+
+    print_once(run, info, options.seconds, as_json=options.json, own=options.all)
     return 0
 
 
@@ -74,26 +53,3 @@ def which_run(given: Path | None, runs_dir: Path) -> RunDirectory:
         UsageError: there is no such run.
     """
     return RunDirectory.newest(runs_dir) if given is None else RunDirectory.open(given)
-
-
-@contextmanager
-def looking_into(run: RunDirectory) -> Iterator[None]:
-    """Discard logs, and name the run in an error. A `UsageError` stays as it is."""
-    with log.configured(None, node="guest", level="critical"):
-        try:
-            yield
-        except UsageError:
-            raise
-        except OrchestraError as error:
-            raise OrchestraError(f"cannot look into the run in {str(run.path)!r}: {error}") from None
-
-
-async def _measured_rows(info: join_file.JoinInfo, seconds: float) -> list[view.NodeRow]:
-    async with connected(info) as observer:
-        before = await observer.status()
-        await asyncio.wait({observer.left}, timeout=seconds)
-        return view.rows(before, await _last_status(observer, before))
-
-
-async def _last_status(observer: Observer, before: ClusterStatus) -> ClusterStatus:
-    return before if observer.left.done() else await observer.status()

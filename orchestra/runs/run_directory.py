@@ -33,8 +33,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
-
 from orchestra.clock import Clock
 from orchestra.errors import UsageError
 
@@ -337,6 +335,8 @@ def git_state(folder: Path) -> dict[str, Any] | None:
 
 
 def _plain(value: object) -> object:
+    import numpy as np  # reading a run directory does without it
+
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if isinstance(value, Mapping):

@@ -1,0 +1,150 @@
+"""The tables of `orchestra ps` and `orchestra top` on a terminal: once, or live.
+
+The commands import this module when they have parsed their flags: to connect to a run takes the whole runtime, and
+`--help` does without.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+import termios
+import tty
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from orchestra import log
+from orchestra.cli.top import KEYS
+from orchestra.errors import OrchestraError, UsageError
+from orchestra.monitoring import view
+from orchestra.monitoring.observer import ClusterStatus, Observer, connected
+from orchestra.monitoring.view import Order
+from orchestra.runs.join_file import JoinInfo
+from orchestra.runs.run_directory import RunDirectory
+from orchestra.runs.runner import run_loop
+
+PIPED_COLUMNS = 160
+"""Width of the lines where stdout is no terminal."""
+
+_ORDERS: dict[str, Order] = {"t": "tree", "d": "depth", "b": "busy", "r": "rate"}
+
+
+def print_once(run: RunDirectory, info: JoinInfo, seconds: float, *, as_json: bool, own: bool) -> None:
+    """Print the table, with rates measured over `seconds`. `own` includes the actors of the runtime itself."""
+    with _looking_into(run):
+        shown = run_loop(_measured_rows(info, seconds))
+    if as_json:
+        print(json.dumps(view.as_json(str(run.path), shown), indent=2))
+        return
+    console = Console(highlight=False, soft_wrap=True)
+    width = console.width if console.is_terminal else PIPED_COLUMNS
+    console.print(Text(str(run.path), style="dim"))
+    for line in view.lines(shown, width, own=own):
+        console.print(line)
+
+
+def watch(run: RunDirectory, info: JoinInfo, seconds: float) -> str:
+    """Show the table live, updated every `seconds`; return a sentence that says how it ended."""
+    with _looking_into(run):
+        return run_loop(_Screen(str(run.path)).watch(info, seconds))
+
+
+@contextlib.contextmanager
+def _looking_into(run: RunDirectory) -> Iterator[None]:
+    """Discard logs, and name the run in an error. A `UsageError` stays as it is."""
+    with log.configured(None, node="guest", level="critical"):
+        try:
+            yield
+        except UsageError:
+            raise
+        except OrchestraError as error:
+            raise OrchestraError(f"cannot look into the run in {str(run.path)!r}: {error}") from None
+
+
+async def _measured_rows(info: JoinInfo, seconds: float) -> list[view.NodeRow]:
+    async with connected(info) as observer:
+        before = await observer.status()
+        await asyncio.wait({observer.left}, timeout=seconds)
+        return view.rows(before, await _last_status(observer, before))
+
+
+async def _last_status(observer: Observer, before: ClusterStatus) -> ClusterStatus:
+    return before if observer.left.done() else await observer.status()
+
+
+class _Screen:
+    """The screen: the newest table, and the order that the keys chose."""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._order: Order = "tree"
+        self._own = False
+        self._shown: list[view.NodeRow] = []
+        self._console = Console(highlight=False)
+        self._quit = asyncio.Event()
+
+    async def watch(self, info: JoinInfo, seconds: float) -> str:
+        """Show the run until it ends or `q` is pressed; return a sentence that says which."""
+        before: ClusterStatus | None = None
+        async with connected(info) as observer:
+            quit_pressed = asyncio.create_task(self._quit.wait())
+            ends: set[asyncio.Future[Any]] = {quit_pressed, observer.left}
+            # This task draws each update: rich starts no thread that could write in between.
+            with Live(console=self._console, screen=True, auto_refresh=False) as live, _keys(self._press(live)):
+                while not (self._quit.is_set() or observer.left.done()):
+                    now = await observer.status()
+                    self._shown = view.rows(before, now)
+                    before = now
+                    self._draw(live)
+                    await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            quit_pressed.cancel()
+            return f"the run in {self._title!r} is over" if observer.left.done() else f"left {self._title!r} to itself"
+
+    def _press(self, live: Live) -> Callable[[str], None]:
+        def pressed(key: str) -> None:
+            if key in ("q", "\x03"):
+                self._quit.set()
+            elif key == "a":
+                self._own = not self._own
+            else:
+                self._order = _ORDERS.get(key, self._order)
+            self._draw(live)
+
+        return pressed
+
+    def _draw(self, live: Live) -> None:
+        width, height = self._console.size
+        body = view.lines(self._shown, width, self._order, own=self._own)
+        room = height - 2
+        if len(body) > room:
+            body = [*body[: room - 1], Text(f"… {len(body) - room + 1} lines more in a taller window", style="dim")]
+        keys = Text(KEYS, style="dim", no_wrap=True, overflow="ellipsis")
+        title = Text(self._title, style="dim", no_wrap=True, overflow="ellipsis")
+        live.update(Group(title, *body, *[Text()] * (room - len(body)), keys), refresh=True)
+
+
+@contextlib.contextmanager
+def _keys(pressed: Callable[[str], None]) -> Iterator[None]:
+    """Call `pressed` with each key while the block runs; restore the terminal afterwards."""
+    # A new descriptor: the loop makes it non-blocking, and stdin usually shares its description with stdout.
+    descriptor = os.open(os.ttyname(sys.stdin.fileno()), os.O_RDONLY | os.O_NOCTTY)
+    before = termios.tcgetattr(descriptor)
+    loop = asyncio.get_running_loop()
+
+    def read() -> None:
+        for key in os.read(descriptor, 64).decode(errors="replace"):
+            pressed(key)
+
+    tty.setcbreak(descriptor)
+    loop.add_reader(descriptor, read)
+    try:
+        yield
+    finally:
+        loop.remove_reader(descriptor)
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+        os.close(descriptor)
