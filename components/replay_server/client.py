@@ -18,6 +18,7 @@ from components.replay_server.loop_thread import Deadline, LoopThread, ThreadOwn
 from components.replay_server.outbox import Outbox
 from components.replay_server.protocol import LogLineMsg, PublishMsg, SampledMsg, SampleMsg, UnsubscribeMsg, UpdateMsg
 from components.replay_server.publications import Subscription
+from components.replay_server.reconnect import Reconnector
 from orchestra.actors.addresses import check_name
 
 
@@ -92,15 +93,8 @@ class ReplayClient(ThreadOwner):
         seed: int | None = None,
     ) -> None:
         self.address, self.name = address, check_name(name, "a client")
-        self._session = session = ClientSession(
-            address,
-            name,
-            secret=secret,
-            timeout=timeout,
-            patience=patience,
-            listen=listen,
-            rng=np.random.default_rng(seed),
-        )
+        reconnector, rng = Reconnector(address, timeout, patience), np.random.default_rng(seed)
+        self._session = session = ClientSession(reconnector, name, secret=secret, listen=listen, rng=rng)
         self._thread = LoopThread(f"ReplayClient {name}", session.live, session.ended)
         self.layout: AnyLayout = self._thread.start()
         """Layout of the server."""
@@ -282,9 +276,9 @@ class ReplayClient(ThreadOwner):
             connections=session.reconnector.connections,
             added=outbox.added,
             inserted=outbox.done,
-            waiting=outbox.waiting,
-            dropped=outbox.dropped,
-            refused=outbox.refused,
+            waiting=outbox.queue.level,
+            dropped=outbox.queue.dropped,
+            refused=outbox.queue.refused,
             pushed=session.pushed,
             held=session.held,
         )

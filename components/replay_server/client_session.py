@@ -38,30 +38,20 @@ class ClientSession:
     """A client's side of the protocol. Everything but its counts belongs to one event loop.
 
     Args:
-        address: where the server, or a proxy, listens.
+        reconnector: for the server, or a proxy.
         name: of the client.
         secret: shared with the server.
-        timeout: seconds for the first connection.
-        patience: seconds for each later one.
         listen: where the server may probe this process; None for the default.
         rng: random numbers for draws from a buffer kept here.
     """
 
     def __init__(
-        self,
-        address: str,
-        name: str,
-        *,
-        secret: bytes,
-        timeout: float,
-        patience: float,
-        listen: str | None,
-        rng: np.random.Generator,
+        self, reconnector: Reconnector, name: str, *, secret: bytes, listen: str | None, rng: np.random.Generator
     ) -> None:
-        self.reconnector = Reconnector(address, timeout, patience)
+        self.reconnector = reconnector
         self.name = name
         self._secret, self._rng = secret, rng
-        self._listen = listen_beside(address) if listen is None else listen
+        self._listen = listen_beside(reconnector.address) if listen is None else listen
         self.server: Ref[Any] | None = None
         """The server's actor, while there is a connection."""
         self.me: Ref[protocol.ClientMsg]
@@ -155,7 +145,7 @@ class ClientSession:
         outbox = await self._outbox_set
         # A chunk on its way can make no room, and must not wait for the limiter where other clients do not see it.
         here = None if paced else self.buffer
-        alone = paced or (outbox.drops and here is None)
+        alone = paced or (outbox.queue.policy == "drop_oldest" and here is None)
         most, together = (1, 1) if alone else (UNDER_WAY, TOGETHER)
         under_way: deque[tuple[Bundle, asyncio.Future[None]]] = deque()
         try:

@@ -4,8 +4,7 @@ It belongs to one event loop and uses no network: a `BufferOwner` stands for a c
 """
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +27,9 @@ class Coordinator:
 
     Args:
         layout: what the buffers store.
+        new_union: returns an empty union, of the layout's `sample_fields`.
         limiter: paces inserts, counted in entries, and samples, counted in items; None does not pace.
         rng: random numbers of all draws here.
-        beta: as for `FederatedReplay`, like the next two.
-        max_items: items of one client that are held, and of a batch, at most.
-        max_uses: how often an item that a client sent may be sampled.
         ahead: batches that clients are asked for beyond the one being sampled. They arrive sooner, and are drawn by
             priorities as they were before the updates of the batches between.
         max_waiting: sample requests that may wait; one more is refused.
@@ -46,14 +43,12 @@ class Coordinator:
     def __init__(
         self,
         layout: AnyLayout,
+        new_union: Callable[[], FederatedReplay],
         *,
-        limiter: SampleToInsertRatio | None,
         rng: np.random.Generator,
-        beta: float,
-        max_items: int,
-        max_uses: int,
-        ahead: int,
-        max_waiting: int,
+        limiter: SampleToInsertRatio | None = None,
+        ahead: int = 0,
+        max_waiting: int = 64,
         max_left: int = 64,
         folder: str | Path | None = None,
     ) -> None:
@@ -63,10 +58,8 @@ class Coordinator:
         if limiter is not None:
             limiter.may_insert(layout.chunk)
         self.layout, self.limiter, self.rng, self.ahead, self.max_waiting = layout, limiter, rng, ahead, max_waiting
-        self._new_union = partial(
-            FederatedReplay, layout.sample_fields, beta=beta, max_items=max_items, max_uses=max_uses
-        )
-        self.union, self.max_left, self._folder = self._new_union(), max_left, folder
+        self._new_union, self.union = new_union, new_union()
+        self.max_left, self._folder = max_left, folder
         self.schema = layout.schema()
         """Checks entries and priorities."""
         self.lost_updates = 0

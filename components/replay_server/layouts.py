@@ -236,11 +236,10 @@ class EpisodeLayout(AnyLayout):
         buffer.insert(**rows, priorities=priorities)
 
     def draw(self, buffer: Any, n: int, rng: np.random.Generator) -> ClientSample:
-        sample: ClientSample
-        if self.rollout:
-            sample = buffer.share_rollouts(n, self.rollout, rng, burn_in=self.burn_in)
-        else:
-            sample = buffer.share(n, rng)
+        rollout, burn_in = self.rollout, self.burn_in
+        sample: ClientSample = (
+            buffer.share_rollouts(n, rollout, rng, burn_in=burn_in) if rollout else buffer.share(n, rng)
+        )
         return sample
 
     @property

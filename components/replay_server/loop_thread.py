@@ -48,7 +48,6 @@ class LoopThread:
         self._why: BaseException | None = None
         self._asked_to_close = False
         self._begun = threading.Event()
-        self._calls: dict[asyncio.Task[Any], concurrent.futures.Future[Any]] = {}
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> Any:
@@ -78,8 +77,12 @@ class LoopThread:
         self.check_open()
         if threading.get_ident() == self._thread.ident:
             raise RuntimeError(f"{self.name}: expected to be called from another thread than its own")
-        future: concurrent.futures.Future[T] = concurrent.futures.Future()
-        self.post(self._begin, future, work, args)
+        coroutine = work(*args)
+        try:
+            future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        except RuntimeError:
+            coroutine.close()
+            raise self._closed() from self._why
         try:
             while True:
                 try:
@@ -87,14 +90,13 @@ class LoopThread:
                 except TimeoutError:
                     if future.done():
                         return future.result()  # `work` itself may have raised a TimeoutError
-                    if not self._thread.is_alive():  # a loop that has just ended never runs the call
+                    if not self._thread.is_alive():  # a loop that has just ended never starts the call
+                        coroutine.close()
                         raise self._closed() from self._why
         except concurrent.futures.CancelledError:
             raise self._closed() from self._why
         except BaseException:
-            if not future.done():  # Ctrl-C in the waiting thread
-                with suppress(Closed):
-                    self.post(self._cancel_call, future)
+            future.cancel()  # after Ctrl-C in this thread; changes nothing otherwise
             raise
 
     def post(self, function: Callable[..., object], *args: Any) -> None:
@@ -130,27 +132,6 @@ class LoopThread:
             return Closed(f"{self.name} has failed: {self._why}")
         return Closed(f"{self.name}: expected one that is open, it was closed")
 
-    def _begin(
-        self, future: concurrent.futures.Future[T], work: Callable[..., Coroutine[Any, Any, T]], args: tuple[Any, ...]
-    ) -> None:
-        task = self.loop.create_task(work(*args))
-        self._calls[task] = future
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[Any]) -> None:
-        future = self._calls.pop(task)
-        if task.cancelled():
-            future.cancel()
-        elif (error := task.exception()) is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(task.result())
-
-    def _cancel_call(self, future: concurrent.futures.Future[Any]) -> None:
-        for task, waited_for in self._calls.items():
-            if waited_for is future:
-                task.cancel()
-
     def _run(self) -> None:
         try:
             with _warnings_to_stderr(self.name):
@@ -175,10 +156,7 @@ class LoopThread:
             raise
         finally:
             self._asked_to_close = True
-            for task in list(self._calls):
-                task.cancel()
-            await asyncio.gather(*self._calls, return_exceptions=True)
-            self._ended()
+            self._ended()  # calls that still run are cancelled with the loop
 
 
 class ThreadOwner:

@@ -86,9 +86,10 @@ class Outbox:
         """Entries added so far, including those dropped since."""
         self.done = 0
         """Entries inserted so far."""
-        self._queue: BoundedQueue[EntryChunk] = BoundedQueue(
+        self.queue: BoundedQueue[EntryChunk] = BoundedQueue(
             "entries that wait to be inserted", mark, policy, oldest=self._oldest
         )
+        """Complete chunks. Its level counts all entries that are added and not inserted."""
         self._most, self._check_open, self._wake = layout.chunk, check_open, wake
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -99,31 +100,11 @@ class Outbox:
         self._skipping = False  # whether the current episode was dropped
         self._asleep = True  # whether the taking loop has found nothing, and has to be woken
 
-    @property
-    def waiting(self) -> int:
-        """Entries that were added and not inserted yet."""
-        return self._queue.level
-
-    @property
-    def dropped(self) -> int:
-        """Entries dropped for newer ones."""
-        return self._queue.dropped
-
-    @property
-    def drops(self) -> bool:
-        """Whether older entries are dropped for newer ones."""
-        return self._queue.policy == "drop_oldest"
-
-    @property
-    def refused(self) -> int:
-        """Entries refused because there was no room."""
-        return self._queue.refused
-
     def add(self, entry: Mapping[str, Any], last: bool, priority: float | None, timeout: float | None) -> None:
         """Add an entry; `last` sends it at once, with the entries before it. See `ReplayClient.add_entry`."""
         with self._lock:
             self._check_open()
-            schema, queue = self._schema, self._queue
+            schema, queue = self._schema, self.queue
             schema.put(entry)
             if priority is not None:
                 schema.check_priorities(np.array([priority], np.float64), 1)
@@ -157,8 +138,8 @@ class Outbox:
         with self._lock:
             self._check_open()
             n = self._schema.check(entries, priorities)
-            if n > self._queue.mark:
-                raise InvalidExperience(f"expected at most {self._queue.mark} entries at a time, high_water, got {n}")
+            if n > self.queue.mark:
+                raise InvalidExperience(f"expected at most {self.queue.mark} entries at a time, high_water, got {n}")
             if not n:
                 return
             self._make_room(n, timeout)
@@ -167,24 +148,24 @@ class Outbox:
             start = 0
             for arrays, span, size, end in self._schema.chunks(entries, self._most, at_ends=self._whole):
                 if self._skipping:
-                    self._queue.drop(size)
+                    self.queue.drop(size)
                     self._skipping = not end
                 else:
-                    given = None if priorities is None else priorities[start : start + size].astype(np.float64)
-                    self._append(arrays, span, NONE if given is None else given, size, end)
+                    given = NONE if priorities is None else priorities[start : start + size].astype(np.float64)
+                    self._append(arrays, span, given, size, end)
                 start += size
             self.added += n
             self._rouse()
 
     def _make_room(self, n: int, timeout: float | None) -> None:
         deadline = Deadline(timeout)
-        while not self._queue.make_room(n):
+        while not self.queue.make_room(n):
             if self._n:
                 self._complete()  # room comes only once these entries are inserted
                 continue
             if not deadline.wait(self._changed):
                 raise TimeoutError(
-                    f"there was no room for {n} entries within {timeout} s: {self._queue.level} of {self._queue.mark} "
+                    f"there was no room for {n} entries within {timeout} s: {self.queue.level} of {self.queue.mark} "
                     "wait to be inserted"
                 )
             self._check_open()
@@ -216,7 +197,7 @@ class Outbox:
             self._wake()
 
     def _append(self, arrays: Rows, span: Span, priorities: NDArray[np.float64], n: int, end: bool) -> None:
-        self._queue.append(EntryChunk(arrays, span, priorities, n, self._between, end, self._number), n)
+        self.queue.append(EntryChunk(arrays, span, priorities, n, self._between, end, self._number), n)
         self._number += 1
         self._between = end
 
@@ -226,10 +207,10 @@ class Outbox:
         with self._lock:
             if self._n:
                 self._complete()
-            while self._queue.level:
+            while self.queue.level:
                 self._check_open()
                 if not deadline.wait(self._changed):
-                    raise TimeoutError(f"{self._queue.level} entries were not inserted within {timeout} s")
+                    raise TimeoutError(f"{self.queue.level} entries were not inserted within {timeout} s")
 
     # On the taking loop ---------------------------------------------------------------------------------------------
 
@@ -240,10 +221,10 @@ class Outbox:
         """
         with self._lock:
             chunks: list[EntryChunk] = []
-            while len(chunks) < most and (oldest := self._queue.oldest) is not None:
+            while len(chunks) < most and (oldest := self.queue.oldest) is not None:
                 if chunks and not oldest.follows(chunks[-1]):
                     break
-                self._queue.take()
+                self.queue.take()
                 chunks.append(oldest)
             self._asleep = not chunks
             return Bundle(chunks) if chunks else None
@@ -251,13 +232,13 @@ class Outbox:
     def put_back(self, chunk: EntryChunk) -> None:
         """Return a taken chunk, which may or may not have been inserted, to the front of the queue."""
         with self._lock:
-            self._queue.put_back(replace(chunk, first=False), chunk.n)
+            self.queue.put_back(replace(chunk, first=False), chunk.n)
 
     def finish(self, chunk: EntryChunk | Bundle) -> None:
         """Count taken chunks as inserted."""
         with self._lock:
             self.done += chunk.n
-            self._queue.free(chunk.n)
+            self.queue.free(chunk.n)
             self._changed.notify_all()
 
     def wake(self) -> None:

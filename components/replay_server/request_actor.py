@@ -45,16 +45,16 @@ def answers(
         @on(request)
         @wraps(work)
         def handle(self: Any, msg: Request[T]) -> "asyncio.Future[T]":
-            return asyncio.get_running_loop().create_task(_answer(work(self, msg)), context=context())
+            return asyncio.get_running_loop().create_task(_answer(work, self, msg), context=context())
 
         return handle
 
     return mark
 
 
-async def _answer(work: Awaitable[Any]) -> Any:
+async def _answer(work: Callable[[Any, Any], Awaitable[Any]], actor: Any, msg: Message) -> Any:
     try:
-        return await work
+        return await work(actor, msg)
     except (ValueError, UsageError, Full, Closed, TimeoutError) as error:  # an InvalidExperience is a ValueError
         return protocol.RefusedMsg.of(error)
     except Unreachable as error:

@@ -8,13 +8,14 @@ import secrets
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from components.replay_buffers.federated import SampledUnion, UnionStatistics
+from components.replay_buffers.federated import FederatedReplay, SampledUnion, UnionStatistics
 from components.replay_buffers.invalid import InvalidExperience, UnknownClient
 from components.replay_buffers.limiter import SampleToInsertRatio
 from components.replay_server.bounded_queue import OverflowPolicy
@@ -169,18 +170,9 @@ class ReplayServer(ThreadOwner):
         self.secret = secrets.token_bytes(32) if secret is None else secret
         """Shared with clients."""
         self.rng = np.random.default_rng(seed)
-        self.coordinator = Coordinator(
-            layout,
-            limiter=limiter,
-            rng=self.rng,
-            beta=beta,
-            max_items=max_items,
-            max_uses=max_uses,
-            ahead=ahead,
-            max_waiting=max_waiting,
-            max_left=max_left,
-            folder=folder,
-        )
+        new_union = partial(FederatedReplay, layout.sample_fields, beta=beta, max_items=max_items, max_uses=max_uses)
+        waiting = {"ahead": ahead, "max_waiting": max_waiting, "max_left": max_left}
+        self.coordinator = Coordinator(layout, new_union, limiter=limiter, rng=self.rng, folder=folder, **waiting)
         self.publications = Publications(publish_mark, when_slow)
         self._listen, self._saver = listen, BufferSaver(self.coordinator, save_path, save_every)
         self._log = LogFile(log_path)

@@ -1,10 +1,12 @@
 """Inserts that wait for samples, samples that wait for inserts, and clients that hold what is drawn; no network."""
 
 import asyncio
+from functools import partial
 
 import numpy as np
 import pytest
 
+from components.replay_buffers.federated import FederatedReplay
 from components.replay_buffers.invalid import InvalidExperience, NameTaken, UnknownClient
 from components.replay_buffers.limiter import SampleToInsertRatio
 from components.replay_buffers.transitions import Field
@@ -22,8 +24,9 @@ def layout(capacity=256, **options):
 
 
 def make(limiter=None, **options):
-    given = {"beta": 0.4, "max_items": 4096, "max_uses": 1, "ahead": 0, "max_waiting": 8} | options
-    return Coordinator(given.pop("layout", layout()), limiter=limiter, rng=np.random.default_rng(3), **given)
+    given = options.pop("layout", None) or layout()
+    union = partial(FederatedReplay, given.sample_fields)
+    return Coordinator(given, union, limiter=limiter, rng=np.random.default_rng(3), **{"max_waiting": 8} | options)
 
 
 def rows(*items):

@@ -1,17 +1,19 @@
 """Entries on their way while connections break: the real code of both sides on a simulated network."""
 
 import asyncio
+from functools import partial
 
 import numpy as np
 import pytest
 
-from components.replay_buffers import Field
+from components.replay_buffers import FederatedReplay, Field
 from components.replay_server import Layout
 from components.replay_server.client_session import ClientSession
 from components.replay_server.coordinator import Coordinator
 from components.replay_server.outbox import Outbox
 from components.replay_server.protocol import SERVER
 from components.replay_server.publications import Publications
+from components.replay_server.reconnect import Reconnector
 from components.replay_server.server import LogFile
 from components.replay_server.server_actor import ReplayServerActor
 from orchestra.simulation import Simulation
@@ -24,20 +26,12 @@ class World:
 
     def __init__(self, seed):
         self.sim = Simulation(seed)
-        self.coordinator = Coordinator(
-            LAYOUT,
-            limiter=None,
-            rng=np.random.default_rng(0),
-            beta=0.4,
-            max_items=64,
-            max_uses=1,
-            ahead=0,
-            max_waiting=8,
-        )
+        new_union = partial(FederatedReplay, LAYOUT.sample_fields, max_items=64)
+        self.coordinator = Coordinator(LAYOUT, new_union, rng=np.random.default_rng(0))
         self.server = self.sim.node("server", self.open)
         self.client = self.sim.node("client")
         self.session = ClientSession(
-            "sim://server", "one", secret=b"", timeout=1.0, patience=0.0, listen=None, rng=np.random.default_rng(0)
+            Reconnector("sim://server", 1.0, 0.0), "one", secret=b"", listen=None, rng=np.random.default_rng(0)
         )
 
     def open(self, node):
@@ -67,11 +61,11 @@ def test_chunks_are_inserted_once_and_in_their_order_however_often_the_connectio
         await sim.until(lambda: "one" in world.coordinator)
         cuts = 0
         for start in range(0, 3000, 60):
-            await sim.until(lambda: world.outbox.waiting <= 400)
+            await sim.until(lambda: world.outbox.queue.level <= 400)
             world.outbox.add_many({"item": np.arange(start, start + 60)}, None, 0.0)
             await asyncio.sleep(0.0005)
             cuts += sim.cut(world.server, world.client)
-        await sim.until(lambda: not world.outbox.waiting)
+        await sim.until(lambda: not world.outbox.queue.level)
         staying.cancel()
         return cuts
 

@@ -165,7 +165,7 @@ def test_chunks_that_wait_are_taken_together_if_all_have_priorities_or_none():
     for chunk in reversed(taken[1].chunks):
         consumer.outbox.put_back(chunk)
     assert bundles(consumer) == [([10, 11, 12], (2, 1))]
-    assert (consumer.outbox.done, consumer.outbox.waiting) == (10, 8)
+    assert (consumer.outbox.done, consumer.outbox.queue.level) == (10, 8)
 
 
 def test_what_was_taken_is_not_written_again_however_much_is_added():
@@ -204,7 +204,7 @@ def test_who_adds_waits_for_room_and_is_told_when_there_was_none():
     chunk = oldest(consumer.outbox)
     consumer.outbox.finish(chunk)
     added.join()
-    assert (consumer.outbox.added, consumer.outbox.done, consumer.outbox.waiting) == (9, 4, 5)
+    assert (consumer.outbox.added, consumer.outbox.done, consumer.outbox.queue.level) == (9, 4, 5)
 
 
 def test_the_oldest_chunks_are_dropped_but_not_what_is_on_its_way():
@@ -214,7 +214,7 @@ def test_the_oldest_chunks_are_dropped_but_not_what_is_on_its_way():
     consumer.add(*range(4, 14))
     consumer.outbox.finish(on_its_way)
     assert [consumer.take(), consumer.take()] == [[8, 9, 10, 11], None]
-    assert (consumer.outbox.dropped, consumer.outbox.added, consumer.outbox.waiting) == (4, 14, 6)
+    assert (consumer.outbox.queue.dropped, consumer.outbox.added, consumer.outbox.queue.level) == (4, 14, 6)
 
 
 def test_entries_that_are_refused_are_counted():
@@ -222,7 +222,7 @@ def test_entries_that_are_refused_are_counted():
     consumer.add(*range(8))
     with pytest.raises(Full):
         consumer.add(8)
-    assert (consumer.outbox.added, consumer.outbox.refused) == (8, 1)
+    assert (consumer.outbox.added, consumer.outbox.queue.refused) == (8, 1)
 
 
 def test_what_is_malformed_changes_nothing():
@@ -306,7 +306,7 @@ def test_the_oldest_whole_episode_goes(options):
     put(consumer, 1, -2, 3, 4, -5, 6, -7, 8, 9)
     consumer.outbox._complete()
     assert taken(consumer) == [[3, 4, -5], [6, -7], [8, 9]]
-    assert (consumer.outbox.dropped, consumer.outbox.added) == (2, 9)
+    assert (consumer.outbox.queue.dropped, consumer.outbox.added) == (2, 9)
 
 
 def test_an_episode_of_which_a_part_was_taken_stays_and_the_next_goes():
@@ -314,7 +314,7 @@ def test_an_episode_of_which_a_part_was_taken_stays_and_the_next_goes():
     put(consumer, 1, 2, 3, 4)
     on_its_way = oldest(consumer.outbox)
     put(consumer, 5, -6, 7, -8, 9, 10, -11, 12, 13)
-    assert consumer.outbox.dropped == 2
+    assert consumer.outbox.queue.dropped == 2
     consumer.outbox.finish(on_its_way)
     consumer.outbox._complete()
     assert taken(consumer) == [[5, -6], [9, 10, -11], [12, 13]]
@@ -334,7 +334,7 @@ def test_an_episode_that_goes_on_is_dropped_with_what_is_still_to_come():
     assert consumer.take() is None
     put(consumer, 12, -13, 14, -15)
     assert taken(consumer) == [[14, -15]]
-    assert (consumer.outbox.dropped, consumer.outbox.added, consumer.outbox.waiting) == (13, 15, 2)
+    assert (consumer.outbox.queue.dropped, consumer.outbox.added, consumer.outbox.queue.level) == (13, 15, 2)
 
 
 def test_an_episode_that_goes_on_and_is_on_its_way_is_waited_for():
@@ -343,7 +343,7 @@ def test_an_episode_that_goes_on_and_is_on_its_way_is_waited_for():
     oldest(consumer.outbox)
     with pytest.raises(TimeoutError, match="8 of 8 wait to be inserted"):
         put(consumer, 9)
-    assert (consumer.outbox.added, consumer.outbox.dropped) == (8, 0)
+    assert (consumer.outbox.added, consumer.outbox.queue.dropped) == (8, 0)
 
 
 @settings(max_examples=200, deadline=None)
@@ -384,8 +384,8 @@ def test_what_arrives_one_after_the_other_was_added_so(lengths, steps, sizes):
         outbox = consumer.outbox
         held = 0 if under_way is None else under_way.n
         assert outbox.added == at
-        assert outbox.waiting == sum(weight for _, weight in outbox._queue._items) + outbox._n + held
-        assert outbox.added == outbox.done + outbox.dropped + outbox.waiting
+        assert outbox.queue.level == sum(weight for _, weight in outbox.queue._items) + outbox._n + held
+        assert outbox.added == outbox.done + outbox.queue.dropped + outbox.queue.level
     for before, after in zip([-99, *arrived], arrived, strict=False):
         if before < 0:
             assert abs(after) % 100 == 0, "after the end of an episode comes the beginning of another"

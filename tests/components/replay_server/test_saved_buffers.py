@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from components.envs.base import EnvSpec
 from components.replay_buffers import (
     CheckpointError,
     Closed,
+    FederatedReplay,
     Field,
     InvalidExperience,
     NameTaken,
@@ -306,10 +308,9 @@ def test_what_is_being_written_when_the_server_is_closed_is_written_first(tmp_pa
 
 def test_what_is_being_written_and_nobody_waits_for_any_more_is_of_its_moment_too(tmp_path, monkeypatch):
     async def main(there, go_on):
-        coordinator = Coordinator(
-            rows_layout(8), limiter=None, rng=np.random.default_rng(0), beta=0.4, max_items=8, max_uses=1, ahead=0,
-            max_waiting=1,
-        )  # fmt: skip
+        given = rows_layout(8)
+        new_union = partial(FederatedReplay, given.sample_fields, max_items=8)
+        coordinator = Coordinator(given, new_union, rng=np.random.default_rng(0))
         coordinator.join("one")
         saver = BufferSaver(coordinator, None, None)
         for first in (0, 100):

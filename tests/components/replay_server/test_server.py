@@ -228,7 +228,7 @@ def test_at_the_mark_the_oldest_go_or_the_newest_are_refused(policy, dropped, re
             add(one, range(8))
         until(lambda: one.statistics().inserted == 24)  # diff may be 24
         one.add_entries(rows(range(8)))
-        until(lambda: not one._outbox._queue)  # it is on its way
+        until(lambda: not one._outbox.queue)  # it is on its way
         one.add_entries(rows(range(8)))
         for _ in range(4):
             if policy == "refuse":

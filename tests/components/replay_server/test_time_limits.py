@@ -4,17 +4,19 @@ Seconds are counted from when a process dies, or its machine goes silent, to whe
 """
 
 import asyncio
+from functools import partial
 
 import numpy as np
 import pytest
 
-from components.replay_buffers import Field
+from components.replay_buffers import FederatedReplay, Field
 from components.replay_server import Disconnected, Layout
 from components.replay_server.client_session import ClientSession
 from components.replay_server.coordinator import Coordinator
 from components.replay_server.outbox import Outbox
 from components.replay_server.protocol import SERVER, SampleMsg
 from components.replay_server.publications import Publications
+from components.replay_server.reconnect import Reconnector
 from components.replay_server.server import LogFile
 from components.replay_server.server_actor import ReplayServerActor
 from orchestra.simulation import Simulation
@@ -34,7 +36,7 @@ class Client:
     async def live(self):
         """Enter, insert four entries, and stay."""
         self.session = ClientSession(
-            "sim://server", self.name, secret=b"", timeout=1.0, patience=0.0, listen=None, rng=np.random.default_rng(0)
+            Reconnector("sim://server", 1.0, 0.0), self.name, secret=b"", listen=None, rng=np.random.default_rng(0)
         )
         self.session.begin()
         self.closing = asyncio.Event()
@@ -60,23 +62,17 @@ class World:
         }
 
     def open(self, node):
-        coordinator = Coordinator(
-            LAYOUT,
-            limiter=None,
-            rng=np.random.default_rng(0),
-            beta=0.4,
-            max_items=64,
-            max_uses=1,
-            ahead=False,
-            max_waiting=8,
-        )
+        new_union = partial(FederatedReplay, LAYOUT.sample_fields, max_items=64)
+        coordinator = Coordinator(LAYOUT, new_union, rng=np.random.default_rng(0))
         self.coordinator = coordinator
         publications, lines = Publications(4, "drop_oldest"), LogFile(None)
         node.spawn(SERVER, ReplayServerActor, node, coordinator, publications, lines.write)
 
     def begin(self, node):
         client, loop = self.clients[node], self.sim.loop
-        client.staying = loop.create_task(client.process.run(client.live()), context=loop.outside.context.copy())
+        client.staying = loop.create_task(
+            client.process.run(client.live()), context=loop.strands.outside.context.copy()
+        )
 
     async def start(self, *nodes):
         await self.sim.start()
