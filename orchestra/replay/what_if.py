@@ -1,9 +1,7 @@
 """What if: replays an actor with a change, and counts how its outputs differ from the record."""
 
 import ast
-import importlib.util
 import inspect
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,6 +13,7 @@ from orchestra.replay.effects import Output, ReplayedActivation, recorded_output
 from orchestra.replay.rebuild import RebuildOptions
 from orchestra.replay.replay import Replay
 from orchestra.replay.state import StateDifference, state_differences
+from orchestra.runs.experiment import import_file
 from orchestra.trace.analysis.values import FindArray, ValueDifference, exact_text, value_difference
 
 EDITED = "edited"
@@ -151,17 +150,7 @@ def edited_class(text: str) -> type[Actor[Any]]:
     path = Path(file)
     if not colon or path.suffix != ".py" or not path.exists():
         raise UsageError(f"--class takes FILE.py:CLASS, and {text!r} names no existing Python file")
-    module_name = f"{EDITED}_{path.stem}"
-    spec = importlib.util.spec_from_file_location(module_name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = module  # before it runs: type hints look their module up by name
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        del sys.modules[module_name]
-        raise UsageError(f"{file} cannot be imported: {type(error).__name__}: {error}") from error
+    module = import_file(path, EDITED)
     found = getattr(module, name, None)
     if not (isinstance(found, type) and issubclass(found, Actor)):
         known = [key for key, value in vars(module).items() if isinstance(value, type) and issubclass(value, Actor)]

@@ -51,7 +51,7 @@ def load_experiment(path: Path, name: str = NAME) -> Callable[..., Topology]:
         raise UsageError(f"{str(path)!r} is a directory; name the experiment's file")
     if path.suffix != ".py":
         raise UsageError(f"{str(path)!r} is not a Python file (.py)")
-    module = _imported(path)
+    module = import_file(path, NAME)
     function = getattr(module, name, None)
     if not inspect.isfunction(function):
         others = [
@@ -196,9 +196,14 @@ def build(function: Callable[..., Topology], values: Mapping[str, Any]) -> Topol
     return topology
 
 
-def _imported(path: Path) -> ModuleType:
+def import_file(path: Path, prefix: str) -> ModuleType:
+    """Import a Python file as the module `PREFIX_STEM`, and return it; a file that has changed is imported again.
+
+    Raises:
+        UsageError: it cannot be imported. The text names the line.
+    """
     # From the file's name alone, so that a process that finds the file in another folder names its messages the same.
-    name = f"{NAME}_{re.sub(r'[^0-9A-Za-z_]', '_', path.stem)}"
+    name = f"{prefix}_{re.sub(r'[^0-9A-Za-z_]', '_', path.stem)}"
     file = path.absolute()
     changed = file.stat().st_mtime_ns
     known = sys.modules.get(name)
