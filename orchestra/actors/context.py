@@ -142,7 +142,7 @@ class LiveContext:
 
     def spawn_child(self, name: str, kind: type[Actor[Any]], factory: Callable[[], Actor[Any]]) -> Ref[Any]:
         """Start a child on this node; it stops with this actor."""
-        child = self._host.start_child(f"{self.address}:{name}".partition("/")[2], kind, factory, self.children)
+        child = self._host.start_cell(f"{self.address}:{name}".partition("/")[2], kind, factory, self.children)
         self.children.add(child)
         if self._recorder is not None:
             self._recorder.spawned(child, factory)

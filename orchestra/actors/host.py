@@ -126,7 +126,7 @@ class Recorder(Protocol):
 
 
 class StartedChild(Child, Protocol):
-    """A child that `Host.start_child` has started."""
+    """A child that `Host.start_cell` has started."""
 
     @property
     def recorder(self) -> Recorder | None:
@@ -226,7 +226,7 @@ class Host(Protocol):
 
     # Actors
 
-    def start_child(
+    def start_cell(
         self, name: str, kind: type[Actor[Any]], factory: Callable[[], Actor[Any]], siblings: Children
     ) -> StartedChild:
         """Start an actor of this node as one of `siblings`."""

@@ -52,10 +52,10 @@ class RemoteDelivery:
         """The node's Lamport clock; 0 if nothing is recorded."""
         return 0 if self._recorder is None else self._recorder.logical
 
-    def witness(self, clock: int) -> float | None:
-        """Merge a peer's Lamport clock; return the time of arrival, or None if nothing is recorded."""
+    def witness(self, clock: int) -> float:
+        """Merge a peer's Lamport clock; return the time of arrival in seconds, or 0.0 if nothing is recorded."""
         if self._recorder is None:
-            return None
+            return 0.0
         self._recorder.witness(clock)
         return self._clock.monotonic()
 
@@ -64,7 +64,7 @@ class RemoteDelivery:
         if self._early is not None:
             self._early.append(envelope)
             return
-        queued = self.witness(envelope.clock) or 0.0
+        queued = self.witness(envelope.clock)
         message = envelope.message
         if type(message) is TerminatedMsg:  # and not `isinstance`, which pydantic makes slow
             self._host.watches.mark_notified(envelope.recipient, message.address)

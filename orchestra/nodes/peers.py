@@ -200,6 +200,19 @@ class Peers:
         if waiting is not None:
             await waiting
 
+    def post_nowait(self, sender: str, recipient: str, message: Message, number: int = 0, clock: int = 0) -> None:
+        """Send `message` without waiting.
+
+        Raises:
+            MailboxFull: the recipient has no credit left.
+            Unreachable: there is no connection.
+        """
+        link = self.route_to(recipient)
+        if link is None:
+            name, peer = self._settings.name, node_of(recipient)
+            raise Unreachable(f"{name} has no connection to {peer} yet; `tell` makes one")
+        link.sender.post_nowait(sender, recipient, message, number, clock)
+
     # LinkOwner
 
     def last_ended(self, peer: str) -> bytes:

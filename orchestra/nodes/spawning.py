@@ -6,24 +6,29 @@ file, and of the modules that these import. Arguments travel as the fields of a 
 types that the constructor is annotated with.
 """
 
+import asyncio
 import inspect
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, get_origin
+from typing import Any, Protocol, get_origin
 
 import numpy as np
 from pydantic import ConfigDict, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
+from structlog.typing import FilteringBoundLogger
 
-from orchestra.actors.actor import ACTORS, Actor
+from orchestra.actors.actor import ACTORS, Actor, actor_class
 from orchestra.actors.addresses import node_of
+from orchestra.actors.asks import PendingAsks
+from orchestra.actors.cell import Cell
 from orchestra.actors.codec import Encoder
 from orchestra.actors.host import Spawner
 from orchestra.actors.message import Message
 from orchestra.actors.ref import Ref
 from orchestra.actors.supervisor import STOP_S
-from orchestra.actors.system_messages import SYSTEM, SpawnedMsg, SpawnMsg
-from orchestra.errors import SpawnRefused
+from orchestra.actors.system_messages import SYSTEM, SpawnedMsg, SpawnMsg, StopActorMsg, StopMsg
+from orchestra.errors import ActorFailed, OrchestraError, SpawnRefused, UsageError
+from orchestra.nodes.peers import Peers
 
 STOP_REMOTE_S = 3 * STOP_S
 """Seconds a child on another node may take to stop. Its own node gives it less, first to stop, then to abort."""
@@ -121,6 +126,75 @@ def factory_of(message: SpawnMsg) -> partial[Actor[Any]]:
         else:
             kwargs[list(kwargs)[index - len(args)]] = fit
     return partial(kind, *args, **kwargs)
+
+
+class SpawningNode(Protocol):
+    """A node, as spawning on other nodes, and for them, uses it."""
+
+    asks: PendingAsks
+    log: FilteringBoundLogger
+    peers: Peers
+    stopping: bool
+
+    def start_cell(
+        self, name: str, kind: type[Actor[Any]], factory: Callable[[], Actor[Any]], *, parent: str = ""
+    ) -> Cell:
+        """Start an actor."""
+
+    def watch(self, watcher: str, target: str) -> None:
+        """Notify `watcher` when `target` terminates."""
+
+
+class RemoteSpawning:
+    """Starts and stops children of a node's actors on other nodes, and actors of this node for others."""
+
+    def __init__(self, node: SpawningNode) -> None:
+        self._node = node
+
+    async def spawn(
+        self,
+        parent: Spawner,
+        node: str,
+        name: str,
+        kind: type[Actor[Any]],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Ref[Any]:
+        """Start a child of `parent` on another node and watch it; a cancelled spawn stops it again."""
+        try:
+            return await spawn(parent, node, name, kind, args, kwargs)
+        except asyncio.CancelledError:
+            if (link := self._node.peers.find(node)) is not None:  # it may have been started
+                link.post(parent.address, child_address(parent.address, node, name), StopMsg())
+            raise
+
+    async def stop(self, parent: str, address: str) -> list[ActorFailed]:
+        """Stop a child of `parent` on another node; return the failures on the way."""
+        peer = node_of(address)
+        if self._node.peers.find(peer) is None:
+            return []  # its node is lost, and it ends by itself
+        try:
+            async with asyncio.timeout(STOP_REMOTE_S):
+                request = StopActorMsg(address=address)
+                failures = await self._node.asks.ask(parent, f"{peer}/{SYSTEM}", request, (parent,))
+        except (OrchestraError, TimeoutError) as error:
+            # The child watches its parent, and ends by itself.
+            level = self._node.log.info if self._node.stopping else self._node.log.warning
+            level("a child on another node cannot be stopped", address=address, reason=str(error))
+            return []
+        return [ActorFailed(address, text) for text in failures]
+
+    def spawn_for(self, message: SpawnMsg) -> SpawnedMsg:
+        """Start an actor at the request of another node, as a child of `message.parent`."""
+        try:
+            factory = factory_of(message)
+            cell = self._node.start_cell(message.name, actor_class(factory.func), factory, parent=message.parent)
+        except UsageError as error:
+            return SpawnedMsg(refusal=str(error))
+        if cell.recorder is not None:
+            cell.recorder.given(message.args, message.kwargs)
+        self._node.watch(cell.address, message.parent)
+        return SpawnedMsg(address=cell.address)
 
 
 def _constructor(kind: type[Actor[Any]]) -> Callable[..., None]:

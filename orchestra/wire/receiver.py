@@ -33,8 +33,8 @@ class Receiver(Protocol):
     def logical(self) -> int:
         """The node's Lamport clock; 0 if nothing is recorded."""
 
-    def witness(self, clock: int) -> float | None:
-        """Merge a peer's Lamport clock; return the time of arrival, or None if nothing is recorded."""
+    def witness(self, clock: int) -> float:
+        """Merge a peer's Lamport clock; return the time of arrival in seconds, or 0.0 if nothing is recorded."""
 
     def deliver(self, envelope: Envelope, *, alone: bool = False) -> None:
         """Put a message into the mailbox of its recipient; a request that came `alone` may be answered at once."""
@@ -182,7 +182,7 @@ class LinkReceiver:
                     self._node.deliver(envelope)
                 continue
             each, sender = nbytes // count, route.sender
-            now = self._node.witness(max(clocks, default=0)) or 0.0
+            now = self._node.witness(max(clocks, default=0))
             items: list[Queued] = [
                 (sender, message, each, number, now, None)
                 for message, number in zip(messages, numbers or repeat(0), strict=False)

@@ -94,7 +94,7 @@ def test_a_member_that_makes_up_senders_fills_no_table(
 def test_of_actors_that_are_gone_so_many_flows_are_told_apart(
     run: Run, address_of: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestra.nodes.node.PAST_COUNTS", 10)
+    monkeypatch.setattr("orchestra.nodes.accounts.PAST_COUNTS", 10)
 
     async def main() -> None:
         async with Node("root", listen=address_of("memory")).running() as root:
@@ -103,7 +103,7 @@ def test_of_actors_that_are_gone_so_many_flows_are_told_apart(
                 await there.tell(NoteMsg(n=n))
                 await settle(root)
                 await root.cell(there.address).stop()
-            assert len(root._past_message_counts) <= 10 + 2  # one for each type: of notes, and of what stops an actor
+            assert len(root._accounts._past) <= 10 + 2  # one for each type: of notes, and of what stops an actor
             notes = [flow for flow in root.statistics().message_counts if flow.type == "NoteMsg"]
             assert sum(flow.count for flow in notes) == 50
             assert any(flow.recipient == flow.sender == "others" for flow in notes)
@@ -160,7 +160,7 @@ def test_names_that_are_remembered_are_short() -> None:
         assert Hello.unpack(Hello(**{**said, name: unit * longest}).pack())
         with pytest.raises(DecodeError, match="its names are too long"):
             Hello.unpack(Hello(**{**said, name: unit * (longest + 1)}).pack())
-    with pytest.raises(UsageError, match="the name of a node has at most 128 characters; this one has 129"):
+    with pytest.raises(UsageError, match="the name of a node has 129 characters; at most 128 are allowed"):
         Node("a" * (LONGEST_NODE + 1))
 
 
