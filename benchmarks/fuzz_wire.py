@@ -1,4 +1,4 @@
-"""Throw broken frames at a node: nothing may happen but that connections end.
+"""Fuzzing of the wire: broken frames may end connections, and have no other effect.
 
     python benchmarks/fuzz_wire.py --frames 1000000 --seed 1
 
@@ -6,11 +6,11 @@
 - streams:   byte streams to a link of a peer that has proved itself.
 - contents:  frames whose header is mutated as msgpack: values replaced, added, left out.
 
-What must hold: only `WireError` ends a connection; the process stays as large as it was; an honest peer is answered
-afterwards. A million frames take about half a minute of one core.
+Requirements: only `WireError` ends a connection; the process does not grow; an honest peer is answered afterwards. A
+million frames take about half a minute of one core.
 
 With `--atheris` (`pip install atheris`; it has wheels for some versions of Python on Linux) the coverage of the codec
-decides what is tried next:
+guides the mutations:
 
     python benchmarks/fuzz_wire.py --atheris --seconds 60
 """
@@ -47,8 +47,7 @@ from orchestra.wire.shared_memory import PLACE
 from orchestra.wire.transports.endpoint import Endpoint
 
 GROWTH = (48 << 20) + Recycled.MOST_BYTES
-"""Bytes by which the process may grow after the first tenth: what the allocator keeps, and what is kept for payloads to
-come, not what leaks."""
+"""Bytes by which the process may grow after the first tenth: memory kept by the allocator and for later payloads."""
 SECRET = b"a secret of this run".ljust(32)
 
 
@@ -60,19 +59,19 @@ class NumberMsg(Message):
 
 
 class ArrayMsg(Message):
-    """One with an array."""
+    """A message with an array."""
 
     x: Annotated[NDArray[np.float32], Axes("float32", "rows")]
 
 
 class SquareMsg(Request[int]):
-    """What is its square?"""
+    """A request for the square of a number."""
 
     n: int
 
 
 class Target(Actor[NumberMsg | ArrayMsg | SquareMsg]):
-    """Hears everything, and answers."""
+    """Handles every message, and answers."""
 
     @on(NumberMsg)
     def number(self, msg: NumberMsg) -> None: ...
@@ -86,7 +85,7 @@ class Target(Actor[NumberMsg | ArrayMsg | SquareMsg]):
 
 
 class Pipe(Endpoint):
-    """A connection that leads nowhere: what is sent is dropped, what comes is said to have come."""
+    """A connection without a peer: sent frames are dropped, and `come` simulates arriving bytes."""
 
     def __init__(self) -> None:
         super().__init__("the fuzzer")
@@ -107,7 +106,7 @@ class Pipe(Endpoint):
         self._lose(error)
 
     def come(self, data: bytes) -> None:
-        """Let `data` arrive."""
+        """Simulate the arrival of `data`."""
         rest = memoryview(data)
         while rest and not self._deaf:
             buffer = self._reader.get_buffer()
@@ -118,7 +117,7 @@ class Pipe(Endpoint):
 
 
 class Fuzzer:
-    """Makes broken frames, and gives them to a node."""
+    """Generates broken frames and passes them to a node."""
 
     def __init__(self, node: Node, seed: int) -> None:
         self.frames = 0
@@ -131,7 +130,7 @@ class Fuzzer:
         self._link: Link | None = None
 
     def handshakes(self, count: int) -> None:
-        """Begin `count` handshakes, most of them badly."""
+        """Begin `count` handshakes, most of them broken."""
         rng = self._rng
         for _ in range(count):
             pipe = Pipe()
@@ -153,7 +152,7 @@ class Fuzzer:
             self.refused += handshake.done.exception() is not None
 
     def streams(self, count: int) -> None:
-        """Let `count` broken frames arrive as bytes, over new connections when the old one was closed."""
+        """Simulate the arrival of `count` broken frames as bytes, over a new connection after each close."""
         rng = self._rng
         pipe: Pipe | None = None
         for _ in range(count):
@@ -166,7 +165,7 @@ class Fuzzer:
             self.frames += 1
 
     def contents(self, count: int) -> None:
-        """Hand `count` frames over whose headers hold other things than they should."""
+        """Pass on `count` frames whose headers hold wrong values."""
         rng = self._rng
         for _ in range(count):
             if self._link is None or self._link.ended:
@@ -284,10 +283,10 @@ class Fuzzer:
 
 
 async def fuzz(frames: int, seed: int) -> int:
-    """Fuzz a node; return how many frames it was given.
+    """Fuzz a node; return the number of frames.
 
     Raises:
-        AssertionError: it grew, or does not answer an honest peer any more.
+        AssertionError: its memory grew, or it no longer answers an honest peer.
     """
     process = psutil.Process()
     async with Node("target", listen=f"memory://fuzz-{os.getpid()}", secret=SECRET).running() as node:
@@ -314,7 +313,7 @@ async def fuzz(frames: int, seed: int) -> int:
 
 
 def with_atheris(seed: int, seconds: int) -> None:
-    """Let the coverage of the codec decide, for so long. Ends the process."""
+    """Fuzz the codec, guided by its coverage, for `seconds`. Ends the process."""
     try:
         atheris: Any = import_module("atheris")
     except ImportError:
@@ -339,7 +338,7 @@ def with_atheris(seed: int, seconds: int) -> None:
 
 
 def _functions_of(module: ModuleType) -> Iterator[FunctionType]:
-    """The functions of a module, and those of its classes."""
+    """Yield the functions of a module and of its classes."""
     for holder in (module, *(entry for entry in vars(module).values() if isinstance(entry, type))):
         if holder is module or holder.__module__ == module.__name__:
             yield from (entry for entry in vars(holder).values() if isinstance(entry, FunctionType))
@@ -348,9 +347,9 @@ def _functions_of(module: ModuleType) -> Iterator[FunctionType]:
 def main() -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--frames", type=int, default=1_000_000, help="how many")
-    parser.add_argument("--seed", type=int, default=0, help="what fails is tried again with the same")
-    parser.add_argument("--atheris", action="store_true", help="the codec only, as its coverage says")
+    parser.add_argument("--frames", type=int, default=1_000_000, help="number of frames (default: 1,000,000)")
+    parser.add_argument("--seed", type=int, default=0, help="repeats a failure")
+    parser.add_argument("--atheris", action="store_true", help="fuzz the codec only, guided by its coverage")
     parser.add_argument("--seconds", type=int, default=60, help="how long, with --atheris (default: 60)")
     options = parser.parse_args()
     log.configure(None, node="fuzz", level="critical")  # every refusal is a warning

@@ -1,17 +1,17 @@
-"""What a message costs between processes: actors that tell and ask, against the bare means underneath, in one run.
+"""Cost of messages between processes: tells and asks of actors against the bare transports, measured in turn.
 
     python benchmarks/wire.py
 
 - tell, TCP:           a handler tells an actor of another process. Baseline: a protocol on the same event loop that
-                       writes a frame of the same size with one `write` per frame, and reads without looking at it.
+                       writes frames of the same size with one `write` each, and reads without decoding.
 - tell, TCP, joined:   the same against frames joined to 64 KiB before each `write`: the floor of this event loop.
-- ask, TCP:            one ask at a time, the median. Baseline: the same protocol, frame there, frame back.
-- ask, TCP, 100 at once: against the same baseline, one at a time, since it has no way to tell answers apart.
+- ask, TCP:            one ask at a time, the median. Baseline: the same protocol, one frame each way.
+- ask, TCP, 100 at once: against the same baseline, one at a time, since it cannot distinguish answers.
 - arrays, TCP:         messages with one float32 array. Baseline: `sendall` and `recv_into` on blocking sockets.
-- arrays, memory:      the same by shared memory, as two nodes on one host do by themselves. Baseline: `np.copyto`
-                       between two arrays of that size that have both been used before.
+- arrays, memory:      the same by shared memory, the default of two nodes on one host. Baseline: `np.copyto` between
+                       two arrays of that size that have both been used before.
 
-Lines without a baseline tell the processor time of sender and receiver for a message; it includes making the message.
+Lines without a baseline show the processor time of sender and receiver per message, its construction included.
 
 The message has six plain fields, about 100 bytes when packed. Each pair is measured in turn, and medians are printed.
 """
@@ -37,12 +37,12 @@ from orchestra.runs.runner import run_loop, tuned_gc
 
 SECRET = "ORCHESTRA_WIRE_SECRET"
 FRAME = 160
-"""Bytes of a frame of the baseline: what one of the messages below takes where it travels alone."""
+"""Bytes of a frame of the baseline, the same as of a `StepMsg` in a frame of its own."""
 MIB = 1 << 20
 
 
 class StepMsg(Message):
-    """A small message like those of training."""
+    """A small message, as in training."""
 
     agent_id: str
     step: int
@@ -59,38 +59,38 @@ class ArrayMsg(Message):
 
 
 class EchoMsg(Request[int]):
-    """Answered with its number."""
+    """A request that is answered with its number."""
 
     n: int
 
 
 class ProcessorTimeMsg(Request[float]):
-    """Answered with the processor seconds of the process so far."""
+    """A request for the processor seconds of the process so far."""
 
 
 class TellMsg(Request[float]):
-    """Tell the sink so many messages; answered with the seconds until all were handled."""
+    """Request to send `count` messages to the sink; answered with the seconds until all were handled."""
 
     count: int
 
 
 class TellArraysMsg(Request[float]):
-    """Tell the sink so many arrays of so many bytes; answered with the seconds until all were handled."""
+    """Request to send `count` arrays of `nbytes` to the sink; answered with the seconds until all were handled."""
 
     count: int
     nbytes: int
 
 
 class Sink(Actor[StepMsg | ArrayMsg | EchoMsg | ProcessorTimeMsg]):
-    """Hears everything, and answers."""
+    """Handles every message, and answers."""
 
     @on(StepMsg)
     def step(self, msg: StepMsg) -> None:
-        """Being told is all."""
+        """Do nothing."""
 
     @on(ArrayMsg)
     def array(self, msg: ArrayMsg) -> None:
-        """Being told is all."""
+        """Do nothing."""
 
     @on(EchoMsg)
     def echo(self, msg: EchoMsg) -> int:
@@ -102,7 +102,7 @@ class Sink(Actor[StepMsg | ArrayMsg | EchoMsg | ProcessorTimeMsg]):
 
 
 class Source(Actor[TellMsg | TellArraysMsg]):
-    """Tells a sink, from within its handler."""
+    """Sends to a sink, from within its handler."""
 
     def __init__(self, sink: Ref[StepMsg | ArrayMsg | EchoMsg]) -> None:
         self._sink = sink
@@ -113,12 +113,12 @@ class Source(Actor[TellMsg | TellArraysMsg]):
         since = time.perf_counter()
         for n in range(msg.count):
             await sink.tell(StepMsg(agent_id="agent-3", step=n, reward=0.5, done=False, policy="qmix", ts=1e9 + n))
-        await sink.ask(EchoMsg(n=0))  # behind all others in the same order
+        await sink.ask(EchoMsg(n=0))  # arrives behind all others
         return time.perf_counter() - since
 
     @on(TellArraysMsg)
     async def tell_arrays(self, msg: TellArraysMsg) -> float:
-        x = freeze(np.ones(msg.nbytes // 4, np.float32))  # zeros would be one page of the system's, again and again
+        x = freeze(np.ones(msg.nbytes // 4, np.float32))  # zeros would share a single page
         since = time.perf_counter()
         for _ in range(msg.count):
             await self._sink.tell(ArrayMsg(x=x))
@@ -142,7 +142,7 @@ async def asks(sink: Ref[EchoMsg], count: int) -> float:
 
 
 async def asks_at_once(sink: Ref[EchoMsg], count: int) -> float:
-    """Return asks per second with 100 of them on their way."""
+    """Return asks per second with 100 of them in flight."""
 
     async def one_after_another() -> None:
         for n in range(count // 100):
@@ -154,7 +154,7 @@ async def asks_at_once(sink: Ref[EchoMsg], count: int) -> float:
 
 
 class Raw(asyncio.Protocol):
-    """The baseline: frames of one size. What begins with `?` is answered."""
+    """The baseline: frames of one size. A frame that begins with `?` is answered."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport
@@ -188,7 +188,7 @@ class Raw(asyncio.Protocol):
         self.answered = None
 
     async def tells(self, count: int, joined: int) -> float:
-        """Return frames per second, so many of them joined in a write."""
+        """Return frames per second, with `joined` of them in each write."""
         frames = b"." * FRAME * joined
         since = time.perf_counter()
         for n in range(count // joined):
@@ -199,7 +199,7 @@ class Raw(asyncio.Protocol):
         return count / (time.perf_counter() - since)
 
     async def asks(self, count: int) -> float:
-        """Return the median seconds of a frame there and back."""
+        """Return the median seconds of a round trip."""
         seconds = []
         for _ in range(count):
             since = time.perf_counter()
@@ -230,7 +230,7 @@ def copies(count: int, nbytes: int) -> float:
 
 
 def receive_arrays(listener: socket.socket) -> None:
-    """Receive what `blocking_arrays` sends, each array into memory of its own."""
+    """Receive the arrays of `blocking_arrays`, each into memory of its own."""
     while True:
         sock, _ = listener.accept()
         with sock:
@@ -343,7 +343,7 @@ async def measure(count: int, repeats: int) -> None:
 async def processor_time(
     what: str, count: int, repeats: int, sink: Ref[ProcessorTimeMsg], run: Callable[[], Awaitable[float]]
 ) -> None:
-    """Print what `run`, of so many messages, takes of the processors at each end: it counts other work less."""
+    """Print the processor time of `run` per message at each end, which other load on the machine affects less."""
     measured = []
     for _ in range(repeats):
         there, here = await sink.ask(ProcessorTimeMsg()), time.process_time()
@@ -357,7 +357,7 @@ async def processor_time(
 async def compare(
     what: str, unit: str, repeats: int, ours: Callable[[], Awaitable[float]], bare: Callable[[], Awaitable[float]]
 ) -> None:
-    """Measure both in turn, and print the medians and how many times as good the baseline is."""
+    """Measure both in turn, and print the medians and their ratio."""
     measured: list[tuple[float, float]] = []
     await ours()
     await bare()
