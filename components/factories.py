@@ -2,12 +2,9 @@
 
 import hashlib
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestra import RunDirectory, Topology, UsageError
-from orchestra.runs.experiment import build, load_experiment
-from orchestra.runs.flags import Flags
+from orchestra import Flags, RunDirectory, Topology, UsageError, build, load_experiment, recorded_experiment
 
 if TYPE_CHECKING:
     from components.rollout import EnvFactory, PolicyFactory
@@ -33,14 +30,9 @@ def factories_of(run: RunDirectory) -> tuple["EnvFactory", "PolicyFactory"]:
 
 def _planned(run: RunDirectory) -> Topology:
     """Build the run's topology again, from what its config says."""
-    config = run.config()
-    try:
-        file, known = Path(config["experiment"]["absolute"]), config["experiment"]["sha256"]
-        values = dict(config["flags"])
-    except (KeyError, TypeError) as error:
-        raise UsageError(f"{str(run.path)!r}: its config.json lacks {error}") from error
-    function = load_experiment(file)
-    if hashlib.sha256(file.read_bytes()).hexdigest() != known:
+    file, name, values = recorded_experiment(run)
+    function = load_experiment(file, name)
+    if hashlib.sha256(file.read_bytes()).hexdigest() != run.config()["experiment"].get("sha256"):
         print(f"orchestra: note: {file} has changed since the run", file=sys.stderr)
     flags = Flags.of(function)
     return build(function, {flag.name: flag.validated(values.get(flag.name, flag.default)) for flag in flags})

@@ -13,8 +13,7 @@ from components.reporting.display import Display
 from components.reporting.metrics_writer import MetricsWriter
 from components.reporting.progress import Progress
 from messages import EvaluationResultMsg, ProgressMsg, SaveCheckpointMsg
-from orchestra import Actor, Message, NodeStatistics, OrchestraError, Ref, RunDirectory, StatisticsMsg, on
-from orchestra.runs.run_directory import write_json
+from orchestra import Actor, Message, NodeStatistics, OrchestraError, Ref, RunDirectory, StatisticsMsg, on, write_json
 
 TICK_S = 0.5
 RECORD_S = 5.0

@@ -34,11 +34,11 @@ from orchestra import (
     State,
     Supervision,
     TerminatedMsg,
+    TimerHandle,
     Unreachable,
     UsageError,
     on,
 )
-from orchestra.clock import Handle
 
 RETURN_S = 60.0
 """Seconds that a resumed run waits for the workers that it had."""
@@ -135,7 +135,7 @@ class Orchestrator(
         self._interrupted = False
         self._evaluated = False  # the last evaluation has its result
         self._returning = 0  # workers that a resumed run waits for
-        self._return_timer: Handle | None = None
+        self._return_timer: TimerHandle | None = None
 
     async def started(self) -> None:
         if self.resume_from is not None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from messages import BatchTrainingDataMsg, InsertTransitionMsg, UpdatePriorityMsg
-from orchestra.errors import TraceError, UsageError
+from orchestra import TraceError, UsageError
 from orchestra.trace import DeliveryRow, Query, RunTrace, Where, consequences_of
 
 _INSERT = InsertTransitionMsg.__name__

@@ -2,7 +2,7 @@
 
 from components.envs import Skirmish
 from components.policies import kernel
-from orchestra.runs.flags import FlagParser
+from orchestra import FlagParser
 
 _HELP = """Compile the battle simulator and the loops of a gradient step for this machine.
 

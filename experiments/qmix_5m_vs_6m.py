@@ -2,6 +2,6 @@
 
 from pathlib import Path
 
-from orchestra.runs.experiment import load_experiment, variant
+from orchestra import load_experiment, variant
 
 experiment = variant(load_experiment(Path(__file__).with_name("qmix_8m.py")), scenario="5m_vs_6m")

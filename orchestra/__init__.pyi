@@ -1,6 +1,7 @@
 from .actors.actor import Actor as Actor
 from .actors.actor import State as State
 from .actors.actor import on as on
+from .actors.addresses import check_name as check_name
 from .actors.message import Axes as Axes
 from .actors.message import Lane as Lane
 from .actors.message import Message as Message
@@ -22,17 +23,20 @@ from .actors.system_messages import InterruptMsg as InterruptMsg
 from .actors.system_messages import TerminatedMsg as TerminatedMsg
 from .clock import Clock as Clock
 from .clock import RealClock as RealClock
+from .clock import TimerHandle as TimerHandle
 from .errors import ActorFailed as ActorFailed
 from .errors import ActorStopped as ActorStopped
 from .errors import AskCycle as AskCycle
 from .errors import AskFailed as AskFailed
 from .errors import DeliveryError as DeliveryError
 from .errors import HandlerError as HandlerError
+from .errors import HandshakeError as HandshakeError
 from .errors import MailboxFull as MailboxFull
 from .errors import NotUnderstood as NotUnderstood
 from .errors import OrchestraError as OrchestraError
 from .errors import ReplayDiverged as ReplayDiverged
 from .errors import SpawnRefused as SpawnRefused
+from .errors import TraceError as TraceError
 from .errors import Unreachable as Unreachable
 from .errors import UsageError as UsageError
 from .errors import WireError as WireError
@@ -54,4 +58,5 @@ from .runs.result import RunResult as RunResult
 from .runs.run_directory import RunDirectory as RunDirectory
 from .runs.run_directory import read_records as read_records
 from .runs.run_directory import write_json as write_json
+from .runs.runner import run_loop as run_loop
 from .runs.topology import Topology as Topology

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 
-class Handle(Protocol):
+class TimerHandle(Protocol):
     """A call that is due; `cancel` takes it back."""
 
     def cancel(self) -> None: ...
@@ -22,7 +22,7 @@ class Clock(Protocol):
     def now(self) -> datetime:
         """Return the wall clock's time, in UTC."""
 
-    def call_later(self, delay: float, call: Callable[[], None]) -> Handle:
+    def call_later(self, delay: float, call: Callable[[], None]) -> TimerHandle:
         """Arrange that `call` runs on the event loop after `delay` seconds."""
 
 
@@ -34,5 +34,5 @@ class RealClock:
     def now(self) -> datetime:
         return datetime.now(UTC)
 
-    def call_later(self, delay: float, call: Callable[[], None]) -> Handle:
+    def call_later(self, delay: float, call: Callable[[], None]) -> TimerHandle:
         return asyncio.get_running_loop().call_later(delay, call)

@@ -144,6 +144,21 @@ def test_a_face_hands_out_what_it_names(folder: Path) -> None:
         assert getattr(module, name) is not None
 
 
+PUBLIC = {"orchestra", "orchestra.log", "orchestra.testing", "orchestra.trace", "orchestra.wire.transports"}
+
+
+def test_packages_above_orchestra_import_it_from_public_modules_alone() -> None:
+    above = [path for floor in FLOORS[1:] for path in files(floor)] + sorted((ROOT / "docs" / "examples").glob("*.py"))
+    wrong = []
+    for path in above:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "orchestra":
+                wrong += [(str(path), node.module)] if node.module not in PUBLIC else []
+            elif isinstance(node, ast.Import):
+                wrong += [(str(path), a.name) for a in node.names if a.name.startswith("orchestra.")]
+    assert wrong == []
+
+
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="what belongs to the project is what git knows of")
 def test_nothing_else_lies_at_the_top() -> None:
     known = subprocess.run(

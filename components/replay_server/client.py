@@ -19,7 +19,7 @@ from components.replay_server.outbox import Outbox
 from components.replay_server.protocol import LogLineMsg, PublishMsg, SampledMsg, SampleMsg, UnsubscribeMsg, UpdateMsg
 from components.replay_server.publications import Subscription
 from components.replay_server.reconnect import Reconnector
-from orchestra.actors.addresses import check_name
+from orchestra import check_name
 
 
 @dataclass(frozen=True, slots=True)

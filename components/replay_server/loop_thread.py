@@ -10,8 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Self, TypeVar
 
 from components.replay_buffers.closed import Closed
-from orchestra import log
-from orchestra.runs.runner import run_loop
+from orchestra import log, run_loop
 
 T = TypeVar("T")
 

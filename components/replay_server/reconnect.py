@@ -6,8 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from components.replay_buffers.invalid import UnknownClient
 from components.replay_server.loop_thread import LoopThread, first_of
-from orchestra import Node, Unreachable
-from orchestra.errors import HandshakeError
+from orchestra import HandshakeError, Node, Unreachable
 
 RETRY_S = 0.25
 """Delay between two attempts to connect."""

@@ -13,8 +13,7 @@ from components.replay_server import protocol
 from components.replay_server.coordinator import Coordinator
 from components.replay_server.publications import Publications
 from components.replay_server.request_actor import RequestActor, answers
-from orchestra import Node, OrchestraError, Ref
-from orchestra.actors.addresses import check_name
+from orchestra import Node, OrchestraError, Ref, check_name
 
 ALIVE_S = 2.0
 """How long a client may take to prove that it is alive when another of its name joins."""

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from components.reporting.comparison import LAST_TESTS, find_runs, grouped, read_trial, table
-from orchestra import UsageError
-from orchestra.runs.flags import FlagParser
+from orchestra import FlagParser, UsageError
 
 
 def command(arguments: list[str]) -> int:

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from components.reporting.metrics_writer import read_metrics
-from orchestra import RunDirectory, UsageError
+from orchestra import RunDirectory, UsageError, read_records
 
 GOAL = 0.9
 """The win rate of a greedy test at which a scenario counts as solved."""
@@ -105,7 +104,7 @@ def read_trial(path: Path) -> Trial:
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{str(path)!r}: its config.json lacks {error}") from error
     try:
-        records = read_metrics(run.metrics)
+        records = read_records(run.metrics)
     except FileNotFoundError as error:
         raise UsageError(f"{str(path)!r} has no metrics") from error
     except ValueError as error:

@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
-from components.reporting.metrics_writer import read_metrics
+from orchestra import read_records
 
 # Blue and vermilion of Okabe and Ito's palette: told apart by the colour-blind, and in grey.
 _TRAIN = "#56b4e9"
@@ -37,7 +37,7 @@ def draw_curve(metrics: Path, picture: Path, *, title: str | None = None) -> Non
         OSError: the file cannot be read, or the picture not written.
         ValueError: the file is no metrics file.
     """
-    _save(curve_figure(read_metrics(metrics), title=title), picture)
+    _save(curve_figure(read_records(metrics), title=title), picture)
 
 
 def curve_figure(records: Sequence[Mapping[str, Any]], *, title: str | None = None) -> Figure:

@@ -4,8 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from components.factories import factories_of
-from orchestra import RunDirectory, UsageError
-from orchestra.runs.flags import FlagParser
+from orchestra import FlagParser, RunDirectory, UsageError
 
 if TYPE_CHECKING:
     from components.rollout import EnvFactory, PolicyFactory

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from components.reporting.progress import Progress
+from orchestra import read_records
 
 
 class MetricsWriter:
@@ -75,26 +76,6 @@ class MetricsWriter:
             self._events = None
 
 
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The records of a metrics file, also while a run is writing it: a half line at the end is left out.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: a line other than the last is no record.
-    """
-    records = []
-    lines = path.read_bytes().split(b"\n")
-    for number, line in enumerate(lines[:-1], start=1):  # what follows the last newline is not a line yet
-        try:
-            record = json.loads(line)
-        except ValueError as error:
-            raise ValueError(f"{path}, line {number}: not a record: {error}") from error
-        if not isinstance(record, dict):
-            raise ValueError(f"{path}, line {number}: not a record: {line[:40]!r}")
-        records.append(record)
-    return records
-
-
 def _finite(value: Any) -> Any:
     # numpy's scalars too, which json does not know
     value = value.item() if hasattr(value, "item") else value
@@ -110,7 +91,7 @@ def _cut_torn_line(path: Path) -> None:
 
 
 def _forget_after(path: Path, env_steps: int) -> None:
-    kept = [json.dumps(record) + "\n" for record in read_metrics(path) if record["env_steps"] <= env_steps]
+    kept = [json.dumps(record) + "\n" for record in read_records(path) if record["env_steps"] <= env_steps]
     rewritten = path.with_suffix(".unfinished")
     rewritten.write_text("".join(kept), encoding="utf-8")
     os.replace(rewritten, path)

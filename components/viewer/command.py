@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestra import RunDirectory, UsageError
-from orchestra.runs.flags import FlagParser
+from orchestra import FlagParser, RunDirectory, UsageError
 
 if TYPE_CHECKING:
     from components.envs.skirmish import Skirmish

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from components import TrajectoryManager
 from components.replay_buffers import PrioritizedEpisodeReplay
-from orchestra import Topology
-from orchestra.runs.experiment import extends, load_experiment
+from orchestra import Topology, extends, load_experiment
 
 STANDARD = Path(__file__).resolve().parents[2] / "experiments" / "qmix_8m.py"
 

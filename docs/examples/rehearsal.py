@@ -11,8 +11,7 @@ from components import TrajectoryManager
 from components.replay_buffers import EpisodeReplay
 from components.replay_buffers.episodes import Sampled
 from messages import InsertTransitionMsg, SampleBatchMsg
-from orchestra import Topology, on
-from orchestra.runs.experiment import extends, load_experiment
+from orchestra import Topology, extends, load_experiment, on
 
 STANDARD = Path(__file__).resolve().parents[2] / "experiments" / "qmix_8m.py"
 

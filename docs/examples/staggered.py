@@ -10,8 +10,7 @@ from pydantic import Field
 
 from components import Worker
 from messages import LoadParamsMsg
-from orchestra import Topology, on
-from orchestra.runs.experiment import extends, load_experiment
+from orchestra import Topology, extends, load_experiment, on
 
 STANDARD = Path(__file__).resolve().parents[2] / "experiments" / "qmix_8m.py"
 

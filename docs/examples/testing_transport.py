@@ -3,8 +3,7 @@
 import asyncio
 
 from orchestra.testing import check_transport
-from orchestra.wire.transports.memory import MemoryConnection, MemoryTransport
-from orchestra.wire.transports.registry import SCHEMES
+from orchestra.wire.transports import SCHEMES, MemoryConnection, MemoryTransport
 
 
 class CountingTransport(MemoryTransport):

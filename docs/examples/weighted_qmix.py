@@ -18,8 +18,7 @@ from components.envs.base import EnvSpec
 from components.policies import EpisodeBatch, Qmix
 from components.policies.iql import LearningOptions, TdLoss
 from components.policies.networks import RecurrentAgent
-from orchestra import Topology
-from orchestra.runs.experiment import extends, load_experiment
+from orchestra import Topology, extends, load_experiment
 
 STANDARD = Path(__file__).resolve().parents[2] / "experiments" / "qmix_8m.py"
 

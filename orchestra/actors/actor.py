@@ -18,7 +18,7 @@ from orchestra.actors.message import Lane, Message
 from orchestra.actors.ref import Ref
 from orchestra.actors.supervision import OneForOne, Restart, Strategy, Supervision
 from orchestra.actors.system_messages import ChildFailedMsg, StopMsg, TerminatedMsg, WatchMsg
-from orchestra.clock import Clock, Handle
+from orchestra.clock import Clock, TimerHandle
 from orchestra.errors import HandlerError
 
 M = TypeVar("M", bound=Message)
@@ -66,7 +66,7 @@ class Context(Protocol):
     def rng(self) -> np.random.Generator: ...
     def request_stop(self, *, graceful: bool = True) -> None: ...
     def watch(self, ref: Ref[Any]) -> None: ...
-    def after(self, delay: float, message: Message) -> Handle: ...
+    def after(self, delay: float, message: Message) -> TimerHandle: ...
     async def offload(self, function: Callable[..., T], *args: Any) -> T: ...
     def spawn_child(self, name: str, kind: type["Actor[Any]"], factory: Callable[[], "Actor[Any]"]) -> Ref[Any]: ...
     async def spawn_remote(
@@ -198,7 +198,7 @@ class Actor(Generic[M]):
         """Ask for a `TerminatedMsg` (handled by `@on(TerminatedMsg)`) when that actor terminates, or if it has."""
         self._context.watch(ref)
 
-    def after(self, delay: float, message: M) -> Handle:
+    def after(self, delay: float, message: M) -> TimerHandle:
         """Tell itself `message` after `delay` seconds; `cancel` on the result takes it back."""
         return self._context.after(delay, message)
 

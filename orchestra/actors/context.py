@@ -19,7 +19,7 @@ from orchestra.actors.ref import Ref, speaking
 from orchestra.actors.statistics import Wait
 from orchestra.actors.supervisor import Children
 from orchestra.actors.system_messages import ChildFailedMsg
-from orchestra.clock import Clock, Handle
+from orchestra.clock import Clock, TimerHandle
 
 T = TypeVar("T")
 
@@ -87,7 +87,7 @@ class LiveContext:
         self._aborting = aborting
         self._incarnation = 0
         self._rng: np.random.Generator | None = None
-        self._timers: set[Handle] = set()
+        self._timers: set[TimerHandle] = set()
         self.address = settings.address
         self.clock: Clock = host.clock if recorder is None else recorder.clock
         """The actor's clock. The runtime reads that of `Host`."""
@@ -119,7 +119,7 @@ class LiveContext:
             self._recorder.watched(ref.address)
         self._host.watch(self.address, ref.address)
 
-    def after(self, delay: float, message: Message) -> Handle:
+    def after(self, delay: float, message: Message) -> TimerHandle:
         """Send this actor `message` after `delay` seconds. A full mailbox admits it all the same."""
         recorder, number = self._recorder, 0
         if recorder is not None:

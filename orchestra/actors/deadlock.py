@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from orchestra.actors.addresses import node_of
 from orchestra.actors.system_messages import DeadlockProbeMsg
-from orchestra.clock import Clock, Handle
+from orchestra.clock import Clock, TimerHandle
 from orchestra.errors import AskCycle
 
 PATIENCE_S = 1.0
@@ -75,7 +75,7 @@ class CycleProbes:
         self._clock = clock
         self._send_to = send
         self._is_unanswered_by = is_unanswered
-        self._sweep: Handle | None = None
+        self._sweep: TimerHandle | None = None
 
     def begin(self) -> None:
         """Begin to sweep, if that has not begun."""

@@ -14,7 +14,7 @@ from orchestra.actors.mailbox import Envelope, Queued
 from orchestra.actors.message import Message, Request
 from orchestra.actors.ref import Ref
 from orchestra.actors.supervisor import Child, Children
-from orchestra.clock import Clock, Handle
+from orchestra.clock import Clock, TimerHandle
 from orchestra.errors import ActorFailed
 
 T = TypeVar("T")
@@ -97,7 +97,7 @@ class Recorder(Protocol):
     def timer_set(self, delay: float, message: Message) -> tuple[Message, int]:
         """Report a new timer; return its message and number, as in `sent`."""
 
-    def timer_handle(self, handle: Handle, number: int) -> Handle:
+    def timer_handle(self, handle: TimerHandle, number: int) -> TimerHandle:
         """Return a handle that also reports the cancellation of this timer."""
 
     async def offloaded(self, work: Awaitable[T]) -> T:

@@ -19,7 +19,7 @@ from orchestra.actors.actor import Actor
 from orchestra.actors.context import generator_for
 from orchestra.actors.message import Message, Request
 from orchestra.actors.ref import Ref, speaking
-from orchestra.clock import Clock, Handle
+from orchestra.clock import Clock, TimerHandle
 from orchestra.errors import AskFailed
 from orchestra.nodes import spawning
 from orchestra.replay.answers import ReplayedAnswers, request_key
@@ -156,7 +156,7 @@ class ReplayContext:
     def watch(self, ref: Ref[Any]) -> None:
         self._effects.expect(recorded.Watched(0.0, ref.address), "different actor watched", "address")
 
-    def after(self, delay: float, message: Message) -> Handle:
+    def after(self, delay: float, message: Message) -> TimerHandle:
         effect = self._send(recorded.TimerSet, timer_verb(delay), "itself", message)
         if effect is not None:
             self._effects.compare("different timer", {"delay": effect.delay}, {"delay": float(delay)})
@@ -235,7 +235,7 @@ class ReplayContext:
             return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=self._loop.time())
         return effect.value
 
-    def call_later(self, delay: float, call: Callable[[], None]) -> Handle:
+    def call_later(self, delay: float, call: Callable[[], None]) -> TimerHandle:
         """Call `call` when the replay's loop has advanced by `delay` seconds."""
         return self._loop.call_later(delay, call)
 

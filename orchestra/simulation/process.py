@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from orchestra.actors.message import Message, Request
 from orchestra.actors.ref import Ref
-from orchestra.clock import Handle
+from orchestra.clock import TimerHandle
 from orchestra.errors import OrchestraError, UsageError
 from orchestra.nodes.node import Node
 from orchestra.simulation.loop import SimulatedLoop, SimulatedThreads
@@ -41,7 +41,7 @@ class SimulatedClock:
         """Return the virtual time as a date, beginning at 2026-01-01 00:00 UTC."""
         return START + timedelta(seconds=self._loop.time())
 
-    def call_later(self, delay: float, call: Callable[[], None]) -> Handle:
+    def call_later(self, delay: float, call: Callable[[], None]) -> TimerHandle:
         """Run `call` after `delay` virtual seconds."""
         return self._loop.call_later(delay, call)
 

@@ -9,9 +9,8 @@ import pytest
 
 from components.checkpoints import run_state
 from components.monitor import CURVE_S, RECORD_S, TICK_S, Monitor
-from components.reporting.metrics_writer import read_metrics
 from messages import EvaluationResultMsg, ProgressMsg, SaveCheckpointMsg
-from orchestra import RunDirectory
+from orchestra import RunDirectory, read_records
 from orchestra.actors.statistics import ProcessStatistics
 
 
@@ -89,7 +88,7 @@ def test_a_run_leaves_figures_a_curve_and_a_summary(run, stage, kept: RunDirecto
     assert (summary["test_win_rate"], summary["best_test_win_rate"]) == (0.90625, 0.9375)
     assert (summary["restarts"], summary["dead_letters"], summary["workers"]) == (0, 0, 2)
 
-    records = read_metrics(kept.metrics)
+    records = read_records(kept.metrics)
     times = [record["elapsed_s"] for record in records]
     assert times == sorted(times)
     regular = [record["elapsed_s"] for record in records if "test_length" not in record][:-1]
@@ -147,7 +146,7 @@ def test_a_run_that_goes_on_counts_on(run, stage, kept) -> None:
     summary = json.loads(kept.summary.read_text())
     assert (summary["tests"], summary["best_test_win_rate"], summary["elapsed_s"]) == (2, 0.95, 120.0)
     assert summary["solved"]["minutes"] == 1.5
-    assert list(dict.fromkeys(record["env_steps"] for record in read_metrics(kept.metrics))) == [500, 600]
+    assert list(dict.fromkeys(record["env_steps"] for record in read_records(kept.metrics))) == [500, 600]
 
 
 def test_rates_are_those_of_the_last_seconds(run, stage, kept) -> None:
@@ -162,7 +161,7 @@ def test_rates_are_those_of_the_last_seconds(run, stage, kept) -> None:
                 await passes(scene, TICK_S)
 
     run(main())
-    rates = [record["env_steps_per_s"] for record in read_metrics(kept.metrics)]
+    rates = [record["env_steps_per_s"] for record in read_records(kept.metrics)]
     assert rates[10] == 0.0
     assert rates[-2] == pytest.approx(20.0, rel=0.1)
 

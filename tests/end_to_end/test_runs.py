@@ -9,8 +9,7 @@ import psutil
 import pytest
 import torch
 
-from components.reporting.metrics_writer import read_metrics
-from orchestra import RunDirectory
+from orchestra import RunDirectory, read_records
 
 pytestmark = pytest.mark.slow
 
@@ -42,7 +41,7 @@ def test_a_run_directory_holds_all_that_a_run_was(networked: Any) -> None:
 
 def test_its_summary_agrees_with_its_figures(networked: Any) -> None:
     summary = networked.json("summary.json")
-    records = read_metrics(networked.run / "metrics.jsonl")
+    records = read_records(networked.run / "metrics.jsonl")
     assert (summary["state"], summary["reached_goal"], summary["workers"]) == ("done", True, 2)
     assert summary["env_steps"] >= summary["goal_steps"] == 5000
     assert (summary["updates"] > 0, summary["restarts"]) == (True, 0)

@@ -15,7 +15,7 @@ from orchestra.actors.actor import Actor
 from orchestra.actors.host import ActorSettings, StartedChild, StateSource
 from orchestra.actors.mailbox import Envelope, Queued
 from orchestra.actors.message import FLAT, Message, Request, size_of
-from orchestra.clock import Clock, Handle
+from orchestra.clock import Clock, TimerHandle
 from orchestra.trace.format import effects
 from orchestra.trace.format.encoding import PendingRecord
 from orchestra.trace.format.records import Kind
@@ -252,7 +252,7 @@ class CellRecorder:
         self._effect(effects.TimerSet.code, number, delay, message, weight=size_of(message))
         return message, number
 
-    def timer_handle(self, handle: Handle, number: int) -> Handle:
+    def timer_handle(self, handle: TimerHandle, number: int) -> TimerHandle:
         """Return what the actor takes its timer back with."""
         return RecordedTimer(handle, partial(self._effect, effects.TimerCancelled.code, number))
 
@@ -360,14 +360,14 @@ class RecordedClock:
         self._recorder.now_read(value)
         return value
 
-    def call_later(self, delay: float, call: Callable[[], None]) -> Handle:
+    def call_later(self, delay: float, call: Callable[[], None]) -> TimerHandle:
         return self._clock.call_later(delay, call)
 
 
 class RecordedTimer:
     """A timer whose cancellation is recorded."""
 
-    def __init__(self, handle: Handle, cancelled: Callable[[], None]) -> None:
+    def __init__(self, handle: TimerHandle, cancelled: Callable[[], None]) -> None:
         self._handle = handle
         self._cancelled = cancelled
 

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from tensorboardX.proto.event_pb2 import Event
 
-from components.reporting.metrics_writer import MetricsWriter, read_metrics
+from components.reporting.metrics_writer import MetricsWriter
 from components.reporting.progress import Progress
+from orchestra import read_records
 
 PROGRESS = Progress(
     state="training",
@@ -65,14 +66,14 @@ def test_a_record_is_one_flat_line(tmp_path: Path) -> None:
 def test_a_record_can_be_read_as_soon_as_it_is_written(tmp_path: Path) -> None:
     with MetricsWriter(tmp_path / "metrics.jsonl") as writer:
         writer.write(PROGRESS)
-        assert read_metrics(tmp_path / "metrics.jsonl") == [asdict(PROGRESS)]
+        assert read_records(tmp_path / "metrics.jsonl") == [asdict(PROGRESS)]
 
 
 def test_figures_that_are_not_finite_become_null_and_no_event(tmp_path: Path) -> None:
     with MetricsWriter(tmp_path / "metrics.jsonl", tmp_path / "tensorboard") as writer:
         writer.write(replace(PROGRESS, loss=math.nan, train_return=math.inf), {"norm": -math.inf})
 
-    (record,) = read_metrics(tmp_path / "metrics.jsonl")
+    (record,) = read_records(tmp_path / "metrics.jsonl")
     assert (record["loss"], record["train_return"], record["norm"]) == (None, None, None)
     assert {"loss", "train_return", "norm"}.isdisjoint(tag for tag, _, _ in events(tmp_path / "tensorboard"))
 
@@ -80,7 +81,7 @@ def test_figures_that_are_not_finite_become_null_and_no_event(tmp_path: Path) ->
 def test_numpy_s_figures_are_figures(tmp_path: Path) -> None:
     with MetricsWriter(tmp_path / "metrics.jsonl") as writer:
         writer.write(replace(PROGRESS, loss=np.float32(0.5), updates=np.int64(7)), {"norm": np.float32("nan")})  # type: ignore[arg-type, dict-item]
-    (record,) = read_metrics(tmp_path / "metrics.jsonl")
+    (record,) = read_records(tmp_path / "metrics.jsonl")
     assert (record["loss"], record["updates"], record["norm"]) == (0.5, 7, None)
 
 
@@ -118,19 +119,19 @@ def test_a_figure_cannot_hide_a_field_of_progress(tmp_path: Path) -> None:
         pytest.raises(ValueError, match=r"^a figure may not take the name of a field of Progress: loss, updates$"),
     ):
         writer.write(PROGRESS, {"updates": 1, "norm": 1, "loss": 1})
-    assert read_metrics(tmp_path / "metrics.jsonl") == []
+    assert read_records(tmp_path / "metrics.jsonl") == []
 
 
 @pytest.mark.parametrize("torn", ["", '{"env_steps": 1', '{"env_steps": 12}'], ids=["whole", "half", "no newline"])
 def test_a_continued_file_loses_the_line_that_was_torn_and_no_other(tmp_path: Path, torn: str) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"env_steps": 0}\n' + torn)
-    assert read_metrics(path) == [{"env_steps": 0}]
+    assert read_records(path) == [{"env_steps": 0}]
 
     with MetricsWriter(path) as writer:
         writer.write(PROGRESS)
 
-    assert read_metrics(path) == [{"env_steps": 0}, asdict(PROGRESS)]
+    assert read_records(path) == [{"env_steps": 0}, asdict(PROGRESS)]
 
 
 def test_a_run_that_goes_on_forgets_what_comes_again(tmp_path: Path) -> None:
@@ -140,7 +141,7 @@ def test_a_run_that_goes_on_forgets_what_comes_again(tmp_path: Path) -> None:
             writer.write(replace(PROGRESS, env_steps=env_steps))
     with MetricsWriter(path, resumes_at=250) as writer:
         writer.write(replace(PROGRESS, env_steps=280))
-    assert [record["env_steps"] for record in read_metrics(path)] == [100, 200, 250, 280]
+    assert [record["env_steps"] for record in read_records(path)] == [100, 200, 250, 280]
 
 
 @pytest.mark.parametrize("line", ["{", "[1]", "\0\0"])
@@ -148,7 +149,7 @@ def test_a_broken_line_among_whole_ones_is_named(tmp_path: Path, line: str) -> N
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"env_steps": 0}\n' + line + '\n{"env_steps": 1}\n')
     with pytest.raises(ValueError, match=r"metrics\.jsonl, line 2: not a record: "):
-        read_metrics(path)
+        read_records(path)
 
 
 def test_closing_twice_is_closing_once(tmp_path: Path) -> None:

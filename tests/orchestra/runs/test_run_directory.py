@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from orchestra.clock import Handle
+from orchestra.clock import TimerHandle
 from orchestra.errors import UsageError
 from orchestra.runs.run_directory import RunDirectory, git_state, write_json
 
@@ -31,7 +31,7 @@ class StoppedClock:
     def now(self) -> datetime:
         return self.time
 
-    def call_later(self, delay: float, call: Callable[[], None]) -> Handle:
+    def call_later(self, delay: float, call: Callable[[], None]) -> TimerHandle:
         raise AssertionError("a run directory needs no timer")
 
 
