@@ -1,4 +1,4 @@
-"""The debugging tutorials work as they are written, and print what they say."""
+"""The commands of the debugging tutorials print what the page shows."""
 
 import glob
 import multiprocessing
@@ -108,7 +108,7 @@ class Checkout:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("section", SECTIONS[:2], ids=["priorities", "parameters"])
-def test_a_tutorial_works_as_it_is_written(section: str, tmp_path: Path) -> None:
+def test_a_tutorial_prints_what_the_page_shows(section: str, tmp_path: Path) -> None:
     checkout = Checkout(tmp_path)
     commands = 0
     for language, block in FENCED.findall(section):
@@ -137,7 +137,7 @@ def the_python_piece_runs(run: Path) -> None:
     assert "UpdatePriorityMsg" in ended.stdout
 
 
-def test_what_the_tutorials_show_of_an_example_is_in_it() -> None:
+def test_the_quoted_code_is_in_the_examples() -> None:
     # Laid out anew: the formatter treats a method in a text as a function.
     examples = ["".join(path.read_text().split()) for path in (ROOT / "docs" / "examples").glob("*.py")]
     pieces = [block for section in SECTIONS[:2] for language, block in FENCED.findall(section) if language == "python"]
@@ -146,7 +146,7 @@ def test_what_the_tutorials_show_of_an_example_is_in_it() -> None:
         assert any("".join(piece.split()) in example for example in examples)
 
 
-def test_every_flag_of_the_table_is_one() -> None:
+def test_every_flag_of_the_table_exists() -> None:
     from orchestra.cli.replay import parser
 
     known = {option for action in parser()._actions for option in action.option_strings}
@@ -156,5 +156,5 @@ def test_every_flag_of_the_table_is_one() -> None:
 
 
 @pytest.mark.parametrize("link", re.findall(r"\]\(((?!http)[^)]+)\)", TEXT))
-def test_every_link_leads_somewhere(link: str) -> None:
+def test_every_link_leads_to_a_file(link: str) -> None:
     assert (ROOT / "docs" / link).exists()

@@ -45,7 +45,7 @@ def test_what_the_page_lists_exists(kind: type[object], owner: str) -> None:
 
 
 @pytest.mark.parametrize("link", re.findall(r"\]\(((?!http)[^)]+)\)", PAGE))
-def test_every_link_leads_somewhere(link: str) -> None:
+def test_every_link_leads_to_a_file(link: str) -> None:
     assert (ROOT / "docs" / link).exists()
 
 

@@ -1,4 +1,4 @@
-"""Small runs, recorded."""
+"""Fixtures: small recorded runs."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""`orchestra replay`, as it is typed."""
+"""The command `orchestra replay`."""
 
 import io
 import os
@@ -142,7 +142,7 @@ Say = Callable[..., tuple[int, str, str]]
 
 
 @pytest.mark.parametrize("actor", ["one/source", "one/sink", "one/log"])
-def test_every_actor_of_a_run_does_what_it_did(say: Say, actor: str) -> None:
+def test_every_actor_of_a_run_behaves_as_recorded(say: Say, actor: str) -> None:
     code, out, err = say("--actor", actor)
     assert (code, err) == (0, "")
     assert out.startswith(f"{actor}: ")
@@ -150,7 +150,7 @@ def test_every_actor_of_a_run_does_what_it_did(say: Say, actor: str) -> None:
     assert "the sink has" not in out  # what actors print was printed then
 
 
-def test_a_delivery_is_shown_with_what_came_of_it(say: Say) -> None:
+def test_a_delivery_is_printed_with_its_outputs(say: Say) -> None:
     code, out, _ = say("--actor", "one/sink", "--at", "2")
     first, second, *told = out.splitlines()
     assert code == 0
@@ -190,7 +190,7 @@ def test_the_debugger_may_be_left(say: Say, monkeypatch: pytest.MonkeyPatch) -> 
     assert "delivery 1: NumbersMsg" in out
 
 
-def test_twice_the_same(say: Say) -> None:
+def test_a_deterministic_actor_passes_the_determinism_check(say: Say) -> None:
     code, out, _ = say("--actor", "one/sink", "--check-determinism")
     assert code == 0
     assert out == "one/sink: 9 activations, the same twice\n"
@@ -199,7 +199,7 @@ def test_twice_the_same(say: Say) -> None:
 # What if
 
 
-def test_what_if_an_argument_had_been_another(say: Say) -> None:
+def test_a_changed_argument_is_compared_with_the_record(say: Say) -> None:
     code, out, _ = say("--actor", "one/sink", "--set", "weight=2.0")
     assert code == 0
     assert out.splitlines()[0] == "one/sink, deliveries 0 to 8, with weight=2.0:"
@@ -207,12 +207,12 @@ def test_what_if_an_argument_had_been_another(say: Say) -> None:
     assert "  told one/log SumMsg: 6 different\n    first in delivery 1: total: recorded " in out
 
 
-def test_what_if_a_flag_had_been_another(say: Say) -> None:
+def test_a_changed_flag_is_compared_with_the_record(say: Say) -> None:
     _, out, _ = say("--actor", "one/source", "--set", "rounds=3")
     assert "  told one/source GoMsg: 3 as recorded, 3 missing\n" in out
 
 
-def test_what_if_it_changes_in_the_middle(say: Say) -> None:
+def test_an_argument_can_change_at_a_delivery(say: Say) -> None:
     _, out, _ = say("--actor", "one/sink", "--set", "weight=2.0", "--at", "4")
     assert out.splitlines()[0] == "one/sink, deliveries 4 to 8, with weight=2.0, was 1.0:"
     assert "  told one/log SumMsg: 3 different\n" in out
@@ -229,7 +229,7 @@ def test_what_if_it_changes_in_the_middle(say: Say) -> None:
         (["--class", "{file}:Sunk"], "has no actor class 'Sunk'; it has "),
     ],
 )
-def test_what_cannot_be_changed_is_said(say: Say, counted: Path, words: list[str], said: str) -> None:
+def test_an_impossible_change_is_explained(say: Say, counted: Path, words: list[str], said: str) -> None:
     words = [word.replace("{file}", str(counted.parents[2] / "counting.py")) for word in words]
     code, _, err = say("--actor", "one/sink", *words)
     assert code == 2
@@ -237,7 +237,7 @@ def test_what_cannot_be_changed_is_said(say: Say, counted: Path, words: list[str
 
 
 @pytest.mark.parametrize(("at", "first"), [("0", "deliveries 0 to 8"), ("3", "deliveries 3 to 8")])
-def test_what_if_it_were_of_an_edited_class(say: Say, tmp_path: Path, at: str, first: str) -> None:
+def test_an_edited_class_is_compared_with_the_record(say: Say, tmp_path: Path, at: str, first: str) -> None:
     edited = tmp_path / "edited.py"
     edited.write_text(EXPERIMENT.replace("self.total += self.weight", "self.total += 10 * self.weight"))
     code, out, _ = say("--actor", "one/sink", "--class", f"{edited}:Sink", "--at", at)
@@ -314,7 +314,7 @@ def test_the_flight_record_of_a_crash_replays_to_the_same_line(
 # Bad input
 
 
-def test_misuse_is_told_in_one_line(say: Say, counted: Path, tmp_path: Path) -> None:
+def test_misuse_is_one_line_of_error(say: Say, counted: Path, tmp_path: Path) -> None:
     (tmp_path / "text.trace").write_bytes(b"no trace, but text that is long enough")
     (tmp_path / "old.trace").write_bytes(newer_version())
     for words, path, said in [
@@ -351,7 +351,7 @@ def newer_version() -> bytes:
     return begins + struct.pack("<I", zlib.crc32(begins))
 
 
-def test_a_changed_experiment_is_named_by_what_has_changed(say: Say, tmp_path: Path) -> None:
+def test_the_error_of_a_changed_experiment_names_the_change(say: Say, tmp_path: Path) -> None:
     for change, words, said in [
         (("", ""), (), "has changed since the run (its SHA-256 was "),
         (
@@ -381,22 +381,20 @@ def test_a_changed_experiment_is_named_by_what_has_changed(say: Say, tmp_path: P
     assert "gone.py' does not exist; give its path with --experiment FILE" in gone[2]
 
 
-def test_digests_do_not_do_where_values_are_needed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_digest_trace_cannot_replay_array_inputs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, path = run(tmp_path, "--trace", "digest")
     assert main(["replay", str(path), "--actor", "one/log"]) == 0  # its messages hold no array
     assert main(["replay", str(path), "--actor", "one/sink"]) == 2
     assert "were not recorded, only its digest; record the run with --trace full" in capsys.readouterr().err
 
 
-def test_what_was_left_out_of_a_trace_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_message_type_excluded_from_the_trace_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, path = run(tmp_path, "--trace", "full", "--trace-exclude", "NumbersMsg")
     assert main(["replay", str(path), "--actor", "one/sink"]) == 2
     assert "the fields of NumbersMsg were left out of the trace" in capsys.readouterr().err
 
 
-def test_a_flight_record_that_has_lost_the_beginning_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_flight_record_without_the_birth_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ("--rounds", "900", "--fail-at", "900", "--trace-flight-mib", "1")
     code, path = run(tmp_path, *flags)
     assert code == 1

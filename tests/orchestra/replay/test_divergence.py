@@ -1,4 +1,4 @@
-"""What a replay says when an actor does not do what was recorded: where, what, and what led to it."""
+"""The report of a replay that differs from its record: the difference, its place and its causes."""
 
 import asyncio
 import random
@@ -172,7 +172,7 @@ async def _offloading(self: Keeper, msg: ScoreMsg) -> None:
         (_offloading, ["it waits for an event that was not recorded", "replayed  offload 1"]),
     ],
 )
-def test_every_sort_of_change_is_told(
+def test_every_kind_of_change_is_reported(
     recorded: Recorded, monkeypatch: pytest.MonkeyPatch, handler: Any, words: list[str]
 ) -> None:
     folder = recorded(scene)
@@ -183,7 +183,7 @@ def test_every_sort_of_change_is_told(
         assert each in said
 
 
-def test_another_answer_is_told(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_different_answer_is_reported(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = recorded(scene)
 
     def last(self: Keeper, msg: LeadMsg) -> str:
@@ -195,7 +195,9 @@ def test_another_answer_is_told(recorded: Recorded, monkeypatch: pytest.MonkeyPa
     assert "field     value\n  recorded  'b'\n  replayed  'nobody'" in said
 
 
-def test_what_the_actor_catches_is_told_all_the_same(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_difference_is_reported_even_if_the_actor_catches_exceptions(
+    recorded: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The report does not go through the actor's own code, which may catch anything."""
     folder = recorded(scene)
 
@@ -209,7 +211,7 @@ def test_what_the_actor_catches_is_told_all_the_same(recorded: Recorded, monkeyp
     assert "totals[0]" in str(diverged(folder))
 
 
-def test_a_changed_class_is_noted_and_so_is_another_library(recorded: Recorded) -> None:
+def test_a_changed_class_and_another_library_version_are_noted(recorded: Recorded) -> None:
     from dataclasses import replace
 
     folder = recorded(scene)
@@ -258,7 +260,7 @@ def _thread(self: Keeper) -> float:
         (_thread, "a thread of its own, writer"),
     ],
 )
-def test_an_actor_that_cheats_is_found_and_named(
+def test_a_nondeterministic_actor_is_found_and_its_source_named(
     recorded: Recorded, monkeypatch: pytest.MonkeyPatch, cheat: Any, suspect: str
 ) -> None:
     monkeypatch.setattr(Keeper, "cheat", staticmethod(cheat))
@@ -273,9 +275,7 @@ def test_an_actor_that_cheats_is_found_and_named(
     assert suspect in said
 
 
-def test_state_that_nothing_was_said_of_is_compared_as_well(
-    recorded: Recorded, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_state_that_no_output_shows_is_compared_as_well(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
     def quietly(self: Keeper) -> float:
         self.scores_of_mine = [random.random()]
         return 0.0
@@ -288,7 +288,7 @@ def test_state_that_nothing_was_said_of_is_compared_as_well(
     assert mismatch.divergence.difference.path == "scores_of_mine[0]"
 
 
-def test_an_honest_actor_is_twice_the_same(recorded: Recorded) -> None:
+def test_two_replays_of_a_deterministic_actor_are_equal(recorded: Recorded) -> None:
     folder = recorded(scene)
     count, mismatch = first_mismatch(lambda: keeper(folder, strict=False))
     assert mismatch is None

@@ -1,4 +1,4 @@
-"""A loop with nothing behind it."""
+"""The event loop of replays."""
 
 import asyncio
 from pathlib import Path
@@ -32,7 +32,7 @@ def test_time_passes_only_from_timer_to_timer() -> None:
     assert finish(loop, main()) == [0.0, 5.0, 5.0, 7.5]
 
 
-def test_timeouts_gather_and_tasks_work_on_it() -> None:
+def test_timeouts_gather_and_tasks_work_on_the_loop() -> None:
     loop = QuietLoop()
     order: list[str] = []
 
@@ -56,7 +56,7 @@ def test_timeouts_gather_and_tasks_work_on_it() -> None:
     assert not loop.unhandled
 
 
-def test_it_runs_inside_another_loop_as_in_a_notebook() -> None:
+def test_the_loop_runs_inside_another_loop_as_in_a_notebook() -> None:
     async def outside() -> str:
         loop = QuietLoop()
 
@@ -72,7 +72,7 @@ def test_it_runs_inside_another_loop_as_in_a_notebook() -> None:
     assert asyncio.run(outside()) == "inside"
 
 
-def test_it_has_no_threads() -> None:
+def test_the_loop_has_no_threads() -> None:
     with pytest.raises(NotImplementedError, match=r"self\.offload"):
         finish(QuietLoop(), asyncio.to_thread(print))
 

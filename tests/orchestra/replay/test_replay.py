@@ -1,4 +1,4 @@
-"""An actor that is replayed does what it did: whatever it may do to the world."""
+"""A replayed actor repeats every kind of action."""
 
 import asyncio
 from collections.abc import Callable
@@ -235,7 +235,7 @@ EVERYTHING = [
 
 
 @pytest.mark.parametrize("what", EVERYTHING)
-def test_what_it_did_it_does_again(recorded: Recorded, what: str) -> None:
+def test_every_kind_of_action_is_replayed(recorded: Recorded, what: str) -> None:
     folder = recorded(deeds(what, "tell", advance=5.0))
     with doer(folder) as replay:
         assert replay.run() > 5  # its birth, two deeds and a question after each, the stop
@@ -243,7 +243,7 @@ def test_what_it_did_it_does_again(recorded: Recorded, what: str) -> None:
         assert replay.activation is None
 
 
-def test_it_ends_in_the_state_in_which_it_was(recorded: Recorded) -> None:
+def test_a_replay_ends_in_the_recorded_state(recorded: Recorded) -> None:
     states: list[Any] = []
 
     async def scene(node: Node) -> None:
@@ -275,7 +275,7 @@ def test_threads_and_timeouts_of_a_real_clock_are_replayed(recorded: Recorded) -
         assert "timed out" in replay.actor.seen
 
 
-def test_an_answer_given_later_is_compared_and_one_nobody_waits_for_is_dropped(recorded: Recorded) -> None:
+def test_a_later_answer_is_compared_and_a_withdrawn_one_dropped(recorded: Recorded) -> None:
     from orchestra.clock import RealClock
 
     folder = recorded(deeds("time_out", "ask_late"), clock=RealClock())
@@ -294,7 +294,7 @@ def test_a_restart_has_its_own_random_numbers(recorded: Recorded) -> None:
         assert first.actor.seen[1] != second.actor.seen[1]
 
 
-def test_a_failure_comes_again_at_the_same_line(recorded: Recorded) -> None:
+def test_a_failure_is_replayed_at_the_same_line(recorded: Recorded) -> None:
     folder = recorded(deeds("tell", "fail"))
     with doer(folder) as replay:
         replay.run()
@@ -303,7 +303,7 @@ def test_a_failure_comes_again_at_the_same_line(recorded: Recorded) -> None:
     assert failure.__traceback__ is not None
 
 
-def test_children_are_rebuilt_from_what_they_were_given_or_by_their_parent(recorded: Recorded) -> None:
+def test_children_are_rebuilt_from_their_arguments_or_by_their_parent(recorded: Recorded) -> None:
     folder = recorded(deeds("tell", "spawn"))
     with Replay(folder, "here/doer:plain") as plain:
         plain.run()
@@ -346,7 +346,7 @@ def test_seeking_by_number_type_and_predicate(recorded: Recorded) -> None:
             replay.seek(99)
 
 
-def test_walking_through_its_deliveries(recorded: Recorded) -> None:
+def test_iterating_yields_each_delivery_before_it_is_handled(recorded: Recorded) -> None:
     folder = recorded(deeds("tell", "ask"))
     with doer(folder) as replay:
         seen = [(delivery.n, len(replay.actor.seen)) for delivery in replay if delivery.type.name == "DoMsg"]
@@ -364,7 +364,7 @@ def test_a_step_taken_by_the_body_of_the_loop_is_not_taken_twice(recorded: Recor
     assert numbers == sorted(set(numbers))
 
 
-def test_it_works_where_a_loop_is_running(recorded: Recorded, run: Callable[..., Any]) -> None:
+def test_a_replay_runs_inside_a_running_loop(recorded: Recorded, run: Callable[..., Any]) -> None:
     folder = recorded(deeds("ask", "ask_many"))
 
     async def notebook() -> list[Any]:
@@ -409,7 +409,7 @@ def test_a_replay_touches_nothing_of_the_run(recorded: Recorded, tmp_path: Path)
     assert (count, mismatch) == (4, None)  # the scratch folders of two replays are no difference
 
 
-def test_the_first_difference_ends_it(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_difference_ends_a_replay(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = recorded(deeds("ask", "tell"))
 
     async def otherwise(self: Doer) -> int:
@@ -450,7 +450,7 @@ class Settler(Actor[DoMsg]):
         await child.tell(TickMsg(count=2))
 
 
-def test_a_child_on_another_node_needs_no_recipe(tmp_path: Path, run: Callable[..., Any]) -> None:
+def test_a_child_on_another_node_needs_no_factory(tmp_path: Path, run: Callable[..., Any]) -> None:
     clock, address = ManualClock(), f"memory://{tmp_path.name}"
 
     async def main() -> None:

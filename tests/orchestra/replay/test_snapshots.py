@@ -1,4 +1,4 @@
-"""A flight recorder that keeps an actor's newest state: a replay begins there when the birth has left the ring."""
+"""Snapshots in flight records: a replay begins with one if the record no longer holds the actor's birth."""
 
 import asyncio
 from collections.abc import Callable
@@ -125,7 +125,7 @@ def summer(folder: Path, kind: type[Summer] = Summer, **options: Any) -> Replay[
 
 
 @pytest.mark.parametrize("before", [10, 200, 1000])
-def test_a_failure_comes_again_however_long_the_actor_had_lived(recorded: Recorded, before: int) -> None:
+def test_a_failure_is_replayed_from_a_snapshot_after_any_number_of_deliveries(recorded: Recorded, before: int) -> None:
     async def scene(node: Node) -> None:
         actor = node.spawn("summer", Summer, node.spawn("sink", Sink))
         await actor.tell(NoteMsg(text="remember me"))
@@ -140,7 +140,7 @@ def test_a_failure_comes_again_however_long_the_actor_had_lived(recorded: Record
     assert (failure.type, failure.text.split()[1:]) == ("ArithmeticError", ["remember", "me"])
 
 
-def test_what_came_before_the_state_is_refused_and_what_came_after_is_found(recorded: Recorded) -> None:
+def test_seeking_before_the_snapshot_is_refused(recorded: Recorded) -> None:
     async def scene(node: Node) -> None:
         await tell(node, node.spawn("summer", Summer, node.spawn("sink", Sink)), 400)
         assert node.recorder is not None
@@ -156,7 +156,7 @@ def test_what_came_before_the_state_is_refused_and_what_came_after_is_found(reco
             replay.seek(first - 1)
 
 
-def test_a_state_belongs_to_its_incarnation(recorded: Recorded) -> None:
+def test_a_snapshot_belongs_to_its_incarnation(recorded: Recorded) -> None:
     async def scene(node: Node) -> None:
         actor = node.spawn("summer", Summer, node.spawn("sink", Sink))
         await tell(node, actor, 400)
@@ -178,7 +178,7 @@ def test_a_state_belongs_to_its_incarnation(recorded: Recorded) -> None:
         assert isinstance(replay.failure, ArithmeticError)
 
 
-def test_an_actor_that_owes_an_answer_is_not_asked(recorded: Recorded, turns: Callable[[int], Any]) -> None:
+def test_no_snapshot_is_taken_while_an_answer_is_outstanding(recorded: Recorded, turns: Callable[[int], Any]) -> None:
     answers: list[int] = []
 
     async def scene(node: Node) -> None:
@@ -206,7 +206,7 @@ def test_an_actor_that_owes_an_answer_is_not_asked(recorded: Recorded, turns: Ca
         (Opaque, "TypeError", range(1, 2)),
     ],
 )
-def test_an_actor_that_cannot_say_its_state_lives_on_and_its_replay_says_why_not(
+def test_an_actor_whose_snapshot_fails_continues_and_its_replay_is_refused(
     recorded: Recorded, capsys: pytest.CaptureFixture[str], kind: type[Summer], said: str, times: range
 ) -> None:
     async def scene(node: Node) -> None:
@@ -224,7 +224,7 @@ def test_an_actor_that_cannot_say_its_state_lives_on_and_its_replay_says_why_not
         summer(folder, kind)
 
 
-def test_a_class_that_says_no_state_is_named(recorded: Recorded) -> None:
+def test_a_class_without_snapshots_is_named(recorded: Recorded) -> None:
     async def scene(node: Node) -> None:
         await tell(node, node.spawn("summer", Summer, node.spawn("sink", Sink)), 400)
         assert node.recorder is not None
@@ -234,7 +234,7 @@ def test_a_class_that_says_no_state_is_named(recorded: Recorded) -> None:
         Replay(flight(recorded, scene), "here/sink")
 
 
-def test_a_state_is_read_as_it_was_said(recorded: Recorded) -> None:
+def test_a_snapshot_is_read_as_it_was_recorded(recorded: Recorded) -> None:
     async def scene(node: Node) -> None:
         await tell(node, node.spawn("summer", Summer, node.spawn("sink", Sink)), 400)
         assert node.recorder is not None
@@ -249,7 +249,7 @@ def test_a_state_is_read_as_it_was_said(recorded: Recorded) -> None:
     assert "PCG64DXSM" in snapshot.random
 
 
-def test_full_traces_hold_no_states(recorded: Recorded) -> None:
+def test_full_traces_hold_no_snapshots(recorded: Recorded) -> None:
     async def scene(node: Node) -> None:
         await tell(node, node.spawn("summer", Summer, node.spawn("sink", Sink)), 400)
         assert node.cell("here/summer").actor.asked == 0
@@ -258,7 +258,7 @@ def test_full_traces_hold_no_states(recorded: Recorded) -> None:
         assert trace.snapshot(trace.incarnation("here/summer")) is None
 
 
-def test_stopping_is_no_failure(recorded: Recorded) -> None:
+def test_a_stop_is_no_failure(recorded: Recorded) -> None:
     async def scene(node: Node) -> None:
         actor = node.spawn("summer", Brief, node.spawn("sink", Sink))
         await tell(node, actor, 400)

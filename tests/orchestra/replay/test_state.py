@@ -1,4 +1,4 @@
-"""Where two objects differ inside."""
+"""Comparing the state of two objects."""
 
 from collections import deque
 from typing import Any
@@ -55,7 +55,7 @@ def paths(one: Any, other: Any, **options: Any) -> list[str]:
     ],
     ids=lambda value: type(value).__name__,
 )  # fmt: skip
-def test_what_is_equal_does_not_differ(value: Any) -> None:
+def test_equal_objects_do_not_differ(value: Any) -> None:
     from copy import deepcopy
 
     assert paths(value, deepcopy(value)) == []
@@ -84,13 +84,13 @@ def test_the_place_of_a_difference_is_named(one: Any, other: Any, path: str) -> 
     assert paths(one, other) == [path]
 
 
-def test_large_arrays_are_compared_only_where_everything_is() -> None:
+def test_large_arrays_are_compared_on_request_only() -> None:
     one, other = np.zeros(1 << 20), np.ones(1 << 20)
     assert paths(one, other, large=False) == []
     assert paths(one, other) == ["value"]
 
 
-def test_memory_that_was_never_written_does_not_count() -> None:
+def test_uninitialised_memory_is_not_compared() -> None:
     one, other = np.full(8, 0xAB, np.uint8), np.full(8, 0xCD, np.uint8)
     one[2] = other[2] = 7
     assert paths(one, other) == ["value"]
@@ -99,7 +99,7 @@ def test_memory_that_was_never_written_does_not_count() -> None:
     assert paths(one, other, unwritten=(0xAB, 0xCD)) == ["value"]
 
 
-def test_a_plain_difference_can_be_carried_over_to_a_third() -> None:
+def test_a_plain_difference_can_be_assigned_to_a_third_object() -> None:
     one, other, third = ({"lr": [rate, 1], "n": Slotted(rate)} for rate in (0.1, 0.2, 0.3))
     third["more"] = 1
     for each in state_differences(one, other):

@@ -1,4 +1,4 @@
-"""Asks under many schedules: all come to an end, none waits for itself, and what nobody waits for is not worked at."""
+"""Asks under many schedules: every ask completes, deadlocks are found, and withdrawn requests are not handled."""
 
 import asyncio
 import contextlib
@@ -106,7 +106,7 @@ async def asks_that_are_given_up(sim: Simulation) -> None:
                 assert await process.ref(address).ask(WhoMsg()) == address
 
 
-def test_asks_that_are_given_up_leave_nothing_behind() -> None:
+def test_cancelled_asks_leave_nothing_behind() -> None:
     each_seed(asks_that_are_given_up, 150)
 
 
@@ -123,7 +123,7 @@ async def asks_in_all_directions(sim: Simulation) -> None:
         await asyncio.gather(*(ask() for _ in range(12)))
 
 
-def test_asks_in_all_directions_end_without_any_deadline() -> None:
+def test_asks_in_all_directions_complete_without_a_deadline() -> None:
     each_seed(asks_in_all_directions, 150)
 
 
@@ -139,7 +139,7 @@ async def asks_in_one_direction(sim: Simulation) -> None:
         await asyncio.gather(*(ask() for _ in range(12)))
 
 
-def test_asks_that_cannot_be_a_circle_are_never_taken_for_one_however_long_they_wait() -> None:
+def test_asks_that_form_no_circle_are_never_reported_as_a_deadlock() -> None:
     each_seed(asks_in_one_direction, 100)
 
 
@@ -167,7 +167,7 @@ class Neighbour(Actor[GoMsg | WhoMsg]):
 @pytest.mark.parametrize(
     "ring", [("a/x", "a/y"), ("a/x", "b/y"), ("b/x", "a/y", "c/z"), ("c/x", "c/y", "a/z", "b/w")], ids=" ".join
 )
-def test_actors_that_ask_each_other_at_the_same_time_find_out_and_one_gives_up(ring: tuple[str, ...]) -> None:
+def test_a_circle_of_asks_is_found_and_one_ask_fails(ring: tuple[str, ...]) -> None:
     async def main(sim: Simulation) -> None:
         said: dict[str, str] = {}
 

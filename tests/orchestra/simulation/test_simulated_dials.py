@@ -1,4 +1,4 @@
-"""Nodes that dial each other at once settle on one link, and nothing that is told meanwhile is lost or doubled."""
+"""Nodes that dial each other at once settle on one link, and no message is lost or duplicated meanwhile."""
 
 import asyncio
 import contextlib
@@ -109,7 +109,7 @@ def test_two_that_dial_each_other_at_once_settle_on_one_link() -> None:
     each_seed(dials_at_once, 80)
 
 
-def test_they_do_so_too_where_connections_are_cut_meanwhile() -> None:
+def test_two_that_dial_each_other_settle_on_one_link_although_connections_are_cut() -> None:
     each_seed(dials_that_are_cut, 80)
 
 
@@ -159,5 +159,5 @@ async def dials_of_one_that_dies(sim: Simulation) -> None:
     assert _sessions(sim, "b", "c") == _sessions(sim, "c", "b")
 
 
-def test_who_dies_and_comes_back_has_one_link_again() -> None:
+def test_a_restarted_process_has_one_link_again() -> None:
     each_seed(dials_of_one_that_dies, 50)

@@ -1,4 +1,4 @@
-"""Families under many schedules: whoever should live lives, whoever should not is gone."""
+"""Supervision under many schedules: exactly the right actors run in the end."""
 
 import asyncio
 import contextlib
@@ -130,7 +130,7 @@ async def families_that_fail(sim: Simulation) -> None:
             assert await process.ref(f"a/head:{name}").ask(WhoMsg()) == name
 
 
-def test_whoever_fails_lives_again_with_its_siblings_whatever_happens_when() -> None:
+def test_a_failed_actor_restarts_with_its_siblings_under_any_schedule() -> None:
     each_seed(families_that_fail, 200)
 
 
@@ -225,7 +225,7 @@ async def families_across_nodes(sim: Simulation) -> None:
             assert await a.ref(limb).ask(WhoMsg()) == limb
 
 
-def test_a_child_on_another_node_lives_exactly_as_long_as_its_parent_wants() -> None:
+def test_a_child_on_another_node_stops_with_its_parent_and_not_before() -> None:
     each_seed(families_across_nodes, 150)
 
 

@@ -1,4 +1,4 @@
-"""What the runtime promises, under many schedules: order, once, answers, ends, room, refs that outlive a failure."""
+"""The guarantees of the runtime under many schedules: order, delivery once, answers, terminations, bounded queues."""
 
 import asyncio
 import contextlib
@@ -198,11 +198,11 @@ async def tells_to_one_that_dies(sim: Simulation) -> None:
 @pytest.mark.parametrize(
     ("scenario", "seeds"), [(undisturbed_tells, 150), (disturbed_tells, 200), (tells_to_actors_that_fail, 100)]
 )
-def test_what_is_told_is_heard_once_and_in_order(scenario: Callable[[Simulation], Any], seeds: int) -> None:
+def test_messages_arrive_once_and_in_order(scenario: Callable[[Simulation], Any], seeds: int) -> None:
     each_seed(scenario, seeds)
 
 
-def test_what_is_told_to_one_that_dies_and_comes_back_is_heard_once_at_most_and_in_order() -> None:
+def test_messages_to_a_restarted_process_arrive_at_most_once_and_in_order() -> None:
     each_seed(tells_to_one_that_dies, 150)
 
 
@@ -295,11 +295,11 @@ async def asks_over_broken_connections(sim: Simulation) -> None:
     assert sorted(answered) == list(range(24))
 
 
-def test_a_broken_connection_is_no_reason_for_an_ask_to_fail() -> None:
+def test_an_ask_survives_a_broken_connection() -> None:
     each_seed(asks_over_broken_connections, 150)
 
 
-def test_every_ask_ends_and_none_is_handled_twice() -> None:
+def test_every_ask_completes_and_none_is_handled_twice() -> None:
     each_seed(asks_of_one_that_may_die, 200)
 
 
@@ -368,7 +368,7 @@ async def _spawn(process: Process, kind: Any, *args: Any) -> None:
     process.node.spawn("mourner", kind, *args)
 
 
-def test_who_watches_one_that_is_gone_hears_once() -> None:
+def test_watching_a_terminated_actor_is_answered_once() -> None:
     counts: set[int] = set()
 
     async def scenario(sim: Simulation) -> None:
@@ -387,7 +387,7 @@ def test_who_watches_one_that_is_gone_hears_once() -> None:
     assert max(counts) == 1  # none, where the root knew already: who wants to reach that node waits until it comes back
 
 
-def test_who_watches_hears_of_an_end_exactly_once() -> None:
+def test_a_watcher_is_notified_exactly_once() -> None:
     each_seed(ends_that_are_watched, 200)
 
 
@@ -455,7 +455,7 @@ def _depth(process: Process, address: str) -> int:
     return next(cell.mailbox.depth for cell in process.node.statistics().cells if cell.address == address)
 
 
-def test_one_that_is_stuck_holds_up_nobody_else_and_what_waits_for_it_is_bounded(
+def test_a_stuck_actor_delays_no_other_and_its_queue_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("orchestra.wire.flow_control.WINDOW", CREDIT)
@@ -499,12 +499,12 @@ def test_a_link_that_forgets_a_credit_now_and_then_is_found(monkeypatch: pytest.
     assert failing_seed(one_that_is_stuck, 20) is not None
 
 
-def test_a_node_that_tells_of_an_end_twice_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_notifies_a_watcher_twice_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Watches, "mark_notified", lambda *_: None)
     assert failing_seed(ends_that_are_watched, 50) is not None
 
 
-def test_an_actor_that_handles_again_what_it_failed_at_is_found() -> None:
+def test_an_actor_that_repeats_its_failed_message_is_found() -> None:
     class Stubborn(Hearer):
         @on(CountedMsg)
         async def hear(self, msg: CountedMsg) -> None:

@@ -1,4 +1,4 @@
-"""A simulation does what its seed says, again and again; it takes no time, and a hang in it is a report."""
+"""Simulations: a seed repeats its run, time is virtual, and a hang is reported."""
 
 import asyncio
 import os
@@ -118,13 +118,13 @@ async def conversation(sim: Simulation) -> None:
 # The seed decides -----------------------------------------------------------------------------------------------------
 
 
-def test_a_seed_does_the_same_again_and_another_does_something_else() -> None:
+def test_a_seed_repeats_its_run_and_another_seed_does_not() -> None:
     digests = [run_seed(conversation, seed).digest for seed in range(8)]
     assert digests == [run_seed(conversation, seed).digest for seed in range(8)]
     assert len(set(digests)) == len(digests)
 
 
-def test_a_seed_does_the_same_in_another_process_that_hashes_differently() -> None:
+def test_a_seed_repeats_its_run_in_a_process_with_another_hash_seed() -> None:
     here = os.path.abspath(__file__)
     code = (
         "import importlib.util, sys\n"
@@ -148,7 +148,7 @@ def test_a_seed_does_the_same_in_another_process_that_hashes_differently() -> No
     assert len(digests.pop().split()) == 3
 
 
-def test_within_a_process_what_is_scheduled_first_runs_first_and_between_processes_the_seed_decides() -> None:
+def test_callbacks_run_in_order_within_a_process_and_in_seeded_order_between_processes() -> None:
     orders = set()
 
     async def scenario(sim: Simulation) -> None:
@@ -210,7 +210,7 @@ def test_timers_fire_in_the_order_of_their_times() -> None:
     each_seed(scenario, 10)
 
 
-def test_what_stands_still_hears_nothing_until_it_goes_on() -> None:
+def test_a_paused_process_receives_nothing_until_it_resumes() -> None:
     async def scenario(sim: Simulation) -> None:
         kept: list[int] = []
         one = sim.node("one", keeper(kept))
@@ -229,7 +229,7 @@ def test_what_stands_still_hears_nothing_until_it_goes_on() -> None:
 # A hang is a report ---------------------------------------------------------------------------------------------------
 
 
-def test_who_waits_for_ever_is_told_on() -> None:
+def test_a_task_that_waits_forever_is_reported() -> None:
     async def scenario(sim: Simulation) -> None:
         probe = Probe(NoteMsg)
         probe.hold()
@@ -243,12 +243,12 @@ def test_who_waits_for_ever_is_told_on() -> None:
         run_seed(scenario, 0)
     text = str(caught.value)
     assert "no callback and no timer is left" in text
-    assert "main in test_who_waits_for_ever_is_told_on.<locals>.scenario" in text
+    assert "main in test_a_task_that_waits_forever_is_reported.<locals>.scenario" in text
     assert "one/stuck: 3 messages" in text
     assert "one/stuck in Probe.take (" in text
 
 
-def test_who_waits_without_letting_time_pass_is_told_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_loop_without_time_passing_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orchestra.simulation.loop.MAX_CALLBACKS_AT_ONCE", 1000)
 
     async def scenario(sim: Simulation) -> None:
@@ -259,7 +259,7 @@ def test_who_waits_without_letting_time_pass_is_told_on(monkeypatch: pytest.Monk
         run_seed(scenario, 0)
 
 
-def test_what_does_not_end_in_time_is_told_on() -> None:
+def test_a_run_over_its_limit_is_reported() -> None:
     async def scenario(sim: Simulation) -> None:
         while sim.seed == 0:  # noqa: ASYNC110 (it never ends: that is tested)
             await asyncio.sleep(1.0)
@@ -314,7 +314,7 @@ def test_a_node_that_fails_fails_the_simulation_unless_it_may() -> None:
 # Death ----------------------------------------------------------------------------------------------------------------
 
 
-def test_nothing_of_a_process_that_was_killed_runs_any_more() -> None:
+def test_a_killed_process_runs_no_callback() -> None:
     async def scenario(sim: Simulation) -> None:
         ran: list[str] = []
         process = sim.node("one")
@@ -342,7 +342,7 @@ def test_nothing_of_a_process_that_was_killed_runs_any_more() -> None:
     each_seed(scenario, 10)
 
 
-def test_a_process_that_starts_again_remembers_nothing_and_can_be_reached() -> None:
+def test_a_restarted_process_has_no_memory_and_can_be_reached() -> None:
     async def scenario(sim: Simulation) -> None:
         lives: list[list[int]] = []
 
@@ -370,7 +370,7 @@ def test_a_process_that_starts_again_remembers_nothing_and_can_be_reached() -> N
     each_seed(scenario, 20)
 
 
-def test_who_watches_hears_once_of_a_machine_that_is_suddenly_gone() -> None:
+def test_a_watcher_is_notified_once_of_a_lost_machine() -> None:
     async def scenario(sim: Simulation) -> None:
         heard: list[str] = []
         sim.node("one", lambda node: node.spawn("watcher", Watcher, Ref("two/keeper"), heard))
@@ -386,7 +386,7 @@ def test_who_watches_hears_once_of_a_machine_that_is_suddenly_gone() -> None:
     each_seed(scenario, 10)
 
 
-def test_a_process_that_is_gone_refuses_and_a_machine_that_is_gone_does_not_answer() -> None:
+def test_a_dead_process_refuses_connections_and_a_lost_machine_does_not_answer() -> None:
     async def scenario(sim: Simulation) -> None:
         one, two = sim.node("one"), sim.node("two")
         await sim.start()
@@ -477,7 +477,9 @@ def test_a_seed_that_fails_is_named_with_how_to_run_it_alone() -> None:
 
 
 @pytest.mark.parametrize(("text", "seeds"), [("7", [7]), ("3:6", [3, 4, 5])])
-def test_the_environment_says_which_seeds_to_run(text: str, seeds: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_variable_selects_the_seeds(
+    text: str, seeds: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     ran: list[int] = []
 
     async def scenario(sim: Simulation) -> None:
