@@ -103,6 +103,18 @@ def test_the_rooms_of_orchestra_import_only_those_below() -> None:
     assert UNSORTED - wrong == set(), "take these off the list"
 
 
+def test_the_parts_of_a_trace_import_only_those_below() -> None:
+    parts = ("format", "recording", "reading", "analysis")
+    wrong = {
+        f"{name} > {other}"
+        for name, others in graph(("orchestra",)).items()
+        for other in others
+        if name.startswith("orchestra.trace.") and other.startswith("orchestra.trace.")
+        if parts.index(other.split(".")[2]) > parts.index(name.split(".")[2])
+    }
+    assert wrong == set()
+
+
 def test_no_modules_import_each_other_in_a_circle() -> None:
     rest = graph(FLOORS)
     while free := [name for name, others in rest.items() if not others & rest.keys()]:
