@@ -10,6 +10,8 @@ message without a field that the condition names does not match.
 import ast
 import operator
 from collections.abc import Callable, Collection, Mapping
+from functools import reduce
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -53,6 +55,9 @@ KNOWN = ("actor", "sender", "type", "n", "bytes", "waited", "incarnation")
 """Properties of every delivery that a condition can name beside the fields."""
 
 
+Evaluate = Callable[[Mapping[str, Any]], Any]
+
+
 class _Absent(Exception):
     """The message lacks a field that the condition names."""
 
@@ -73,7 +78,7 @@ class Where:
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             reason = error.msg if isinstance(error, SyntaxError) else str(error)
             raise UsageError(f"--where: {text!r} is not a condition: {reason}") from error
-        self._check(self._tree)
+        self._evaluate = _compiled(self._tree)
 
     def __repr__(self) -> str:
         return f"<Where {self.text}>"
@@ -85,7 +90,7 @@ class Where:
             ValuesMissing: the condition uses an array that was recorded by digest only.
         """
         try:
-            return _true(self._value(self._tree, values))
+            return _true(self._evaluate(values))
         except _Absent:
             return False
         except ValuesMissing as error:
@@ -97,90 +102,84 @@ class Where:
         """Return whether the condition can hold for a message with exactly the fields `names`."""
         return _may_hold(self._tree, {*names, *KNOWN})
 
-    def _check(self, node: ast.AST) -> None:
-        match node:
-            case ast.Constant() | ast.Name():
-                return
-            case ast.BoolOp(values=values) | ast.List(elts=values) | ast.Tuple(elts=values):
-                parts: list[ast.AST] = list(values)
-            case ast.Compare(left=left, comparators=others):
-                parts = [left, *others]
-            case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
-                parts = [left, right]
-            case ast.UnaryOp(op=ast.Not() | ast.USub(), operand=operand):
-                parts = [operand]
-            case ast.Attribute(value=value, attr=name) if not name.startswith("_"):
-                parts = [value]
-            case ast.Subscript(value=value, slice=index) if not isinstance(index, ast.Slice):
-                parts = [value, index]
-            case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]) if name in _FUNCTIONS:
-                parts = [argument]
-            case ast.Call(func=function):
-                known = ", ".join(_FUNCTIONS)
-                called = ast.unparse(function)
-                raise UsageError(f"--where: cannot call {called}(); the functions are {known}, each of one value")
-            case _:
-                raise UsageError(f"--where: {ast.unparse(node)!r} is not allowed in a condition")
-        for part in parts:
-            self._check(part)
 
-    def _value(self, node: ast.AST, values: Mapping[str, Any]) -> Any:
-        match node:
-            case ast.Constant(value=value):
-                return value
-            case ast.Name(id=name):
-                if name not in values:
-                    raise _Absent
-                return _usable(values[name])
-            case ast.BoolOp(op=op, values=parts):
-                decided = isinstance(op, ast.Or)
-                for part in parts:
-                    if self._holds(part, values) is decided:
-                        return decided
-                return not decided
-            case ast.Compare(left=left, ops=ops, comparators=others):
-                return self._compared(left, ops, others, values)
-            case ast.BinOp(left=left, op=op, right=right):
-                return _ARITHMETIC[type(op)](self._value(left, values), self._value(right, values))
-            case ast.UnaryOp(op=ast.Not(), operand=operand):
-                return not self._holds(operand, values)
-            case ast.UnaryOp(operand=operand):
-                return -self._value(operand, values)
-            case ast.Attribute(value=value, attr=name):
-                inner = self._value(value, values)
-                if isinstance(inner, Mapping):
-                    if name not in inner:
-                        raise _Absent
-                    return _usable(inner[name])
-                if name in ("address", "shape", "size"):  # of a ref; of an array
-                    return getattr(inner, name)
-                raise _Absent
-            case ast.Subscript(value=value, slice=index):
-                return _usable(self._value(value, values)[self._value(index, values)])
-            case ast.Call(func=ast.Name(id=name), args=[argument]):
-                return _FUNCTIONS[name](self._value(argument, values))
-            case ast.List(elts=parts):
-                return [self._value(part, values) for part in parts]
-            case ast.Tuple(elts=parts):
-                return tuple(self._value(part, values) for part in parts)
-        raise AssertionError(ast.dump(node))  # _check admits nothing else
+def _compiled(node: ast.AST) -> Evaluate:
+    """Return a function from the values of a message to the value of `node`.
 
-    def _holds(self, node: ast.AST, values: Mapping[str, Any]) -> bool:
+    Raises:
+        UsageError: `node` is not allowed in a condition.
+    """
+    match node:
+        case ast.Constant(value=constant):
+            return lambda values: constant
+        case ast.Name(id=name):
+            return lambda values: _usable(_item(values, name))
+        case ast.BoolOp(op=op, values=nodes):
+            combined, parts = any if isinstance(op, ast.Or) else all, [_truth(each) for each in nodes]
+            return lambda values: combined(part(values) for part in parts)
+        case ast.Compare(left=left, ops=ops, comparators=others):
+            return _comparison([_compiled(each) for each in (left, *others)], [_COMPARE[type(op)] for op in ops])
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
+            calculate, first, second = _ARITHMETIC[type(op)], _compiled(left), _compiled(right)
+            return lambda values: calculate(first(values), second(values))
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            holds = _truth(operand)
+            return lambda values: not holds(values)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            number = _compiled(operand)
+            return lambda values: -number(values)
+        case ast.Attribute(value=inner, attr=name) if not name.startswith("_"):
+            whole = _compiled(inner)
+            return lambda values: _attribute(whole(values), name)
+        case ast.Subscript(value=inner, slice=index) if not isinstance(index, ast.Slice):
+            whole, at = _compiled(inner), _compiled(index)
+            return lambda values: _usable(whole(values)[at(values)])
+        case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]) if name in _FUNCTIONS:
+            function, argued = _FUNCTIONS[name], _compiled(argument)
+            return lambda values: function(argued(values))
+        case ast.Call(func=called):
+            known = ", ".join(_FUNCTIONS)
+            raise UsageError(f"--where: cannot call {ast.unparse(called)}(); the functions of one value are {known}")
+        case ast.List(elts=nodes) | ast.Tuple(elts=nodes):
+            items, container = [_compiled(each) for each in nodes], list if isinstance(node, ast.List) else tuple
+            return lambda values: container(item(values) for item in items)
+    raise UsageError(f"--where: {ast.unparse(node)!r} is not allowed in a condition")
+
+
+def _truth(node: ast.AST) -> Callable[[Mapping[str, Any]], bool]:
+    """As `_compiled`, for the truth of `node`: false where the message lacks a field."""
+    evaluate = _compiled(node)
+
+    def truth(values: Mapping[str, Any]) -> bool:
         try:
-            return _true(self._value(node, values))
+            return _true(evaluate(values))
         except _Absent:
             return False
 
-    def _compared(self, left: ast.AST, ops: list[ast.cmpop], others: list[ast.expr], values: Mapping[str, Any]) -> Any:
-        first = self._value(left, values)
-        if len(ops) == 1:
-            return _COMPARE[type(ops[0])](first, self._value(others[0], values))
-        held: Any = True
-        for op, other in zip(ops, others, strict=True):
-            second = self._value(other, values)
-            held = np.logical_and(held, _COMPARE[type(op)](first, second))
-            first = second
-        return held
+    return truth
+
+
+def _comparison(parts: list[Evaluate], comparisons: list[Callable[[Any, Any], Any]]) -> Evaluate:
+    def compared(values: Mapping[str, Any]) -> Any:
+        found = [part(values) for part in parts]
+        results = [compare(*pair) for compare, pair in zip(comparisons, pairwise(found), strict=True)]
+        return results[0] if len(results) == 1 else reduce(np.logical_and, results)
+
+    return compared
+
+
+def _item(values: Mapping[str, Any], name: str) -> Any:
+    if name not in values:
+        raise _Absent
+    return values[name]
+
+
+def _attribute(value: Any, name: str) -> Any:
+    if isinstance(value, Mapping):
+        return _usable(_item(value, name))
+    if name in ("address", "shape", "size"):  # of a ref; of an array
+        return getattr(value, name)
+    raise _Absent
 
 
 def _true(value: Any) -> bool:
