@@ -1,27 +1,25 @@
-"""What recording costs a training run and a busy node, and how fast a large trace answers.
+"""The cost of recording for a training run and for a busy node, and the speed of queries on a large trace.
 
-    python benchmarks/trace.py                                  # about 12 minutes on two cores, nothing else running
-    python benchmarks/trace.py --modes flight --rounds 9        # the same, for the default alone
+    python benchmarks/trace.py                                  # about 12 minutes on two otherwise idle cores
+    python benchmarks/trace.py --modes flight --rounds 9        # the same for the default mode alone
     python benchmarks/trace.py --tells 100000                   # half a minute
     python benchmarks/trace.py --seek 1000000 --array 10000     # minutes; writes 10 GB
+    python benchmarks/trace.py --ask RUN                        # queries on the trace of a run
 
-Training: QMIX on 8m as `orchestra run` does it. Each run with a recorder has one without beside it, now before and now
-after, and ratios are taken within such a pair; the median of all pairs is printed, with the range of their middle half.
-So what else the machine does counts less, the less the faster it changes. `env steps/s` is from the first update to the
-last record. `cpu` is the processor seconds of all processes of the run, for each thousand environment steps, those of a
-run of almost no steps taken off; it is the steadier of the two. What recording may cost of either:
-`flight`, the default, 3 %; `digest` 5 %; `full` 10 %, or whatever the disk takes. What that takes is measured before
-each round: half a GiB of noise, written to where the traces go and synced. `left out` are records that the disk was too
-slow for.
+Training: QMIX on 8m with `orchestra run`. Each run with a recorder is paired with one without, before it and after it
+in turn, and ratios are taken within a pair. The median of all pairs is printed with the range of their middle half:
+that reduces the influence of other load on the machine. `steps/s` counts from the first update to the last record.
+`cpu` is the processor seconds of all processes for each thousand environment steps, less those of a run of almost no
+steps; it is the steadier figure. The cost of either must not exceed 3 % for `flight` (the default), 5 % for `digest`,
+and 10 % or the speed of the disk for `full`. The disk is measured before each round: half a GiB of noise, written where
+the traces go and synced. `left out` counts the records that the disk was too slow for.
 
-Tells: a handler tells another actor of its node a message, and all are handled, with each mode in turn; in processor
-time, that of the thread that writes included.
+Tells: a handler tells messages to another actor of its node, with each mode in turn, until all are handled; processor
+time, including that of the writing thread.
 
-Seeking: a trace of so many deliveries, and of how they were handled, is written to the folder for temporary files, each
-with an array of so many bytes of its own, and deliveries of it are found in other processes, as a command would; then
-`orchestra trace` is asked all that it can be, each question with the start of its process.
-
-    python benchmarks/trace.py --ask RUN                        # ask a run that was recorded
+Seeking: a trace of N deliveries and their ends, each with an array of its own, is written to the folder for temporary
+files. Other processes then look up deliveries in it, and every query of `orchestra trace` is timed, including the start
+of its process.
 """
 
 import argparse
@@ -108,7 +106,7 @@ def train(mode: str, steps: int, flags: list[str], start_up: float = 0.0) -> dic
 
 
 def dropped(run: Path) -> int:
-    """Return how many records the traces of a run lack."""
+    """Return the number of records missing from the traces of a run."""
     with RunTrace(run) as trace:
         indexes = [index for each in trace.recordings for index in each.indexes]
         gaps = [index.file.record_at(index.file.location_at(offset)) for index in indexes for offset in index.gaps]
@@ -116,7 +114,7 @@ def dropped(run: Path) -> int:
 
 
 def disk() -> float:
-    """Return what the disk takes of a file, until it is on the disk, in MB/s."""
+    """Return the write speed of the disk in MB/s, measured until the data is on the disk."""
     noise = secrets.token_bytes(DISK_WRITE)
     with tempfile.TemporaryFile(buffering=0) as file:
         since = perf_counter()
@@ -163,7 +161,7 @@ def compare(steps: int, rounds: int, modes: list[str], flags: list[str]) -> None
 
 
 async def tells(count: int, rounds: int) -> None:
-    """Measure telling with each mode, and print a line for each."""
+    """Measure tells with each mode and print a line for each."""
     rates: dict[Mode, list[float]] = {mode: [] for mode in get_args(Mode)}
     with tempfile.TemporaryDirectory() as folder:
         for number in range(rounds + 1):
@@ -173,7 +171,7 @@ async def tells(count: int, rounds: int) -> None:
                 async with Node("here", recorder=recorder).running() as node:
                     source = node.spawn("source", Source, node.spawn("sink", Sink))
                     await source.ask(TellMsg(count=count, numbers=False))
-                if number:  # the first is to warm up
+                if number:  # the first round warms up
                     measured.append(count / (time.process_time() - since))
     for mode, measured in rates.items():
         share = statistics.median(on / off for on, off in zip(measured, rates["off"], strict=True))
@@ -182,7 +180,7 @@ async def tells(count: int, rounds: int) -> None:
 
 
 def write(folder: Path, deliveries: int, nbytes: int) -> TraceWriter:
-    """Write a trace of so many deliveries, to eight actors in turn, each with an array of so many bytes."""
+    """Write a trace of `deliveries` to eight actors in turn, each with an array of `nbytes`."""
     types = {1: MessageType("bench.FrameMsg", bytes(8), ("count", "note", "pixels"), request=False)}
     header = Header("bench", 1, "full")
     writer = TraceWriter(folder, "bench.1", header, RecordEncoder(types=types), clock=RealClock(), values=True)
@@ -213,7 +211,7 @@ def write(folder: Path, deliveries: int, nbytes: int) -> TraceWriter:
 
 
 def seek(deliveries: int, nbytes: int) -> None:
-    """Write a large trace, and find things in it."""
+    """Write a large trace and look up deliveries in it."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         since, cpu = perf_counter(), time.process_time()
@@ -221,7 +219,7 @@ def seek(deliveries: int, nbytes: int) -> None:
         took, cpu = perf_counter() - since, time.process_time() - cpu
         size = sum(file.stat().st_size for file in folder.glob("*.index"))
         print(
-            f"{deliveries:,} deliveries written, index and all: {took:.1f} s, {cpu:.1f} s of it processor time; "
+            f"{deliveries:,} deliveries written with their index: {took:.1f} s, {cpu:.1f} s of it processor time; "
             f"{writer.nbytes / 1e9:.2f} GB in {len(writer.paths)} files, indexes {size / 1e6:.0f} MB"
         )
         times = []
@@ -230,7 +228,7 @@ def seek(deliveries: int, nbytes: int) -> None:
             ended = subprocess.run(question, check=True, capture_output=True, text=True)
             times.append([1e3 * float(each) for each in ended.stdout.split()])
         first, others = times[0], np.array(times[1:])
-        print(f"the last delivery, by the first question ever: {first[0]:.1f} ms, {first[1]:.1f} ms of processor time")
+        print(f"the last delivery, by the first query: {first[0]:.1f} ms, {first[1]:.1f} ms of processor time")
         wall, cpu = np.median(others, axis=0)
         print(f"any other, median: {wall:.1f} ms, {cpu:.1f} ms of processor time; at most {others[:, 0].max():.1f} ms")
         middle = deliveries // 2
@@ -240,7 +238,7 @@ def seek(deliveries: int, nbytes: int) -> None:
 
 
 def ask(run: Path, more: Sequence[Sequence[str]] = ()) -> None:
-    """Ask `orchestra trace` what can be asked of any run, and `more`; print the time and memory of each."""
+    """Run the queries of `orchestra trace` that suit any run, and `more`; print the time and memory of each."""
     with RunTrace(run) as trace:
         nbytes = sum(file.nbytes for recording in trace.recordings for file in recording.files)
         counts = {
@@ -272,16 +270,20 @@ def ask(run: Path, more: Sequence[Sequence[str]] = ()) -> None:
 
 
 def main() -> None:
-    """Measure one of them."""
+    """Run one of the measurements."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=40_000, help="environment steps of each training run")
     parser.add_argument("--rounds", type=int, default=5, help="pairs of each mode")
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
-    parser.add_argument("--tells", type=int, default=0, metavar="N", help="measure telling so many messages instead")
-    parser.add_argument("--seek", type=int, default=0, metavar="N", help="seek in a trace of so many instead")
-    parser.add_argument("--array", type=int, default=2048, metavar="BYTES", help="of each delivery's array, for --seek")
-    parser.add_argument("--ask", type=Path, metavar="RUN", help="ask a run that was recorded instead")
-    parser.add_argument("flags", nargs="*", help="of the experiment, after --")
+    parser.add_argument("--tells", type=int, default=0, metavar="N", help="measure N tells instead")
+    parser.add_argument(
+        "--seek", type=int, default=0, metavar="N", help="measure look-ups in a trace of N deliveries instead"
+    )
+    parser.add_argument(
+        "--array", type=int, default=2048, metavar="BYTES", help="size of each delivery's array, for --seek"
+    )
+    parser.add_argument("--ask", type=Path, metavar="RUN", help="measure queries on a recorded run instead")
+    parser.add_argument("flags", nargs="*", help="flags of the experiment, after --")
     options = parser.parse_args()
     if options.ask:
         ask(options.ask)
