@@ -10,7 +10,7 @@ from orchestra.actors.system_messages import TerminatedMsg, WatchMsg
 from orchestra.clock import Clock
 from orchestra.errors import NotUnderstood, Unreachable
 from orchestra.nodes.watches import Watches
-from orchestra.trace.recording.recorder import Recorder
+from orchestra.trace.recording.recorder import NodeRecorder
 
 
 class DeliveryHost(Protocol):
@@ -21,7 +21,7 @@ class DeliveryHost(Protocol):
     asks: PendingAsks
     watches: Watches
     clock: Clock
-    recorder: Recorder | None
+    recorder: NodeRecorder | None
 
     def dead_letter(self, recipient: str, sender: str, message: Message, reason: str) -> None:
         """Count a message that no actor handles."""

@@ -34,7 +34,7 @@ from orchestra.nodes.peers import DIRECTORY, Peers
 from orchestra.nodes.spawning import RemoteSpawning
 from orchestra.nodes.watches import Watches
 from orchestra.trace.recording.cell_recorder import CellRecorder
-from orchestra.trace.recording.recorder import Recorder
+from orchestra.trace.recording.recorder import NodeRecorder
 from orchestra.wire import arena
 from orchestra.wire.frames import Limits
 from orchestra.wire.handshake import LONGEST_NODE
@@ -88,7 +88,7 @@ class Node:
         limits: Limits | None = None,
         entropy: Callable[[int], bytes] = os.urandom,
         executor: Executor | None = None,
-        recorder: Recorder | None = None,
+        recorder: NodeRecorder | None = None,
         shared_memory: int = arena.CAPACITY,
         tls_dir: Path | None = None,
     ) -> None:

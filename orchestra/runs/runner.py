@@ -30,7 +30,7 @@ from orchestra.runs.processes import Launch, LocalLauncher
 from orchestra.runs.run_directory import RunDirectory, without_secrets, write_json
 from orchestra.runs.topology import Topology
 from orchestra.trace.format.records import Experiment
-from orchestra.trace.recording.recorder import Recorder
+from orchestra.trace.recording.recorder import NodeRecorder
 from orchestra.wire.transports.registry import transport_for
 
 T = TypeVar("T")
@@ -136,7 +136,7 @@ def node_of(name: str, topology: Topology, launch: Launch, *, deterministic: boo
     )
 
 
-def _recorder_of(node: str, topology: Topology, launch: Launch, *, deterministic: bool) -> Recorder | None:
+def _recorder_of(node: str, topology: Topology, launch: Launch, *, deterministic: bool) -> NodeRecorder | None:
     experiment = None
     if launch.experiment is not None:
         digest = hashlib.sha256(launch.experiment.read_bytes()).hexdigest()

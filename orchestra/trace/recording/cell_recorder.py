@@ -1,8 +1,8 @@
-"""The recorder of one cell: it observes what the actor is told and does. It sends and delivers nothing.
+"""The recorder of one cell: it observes the inputs and the actions of an actor, and sends or delivers nothing.
 
-The cell calls `born`, `delivered`, `handled` and so on at the turns of its life. The actor's context calls `sent`,
-`asked`, `timer_set` and so on before it performs the action. Nothing is encoded here: messages do not change, so they
-are kept, and written only when somebody wants to read them.
+The cell reports the actor's lifecycle (`born`, `delivered`, `handled`). The actor's context reports each action
+(`sent`, `asked`, `timer_set`) before it performs it. Nothing is encoded here: messages are frozen, so that it is enough
+to keep them.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -20,8 +20,8 @@ from orchestra.trace.format import effects
 from orchestra.trace.format.encoding import PendingRecord
 from orchestra.trace.format.records import Kind
 from orchestra.trace.recording.capture import failure_of, frozen_message, frozen_value, holds_messages, source_hash
-from orchestra.trace.recording.recorder import Recorder
-from orchestra.trace.recording.snapshots import Snapshots
+from orchestra.trace.recording.recorder import NodeRecorder
+from orchestra.trace.recording.snapshots import SnapshotSchedule
 
 T = TypeVar("T")
 
@@ -33,7 +33,7 @@ HANDLED_BYTES = 400
 EFFECT_BYTES = 200
 """Approximate memory of an effect, besides its message."""
 MOST_EFFECTS = 1024
-"""Effects of the current activation that are held back; further ones go to the sink at once."""
+"""Effects of the current activation that are held back; then all go to the sink in a LATE record."""
 _SENT = effects.Sent.code
 _HANDLED = Kind.HANDLED
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -44,12 +44,12 @@ class CellRecorder:
     """The `actors.host.Recorder` of one actor, over all its incarnations.
 
     Args:
-        recorder: the node's.
-        settings: the actor's.
+        recorder: the recorder of the node.
+        settings: of the actor.
         state: returns the actor for a snapshot.
     """
 
-    def __init__(self, recorder: Recorder, settings: ActorSettings, state: StateSource) -> None:
+    def __init__(self, recorder: NodeRecorder, settings: ActorSettings, state: StateSource) -> None:
         self.clock: Clock = RecordedClock(self, recorder.clock)
         self._recorder = recorder
         self._sink = recorder.sink
@@ -59,46 +59,46 @@ class CellRecorder:
         self._kind = settings.kind
         self._parent: tuple[str, int, int] | None = None
         if settings.parent:
-            self._parent = (settings.parent, 0, 0)  # which of its activations it was is known to its own node only
+            self._parent = (settings.parent, 0, 0)  # its activation is known to its own node only
         self._arguments: tuple[Any, Any] = (None, None)
-        self._snapshots = Snapshots(recorder, settings, state)
+        self._snapshots = SnapshotSchedule(recorder, settings, state)
         self._sent = recorder.base
         self._incarnation = -1
         self._n = 0
         self._phase = START
         self._active = False
         self._began = 0.0
-        self._told: tuple[Any, ...] = ()  # the message in hand, where that was not handed on yet
+        self._delivered: tuple[Any, ...] = ()  # the current delivery until it is put
         self._effects: list[tuple[Any, ...]] = []
-        self._weight = 0  # of the effects
+        self._weight = 0  # bytes of the effects
         self._timers: set[int] = set()
         self._offloads = 0
         self._reason = ""
 
     def in_hand(self) -> list[PendingRecord]:
-        """Return what it has not handed on: the delivery that is under way."""
-        return [self._delivery()] if self._told else []
+        """Return the current delivery if it has not been put."""
+        return [self._delivery()] if self._delivered else []
 
-    # The turns of its life, told by the cell
+    # Lifecycle, reported by the cell
 
     def child_of(self, parent: "CellRecorder", factory: Callable[[], Actor[Any]]) -> None:
-        """It was spawned by another actor of this node."""
+        """Record that another actor of this node spawned this one."""
         self._parent = (parent._address, parent._incarnation, parent._n)
-        # A message among them would come back as a mere dict, so such a child cannot be rebuilt from the record.
+        # A record returns a message as a dict, so a child with a message among its arguments cannot be rebuilt.
         if isinstance(factory, partial) and not holds_messages((factory.args, factory.keywords)):
             self.given(factory.args, factory.keywords)
 
     def given(self, args: Any, kwargs: Mapping[str, Any]) -> None:
-        """Take note of what its constructor is given, where that can be written down."""
+        """Record the arguments of the constructor, where they can be encoded."""
         try:
-            given = (frozen_value(list(args)), frozen_value(dict(kwargs)))
-            codec.Encoder().encode(given)
+            arguments = (frozen_value(list(args)), frozen_value(dict(kwargs)))
+            codec.Encoder().encode(arguments)
         except (TypeError, ValueError, OverflowError):
             return
-        self._arguments = given
+        self._arguments = arguments
 
     def born(self) -> None:
-        """An incarnation begins: next come the constructor and `started`."""
+        """Record the begin of an incarnation; its constructor and `started` come next."""
         recorder = self._recorder
         if self._incarnation >= 0:
             self._end(self._reason, final=False)
@@ -134,21 +134,21 @@ class CellRecorder:
         timer = number in self._timers and sender == address
         if timer:
             self._timers.discard(number)
-        self._told = (clock, queued, sender, number, message, correlation, nbytes, timer)
+        self._delivered = (clock, queued, sender, number, message, correlation, nbytes, timer)
         self._phase = MESSAGE
         self._began = now
         self._active = True
         self._offloads = 0
         if sink.at_once:
-            self._hand_on()
+            self._put_delivery()
 
     def stopping(self) -> None:
-        """Next comes `stopped`."""
+        """Record that `stopped` comes next."""
         self._n += 1
         self._begin(STOP, self._monotonic())
 
     def handled(self, failure: list[Any] | None = None) -> None:
-        """The activation is over."""
+        """Record the end of the activation."""
         recorder = self._recorder
         recorder.logical = clock = recorder.logical + 1
         began, nbytes = self._began, HANDLED_BYTES
@@ -158,10 +158,10 @@ class CellRecorder:
             nbytes += self._weight
             self._weight = 0
         ended = self._monotonic()
-        told = self._told
-        if told:
-            self._told = ()
-            then, queued, sender, number, message, correlation, size, timer = told
+        delivered = self._delivered
+        if delivered:
+            self._delivered = ()
+            then, queued, sender, number, message, correlation, size, timer = delivered
             nbytes += DELIVERY_BYTES + size
             self._put((
                 _HANDLED, self._address, clock, nbytes, self._incarnation, self._n, self._phase, began, ended,
@@ -175,7 +175,7 @@ class CellRecorder:
         self._active = False
 
     def failed(self, error: BaseException, *, expected: bool) -> None:
-        """The incarnation failed; `expected` where that is no reason for alarm."""
+        """Record that the incarnation failed; an `expected` failure writes no flight record."""
         self._reason = f"{type(error).__name__}: {error}"
         if self._active:
             self.handled(failure_of(error, self._kind))
@@ -183,9 +183,9 @@ class CellRecorder:
             self._recorder.failed(f"{self._address} failed: {self._reason}")
 
     def ended(self, reason: str) -> None:
-        """The cell is gone for good."""
+        """Record that the actor has ended for good."""
         if self._incarnation < 0:
-            return  # it was aborted before it began
+            return  # aborted before its birth
         if self._active:
             self.handled(["Aborted", reason, "", 0, ""])
         self._end(reason, final=True)
@@ -201,7 +201,7 @@ class CellRecorder:
     def sent(
         self, recipient: str, message: Message, local: bool, nowait: bool = False
     ) -> tuple[Message, int, int, float]:
-        """Record a tell. Returns what `actors.host.Recorder.sent` says."""
+        """Record a tell; return the message to send, its number, its Lamport clock and the current time."""
         wire = message.wire
         if wire.array_fields or not wire.immutable:
             message = frozen_message(message)
@@ -228,9 +228,9 @@ class CellRecorder:
 
     def asked(self, recipient: str, request: Request[Any]) -> tuple[int, int]:
         """Record an ask; return its number and Lamport clock."""
-        kept = frozen_message(request)
+        frozen = frozen_message(request)
         number, clock = self._next()
-        self._effect(effects.Asked.code, number, recipient, kept, weight=size_of(kept))
+        self._effect(effects.Asked.code, number, recipient, frozen, weight=size_of(frozen))
         return number, clock
 
     def ask_failed(self, number: int, error: BaseException) -> None:
@@ -253,11 +253,11 @@ class CellRecorder:
         return message, number
 
     def timer_handle(self, handle: TimerHandle, number: int) -> TimerHandle:
-        """Return what the actor takes its timer back with."""
+        """Return a handle that records the cancellation of a timer."""
         return RecordedTimer(handle, partial(self._effect, effects.TimerCancelled.code, number))
 
     async def offloaded(self, work: Awaitable[T]) -> T:
-        """Wait for what it offloaded."""
+        """Await offloaded work and record its end."""
         self._offloads += 1
         index = self._offloads
         try:
@@ -269,17 +269,17 @@ class CellRecorder:
         return result
 
     def replied(self, envelope: Envelope, value: Any) -> None:
-        """It gave an answer."""
+        """Record an answer that the actor gave."""
         row = (envelope.sender, envelope.number, envelope.correlation, frozen_value(value), type(envelope.message))
         self._effect(effects.AnswerGiven.code, *row)
 
     def refused(self, envelope: Envelope, error: BaseException) -> None:
-        """A request has no answer."""
+        """Record that a request ended with an error."""
         row = (envelope.sender, envelope.number, envelope.correlation, type(error).__name__, str(error))
         self._effect(effects.AnswerRefused.code, *row)
 
     def withdrawn(self, envelope: Envelope) -> None:
-        """Whoever asked gave up."""
+        """Record that the asker abandoned its request."""
         self._effect(effects.Withdrawn.code, envelope.sender, envelope.number, envelope.correlation)
 
     def spawned(self, child: StartedChild, factory: Callable[[], Actor[Any]]) -> None:
@@ -289,19 +289,19 @@ class CellRecorder:
         self._effect(effects.Spawned.code, child.address, f"{child.kind.__module__}:{child.kind.__qualname__}")
 
     def watched(self, address: str) -> None:
-        """It asked to hear of the end of another."""
+        """Record that the actor watches another one."""
         self._effect(effects.Watched.code, address)
 
     def stop_requested(self, *, graceful: bool) -> None:
-        """It asked to be stopped."""
+        """Record that the actor's stop was requested."""
         self._effect(effects.StopRequested.code, graceful)
 
     def monotonic_read(self, value: float) -> None:
-        """It read the monotonic clock."""
+        """Record a reading of the monotonic clock."""
         self._effect(effects.MonotonicRead.code, value)
 
     def now_read(self, value: datetime) -> None:
-        """It read the wall clock."""
+        """Record a reading of the wall clock."""
         self._effect(effects.NowRead.code, (value - _EPOCH) // _MICROSECOND)
 
     # Inside
@@ -313,16 +313,16 @@ class CellRecorder:
         self._offloads = 0
 
     def _delivery(self) -> PendingRecord:
-        clock, queued, sender, number, message, correlation, nbytes, timer = self._told
+        clock, queued, sender, number, message, correlation, nbytes, timer = self._delivered
         row = (self._address, self._incarnation, self._n, clock, self._began, queued)
-        told = (sender, number, message, correlation, nbytes, timer)
-        return (Kind.DELIVERY, self._address, clock, nbytes + DELIVERY_BYTES, *row, *told)
+        content = (sender, number, message, correlation, nbytes, timer)
+        return (Kind.DELIVERY, self._address, clock, nbytes + DELIVERY_BYTES, *row, *content)
 
-    def _hand_on(self) -> None:
-        """Hand on the delivery in hand before it is handled."""
-        if self._told:
+    def _put_delivery(self) -> None:
+        """Put the current delivery before its activation ends."""
+        if self._delivered:
             self._put(self._delivery())
-            self._told = ()
+            self._delivered = ()
 
     def _next(self) -> tuple[int, int]:
         self._sent += 1
@@ -337,7 +337,7 @@ class CellRecorder:
             return
         done, self._effects = [*self._effects, row], []
         weight, self._weight = weight + EFFECT_BYTES + self._weight, 0
-        self._hand_on()
+        self._put_delivery()
         clock = self._recorder.tick()
         late = (self._address, self._incarnation, self._n, clock, now, done, self._began)
         self._put((Kind.LATE, self._address, clock, HANDLED_BYTES + weight, *late))

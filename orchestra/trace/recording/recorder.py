@@ -30,7 +30,7 @@ class InHand(Protocol):
     def in_hand(self) -> list[PendingRecord]: ...
 
 
-class Recorder:
+class NodeRecorder:
     """Shared by the recorders of one node's actors. Only the node's loop uses it.
 
     Args:

@@ -16,7 +16,7 @@ from orchestra.trace.format.records import Experiment, Header, Mode
 from orchestra.trace.format.writer import TraceWriter
 from orchestra.trace.recording.backlog import Backlog
 from orchestra.trace.recording.flight import FLIGHT_BYTES, FlightRing
-from orchestra.trace.recording.recorder import Recorder, Sink
+from orchestra.trace.recording.recorder import NodeRecorder, Sink
 
 MIB = 1 << 20
 _DISTRIBUTIONS = {"orchestra": "orchestra-rl", "numpy": "numpy", "torch": "torch"}
@@ -55,7 +55,7 @@ class TraceSettings:
         experiment: Experiment | None = None,
         run_directory: Path | None = None,
         resume_from: Path | None = None,
-    ) -> Recorder | None:
+    ) -> NodeRecorder | None:
         """Return the recorder of one node process, or None for mode `off`.
 
         Args:
@@ -102,7 +102,7 @@ class TraceSettings:
             sink = Backlog(
                 TraceWriter(folder, f"{node}.{generation}", header, RecordEncoder(filters), clock=clock, values=values),
             )
-        return Recorder(sink, generation=generation, clock=clock, planned=planned, filters=filters)
+        return NodeRecorder(sink, generation=generation, clock=clock, planned=planned, filters=filters)
 
 
 NO_TRACE = TraceSettings(mode="off")

@@ -1,4 +1,4 @@
-"""The states that a flight recorder keeps: what an actor holds, now and then, so that a replay can begin there."""
+"""Snapshots of actors for the flight recorder, so that a replay can begin at a recent state."""
 
 import json
 import math
@@ -9,26 +9,26 @@ from orchestra.actors.actor import Actor
 from orchestra.actors.host import ActorSettings, StateSource
 from orchestra.trace.format.records import Kind
 from orchestra.trace.recording.capture import frozen_value, nbytes_of
-from orchestra.trace.recording.recorder import Recorder
+from orchestra.trace.recording.recorder import NodeRecorder
 
 COST = 0.01
-"""The share of an actor's time that its snapshots may take."""
+"""Largest fraction of an actor's time that its snapshots take."""
 AGAIN = 16
-"""An actor that cannot say its state now is asked again after this part of the bytes between two snapshots."""
+"""An actor that returns no state is asked again after one part in so many of the bytes between two snapshots."""
 
 
-class Snapshots:
-    """When one actor is asked for its state, and what becomes of it.
+class SnapshotSchedule:
+    """Takes the snapshots of one actor.
 
-    It is asked between two messages: when the node has recorded a third of what its ring keeps since the last time,
-    but not before a hundred times as long has passed as that took. So all that the actor was told since is still in the
-    ring, unless to say its state takes so long that this would cost more than a hundredth of the time. A state that
-    would take more than a third of the ring is not kept.
+    A snapshot is taken between two messages, each time the node has recorded a third of its ring, but not before a
+    hundred times the duration of the last snapshot has passed. So the ring still holds all messages since the newest
+    snapshot, unless a snapshot takes so long that this would cost more than a hundredth of the actor's time. A state
+    larger than a third of the ring is not kept.
     """
 
-    def __init__(self, recorder: Recorder, settings: ActorSettings, state: StateSource) -> None:
+    def __init__(self, recorder: NodeRecorder, settings: ActorSettings, state: StateSource) -> None:
         self.due = math.inf
-        """The sink's total at which the next one is taken."""
+        """The sink's total at which the next snapshot is taken."""
         self._recorder = recorder
         self._address = settings.address
         self._state = state
@@ -37,11 +37,11 @@ class Snapshots:
         self._took = 0.0
 
     def begin(self) -> None:
-        """An incarnation begins."""
+        """Start over for a new incarnation."""
         self.due = self._recorder.sink.total + self._every
 
     def take(self, incarnation: int, n: int) -> None:
-        """Keep the state before the activation `n`, if that can be had."""
+        """Record the state before activation `n`, if the actor can provide it."""
         recorder = self._recorder
         sink = recorder.sink
         now = recorder.clock.monotonic()
@@ -49,18 +49,18 @@ class Snapshots:
             return
         actor, rng = holder
         try:
-            told = actor.snapshot()
-            if told is None:
+            taken = actor.snapshot()
+            if taken is None:
                 self.due = sink.total + self._every / AGAIN
                 return
-            state = frozen_value(dict(told))
+            state = frozen_value(dict(taken))
             codec.Encoder().encode(state)
-        except Exception as error:  # whether its story can be told is no reason for it to fail
-            self._give_up("what it says of its state cannot be kept", error)
+        except Exception as error:  # a snapshot that fails must not fail the actor
+            self._give_up("snapshot() raised, or its result cannot be encoded", error)
             return
         nbytes = nbytes_of(state)
         if nbytes > self._every:
-            self._give_up(f"its state takes {nbytes:,} bytes; no more than {int(self._every):,} are kept")
+            self._give_up(f"its snapshot takes {nbytes:,} bytes; at most {int(self._every):,} are kept")
             return
         clock = recorder.tick()
         random = json.dumps(rng.bit_generator.state)
@@ -68,11 +68,10 @@ class Snapshots:
         sink.put_snapshot((Kind.SNAPSHOT, self._address, clock, nbytes, *row))
         self.due = sink.total + self._every
         took = recorder.clock.monotonic() - now
-        # Of two, the one that was not interrupted.
+        # The shorter of two: the other may have been interrupted.
         self._earliest = now + min(took, self._took) / COST
         self._took = took
 
     def _give_up(self, why: str, error: Exception | None = None) -> None:
         self.due = self._every = math.inf
-        told = log.get(actor="trace")
-        told.warning("no state of this actor is kept", of=self._address, reason=why, exc_info=error)
+        log.get(actor="trace").warning("no snapshots of this actor", of=self._address, reason=why, exc_info=error)

@@ -201,7 +201,7 @@ def test_no_snapshot_is_taken_while_an_answer_is_outstanding(recorded: Recorded,
     ("kind", "said", "times"),
     [
         (Silent, "", range(4, 1000)),
-        (Huge, "its state takes 524,", range(1, 2)),
+        (Huge, "its snapshot takes 524,", range(1, 2)),
         (Confused, "LookupError", range(1, 2)),
         (Opaque, "TypeError", range(1, 2)),
     ],
@@ -219,7 +219,7 @@ def test_an_actor_whose_snapshot_fails_continues_and_its_replay_is_refused(
     folder = flight(recorded, scene)
     told = "".join(capsys.readouterr())
     assert said in told
-    assert ("no state of this actor is kept" in told) == bool(said)
+    assert ("no snapshots of this actor" in told) == bool(said)
     with pytest.raises(CannotReplay, match="cannot be replayed from its birth: the record begins at "):
         summer(folder, kind)
 
