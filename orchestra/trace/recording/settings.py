@@ -24,12 +24,18 @@ _DISTRIBUTIONS = {"orchestra": "orchestra-rl", "numpy": "numpy", "torch": "torch
 
 @dataclass(frozen=True, slots=True)
 class TraceSettings:
-    """What a run records."""
+    """What a run records.
+
+    Raises:
+        UsageError: the settings contradict each other.
+    """
 
     mode: Mode = "flight"
     include: Sequence[str] = ()
+    """As in `Filters`."""
     exclude: Sequence[str] = ()
     flight_bytes: int = FLIGHT_BYTES
+    """Memory of the flight recorder."""
     at_end: bool = False
     """Whether flight records are written also without a failure."""
 
