@@ -75,7 +75,7 @@ class ClassicLearner:
     """The learner of PyMARL, on the arrays of an `EpisodeBatch`."""
 
     def __init__(self, spec: EnvSpec, like: Qmix) -> None:
-        self.spec, self.gamma, hidden = spec, like.gamma, like.hidden_size
+        self.spec, self.gamma, hidden = spec, like.options.gamma, like.options.hidden_size
         n_inputs = spec.obs_size + spec.n_actions + spec.n_agents
         self.agent, self.target_agent = (ClassicAgent(n_inputs, hidden, spec.n_actions) for _ in range(2))
         sizes = (spec.n_agents, spec.state_size, like.mixer_embed, like.hypernet_size)
@@ -214,7 +214,7 @@ def needed_gflop(like: Qmix, steps: float, cut: float, living: float) -> float:
         cut: how many of these went on when they ended; nobody asks for the value of the last frame of others.
         living: part of the observations that are not all zeros.
     """
-    spec, h = like.spec, like.hidden_size
+    spec, h = like.spec, like.options.hidden_size
     rows = (steps + cut) * spec.n_agents
     embed, gate, head = spec.obs_size * h, 3 * h * h, h * spec.n_actions
     hyper, mix = like.hypernet_size, like.mixer_embed

@@ -4,6 +4,7 @@ from .base import Policy as Policy
 from .base import TrainStepResult as TrainStepResult
 from .coma import Coma as Coma
 from .iql import Iql as Iql
+from .options import LearningOptions as LearningOptions
+from .options import RecurrentOptions as RecurrentOptions
 from .qmix import Qmix as Qmix
-from .recurrent import RecurrentOptions as RecurrentOptions
 from .vdn import Vdn as Vdn

@@ -6,6 +6,7 @@ Sizes: E episodes, N steps and F = N + E frames of all of them, A agents, U acti
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Unpack
 
 import numpy as np
 import torch
@@ -15,11 +16,11 @@ from torch.nn.functional import embedding
 
 from components.envs.base import EnvSpec
 from components.policies.base import EpisodeBatch, TrainStepResult
-from components.policies.initial import InitKind
 from components.policies.inputs import AgentInputs
-from components.policies.optimizer import FlatOptimizer, OptimizerKind
+from components.policies.optimizer import FlatOptimizer
+from components.policies.options import RecurrentOptions, check_options
 from components.policies.packing import Packing
-from components.policies.recurrent import RecurrentPolicy, check_options
+from components.policies.recurrent import RecurrentPolicy
 from components.policies.returns import lambda_returns
 
 
@@ -92,74 +93,38 @@ class Coma(RecurrentPolicy):
 
     Args:
         spec: sizes of the environment.
-        hidden_size: units of the actors' GRU; 64.
-        init: as `RecurrentPolicy`.
         critic_size: units of each hidden layer of the critic; 128 in PyMARL.
-        learning_rate: of the actors; 5e-4.
         critic_learning_rate: of the critic; 5e-4.
-        optimizer: "rmsprop" with alpha 0.99 and ε 1e-5, or "adam" with ε 1e-5.
-        gamma: discount, 0.99.
-        td_lambda: λ of the critic's targets; 0.8.
         critic_steps: gradient steps of the critic for one of the actors: the batch is cut into so many spans of time,
             the last first. PyMARL makes one for every time step.
-        target_update_interval: gradient steps of the critic after which the target critic becomes a copy of it; 200.
-        grad_norm_clip: of either gradient; 10.
-        priority_eta: as `RecurrentPolicy`.
-        seed, device, dtype: as `RecurrentPolicy`.
+        **options: as `Options`. `learning_rate` is that of the actors, `td_lambda` (0.8) of the critic's targets, and
+            `target_update_interval` counts gradient steps of the critic.
 
     Raises:
-        ValueError: a keyword is out of its range.
+        ValueError: an option is out of its range.
     """
 
     def __init__(
         self,
         spec: EnvSpec,
         *,
-        hidden_size: int = 64,
-        init: InitKind = "uniform",
         critic_size: int = 128,
-        learning_rate: float = 5e-4,
         critic_learning_rate: float = 5e-4,
-        optimizer: OptimizerKind = "rmsprop",
-        gamma: float = 0.99,
-        td_lambda: float = 0.8,
         critic_steps: int = 16,
-        target_update_interval: int = 200,
-        grad_norm_clip: float = 10.0,
-        priority_eta: float = 0.9,
-        seed: int = 0,
-        device: str = "cpu",
-        dtype: torch.dtype = torch.float32,
+        **options: Unpack[RecurrentOptions],
     ) -> None:
         check_options(
             {
-                "hidden_size": (hidden_size, hidden_size >= 1, "at least 1"),
-                "init": (init, init in ("uniform", "orthogonal"), "'uniform' or 'orthogonal'"),
                 "critic_size": (critic_size, critic_size >= 1, "at least 1"),
-                "learning_rate": (learning_rate, learning_rate > 0, "above 0"),
                 "critic_learning_rate": (critic_learning_rate, critic_learning_rate > 0, "above 0"),
-                "optimizer": (optimizer, optimizer in ("rmsprop", "adam"), "'rmsprop' or 'adam'"),
-                "gamma": (gamma, 0 <= gamma <= 1, "in [0, 1]"),
-                "td_lambda": (td_lambda, 0 <= td_lambda <= 1, "in [0, 1]"),
                 "critic_steps": (critic_steps, critic_steps >= 1, "at least 1"),
-                "target_update_interval": (target_update_interval, target_update_interval >= 1, "at least 1"),
-                "grad_norm_clip": (grad_norm_clip, grad_norm_clip > 0, "above 0"),
-                "priority_eta": (priority_eta, 0 <= priority_eta <= 1, "in [0, 1]"),
             }
         )
-        self.critic_size = critic_size
-        super().__init__(
-            spec,
-            hidden_size=hidden_size,
-            init=init,
-            priority_eta=priority_eta,
-            seed=seed,
-            device=device,
-            dtype=dtype,
-        )
-        self.gamma, self.td_lambda, self.critic_steps = gamma, td_lambda, critic_steps
-        self.target_update_interval, self.grad_norm_clip = target_update_interval, grad_norm_clip
-        self._actor_optimizer = FlatOptimizer(self._flat[: self._n_acting], optimizer, learning_rate)
+        self.critic_size, self.critic_steps = critic_size, critic_steps
+        options.setdefault("td_lambda", 0.8)
+        super().__init__(spec, **options)
+        optimizer = self.options.optimizer
+        self._actor_optimizer = FlatOptimizer(self._flat[: self._n_acting], optimizer, self.options.learning_rate)
         self._critic_optimizer = FlatOptimizer(self._flat[self._n_acting :], optimizer, critic_learning_rate)
 
     def _make_networks(self) -> tuple[dict[str, nn.Module], dict[str, nn.Module]]:
@@ -214,7 +179,7 @@ class Coma(RecurrentPolicy):
         advantage = values.gather(2, taken).squeeze(2) - (chances.detach() * values).sum(2)
         loss = self.actor_loss(data, chances, advantage)
         gradients = torch.autograd.grad(loss, list(self.agent.parameters()))
-        norm = self._actor_optimizer.step(gradients, clip=self.grad_norm_clip, what=f"update {self.updates}")
+        norm = self._actor_optimizer.step(gradients, clip=self.options.grad_norm_clip, what=f"update {self.updates}")
         self.updates += 1
 
         q_taken = values.gather(2, taken).squeeze(2)
@@ -260,7 +225,9 @@ class Coma(RecurrentPolicy):
         value_tp1 = taken[n_episodes:]
         value_tp1[packing.last[batch.terminated]] = 0.0
         reward = batch.reward.reshape(-1)[packing.steps].astype(value_tp1.dtype)[:, None]
-        returns = lambda_returns(reward, value_tp1, packing.step_blocks, gamma=self.gamma, td_lambda=self.td_lambda)
+        returns = lambda_returns(
+            reward, value_tp1, packing.step_blocks, gamma=self.options.gamma, td_lambda=self.options.td_lambda
+        )
         return Counterfactuals(
             packing=packing,
             inputs=inputs,
@@ -308,11 +275,11 @@ class Coma(RecurrentPolicy):
                 loss, values[start:stop] = self.critic_loss(data, slice(start, stop))
                 norm = self._critic_optimizer.step(
                     torch.autograd.grad(loss, parameters),
-                    clip=self.grad_norm_clip,
+                    clip=self.options.grad_norm_clip,
                     what=f"the critic in update {self.updates}",
                 )
                 total += float(loss.detach()) * (stop - start) / n_steps
                 largest = max(largest, norm)
-            if (self.critic_updates + made + 1) % self.target_update_interval == 0:
+            if (self.critic_updates + made + 1) % self.options.target_update_interval == 0:
                 self.update_targets()
         return values, total, largest

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Unpack
 
 import numpy as np
 import torch
@@ -10,19 +11,13 @@ from torch import Tensor, nn
 
 from components.envs.base import EnvSpec
 from components.policies.base import EpisodeBatch, TrainStepResult
-from components.policies.initial import InitKind
 from components.policies.inputs import AgentInputs
 from components.policies.networks import RecurrentAgent
-from components.policies.optimizer import FlatOptimizer, OptimizerKind
+from components.policies.optimizer import FlatOptimizer
+from components.policies.options import RecurrentOptions
 from components.policies.packing import Packing
-from components.policies.recurrent import RecurrentOptions, RecurrentPolicy, check_options
+from components.policies.recurrent import RecurrentPolicy
 from components.policies.returns import lambda_returns
-
-
-class LearningOptions(RecurrentOptions, total=False):
-    """The keywords of `Iql`, for algorithms that add their own."""
-
-    double_q: bool
 
 
 class Unmixed(nn.Module):
@@ -77,74 +72,22 @@ class Iql(RecurrentPolicy):
 
     Args:
         spec: sizes of the environment.
-        hidden_size: units of the GRU and of the layer before it; 64 in PyMARL.
-        init: as `RecurrentPolicy`.
-        learning_rate: 5e-4 in Rashid et al. (2018), with RMSProp.
-        optimizer: "rmsprop" with alpha 0.99 and ε 1e-5 (Rashid et al. 2018), or "adam" with ε 1e-5 (Hu et al. 2021).
-        gamma: discount, 0.99.
-        td_lambda: λ of the Q(λ) targets; 0 in Rashid et al. (2018), 0.6 in Hu et al. (2021).
         double_q: the online network chooses the action whose target value is used (van Hasselt et al. 2016).
-        target_update_interval: gradient steps after which the target network becomes a copy of the online one; 200 in
-            PyMARL, which makes one gradient step per episode.
-        grad_norm_clip: 10 in PyMARL.
-        priority_eta: η of the priority η max|δ| + (1 - η) mean|δ| of an episode, 0.9 (R2D2, Kapturowski et al. 2019).
-        seed: seeds the initial parameters; the global generator of torch is neither read nor advanced.
-        device: where learning and acting happen: "cpu", "cuda" or "cuda:N". Two runs are equal bit for bit on one
-            device with equally many threads.
-        dtype: float64 serves tests; `params`, hidden states and priorities are always float32.
+        **options: as `Options`.
 
     Raises:
-        ValueError: a keyword is out of its range.
+        ValueError: an option is out of its range.
     """
 
-    def __init__(
-        self,
-        spec: EnvSpec,
-        *,
-        hidden_size: int = 64,
-        init: InitKind = "uniform",
-        learning_rate: float = 5e-4,
-        optimizer: OptimizerKind = "rmsprop",
-        gamma: float = 0.99,
-        td_lambda: float = 0.0,
-        double_q: bool = True,
-        target_update_interval: int = 200,
-        grad_norm_clip: float = 10.0,
-        priority_eta: float = 0.9,
-        seed: int = 0,
-        device: str = "cpu",
-        dtype: torch.dtype = torch.float32,
-    ) -> None:
-        check_options(
-            {
-                "hidden_size": (hidden_size, hidden_size >= 1, "at least 1"),
-                "init": (init, init in ("uniform", "orthogonal"), "'uniform' or 'orthogonal'"),
-                "learning_rate": (learning_rate, learning_rate > 0, "above 0"),
-                "optimizer": (optimizer, optimizer in ("rmsprop", "adam"), "'rmsprop' or 'adam'"),
-                "gamma": (gamma, 0 <= gamma <= 1, "in [0, 1]"),
-                "td_lambda": (td_lambda, 0 <= td_lambda <= 1, "in [0, 1]"),
-                "target_update_interval": (target_update_interval, target_update_interval >= 1, "at least 1"),
-                "grad_norm_clip": (grad_norm_clip, grad_norm_clip > 0, "above 0"),
-                "priority_eta": (priority_eta, 0 <= priority_eta <= 1, "in [0, 1]"),
-            }
-        )
-        super().__init__(
-            spec,
-            hidden_size=hidden_size,
-            init=init,
-            priority_eta=priority_eta,
-            seed=seed,
-            device=device,
-            dtype=dtype,
-        )
-        self.gamma, self.td_lambda, self.double_q = gamma, td_lambda, double_q
-        self.target_update_interval, self.grad_norm_clip = target_update_interval, grad_norm_clip
+    def __init__(self, spec: EnvSpec, *, double_q: bool = True, **options: Unpack[RecurrentOptions]) -> None:
+        super().__init__(spec, **options)
+        self.double_q = double_q
         self._parameters = [p for network in self._online.values() for p in network.parameters()]
-        self._optimizer = FlatOptimizer(self._flat, optimizer, learning_rate)
+        self._optimizer = FlatOptimizer(self._flat, self.options.optimizer, self.options.learning_rate)
 
     def _make_networks(self) -> tuple[dict[str, nn.Module], dict[str, nn.Module]]:
         self.mixer, self.target_mixer = self._make_mixer(), self._make_mixer()
-        self.target_agent = RecurrentAgent(self.spec, self.hidden_size)
+        self.target_agent = RecurrentAgent(self.spec, self.options.hidden_size)
         return {"agent": self.agent, "mixer": self.mixer}, {"agent": self.target_agent, "mixer": self.target_mixer}
 
     def _make_mixer(self) -> nn.Module:
@@ -187,9 +130,9 @@ class Iql(RecurrentPolicy):
         """
         td = self.td_loss(batch)
         gradients = torch.autograd.grad(td.loss, self._parameters)
-        norm = self._optimizer.step(gradients, clip=self.grad_norm_clip, what=f"update {self.updates}")
+        norm = self._optimizer.step(gradients, clip=self.options.grad_norm_clip, what=f"update {self.updates}")
         self.updates += 1
-        if self.updates % self.target_update_interval == 0:
+        if self.updates % self.options.target_update_interval == 0:
             self.update_targets()
 
         error = (td.target - td.q_taken.detach()).abs()
@@ -257,5 +200,7 @@ class Iql(RecurrentPolicy):
         packing, ahead = steps.packing, value_tp1.numpy(force=True).copy()
         ahead[packing.last[batch.terminated]] = 0.0  # a cut episode keeps the value of its last frame
         reward = batch.reward.reshape(-1)[packing.steps].astype(ahead.dtype)[:, None]
-        returns = lambda_returns(reward, ahead, packing.step_blocks, gamma=self.gamma, td_lambda=self.td_lambda)
+        returns = lambda_returns(
+            reward, ahead, packing.step_blocks, gamma=self.options.gamma, td_lambda=self.options.td_lambda
+        )
         return torch.from_numpy(returns).to(self._device)

@@ -6,8 +6,9 @@ from torch import Tensor, nn
 from torch.nn.functional import elu
 
 from components.envs.base import EnvSpec
-from components.policies.iql import Iql, LearningOptions
+from components.policies.iql import Iql
 from components.policies.mixing import Mixing
+from components.policies.options import LearningOptions
 
 
 class MonotonicMixer(nn.Module):

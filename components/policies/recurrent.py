@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, TypedDict
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -13,28 +13,12 @@ from components.envs.base import EnvSpec
 from components.policies import kernel
 from components.policies.base import EpisodeBatch, Policy
 from components.policies.devices import opened
-from components.policies.initial import InitKind, initialise
+from components.policies.initial import initialise
 from components.policies.inputs import AgentInputs
 from components.policies.networks import RecurrentAgent, flatten_parameters
-from components.policies.optimizer import FlatOptimizer, OptimizerKind, same
+from components.policies.optimizer import FlatOptimizer, same
+from components.policies.options import Options, RecurrentOptions
 from components.policies.packing import Packing
-
-
-class RecurrentOptions(TypedDict, total=False):
-    """The keywords that every algorithm here takes."""
-
-    hidden_size: int
-    init: InitKind
-    learning_rate: float
-    optimizer: OptimizerKind
-    gamma: float
-    td_lambda: float
-    target_update_interval: int
-    grad_norm_clip: float
-    priority_eta: float
-    seed: int
-    device: str
-    dtype: torch.dtype
 
 
 class RecurrentPolicy(Policy):
@@ -42,35 +26,24 @@ class RecurrentPolicy(Policy):
 
     Args:
         spec: sizes of the environment.
-        hidden_size: units of the GRU and of the layer before it.
-        init: what parameters are at first: "uniform", as torch has it, or "orthogonal" (Saxe et al. 2014).
-        priority_eta: η of the priority η max|δ| + (1 - η) mean|δ| of an episode (R2D2, Kapturowski et al. 2019).
-        seed: seeds the initial parameters; the global generator of torch is neither read nor advanced.
-        device: where learning and acting happen: "cpu", "cuda" or "cuda:N".
-        dtype: of all parameters; `params`, hidden states and priorities are always float32.
+        **options: as `Options`.
+
+    Raises:
+        ValueError: an option is out of its range.
     """
 
-    def __init__(
-        self,
-        spec: EnvSpec,
-        *,
-        hidden_size: int,
-        init: InitKind,
-        priority_eta: float,
-        seed: int,
-        device: str,
-        dtype: torch.dtype,
-    ) -> None:
-        self.spec, self.hidden_size, self.priority_eta = spec, hidden_size, priority_eta
+    def __init__(self, spec: EnvSpec, **options: Unpack[RecurrentOptions]) -> None:
+        self.spec, self.options = spec, Options(**options)
         self.updates = 0
         """Batches learnt from so far."""
-        self._device, self._dtype = opened(device), dtype
+        self._device, self._dtype = opened(self.options.device), self.options.dtype
         with torch.device("meta"):
-            self.agent = RecurrentAgent(spec, hidden_size)
+            self.agent = RecurrentAgent(spec, self.options.hidden_size)
             self._online, self._target = self._make_networks()
-        self._flat = flatten_parameters(list(self._online.values()), self._device, dtype)
-        self._target_flat = flatten_parameters(list(self._target.values()), self._device, dtype)
-        initialise(list(self._online.values()), init, torch.Generator().manual_seed(seed))
+        self._flat = flatten_parameters(list(self._online.values()), self._device, self._dtype)
+        self._target_flat = flatten_parameters(list(self._target.values()), self._device, self._dtype)
+        generator = torch.Generator().manual_seed(self.options.seed)
+        initialise(list(self._online.values()), self.options.init, generator)
         self._n_acting = sum(p.numel() for p in self.agent.parameters())
         self._gathered: dict[str, Tensor] = {}
         self.update_targets()
@@ -99,7 +72,7 @@ class RecurrentPolicy(Policy):
     # Acting ---------------------------------------------------------------------------------------------------------
 
     def initial_hidden(self, n_envs: int) -> NDArray[np.float32]:
-        return np.zeros((n_envs, self.spec.n_agents, self.hidden_size), np.float32)
+        return np.zeros((n_envs, self.spec.n_agents, self.options.hidden_size), np.float32)
 
     def _forward(
         self,
@@ -172,7 +145,7 @@ class RecurrentPolicy(Policy):
         padded = np.zeros(batch.reward.shape, np.float64)
         padded.reshape(-1)[packing.steps] = error
         mean = padded.sum(1) / batch.lengths
-        priorities = self.priority_eta * padded.max(1) + (1.0 - self.priority_eta) * mean
+        priorities = self.options.priority_eta * padded.max(1) + (1.0 - self.options.priority_eta) * mean
         return np.asarray(priorities, np.float32)
 
     def _check(self, batch: EpisodeBatch) -> None:
@@ -226,10 +199,3 @@ class RecurrentPolicy(Policy):
 
 def _named(networks: Mapping[str, nn.Module]) -> list[tuple[str, nn.Parameter]]:
     return [pair for name, network in networks.items() for pair in network.named_parameters(name)]
-
-
-def check_options(options: Mapping[str, tuple[object, bool, str]]) -> None:
-    """Raise a `ValueError` for the first of (value, whether it fits, what would) that does not fit."""
-    for name, (value, fits, expected) in options.items():
-        if not fits:
-            raise ValueError(f"{name} must be {expected}, got {value!r}")

@@ -15,8 +15,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from components.envs.base import EnvSpec
-from components.policies import EpisodeBatch, Qmix
-from components.policies.iql import LearningOptions, TdLoss
+from components.policies import EpisodeBatch, LearningOptions, Qmix
+from components.policies.iql import TdLoss
 from components.policies.networks import RecurrentAgent
 from orchestra import Topology, extends, load_experiment
 
@@ -72,7 +72,7 @@ class WeightedQmix(Qmix):
 
     def _make_networks(self) -> tuple[dict[str, nn.Module], dict[str, nn.Module]]:
         self.mixer = self._make_mixer()
-        self.central, self.target_central = (RecurrentAgent(self.spec, self.hidden_size) for _ in range(2))
+        self.central, self.target_central = (RecurrentAgent(self.spec, self.options.hidden_size) for _ in range(2))
         sizes = (self.spec.n_agents, self.spec.state_size, self.central_size)
         self.central_mixer, self.target_central_mixer = CentralMixer(*sizes), CentralMixer(*sizes)
         central: dict[str, nn.Module] = {"central": self.central, "central_mixer": self.central_mixer}

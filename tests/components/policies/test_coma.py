@@ -91,10 +91,10 @@ def reference_targets(policy, batch, e):
         ahead = [
             taken[t + 1][a]
             if t == length - 1
-            else (1 - policy.td_lambda) * taken[t + 1][a] + policy.td_lambda * targets[t + 1][a]
+            else (1 - policy.options.td_lambda) * taken[t + 1][a] + policy.options.td_lambda * targets[t + 1][a]
             for a in range(spec.n_agents)
         ]
-        targets[t] = [float(batch.reward[e, t]) + policy.gamma * v for v in ahead]
+        targets[t] = [float(batch.reward[e, t]) + policy.options.gamma * v for v in ahead]
     return targets
 
 

@@ -43,7 +43,7 @@ def reference_loss(policy, batch):
         q = {}
         for which, agent in (("online", policy.agent), ("target", policy.target_agent)):
             for a in range(spec.n_agents):
-                hidden = torch.zeros(policy.hidden_size, dtype=torch.float64)
+                hidden = torch.zeros(policy.options.hidden_size, dtype=torch.float64)
                 for t in range(length + 1):
                     obs = torch.tensor(batch.obs[e, t, a], dtype=torch.float64)
                     last = int(batch.actions[e, t - 1, a]) if t else -1
@@ -65,8 +65,8 @@ def reference_loss(policy, batch):
         for t in reversed(range(length)):
             ahead = values[t + 1]
             if t + 1 < length:
-                ahead = (1 - policy.td_lambda) * ahead + policy.td_lambda * target
-            target = float(batch.reward[e, t]) + policy.gamma * ahead
+                ahead = (1 - policy.options.td_lambda) * ahead + policy.options.td_lambda * target
+            target = float(batch.reward[e, t]) + policy.options.gamma * ahead
             squares = squares + float(batch.weights[e]) * ((chosen[t] - target) ** 2).sum()
             count += len(target)
             errors_e.append(float((chosen[t] - target).abs().mean().detach()))

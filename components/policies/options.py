@@ -1,0 +1,94 @@
+"""Options of the learning algorithms: their defaults and their ranges."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypedDict
+
+import torch
+
+from components.policies.initial import InitKind
+from components.policies.optimizer import OptimizerKind
+
+
+class RecurrentOptions(TypedDict, total=False):
+    """The keywords of every algorithm, as types; `Options` has their defaults."""
+
+    hidden_size: int
+    init: InitKind
+    learning_rate: float
+    optimizer: OptimizerKind
+    gamma: float
+    td_lambda: float
+    target_update_interval: int
+    grad_norm_clip: float
+    priority_eta: float
+    seed: int
+    device: str
+    dtype: torch.dtype
+
+
+class LearningOptions(RecurrentOptions, total=False):
+    """The keywords of `Iql`, for algorithms that add their own."""
+
+    double_q: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The keywords of every algorithm.
+
+    Raises:
+        ValueError: a keyword is out of its range.
+    """
+
+    hidden_size: int = 64
+    """Units of the agents' GRU and of the layer before it; 64 in PyMARL."""
+    init: InitKind = "uniform"
+    """Initial parameters: "uniform", as torch has it, or "orthogonal" (Saxe et al. 2014)."""
+    learning_rate: float = 5e-4
+    """Of the acting network; 5e-4 in Rashid et al. (2018), with RMSProp."""
+    optimizer: OptimizerKind = "rmsprop"
+    """"rmsprop" with alpha 0.99 and ε 1e-5 (Rashid et al. 2018), or "adam" with ε 1e-5 (Hu et al. 2021)."""
+    gamma: float = 0.99
+    """Discount."""
+    td_lambda: float = 0.0
+    """λ of the targets; 0 in Rashid et al. (2018), 0.6 in Hu et al. (2021), 0.8 for COMA in PyMARL."""
+    target_update_interval: int = 200
+    """Gradient steps between copies of the online networks to the targets; PyMARL makes one step per episode."""
+    grad_norm_clip: float = 10.0
+    """Largest norm of a gradient; 10 in PyMARL."""
+    priority_eta: float = 0.9
+    """η of an episode's priority η max|δ| + (1 - η) mean|δ| (R2D2, Kapturowski et al. 2019)."""
+    seed: int = 0
+    """Seeds the initial parameters; the global generator of torch is neither read nor advanced."""
+    device: str = "cpu"
+    """Where learning and acting happen: "cpu", "cuda" or "cuda:N". Two runs are equal bit for bit on one device with
+    equally many threads."""
+    dtype: torch.dtype = torch.float32
+    """Of all parameters; float64 serves tests. `params`, hidden states and priorities are always float32."""
+
+    def __post_init__(self) -> None:
+        check_options(
+            {
+                "hidden_size": (self.hidden_size, self.hidden_size >= 1, "at least 1"),
+                "init": (self.init, self.init in ("uniform", "orthogonal"), "'uniform' or 'orthogonal'"),
+                "learning_rate": (self.learning_rate, self.learning_rate > 0, "above 0"),
+                "optimizer": (self.optimizer, self.optimizer in ("rmsprop", "adam"), "'rmsprop' or 'adam'"),
+                "gamma": (self.gamma, 0 <= self.gamma <= 1, "in [0, 1]"),
+                "td_lambda": (self.td_lambda, 0 <= self.td_lambda <= 1, "in [0, 1]"),
+                "target_update_interval": (self.target_update_interval, self.target_update_interval >= 1, "at least 1"),
+                "grad_norm_clip": (self.grad_norm_clip, self.grad_norm_clip > 0, "above 0"),
+                "priority_eta": (self.priority_eta, 0 <= self.priority_eta <= 1, "in [0, 1]"),
+            }
+        )
+
+
+def check_options(options: Mapping[str, tuple[object, bool, str]]) -> None:
+    """Raise `ValueError` for the first option that is out of range.
+
+    Args:
+        options: by name the value, whether it is allowed, and the allowed range in words.
+    """
+    for name, (value, fits, expected) in options.items():
+        if not fits:
+            raise ValueError(f"{name} must be {expected}, got {value!r}")
