@@ -1,4 +1,4 @@
-"""What a run was made of, for those who look at it afterwards: its environments and its policy."""
+"""Factories of a finished run: what made its environments and its policy."""
 
 import hashlib
 import sys
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 
 def factories_of(run: RunDirectory) -> tuple["EnvFactory", "PolicyFactory"]:
-    """Return what makes the run's environments and its policy: what its first Worker was given.
+    """Return the environment factory and the policy factory of the run's first Worker.
 
-    An experiment that has changed since the run is noted on stderr.
+    Prints a note on stderr if the experiment has changed since the run.
 
     Raises:
-        UsageError: its config is damaged, its experiment gone, or its topology has no Worker.
+        UsageError: the run's config is damaged, its experiment is gone, or its topology has no Worker.
     """
     from components.worker import Worker
 
@@ -29,7 +29,7 @@ def factories_of(run: RunDirectory) -> tuple["EnvFactory", "PolicyFactory"]:
 
 
 def _planned(run: RunDirectory) -> Topology:
-    """Build the run's topology again, from what its config says."""
+    """Build the run's topology again from its config."""
     file, name, values = recorded_experiment(run)
     function = load_experiment(file, name)
     if hashlib.sha256(file.read_bytes()).hexdigest() != run.config()["experiment"].get("sha256"):

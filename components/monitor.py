@@ -1,4 +1,4 @@
-"""Monitor: shows progress, and keeps the run's figures, curve and summary in its directory."""
+"""Monitor: shows progress and writes the metrics, curve and summary of a run."""
 
 import asyncio
 import sys
@@ -19,23 +19,23 @@ TICK_S = 0.5
 RECORD_S = 5.0
 CURVE_S = 120.0
 RATE_S = 15.0
-"""Rates are those of the last so many seconds."""
+"""Seconds over which rates are taken."""
 ANSWER_S = 1.0
-"""A node that does not answer within this is busy; its mailboxes are looked at the next time."""
+"""Seconds that a node has to answer; a busier one is asked again at the next tick."""
 SOLVED = 0.9
-"""The test win rate from which a scenario counts as solved."""
+"""Win rate of an evaluation from which a scenario counts as solved."""
 
 
 class TickMsg(Message):
-    """Look around, and show what there is to see."""
+    """Ask the nodes for statistics, and show progress."""
 
 
 class Monitor(Actor[ProgressMsg | EvaluationResultMsg | TickMsg | SaveCheckpointMsg]):
-    """A leaf: it is told things, and nobody waits for it.
+    """Shows and keeps progress. No actor waits for it but during a checkpoint.
 
     Args:
-        title: what the display shows as the run's name.
-        stream: where the display goes; the process's standard output by default.
+        title: name of the run in the display.
+        stream: receives the display; standard output by default.
     """
 
     def __init__(self, *, title: str, stream: TextIO | None = None) -> None:
@@ -95,7 +95,7 @@ class Monitor(Actor[ProgressMsg | EvaluationResultMsg | TickMsg | SaveCheckpoint
 
     @on(TickMsg)
     async def tick(self, msg: TickMsg) -> None:
-        await self._look_around()
+        await self._ask_nodes()
         if self._latest is not None:
             progress = self._progress(self._latest)
             self._display.show(progress)
@@ -121,7 +121,7 @@ class Monitor(Actor[ProgressMsg | EvaluationResultMsg | TickMsg | SaveCheckpoint
         return str(run_state.write(self.run_directory, msg.env_steps, self.me.address, values))
 
     def _resume(self, folder: Path) -> int:
-        """Go on with what was counted; return after how many environment steps that was."""
+        """Continue from a checkpoint; return its number of environment steps."""
         values, _ = run_state.read(folder, self.me.address)
         self._since -= values["elapsed_s"]
         self._next_record, self._next_curve = values["elapsed_s"], values["elapsed_s"] + CURVE_S
@@ -129,8 +129,8 @@ class Monitor(Actor[ProgressMsg | EvaluationResultMsg | TickMsg | SaveCheckpoint
         self._tests, self._best, self._solved = values["tests"], values["best"], values["solved"]
         return int(values["env_steps"])
 
-    async def _look_around(self) -> None:
-        """Ask every node how it is doing."""
+    async def _ask_nodes(self) -> None:
+        """Take the busiest mailbox, restarts and dead letters from the statistics of all nodes."""
         here = self.me.address.partition("/")[0]
         root = await self._ask_node(here)
         if root is None:

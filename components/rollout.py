@@ -1,4 +1,4 @@
-"""Playing: a policy in B copies of an environment, each copy in an episode of its own.
+"""Rollouts: a policy plays B copies of an environment, each copy in an episode of its own.
 
 Shapes: B copies, T steps of an episode (the limit at most), A agents; E finished episodes, N steps of all of them.
 """
@@ -16,24 +16,24 @@ from orchestra import freeze
 
 
 class EnvFactory(Protocol):
-    """What makes an environment where it is needed: `partial(Skirmish, "8m")`."""
+    """Makes an environment in the process that needs it: `partial(Skirmish, "8m")`."""
 
     def __call__(self, n_envs: int, *, seed: int) -> Env: ...
 
 
 class PolicyFactory(Protocol):
-    """What makes a policy where it is needed: `partial(Qmix, learning_rate=1e-3)`."""
+    """Makes a policy in the process that needs it: `partial(Qmix, learning_rate=1e-3)`."""
 
     def __call__(self, spec: EnvSpec, *, seed: int) -> Policy: ...
 
 
 class Rollout:
-    """Collects experience. Hidden states, last actions and episode memory are kept apart for each copy and agent."""
+    """Collects experience. Each copy has its own hidden states, last actions and episode memory."""
 
     def __init__(self, env: Env, policy: Policy, rng: np.random.Generator) -> None:
         spec = env.spec
         self.version = 0
-        """The version of the parameters that act."""
+        """Version of the acting parameters."""
         self._env = env
         self._policy = policy
         self._rng = rng
@@ -47,15 +47,15 @@ class Rollout:
         self._available = np.zeros((*frames, spec.n_agents, spec.n_actions), np.bool_)  # (B, T+1, A, U)
         self._actions = np.zeros((env.n_envs, spec.episode_limit, spec.n_agents), np.int64)  # (B, T, A)
         self._reward = np.zeros((env.n_envs, spec.episode_limit), np.float32)  # (B, T)
-        self._begun = False  # what takes long to start, as a game does, starts with the first step
+        self._begun = False  # the first `collect` resets the environment, which may take long
 
     def load(self, params: NDArray[np.float32], version: int) -> None:
-        """Act with other parameters from the next step on."""
+        """Act with parameters `params` from the next step on."""
         self._policy.load(params)
         self.version = version
 
     def close(self) -> None:
-        """Give back what the environment holds."""
+        """Close the environment."""
         self._env.close()
 
     def collect(self, steps: int, epsilon: float) -> InsertTransitionMsg | None:
@@ -70,9 +70,9 @@ class Rollout:
         return ended.message(self.version, epsilon)
 
     def state(self) -> dict[str, NDArray[Any]] | None:
-        """Return copies of all that changes but the generator; None if the environment takes no snapshots.
+        """Return the state by name, as copies, without the generator; None if the environment takes no snapshots.
 
-        Of the episodes under way it holds the frames that were played, those of all copies one after the other.
+        Of the episodes under way it has the frames played so far, copy after copy.
         """
         game = self._env.snapshot()
         if game is None:
@@ -83,20 +83,17 @@ class Rollout:
         return {**own, **{f"env/{name}": array for name, array in game.items()}}
 
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
-        """Go on from the state of a rollout of the same environment and policy.
+        """Continue from the state of a rollout of the same environment and policy.
 
         Raises:
-            ValueError: it is the state of something else; nothing has been changed then.
+            ValueError: the state belongs to another rollout; nothing has changed.
         """
-        for name in _CHANGING:
-            mine = getattr(self, f"_{name}")
-            if name not in state or (state[name].shape, state[name].dtype) != (mine.shape, mine.dtype):
-                raise ValueError(f"the state of another rollout: {name} must be {mine.dtype} {mine.shape}")
         memories = self._memories()
-        for name, memory in memories.items():
-            shape = (int(_played(memory, state["t"]).sum()), *memory.shape[2:])
-            if name not in state or (state[name].shape, state[name].dtype) != (shape, memory.dtype):
-                raise ValueError(f"the state of another rollout: {name} must be {memory.dtype} {shape}")
+        for name in (*_CHANGING, *memories):
+            mine = memories.get(name, getattr(self, f"_{name}"))
+            shape = (int(_played(mine, state["t"]).sum()), *mine.shape[2:]) if name in memories else mine.shape
+            if name not in state or (state[name].shape, state[name].dtype) != (shape, mine.dtype):
+                raise ValueError(f"the state of another rollout: {name} must be {mine.dtype} {shape}")
         self._env.restore({name[4:]: array for name, array in state.items() if name.startswith("env/")})
         for name in _CHANGING:
             setattr(self, f"_{name}", state[name].copy())
@@ -105,7 +102,7 @@ class Rollout:
         self._begun = bool(state["begun"])
 
     def _memories(self) -> dict[str, NDArray[Any]]:
-        """What is remembered of the episodes under way, by name: (B, frames, …)."""
+        """Return the memory of the episodes under way by name, each (B, frames, …)."""
         return {name: getattr(self, f"_{name}") for name in ("obs", "state", "available", "actions", "reward")}
 
     def _step(self, epsilon: float, finished: "_Ended") -> None:
@@ -121,7 +118,7 @@ class Rollout:
         t += 1
         lost = env.failed_copies()
         if lost is not None and lost.any():
-            self._begin_anew(lost)
+            self._reset_copies(lost)
         done = env.terminated | env.truncated
         if not done.any():
             return
@@ -129,9 +126,9 @@ class Rollout:
         self._observe(rows, t[rows])
         finished.add(rows, t[rows], env.terminated[rows], env.won[rows])
         env.reset(done)
-        self._begin_anew(done)
+        self._reset_copies(done)
 
-    def _begin_anew(self, which: NDArray[np.bool_]) -> None:
+    def _reset_copies(self, which: NDArray[np.bool_]) -> None:
         self._hidden[which] = 0.0
         self._last_actions[which] = -1
         self._t[which] = 0
@@ -209,14 +206,14 @@ _FRAMES = ("obs", "state", "available")
 
 
 def _played(memory: NDArray[Any], t: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which frames of a memory (B, frames, …) have been written after `t` (B,) steps: (B, frames)."""
+    """Return which frames of a memory (B, frames, …) are written after `t` (B,) steps, as (B, frames)."""
     played: NDArray[np.bool_] = np.arange(memory.shape[1]) < t[:, None]
     return played
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodeResults:
-    """How a number of greedy episodes went."""
+    """Results of E episodes."""
 
     won: NDArray[np.bool_]  # (E,)
     returns: NDArray[np.float64]  # (E,)
@@ -226,7 +223,7 @@ class EpisodeResults:
 def play_once(
     make: EnvFactory, n_envs: int, seed: int, policy: Policy, episodes: int, rng: np.random.Generator
 ) -> EpisodeResults:
-    """Make environments, `play` greedily, and close them, also when that fails."""
+    """Make environments, `play` greedily, and close them, also after a failure."""
     env = make(n_envs, seed=seed)
     try:
         return play(env, policy, episodes, rng)
@@ -235,9 +232,9 @@ def play_once(
 
 
 def play(env: Env, policy: Policy, episodes: int, rng: np.random.Generator, *, epsilon: float = 0.0) -> EpisodeResults:
-    """Play `episodes` whole episodes, greedily by default, and say how they went.
+    """Play `episodes` whole episodes, greedily by default, and return their results.
 
-    The episodes counted are the first that began, not the first that ended: short ones have no advantage.
+    The first episodes that began count, not the first that ended: that would favour short ones.
     """
     won: list[NDArray[np.bool_]] = []
     returns: list[NDArray[np.float64]] = []
@@ -259,14 +256,14 @@ def play(env: Env, policy: Policy, episodes: int, rng: np.random.Generator, *, e
             done = env.terminated | env.truncated
             victory |= playing & env.won
             lost = env.failed_copies()
-            if lost is not None and lost.any():  # what they played does not count: they play it again
+            if lost is not None and lost.any():  # they play another episode instead
                 total[lost & playing] = 0.0
                 length[lost & playing] = 0
                 hidden[lost] = 0.0
                 last_actions[lost] = -1
             playing &= ~done
             if done.any() and playing.any():
-                env.reset(done)  # a copy that is through idles along in an episode that does not count
+                env.reset(done)  # a finished copy plays on; that episode does not count
                 hidden[done] = 0.0
                 last_actions[done] = -1
         count = min(left, env.n_envs)

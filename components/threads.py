@@ -1,4 +1,4 @@
-"""How many threads torch uses is a setting of the whole process; several actors of one may want different numbers."""
+"""Thread count of torch, a setting of the whole process that its actors may want to differ."""
 
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
@@ -8,9 +8,9 @@ T = TypeVar("T")
 
 
 def with_threads(threads: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call `function` with torch using `threads` threads, whatever was set before by whoever shares this process.
+    """Call `function` with torch using `threads` threads.
 
-    The number stays set: everybody whose computation matters goes through here.
+    The number stays set afterwards: every actor that computes with torch calls this first.
     """
     import torch  # slow to import, and a process that only plans a run does without
 

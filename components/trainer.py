@@ -1,5 +1,6 @@
-"""Trainer: learns from the batches that it is sent, and publishes parameters when a batch says so."""
+"""Trainer: learns from batches and publishes its parameters."""
 
+from dataclasses import fields
 from pathlib import Path
 from typing import ClassVar
 
@@ -21,15 +22,15 @@ from orchestra import Actor, Escalate, Ref, State, Supervision, UsageError, on
 
 
 class Trainer(Actor[BatchTrainingDataMsg | SaveCheckpointMsg]):
-    """A policy behind a mailbox; it does nothing but learn.
+    """A policy that learns behind a mailbox.
 
-    A failure ends the run: a trainer started anew would have forgotten everything, and nobody would notice.
+    A failure ends the run: a restarted Trainer would have lost everything learned, unnoticed.
 
     Args:
         spec: sizes of the environment.
         policy: makes the policy.
         to: the Orchestrator.
-        priorities_to: the TrajectoryManager, if it samples by priority.
+        priorities_to: the TrajectoryManager if it samples by priority, else None.
         publish_interval: batches from one publication of parameters to the next.
         threads: threads that torch may use for learning.
     """
@@ -56,7 +57,7 @@ class Trainer(Actor[BatchTrainingDataMsg | SaveCheckpointMsg]):
 
     async def started(self) -> None:
         if self.resume_from is not None:
-            path = _checkpoint(self.resume_from.parent.parent, self.resume_from.name)
+            path = _policy_file(self.resume_from.parent.parent, self.resume_from.name)
             self._version = load_checkpoint(path, self._policy)["version"]
         await self._publish()
         await self._to.tell(JoinMsg(role="trainer", ref=self.me))
@@ -70,17 +71,7 @@ class Trainer(Actor[BatchTrainingDataMsg | SaveCheckpointMsg]):
 
     @on(BatchTrainingDataMsg)
     async def train(self, msg: BatchTrainingDataMsg) -> None:
-        batch = EpisodeBatch(
-            obs=msg.obs,
-            state=msg.state,
-            available=msg.available,
-            actions=msg.actions,
-            reward=msg.reward,
-            lengths=msg.lengths,
-            terminated=msg.terminated,
-            weights=msg.weights,
-            epsilon=msg.epsilon,
-        )
+        batch = EpisodeBatch(**{field.name: getattr(msg, field.name) for field in fields(EpisodeBatch)})
         since = self.clock.monotonic()
         learned = await self.offload(with_threads, self._threads, self._policy.learn, batch)
         seconds = self.clock.monotonic() - since
@@ -99,7 +90,7 @@ class Trainer(Actor[BatchTrainingDataMsg | SaveCheckpointMsg]):
     async def checkpoint(self, msg: SaveCheckpointMsg) -> str:
         if self.run_directory is None:
             raise UsageError("this run keeps no files, so there is no place for a checkpoint")
-        path = _checkpoint(self.run_directory, run_state.checkpoint_name(msg.env_steps))
+        path = _policy_file(self.run_directory, run_state.checkpoint_name(msg.env_steps))
         await self.offload(save_checkpoint, path, self._policy, self._version, msg.env_steps)
         return str(path)
 
@@ -107,5 +98,5 @@ class Trainer(Actor[BatchTrainingDataMsg | SaveCheckpointMsg]):
         await self._to.tell(LoadParamsMsg(version=self._version, params=self._policy.params(), env_steps=None))
 
 
-def _checkpoint(run_directory: Path, name: str) -> Path:
+def _policy_file(run_directory: Path, name: str) -> Path:
     return run_directory / "checkpoints" / f"{name}.pt"

@@ -1,5 +1,6 @@
-"""TrajectoryManager: holds experience, and sends batches of it to the Trainer that a sample names."""
+"""TrajectoryManager: holds experience and sends batches of it to the Trainer."""
 
+from dataclasses import fields
 from pathlib import Path
 from typing import ClassVar, Protocol
 
@@ -14,7 +15,7 @@ from orchestra import Actor, Escalate, Supervision, UsageError, on
 
 
 class ReplayBuffer(Protocol):
-    """What a TrajectoryManager wraps; `EpisodeReplay` and `PrioritizedEpisodeReplay` are two."""
+    """The replay buffer of a TrajectoryManager, such as `EpisodeReplay` and `PrioritizedEpisodeReplay`."""
 
     def insert(
         self,
@@ -43,10 +44,10 @@ class ReplayBuffer(Protocol):
 class TrajectoryManager(Actor[InsertTransitionMsg | SampleBatchMsg | UpdatePriorityMsg | SaveCheckpointMsg]):
     """A replay buffer behind a mailbox.
 
-    A failure ends the run: the Orchestrator would wait for ever for the batch that was not sent.
+    A failure ends the run: the Orchestrator would wait for ever for a batch that is not sent.
 
-    It says no state to the flight recorder: that would be a copy of all experience. So its failures are replayed from
-    its birth, from a record that reaches back so far.
+    The actor gives the flight recorder no snapshots, which would copy all experience. A replay of its failure therefore
+    needs a record that reaches back to its start.
 
     Args:
         replay: the buffer, empty.
@@ -65,7 +66,7 @@ class TrajectoryManager(Actor[InsertTransitionMsg | SampleBatchMsg | UpdatePrior
         try:
             await self.offload(self._replay.load, self._experience(self.resume_from))
         except (CheckpointError, OSError) as error:
-            raise UsageError(f"what {self.me.address} saved does not fit this run: {error}") from error
+            raise UsageError(f"the state of {self.me.address} does not fit this run: {error}") from error
 
     @on(InsertTransitionMsg)
     def insert(self, msg: InsertTransitionMsg) -> None:
@@ -83,26 +84,12 @@ class TrajectoryManager(Actor[InsertTransitionMsg | SampleBatchMsg | UpdatePrior
     @on(SampleBatchMsg)
     async def sample(self, msg: SampleBatchMsg) -> None:
         sampled = self.draw(msg)
-        batch = sampled.batch
-        await msg.trainer.tell(
-            BatchTrainingDataMsg(
-                number=msg.number,
-                obs=batch.obs,
-                state=batch.state,
-                available=batch.available,
-                actions=batch.actions,
-                reward=batch.reward,
-                lengths=batch.lengths,
-                terminated=batch.terminated,
-                epsilon=batch.epsilon,
-                weights=batch.weights,
-                indices=sampled.indices,
-                generations=sampled.generations,
-            )
-        )
+        batch = {field.name: getattr(sampled.batch, field.name) for field in fields(sampled.batch)}
+        places = {"indices": sampled.indices, "generations": sampled.generations}
+        await msg.trainer.tell(BatchTrainingDataMsg(number=msg.number, **batch, **places))
 
     def draw(self, msg: SampleBatchMsg) -> Sampled:
-        """Return the episodes that are sent for `msg`; a manager of another kind may draw others."""
+        """Return the episodes to send for `msg`; a subclass may draw others."""
         return self._replay.sample(msg.batch_size, self.rng)
 
     @on(UpdatePriorityMsg)

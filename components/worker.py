@@ -1,4 +1,4 @@
-"""Worker: steps its environments with the newest parameters at hand, and tells the episodes that ended."""
+"""Worker: steps environments with the newest parameters and sends the episodes that ended."""
 
 from pathlib import Path
 
@@ -18,33 +18,34 @@ from messages import (
 )
 from orchestra import Actor, Message, Ref, State, TerminatedMsg, Unreachable, UsageError, freeze, on
 
-TEST_ENVS = 32
+EVALUATION_ENVS = 32
+"""Copies of the environment that an evaluation plays together, at most."""
 REJOIN_S = 5.0
-"""A worker that is still there so long after its upstream stopped takes it that the run goes on."""
+"""Delay in seconds before a worker rejoins after its upstream stopped. Usually the run ends first."""
 
 
 class StepMsg(Message):
-    """Go on: told by a worker to itself, so that everything else gets its turn between steps."""
+    """Make the next steps; a worker sends it to itself, so that other messages are handled between steps."""
 
 
 class JoinAgainMsg(Message):
-    """Join whoever has taken the upstream's place: told to itself, some time after the upstream stopped."""
+    """Join the upstream again; a worker sends it to itself `REJOIN_S` after the upstream stopped."""
 
 
 class UpstreamLost(Unreachable):
-    """Whoever took this worker's experience is gone; a worker started anew finds the one that took its place."""
+    """The upstream of this worker is gone. A restarted worker joins its replacement."""
 
 
 class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | SetCollectingMsg | EvaluateMsg | SaveStateMsg]):
-    """Plays and reports. It collects while it was told to run, and has parameters to act with.
+    """Collects experience while it is told to and has parameters, and plays evaluations.
 
     Args:
         env: makes its environments.
         policy: makes its policy.
-        to: who takes its experience; a WorkerProxy, or the Orchestrator where there is none.
+        to: upstream, which takes the experience: a WorkerProxy, or without one the Orchestrator.
         n_envs: copies of the environment, stepped together.
         exploration: ε by the environment steps of the whole run.
-        steps_per_turn: steps of every copy between two looks into the mailbox.
+        steps_per_turn: steps of every copy for each `StepMsg`.
         threads: threads that torch may use for acting.
     """
 
@@ -71,7 +72,7 @@ class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | SetCollectingMsg | E
         self._loaded = False
         self._collecting = False
         self._stepping = False
-        self._tests: list[EvaluateMsg] = []  # that came before any parameters
+        self._evaluations: list[EvaluateMsg] = []  # received before the first parameters
 
     async def started(self) -> None:
         if self.resume_from is not None:
@@ -93,7 +94,7 @@ class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | SetCollectingMsg | E
             "loaded": self._loaded,
             "collecting": self._collecting,
             "stepping": self._stepping,
-            "tests": self._tests,
+            "evaluations": self._evaluations,
         }
 
     def restore(self, state: State) -> None:
@@ -101,7 +102,7 @@ class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | SetCollectingMsg | E
         self._rollout.load(state["params"], state["version"])
         self._env_steps = state["env_steps"]
         self._loaded, self._collecting, self._stepping = state["loaded"], state["collecting"], state["stepping"]
-        self._tests = [EvaluateMsg.model_validate(test) for test in state["tests"]]
+        self._evaluations = [EvaluateMsg.model_validate(each) for each in state["evaluations"]]
 
     @on(LoadParamsMsg)
     async def load(self, msg: LoadParamsMsg) -> None:
@@ -109,35 +110,33 @@ class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | SetCollectingMsg | E
         if msg.env_steps is not None:
             self._env_steps = msg.env_steps
         self._loaded = True
-        tests, self._tests = self._tests, []
-        for test in tests:
-            await self.me.tell(test)
-        await self._go_on()
+        evaluations, self._evaluations = self._evaluations, []
+        for evaluation in evaluations:
+            await self.me.tell(evaluation)
+        await self._step_on()
 
     @on(SetCollectingMsg)
-    async def pace(self, msg: SetCollectingMsg) -> None:
+    async def set_collecting(self, msg: SetCollectingMsg) -> None:
         self._collecting = msg.collecting
-        await self._go_on()
+        await self._step_on()
 
     @on(StepMsg)
     async def step(self, msg: StepMsg) -> None:
         self._stepping = False
-        if not (
-            self._collecting and self._loaded
-        ):  # it may be a step that an incarnation before this one meant to make
+        if not (self._collecting and self._loaded):  # paused since; or an earlier incarnation sent it
             return
         epsilon = self._exploration(self._env_steps)
         episodes = await self.offload(with_threads, self._threads, self._rollout.collect, self._steps_per_turn, epsilon)
         if episodes is not None:
             await self._to.tell(episodes)
-        await self._go_on()
+        await self._step_on()
 
     @on(EvaluateMsg)
     async def evaluate(self, msg: EvaluateMsg) -> None:
         if not self._loaded:
-            self._tests.append(msg)  # whoever asked waits for it, so it is played with the first parameters
+            self._evaluations.append(msg)  # `load` plays it: the sender waits for a result
             return
-        n_envs, seed = min(TEST_ENVS, msg.episodes), self._seed()
+        n_envs, seed = min(EVALUATION_ENVS, msg.episodes), self._seed()
         factory = (self._env, n_envs, seed, self._policy, msg.episodes, self.rng)
         played = await self.offload(with_threads, self._threads, play_once, *factory)
         await msg.reply_to.tell(
@@ -164,7 +163,7 @@ class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | SetCollectingMsg | E
 
     @on(TerminatedMsg)
     def upstream_lost(self, msg: TerminatedMsg) -> None:
-        if msg.graceful:  # as a rule the run ends, and this process with it
+        if msg.graceful:  # usually the run ends, and this process with it
             self._collecting = False
             self.after(REJOIN_S, JoinAgainMsg())
             return
@@ -182,14 +181,14 @@ class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | SetCollectingMsg | E
         try:
             self._rollout.restore(state)
         except ValueError as error:
-            raise UsageError(f"what {self.me.address} saved does not fit this run: {error}") from error
+            raise UsageError(f"the state of {self.me.address} does not fit this run: {error}") from error
         self.rng.bit_generator.state = values["rng"]
 
     async def _join(self) -> None:
         self.watch(self._to)
         await self._to.tell(JoinMsg(role="worker", ref=self.me))
 
-    async def _go_on(self) -> None:
+    async def _step_on(self) -> None:
         if self._collecting and self._loaded and not self._stepping:
             self._stepping = True
             await self.me.tell(StepMsg())

@@ -1,9 +1,9 @@
-"""WorkerProxy: one per host. Gathers what its workers tell into fewer messages, and fans out what they are sent."""
+"""WorkerProxy: one per host; gathers the experience of its workers and sends parameters to them."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from components.checkpoints import run_state
-from components.downstream import send_downstream
+from components.downstream import Downstream, send_downstream
 from components.evaluation_queue import EvaluationQueue
 from components.rollout import concatenated
 from messages import (
@@ -21,7 +21,7 @@ from orchestra import Actor, ActorStopped, Escalate, MailboxFull, Message, Ref, 
 
 
 class FlushMsg(Message):
-    """Send on what has gathered. Told to itself behind whatever was waiting, so that all of that is gathered too."""
+    """Send the gathered experience; the proxy sends it to itself, behind the messages that are waiting."""
 
 
 class WorkerProxy(
@@ -37,12 +37,10 @@ class WorkerProxy(
         | StateSavedMsg
     ]
 ):
-    """Stands for the workers of a host: parameters cross the network once for all of them.
+    """Stands for the workers of a host, so that parameters cross the network once for all of them.
 
-    It keeps the newest parameters and the pace, so that a worker that joins late, or again, starts at once.
-
-    A failure ends its process: one started anew in the same place would not know its workers, and they would not know
-    that they have to join again.
+    It keeps the newest parameters and the last `SetCollectingMsg`, so that a worker that joins late or again starts at
+    once. A failure ends its process: a restarted proxy would not know its workers, nor they that they must join again.
 
     Args:
         to: the Orchestrator.
@@ -52,9 +50,9 @@ class WorkerProxy(
 
     def __init__(self, *, to: Ref[JoinMsg | InsertTransitionMsg | WorkerCountMsg]) -> None:
         self._to = to
-        self._workers: dict[str, Ref[LoadParamsMsg | SetCollectingMsg | EvaluateMsg | SaveStateMsg]] = {}
+        self._workers = Downstream()
         self._params: LoadParamsMsg | None = None
-        self._pace: SetCollectingMsg | None = None
+        self._collecting: SetCollectingMsg | None = None
         self._gathered: list[InsertTransitionMsg] = []
         self._evaluations = EvaluationQueue()
         self._saving: SaveStateMsg | None = None
@@ -67,14 +65,14 @@ class WorkerProxy(
         await self._to.tell(JoinMsg(role="proxy", ref=self.me))
 
     async def stopped(self) -> None:
-        """Send on what has gathered: a reminder to do so finds no way into a mailbox that is closed."""
-        await self._send_on()
+        """Send the gathered experience: the closed mailbox takes no more `FlushMsg`."""
+        await self._send_gathered()
 
     def snapshot(self) -> State:
         return {
-            "workers": self._workers,
+            "workers": self._workers.refs,
             "params": self._params,
-            "pace": self._pace,
+            "collecting": self._collecting,
             "gathered": self._gathered,
             "evaluations": self._evaluations.state(),
             "saving": self._saving,
@@ -82,9 +80,11 @@ class WorkerProxy(
         }
 
     def restore(self, state: State) -> None:
-        self._workers = dict(state["workers"])
+        for worker in state["workers"].values():
+            self._workers.join(worker, 1)
         self._params = LoadParamsMsg.model_validate(state["params"]) if state["params"] else None
-        self._pace = SetCollectingMsg.model_validate(state["pace"]) if state["pace"] else None
+        collecting = state["collecting"]
+        self._collecting = SetCollectingMsg.model_validate(collecting) if collecting else None
         self._gathered = [InsertTransitionMsg.model_validate(each) for each in state["gathered"]]
         self._evaluations.restore(state["evaluations"])
         self._saving = SaveStateMsg.model_validate(state["saving"]) if state["saving"] else None
@@ -92,26 +92,26 @@ class WorkerProxy(
 
     @on(JoinMsg)
     async def join(self, msg: JoinMsg) -> None:
-        worker: Ref[Any] = msg.ref
-        self._workers[worker.address] = worker
-        self.watch(worker)
-        if self._params is not None:
-            await send_downstream(worker, self._params)
-        if self._pace is not None:
-            await send_downstream(worker, self._pace)
-        self._evaluations.lost(worker.address)  # started anew, it knows nothing of what it was asked before
-        await self._hand_out_evaluations()
-        await self._to.tell(WorkerCountMsg(proxy=self.me, workers=len(self._workers)))
-        await self._saved(worker.address)  # nor of a moment to save: the one before it was asked, and is gone
+        self._workers.join(msg.ref, 1)
+        self.watch(msg.ref)
+        for latest in (self._params, self._collecting):
+            if latest is not None:
+                await send_downstream(msg.ref, latest)
+        # A restarted worker knows neither the evaluation nor the checkpoint of its earlier incarnation.
+        await self._replace(msg.ref.address)
 
     @on(TerminatedMsg)
     async def leave(self, msg: TerminatedMsg) -> None:
-        if self._workers.pop(msg.address, None) is not None:
-            self._evaluations.lost(msg.address)
-            await self._hand_out_evaluations()
+        if self._workers.leave(msg.address):
             self.log.info("worker left", worker=msg.address, reason=msg.reason)
-            await self._to.tell(WorkerCountMsg(proxy=self.me, workers=len(self._workers)))
-            await self._saved(msg.address)
+            await self._replace(msg.address)
+
+    async def _replace(self, worker: str) -> None:
+        """Give the evaluations of a worker to others, report the number of workers, and stop waiting for its state."""
+        self._evaluations.lost(worker)
+        await self._assign_evaluations()
+        await self._to.tell(WorkerCountMsg(proxy=self.me, workers=self._workers.workers))
+        await self._mark_saved(worker)
 
     @on(InsertTransitionMsg)
     async def insert(self, msg: InsertTransitionMsg) -> None:
@@ -120,31 +120,29 @@ class WorkerProxy(
             return
         try:
             self.me.tell_nowait(FlushMsg())
-        except MailboxFull:  # to wait for room in one's own mailbox is to wait for ever
-            await self._send_on()
+        except MailboxFull:  # waiting for room in its own mailbox would deadlock
+            await self._send_gathered()
         except ActorStopped:
-            return  # `stopped` will send it on
+            return  # `stopped` sends it
 
     @on(FlushMsg)
     async def flush(self, msg: FlushMsg) -> None:
-        await self._send_on()
+        await self._send_gathered()
 
     @on(LoadParamsMsg)
     async def load(self, msg: LoadParamsMsg) -> None:
         self._params = msg
-        for worker in self._workers.values():
-            await send_downstream(worker, msg)
+        await self._workers.tell(msg)
 
     @on(SetCollectingMsg)
-    async def pace(self, msg: SetCollectingMsg) -> None:
-        self._pace = msg
-        for worker in self._workers.values():
-            await send_downstream(worker, msg)
+    async def set_collecting(self, msg: SetCollectingMsg) -> None:
+        self._collecting = msg
+        await self._workers.tell(msg)
 
     @on(EvaluateMsg)
     async def evaluate(self, msg: EvaluateMsg) -> None:
         self._evaluations.add(msg)
-        await self._hand_out_evaluations()
+        await self._assign_evaluations()
 
     @on(EvaluationResultMsg)
     async def evaluated(self, msg: EvaluationResultMsg) -> None:
@@ -155,34 +153,37 @@ class WorkerProxy(
     @on(SaveStateMsg)
     async def save(self, msg: SaveStateMsg) -> None:
         self._saving = msg
-        self._unsaved = set(self._workers)
-        self._pace = None  # who joins meanwhile waits like all others
-        for worker in self._workers.values():
-            await send_downstream(worker, msg.model_copy(update={"reply_to": Ref(self.me.address)}))
-        await self._saved("")
+        self._unsaved = set(self._workers.refs)
+        self._collecting = None  # a worker that joins meanwhile waits like the others
+        await self._workers.tell(msg.model_copy(update={"reply_to": Ref(self.me.address)}))
+        await self._save_if_ready()
 
     @on(StateSavedMsg)
     async def saved(self, msg: StateSavedMsg) -> None:
-        await self._saved(msg.ref.address)
+        await self._mark_saved(msg.ref.address)
 
-    async def _saved(self, worker: str) -> None:
-        """Take note that one of the workers has saved, or is gone; answer once that is true of all."""
+    async def _mark_saved(self, worker: str) -> None:
+        """Stop waiting for the state of a worker: it has saved, or it is gone."""
         self._unsaved.discard(worker)
+        await self._save_if_ready()
+
+    async def _save_if_ready(self) -> None:
+        """Answer `SaveStateMsg` once all workers have saved or are gone."""
         if self._saving is None or self._unsaved:
             return
-        await self._send_on()  # what is told before the answer is part of what is saved
+        await self._send_gathered()  # the checkpoint contains all that precedes the answer
         if self.run_directory is not None:
             values = {"turn": self._evaluations.turn}
             run_state.write(self.run_directory, self._saving.env_steps, self.me.address, values)
         await self._saving.reply_to.tell(StateSavedMsg(ref=self.me))
         self._saving = None
 
-    async def _hand_out_evaluations(self) -> None:
-        """Have each test that waits played by one of the workers, and hear of its end."""
-        for worker, message in self._evaluations.assign(list(self._workers.values())):
+    async def _assign_evaluations(self) -> None:
+        """Assign waiting evaluations to workers; the results come back to this proxy."""
+        for worker, message in self._evaluations.assign(self._workers.players):
             await send_downstream(worker, message.model_copy(update={"reply_to": Ref(self.me.address)}))
 
-    async def _send_on(self) -> None:
+    async def _send_gathered(self) -> None:
         gathered, self._gathered = self._gathered, []
         if gathered:
             await self._to.tell(concatenated(gathered))

@@ -1,4 +1,4 @@
-"""What reinforcement-learning actors say to each other."""
+"""Messages of the reinforcement-learning actors."""
 
 from messages.control import (
     EvaluateMsg,

@@ -1,4 +1,4 @@
-"""Control: who is there, who shall go on, how good the policy is, and what the Trainer did."""
+"""Control messages: joining, pacing, evaluating, saving, and the progress of a run."""
 
 from typing import Any, ClassVar, Literal
 
@@ -6,9 +6,9 @@ from orchestra import Lane, Message, Ref, Request
 
 
 class JoinMsg(Message):
-    """I am here: told upwards, by a worker to its proxy, by proxies, lone workers and the Trainer to the Orchestrator.
+    """An actor joins: a worker its proxy; a proxy, a worker without proxy, or the Trainer the Orchestrator.
 
-    Workers and proxies are sent the latest parameters and whether to run.
+    Workers and proxies receive the latest parameters and a `SetCollectingMsg` in return.
     """
 
     role: Literal["worker", "proxy", "trainer"]
@@ -16,14 +16,14 @@ class JoinMsg(Message):
 
 
 class WorkerCountMsg(Message):
-    """How many workers a proxy has now."""
+    """The present number of a proxy's workers."""
 
     proxy: Ref[Any]
     workers: int
 
 
 class SetCollectingMsg(Message):
-    """Collect experience, or wait. Told downwards."""
+    """Collect experience or pause; sent downstream."""
 
     lane: ClassVar[Lane] = Lane.LATEST
 
@@ -31,12 +31,12 @@ class SetCollectingMsg(Message):
 
 
 class EvaluationResultMsg(Message):
-    """How greedy play went."""
+    """Result of an evaluation."""
 
     version: int
-    """The parameters that played."""
+    """Version of the parameters that played."""
     env_steps: int
-    """Of the run, when the evaluation was asked for."""
+    """Environment steps of the run when the evaluation was requested."""
     episodes: int
     win_rate: float
     mean_return: float
@@ -44,7 +44,7 @@ class EvaluationResultMsg(Message):
 
 
 class EvaluateMsg(Message):
-    """Play greedily, with the newest parameters at hand, in environments of your own."""
+    """Evaluate: play greedily with the newest parameters, in environments made for it."""
 
     episodes: int
     env_steps: int
@@ -52,18 +52,18 @@ class EvaluateMsg(Message):
 
 
 class TrainResultMsg(Message):
-    """One gradient step was made."""
+    """Result of learning from one batch."""
 
     number: int
-    """The number of its batch."""
+    """Number of the batch, from 1."""
     seconds: float
-    """How long it took."""
+    """Duration in seconds."""
     metrics: tuple[tuple[str, float], ...]
-    """What the algorithm had to say, by name."""
+    """Metrics of the algorithm by name, sorted."""
 
 
 class SaveCheckpointMsg(Request[str]):
-    """Save everything that learning on needs, and answer with the file's path."""
+    """Save all that a resumed run needs, and answer with the path of the file or folder."""
 
     lane: ClassVar[Lane] = Lane.SOLICITED
 
@@ -71,20 +71,20 @@ class SaveCheckpointMsg(Request[str]):
 
 
 class StateSavedMsg(Message):
-    """What there was to save is saved, and nothing happens here until the pace is set anew."""
+    """Reply to `SaveStateMsg`: the state is saved. The sender stays paused until the next `SetCollectingMsg`."""
 
     ref: Ref[Any]
 
 
 class SaveStateMsg(Message):
-    """Stand still, save what you hold as it was after so many steps of the run, and say so. Told downwards."""
+    """Pause and save the state for the checkpoint after `env_steps` steps; sent downstream."""
 
     env_steps: int
     reply_to: Ref[StateSavedMsg]
 
 
 class ProgressMsg(Message):
-    """How the run is doing, as the Orchestrator sees it. An unread older one gives way."""
+    """Progress of the run, from the Orchestrator. A newer one replaces an unread one."""
 
     lane: ClassVar[Lane] = Lane.LATEST
 
@@ -100,4 +100,4 @@ class ProgressMsg(Message):
     params_lag: int | None
     workers: int
     metrics: tuple[tuple[str, float], ...]
-    """The newest of the Trainer's."""
+    """Metrics of the newest `TrainResultMsg`, and `learner_s`, its seconds."""

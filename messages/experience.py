@@ -1,4 +1,4 @@
-"""Up: what the workers lived through."""
+"""Upwards: the experience of the workers."""
 
 from typing import Annotated, Self
 
@@ -10,10 +10,10 @@ from orchestra import Axes, Message
 
 
 class InsertTransitionMsg(Message):
-    """Whole episodes of a team, back to back.
+    """Whole episodes of a team, back to back and without padding.
 
-    Episode e of length T has T steps (an action of each agent, a reward) and T+1 frames (what was seen before each
-    step, and after the last). `frames` is the sum of all T+1, `steps` the sum of all T. Nothing is padded.
+    An episode of length T has T steps (an action of each agent, a reward) and T+1 frames (observations before each step
+    and after the last). `frames` is the sum of all T+1, `steps` the sum of all T.
     """
 
     obs: Annotated[NDArray[np.float32], Axes("float32", "frames", "agents", "features")]
@@ -23,10 +23,10 @@ class InsertTransitionMsg(Message):
     reward: Annotated[NDArray[np.float32], Axes("float32", "steps")]
     lengths: Annotated[NDArray[np.int32], Axes("int32", "episodes")]
     terminated: Annotated[NDArray[np.bool_], Axes("bool", "episodes")]
-    """False where the episode was cut at its limit, so that its last frame has a value."""
+    """False for an episode that was cut at its limit: its last frame still has a value."""
     won: Annotated[NDArray[np.bool_], Axes("bool", "episodes")]
     versions: Annotated[NDArray[np.int64], Axes("int64", "episodes")]
-    """The version of the parameters that chose the episode's last action."""
+    """Version of the parameters that chose the last action."""
     epsilon: Annotated[NDArray[np.float32], Axes("float32", "episodes")]
     """Exploration rate at the end of each episode, 0 to 1."""
 
@@ -44,10 +44,10 @@ class InsertTransitionMsg(Message):
 
     @property
     def episodes(self) -> int:
-        """How many episodes these are."""
+        """Number of episodes."""
         return len(self.lengths)
 
     @property
     def steps(self) -> int:
-        """How many environment steps they took together."""
+        """Number of environment steps of all episodes."""
         return len(self.reward)

@@ -1,4 +1,4 @@
-"""Across: a batch is asked for, arrives at the Trainer, and its priorities go back."""
+"""Sampling: the request of a batch, the batch for the Trainer, and the priorities that it returns."""
 
 from typing import Annotated, ClassVar, Self
 
@@ -10,12 +10,12 @@ from orchestra import Axes, Lane, Message, Ref
 
 
 class BatchTrainingDataMsg(Message):
-    """A batch of whole episodes, padded with zeros to the longest: `frames` is its steps + 1."""
+    """A batch of whole episodes, padded with zeros to the longest; it has one frame more than steps."""
 
     lane: ClassVar[Lane] = Lane.SOLICITED
 
     number: int
-    """Which batch of the run this is, from 1."""
+    """Number of the batch within the run, from 1."""
     obs: Annotated[NDArray[np.float32], Axes("float32", "episodes", "frames", "agents", "features")]
     state: Annotated[NDArray[np.float32], Axes("float32", "episodes", "frames", "state")]
     available: Annotated[NDArray[np.bool_], Axes("bool", "episodes", "frames", "agents", "actions")]
@@ -29,7 +29,7 @@ class BatchTrainingDataMsg(Message):
     """Importance weights of prioritised sampling; ones otherwise."""
     indices: Annotated[NDArray[np.int64], Axes("int64", "episodes")]
     generations: Annotated[NDArray[np.int64], Axes("int64", "episodes")]
-    """Which episode it was that lay at each index, so that priorities for one overwritten since are ignored."""
+    """Which episode lay at each index, so that priorities of a since overwritten episode are ignored."""
 
     @model_validator(mode="after")
     def _lengths_agree(self) -> Self:
@@ -42,18 +42,18 @@ class BatchTrainingDataMsg(Message):
 
 
 class SampleBatchMsg(Message):
-    """Sample a batch and send it to the Trainer."""
+    """Sample a batch and send it to `trainer`."""
 
     number: int
-    """Which batch of the run this is, from 1."""
+    """Number of the batch within the run, from 1."""
     batch_size: int
-    """Episodes."""
+    """Number of episodes."""
     trainer: Ref[BatchTrainingDataMsg]
-    """Where the batch goes."""
+    """Receives the batch."""
 
 
 class UpdatePriorityMsg(Message):
-    """New priorities of episodes that were learned from."""
+    """New priorities of learned episodes."""
 
     indices: Annotated[NDArray[np.int64], Axes("int64", "episodes")]
     generations: Annotated[NDArray[np.int64], Axes("int64", "episodes")]

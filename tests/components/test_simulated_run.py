@@ -392,9 +392,9 @@ class TwoForOne(TrajectoryManager):
 class Forgetful(WorkerProxy):
     """Sends on the newest of what has gathered, where something gathers."""
 
-    async def _send_on(self) -> None:
+    async def _send_gathered(self) -> None:
         del self._gathered[:-1]
-        await super()._send_on()
+        await super()._send_gathered()
 
 
 class Nostalgic(WorkerProxy):
@@ -408,10 +408,10 @@ class Nostalgic(WorkerProxy):
         await super().load(msg)
 
     @on(SetCollectingMsg)
-    async def pace(self, msg: SetCollectingMsg) -> None:
-        await super().pace(msg)
+    async def set_collecting(self, msg: SetCollectingMsg) -> None:
+        await super().set_collecting(msg)
         if self.first is not None:
-            for worker in self._workers.values():
+            for worker in self._workers.refs.values():
                 await worker.tell(self.first)
 
 

@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from components.schedule import LinearSchedule
-from components.worker import REJOIN_S, TEST_ENVS, StepMsg, Worker
+from components.worker import EVALUATION_ENVS, REJOIN_S, StepMsg, Worker
 from messages import EvaluateMsg, EvaluationResultMsg, InsertTransitionMsg, JoinMsg, LoadParamsMsg, SetCollectingMsg
 
 UP = (JoinMsg, InsertTransitionMsg, EvaluationResultMsg)
@@ -153,7 +153,7 @@ def test_a_test_is_greedy_and_plays_the_number_asked_for_with_the_newest_paramet
             assert played.mean_length == 2.5
             assert 0.0 <= played.win_rate <= 1.0
             assert set(made[0].epsilons) == {0.0}
-            assert (envs[1].n_envs, envs[1].closed) == (TEST_ENVS, True)
+            assert (envs[1].n_envs, envs[1].closed) == (EVALUATION_ENVS, True)
             assert envs[1].seed != envs[0].seed
             await worker.tell(EvaluateMsg(episodes=1, env_steps=0, reply_to=up.ref))
             played = await up.hear(EvaluationResultMsg, 2)

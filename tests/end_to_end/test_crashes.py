@@ -46,7 +46,7 @@ class FailingProxy(WorkerProxy):
     async def insert(self, msg: InsertTransitionMsg) -> None:
         await super().insert(msg)
         if self._params is not None and self._params.env_steps > 1500:
-            raise ArithmeticError(f"{self._params.version} {sorted(self._workers)}")
+            raise ArithmeticError(f"{self._params.version} {sorted(self._workers.refs)}")
 
 
 class FailingOrchestrator(Orchestrator):
