@@ -208,10 +208,10 @@ class Plan:
         upstream = "learner/orchestrator"
         self.proxy: Process | None = None
         if random.chance(0.7):
-            self.proxy = sim.node("host", partial(self._proxy, Ref(upstream)), kept=proxy_dies)
+            self.proxy = sim.node("host", partial(self._proxy, Ref(upstream)), auto_restart=proxy_dies)
             upstream = "host/proxy"
         self.workers = [
-            sim.node(f"worker-{number}", partial(self._worker, Ref(upstream)), kept=workers_die or proxy_dies)
+            sim.node(f"worker-{number}", partial(self._worker, Ref(upstream)), auto_restart=workers_die or proxy_dies)
             for number in range(1 + random.below(3))
         ]
 
