@@ -418,7 +418,7 @@ class Coordinator:
         return {name: it for name in names if isinstance(it := self._members[name], ServerBuffer)}
 
     def replace_buffers(self, buffers: Mapping[str, ServerBuffer], *, counted: bool) -> None:
-        """Keep other buffers instead of those that there are.
+        """Replace all buffers that are kept here.
 
         A client that is here goes on with the buffer of its name, or with an empty one; the other clients have left.
 

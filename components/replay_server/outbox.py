@@ -52,9 +52,9 @@ class Outbox:
 
     Args:
         layout: what entries hold.
-        mark: entries that may wait, including those that are taken and not inserted.
+        mark: entries that may wait, including taken entries that are not inserted.
         policy: what happens to one more.
-        check_open: raises the exception of `add` once nothing is taken any more.
+        check_open: raises the exception of `add` once the client is closed.
         wake: called when there is something to take.
 
     Raises:

@@ -176,7 +176,7 @@ class Subscription:
         mark: publications that may wait to be read.
         policy: what happens to one more: the oldest is dropped, it is dropped itself (`refuse`), or the server keeps it
             in the queue of this client (`block`), which has a mark of its own.
-        check_open: raises the exception of `receive` once nothing will arrive any more.
+        check_open: raises the exception of `receive` once the client is closed.
     """
 
     def __init__(self, topic: str, mark: int, policy: OverflowPolicy, check_open: Callable[[], None]) -> None:

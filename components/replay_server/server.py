@@ -257,9 +257,9 @@ class ReplayServer(ThreadOwner):
     def save(self, path: str | Path | None = None) -> None:
         """Write the buffers kept here, as they are at one moment, to a file, while clients go on.
 
-        A thread writes the file. Clients wait while priorities and counts are copied; of the entries only those that
-        are overwritten before they are written are copied, one MiB at a time. A crash leaves either the file that was
-        there before or the complete new one.
+        A thread writes the file. Clients wait while priorities and counts are copied. Of the entries, only rows that
+        are overwritten before they are written are copied, one MiB at a time. A crash leaves either the previous file
+        or the complete new one.
 
         Args:
             path: the file; by default `save_path`.
@@ -273,7 +273,7 @@ class ReplayServer(ThreadOwner):
         self._thread.call(self._saver.save, path)
 
     def load(self, path: str | Path | None = None) -> None:
-        """Restore saved buffers; those that were kept here before are dropped.
+        """Restore saved buffers; the buffers kept here before are dropped.
 
         Connected clients go on with the buffer of their name, or with an empty one; the other clients have left. The
         limiter's counts are restored if both the saved server and this one are paced.

@@ -1,4 +1,4 @@
-"""Inserts that wait for samples, samples that wait for inserts, and clients that hold what is drawn; no network."""
+"""Coordinator without a network: inserts wait for samples, samples for inserts and for the items of clients."""
 
 import asyncio
 from functools import partial
@@ -44,7 +44,7 @@ async def turns(n=20):
 
 
 class Far:
-    """A client elsewhere: it answers when it is let."""
+    """A client that keeps its own buffer, and answers once the test allows it."""
 
     def __init__(self, coordinator, name, *items):
         self.memory, self.rng, self.may = coordinator.layout.new_buffer(), np.random.default_rng(7), asyncio.Event()
@@ -65,7 +65,7 @@ class Far:
         return self.memory.share(n, self.rng), ""
 
 
-def test_what_was_inserted_is_drawn(run):
+def test_inserted_entries_are_sampled_by_priority(run):
     async def main():
         coordinator = make()
         join(coordinator, "one")
@@ -124,7 +124,7 @@ def test_inserts_wait_for_samples_in_their_order_and_samples_for_inserts(run):
     run(main())
 
 
-def test_an_insert_that_is_given_up_leaves_its_place(run):
+def test_a_cancelled_insert_leaves_the_queue(run):
     async def main():
         coordinator = make(SampleToInsertRatio(1.0, 1, 8.0, insert_size=4))
         join(coordinator, "one")
@@ -143,7 +143,7 @@ def test_an_insert_that_is_given_up_leaves_its_place(run):
     run(main())
 
 
-def test_the_limiter_may_be_replaced_while_others_wait_for_it(run):
+def test_the_limiter_can_be_replaced_while_requests_wait_for_it(run):
     async def main():
         coordinator = make(SampleToInsertRatio(1.0, 100, 200.0))
         join(coordinator, "one")
@@ -161,7 +161,7 @@ def test_the_limiter_may_be_replaced_while_others_wait_for_it(run):
     run(main())
 
 
-def test_only_clients_that_were_picked_are_asked_and_for_what_is_missing(run):
+def test_only_picked_clients_are_asked_and_only_for_missing_items(run):
     async def main():
         coordinator = make()
         far, empty = Far(coordinator, "far", 1, 2, 3), Far(coordinator, "empty")
@@ -170,7 +170,7 @@ def test_only_clients_that_were_picked_are_asked_and_for_what_is_missing(run):
         assert (far.asked, empty.asked) == ([5], [])
         with pytest.raises(TimeoutError, match=r"earlier requests came first; clients have yet to send \{'far': 5\}"):
             await coordinator.sample(5, 0.0)
-        assert far.asked == [5], "it is asked again only when it has answered"
+        assert far.asked == [5], "the client is asked again only after it has answered"
         far.may.set()
         assert set((await batch).batch["item"]) <= {1, 2, 3}
 
@@ -178,7 +178,7 @@ def test_only_clients_that_were_picked_are_asked_and_for_what_is_missing(run):
 
 
 @pytest.mark.parametrize("ahead", [1, 3])
-def test_the_next_batches_are_asked_for_ahead(run, ahead):
+def test_the_next_batches_are_requested_ahead(run, ahead):
     async def main():
         coordinator = make(ahead=ahead)
         far = Far(coordinator, "far", 1, 2, 3)
@@ -190,7 +190,7 @@ def test_the_next_batches_are_asked_for_ahead(run, ahead):
         for _ in range(ahead):
             await coordinator.sample(5, 1.0)  # it is here
         await turns()
-        assert far.asked == [5, 5 * ahead, 5], "what is asked for comes before more is"
+        assert far.asked == [5, 5 * ahead, 5], "requested items are used before more are requested"
         with pytest.raises(TimeoutError):
             await coordinator.sample(5, 0.01)
         await coordinator.close()
@@ -214,7 +214,7 @@ def test_a_client_that_leaves_is_not_waited_for(run):
     run(main())
 
 
-def test_a_client_that_cannot_be_reached_is_dismissed(run):
+def test_an_unreachable_client_is_removed(run):
     async def main():
         coordinator = make()
         far = Far(coordinator, "far", 1)
@@ -230,7 +230,7 @@ def test_a_client_that_cannot_be_reached_is_dismissed(run):
     run(main())
 
 
-def test_priorities_travel_with_what_is_asked_of_the_client_next(run):
+def test_priorities_travel_with_the_next_request_to_the_client(run):
     async def main():
         coordinator = make()
         far = Far(coordinator, "far", 1, 2, 3)
@@ -258,7 +258,7 @@ def test_priorities_travel_with_what_is_asked_of_the_client_next(run):
     run(main())
 
 
-def test_a_client_that_refuses_priorities_is_not_dismissed_for_that(run):
+def test_a_client_that_refuses_priorities_is_not_removed(run):
     async def main():
         coordinator = make()
         far = Far(coordinator, "far", 1, 2, 3)
@@ -275,7 +275,7 @@ def test_a_client_that_refuses_priorities_is_not_dismissed_for_that(run):
     run(main())
 
 
-def test_a_client_that_pushes_something_malformed_is_dismissed(run):
+def test_a_client_that_sends_a_malformed_sample_is_removed(run):
     async def main():
         coordinator = make()
         far = Far(coordinator, "far", 1, 2)
@@ -290,7 +290,7 @@ def test_a_client_that_pushes_something_malformed_is_dismissed(run):
     run(main())
 
 
-def test_a_memory_that_is_brought_along_is_neither_owed_nor_ahead(run):
+def test_a_buffer_that_a_client_brings_along_does_not_change_the_ratio(run):
     async def main():
         coordinator = make(SampleToInsertRatio(2.0, 4, 20.0))
         Far(coordinator, "far", *range(10))
@@ -302,7 +302,7 @@ def test_a_memory_that_is_brought_along_is_neither_owed_nor_ahead(run):
     run(main())
 
 
-def test_too_many_that_wait_are_refused(run):
+def test_a_sample_request_beyond_the_limit_is_refused(run):
     async def main():
         coordinator = make(max_waiting=1)
         batch = asyncio.ensure_future(coordinator.sample(1))
@@ -318,7 +318,7 @@ def test_too_many_that_wait_are_refused(run):
     run(main())
 
 
-def test_what_is_refused_changes_nothing(run):
+def test_a_refused_request_changes_nothing(run):
     async def main():
         coordinator = make(SampleToInsertRatio(1.0, 4, 64.0))
         holder = join(coordinator, "one")
@@ -356,7 +356,7 @@ def test_what_is_refused_changes_nothing(run):
     run(main())
 
 
-def test_arguments_that_make_no_sense():
+def test_arguments_out_of_range_are_refused():
     with pytest.raises(ValueError, match="max_waiting"):
         make(max_waiting=0)
     with pytest.raises(ValueError, match="ahead"):
@@ -365,7 +365,7 @@ def test_arguments_that_make_no_sense():
         make(SampleToInsertRatio.queue(2))
 
 
-def test_a_chunk_that_comes_again_since_its_answer_was_lost_is_inserted_once(run):
+def test_a_chunk_sent_again_after_a_lost_answer_is_inserted_once(run):
     async def main():
         coordinator = make(SampleToInsertRatio(1.0, 4, 4.0, insert_size=4))
         holder = join(coordinator, "one")
@@ -389,7 +389,7 @@ def test_a_chunk_that_comes_again_since_its_answer_was_lost_is_inserted_once(run
     run(main())
 
 
-def test_chunks_that_come_together_are_as_if_they_had_come_one_after_the_other(run):
+def test_chunks_of_one_message_are_inserted_as_if_they_came_one_by_one(run):
     async def main():
         coordinator = make()
         holder = join(coordinator, "one")
@@ -408,7 +408,7 @@ def test_chunks_that_come_together_are_as_if_they_had_come_one_after_the_other(r
 
 @pytest.mark.parametrize("limiter", [None, SampleToInsertRatio.from_min_size(1)], ids=["", "paced"])
 @pytest.mark.parametrize("wrong", ["reward", "priorities"])
-def test_of_chunks_that_come_together_one_that_is_malformed_is_refused_and_no_other(run, wrong, limiter):
+def test_only_the_malformed_chunk_of_a_message_is_refused(run, wrong, limiter):
     async def main():
         coordinator = make(limiter)
         holder = join(coordinator, "one")
@@ -435,7 +435,7 @@ def test_of_chunks_that_come_together_one_that_is_malformed_is_refused_and_no_ot
     run(main())
 
 
-def test_the_limiter_lets_chunks_in_one_by_one_also_where_they_come_together(run):
+def test_the_limiter_admits_the_chunks_of_one_message_one_by_one(run):
     async def main():
         coordinator = make(SampleToInsertRatio(1.0, 4, 4.0, insert_size=4))
         holder = join(coordinator, "one")

@@ -1,4 +1,4 @@
-"""Whole multi-agent episodes over a server, and parts of them: what clients add, what is drawn, and what is refused."""
+"""Replay server of whole multi-agent episodes, and of parts of episodes."""
 
 import re
 import threading
@@ -17,7 +17,7 @@ from components.replay_server.layouts import layout_from_plain
 
 KEPT_BY = pytest.mark.parametrize("kept_by", ["clients", "server"])
 LONG = 30.0
-"""Seconds to wait for what will come: so many that only a test that fails needs them."""
+"""Seconds to wait: so many that only a failing test needs them."""
 SPEC = EnvSpec("tiny", n_agents=2, n_actions=3, obs_size=4, state_size=5, episode_limit=6)
 
 
@@ -38,7 +38,7 @@ def served(*names, given, client=None, **options):
 
 
 def until(holds):
-    """Wait for what another thread will make so."""
+    """Wait until another thread has made `holds` true."""
     end = time.monotonic() + LONG
     while not holds():
         assert time.monotonic() < end
@@ -46,14 +46,14 @@ def until(holds):
 
 
 def chi_squared_is_usual(counts, weights):
-    """The counts are as likely as not drawn in proportion to the weights: four standard deviations and no more."""
+    """Return whether counts fit draws in proportion to the weights, within four standard deviations."""
     expected = weights / weights.sum() * counts.sum()
     degrees = len(weights) - 1
     return ((counts - expected) ** 2 / expected).sum() < degrees + 4 * np.sqrt(2 * degrees)
 
 
 def one_of(episodes, i):
-    """The i-th of episodes that lie back to back, as `add_entry` takes it."""
+    """Return episode i of episodes that lie back to back, as `add_entry` takes it."""
     lengths = episodes["lengths"]
     step = int(lengths[:i].sum())
     steps, frames = slice(step, step + lengths[i]), slice(step + i, step + i + lengths[i] + 1)
@@ -65,13 +65,13 @@ def one_of(episodes, i):
 
 
 def which(batch):
-    """Of each of a batch's episodes, which it is; see `make_episodes`."""
+    """Return the number of each episode of a batch; see `make_episodes`."""
     return np.floor(batch["reward"][:, 0] - 0.5).astype(int)
 
 
 @KEPT_BY
 @pytest.mark.parametrize("proxied", [False, True], ids=["direct", "by a proxy"])
-def test_episodes_are_drawn_as_they_were_added_and_priorities_find_their_way_back(kept_by, proxied, make_episodes):
+def test_added_episodes_are_sampled_and_updates_reach_their_buffers(kept_by, proxied, make_episodes):
     given = layout(kept_by=kept_by)
     with ReplayServer(given, seed=1) as server:
         proxy = ReplayProxy(server.address, secret=server.secret) if proxied else server
@@ -110,7 +110,7 @@ def test_episodes_are_drawn_as_they_were_added_and_priorities_find_their_way_bac
             server.update(sampled, np.where(which(sampled.batch) == 1, 1.0, 0.0))
             again = one.sample(8, timeout=LONG)
             assert which(again.batch).tolist() == [1] * 8
-            assert again.batch["reward"].shape == (8, 1), "what is drawn is cut to the longest of it"
+            assert again.batch["reward"].shape == (8, 1), "a batch is padded to its longest episode"
             one.update(again, np.zeros(8))
             until(lambda: server.coordinator.union.clients == {"one": 0.0, "two": 0.0})
         if proxied:
@@ -118,10 +118,10 @@ def test_episodes_are_drawn_as_they_were_added_and_priorities_find_their_way_bac
 
 
 @KEPT_BY
-def test_draws_are_those_from_the_union_of_clients_of_different_size_and_rate(kept_by, make_episodes):
+def test_samples_follow_the_union_of_clients_of_different_size_and_rate(kept_by, make_episodes):
     generator = np.random.default_rng(3)
     small, large = generator.gamma(0.5, 2.0, 3) + 0.05, generator.gamma(0.5, 1.0, 24) + 0.05
-    assert 0.05 < small.sum() / large.sum() < 0.4, "to draw from both alike would be wrong"
+    assert 0.05 < small.sum() / large.sum() < 0.4, "sampling both clients equally would be wrong"
     with served("small", "large", given=layout(24, kept_by=kept_by), seed=5) as (server, one, two):
         two.add_entries(make_episodes([1 + i % 6 for i in range(24)], first=3), priorities=large)
         for _ in range(20):  # it inserts far more often
@@ -137,7 +137,7 @@ def test_draws_are_those_from_the_union_of_clients_of_different_size_and_rate(ke
 
 
 @pytest.mark.parametrize("options", [{}, {"rollout": 4, "burn_in": 1}], ids=["whole", "parts"])
-def test_a_batch_is_cut_to_its_longest_whatever_else_was_pushed_with_it(options, make_episodes):
+def test_a_batch_is_padded_to_its_own_longest_episode(options, make_episodes):
     given, generator = layout(**options), np.random.default_rng(0)
     memory, union = given.new_buffer(), FederatedReplay(given.sample_fields)
     given.insert(memory, make_episodes([6, 1]), np.array([1.0, 1.0]))
@@ -157,7 +157,7 @@ def test_a_batch_is_cut_to_its_longest_whatever_else_was_pushed_with_it(options,
 
 
 @KEPT_BY
-def test_parts_of_episodes_are_drawn_with_what_warms_a_net_up(kept_by, make_episodes):
+def test_parts_of_episodes_are_sampled_with_a_burn_in(kept_by, make_episodes):
     given = layout(kept_by=kept_by, rollout=4, burn_in=2)
     with served("one", "two", given=given) as (server, one, two):
         for client, first, lengths in ((one, 0, [6, 3]), (two, 10, [5, 1])):
@@ -182,7 +182,7 @@ def test_parts_of_episodes_are_drawn_with_what_warms_a_net_up(kept_by, make_epis
         assert seen == {(0, i) for i in range(5)} | {(1, 0), (1, 1)} | {(10, i) for i in range(4)} | {(11, 0)}
 
 
-def test_only_what_is_drawn_travels_and_parts_of_it_where_only_these_are_wanted(make_episodes):
+def test_only_sampled_episodes_or_parts_travel(make_episodes):
     received = {}
     for name, options in {"whole": {}, "parts": {"rollout": 2}, "at the server": {"kept_by": "server"}}.items():
         with served("one", given=layout(**options)) as (server, one):
@@ -199,7 +199,7 @@ def test_only_what_is_drawn_travels_and_parts_of_it_where_only_these_are_wanted(
     assert received["at the server"] == 1.0
 
 
-def test_episodes_wait_at_the_mark_as_entries_do(make_episodes):
+def test_episodes_count_against_the_high_water_mark(make_episodes):
     limiter = SampleToInsertRatio(1.0, 2, 4.0)
     with served("one", given=layout(), limiter=limiter, client={"high_water": 2, "when_full": "refuse"}) as (_, one):
         for _ in range(3):
@@ -214,7 +214,7 @@ def test_episodes_wait_at_the_mark_as_entries_do(make_episodes):
         one.close(timeout=0.0)
 
 
-def test_a_client_s_memory_of_episodes_is_saved_and_comes_back(make_episodes, tmp_path):
+def test_a_client_s_buffer_of_episodes_is_saved_and_restored(make_episodes, tmp_path):
     with served("one", given=layout()) as (server, one):
         one.add_entries(make_episodes([3, 1, 6]), priorities=np.array([0.0, 1.0, 0.0]))
         one.save(tmp_path / "memory")
@@ -229,7 +229,7 @@ def test_a_client_s_memory_of_episodes_is_saved_and_comes_back(make_episodes, tm
 
 
 @KEPT_BY
-def test_memories_may_be_on_a_disk(kept_by, make_episodes, tmp_path):
+def test_buffers_can_be_kept_on_a_disk(kept_by, make_episodes, tmp_path):
     options = {"folder": tmp_path}
     where = {"client": options} if kept_by == "clients" else options
     with served("one", given=layout(kept_by=kept_by), **where) as (server, one):
@@ -249,7 +249,7 @@ def spoilt(episode, **fields):
 
 
 @KEPT_BY
-def test_what_is_malformed_is_refused_by_name_and_nothing_changes(kept_by, make_episodes):
+def test_malformed_episodes_are_refused_by_field_and_change_nothing(kept_by, make_episodes):
     episode, many = one_of(make_episodes([3]), 0), make_episodes([3, 2])
     bad_reward = many["reward"].copy()
     bad_reward[4] = np.nan
@@ -296,7 +296,7 @@ def test_what_is_malformed_is_refused_by_name_and_nothing_changes(kept_by, make_
 
 
 @pytest.mark.parametrize("options", [{}, {"kept_by": "server", "chunk": 4}, {"rollout": 5, "burn_in": 2, "alpha": 0.1}])
-def test_a_layout_can_be_told(options):
+def test_a_layout_survives_its_plain_form(options):
     given = layout(**options)
     assert layout_from_plain(given.to_plain()) == given
     assert not isinstance(layout_from_plain(given.to_plain()), Layout)
@@ -315,7 +315,7 @@ def test_a_layout_can_be_told(options):
         ({"variant": "rank", "decay": 0.5}, "decay: expected 1 with ranks"),
     ],
 )
-def test_layouts_that_make_no_sense(options, text):
+def test_layouts_out_of_range_are_refused(options, text):
     with pytest.raises(ValueError, match=re.escape(text)):
         layout(**options)
 
@@ -323,6 +323,6 @@ def test_layouts_that_make_no_sense(options, text):
 @pytest.mark.parametrize(
     "change", [{"spec": {}}, {"spec": None}, {"rollout": -1}, {"kind": "pictures"}, {"more": 1}, {"capacity": "many"}]
 )
-def test_a_layout_that_is_none(change):
+def test_values_that_are_no_layout_are_refused(change):
     with pytest.raises(InvalidExperience, match="layout: expected that of a replay server of this version"):
         layout_from_plain(layout().to_plain() | change)

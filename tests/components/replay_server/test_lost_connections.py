@@ -1,4 +1,4 @@
-"""Entries on their way while connections break: the real code of both sides on a simulated network."""
+"""Entries on their way while connections break: client and server on a simulated network."""
 
 import asyncio
 from functools import partial
@@ -22,7 +22,7 @@ LAYOUT = Layout({"item": Field(np.int64)}, 4096, chunk=4, kept_by="server")
 
 
 class World:
-    """A server that keeps the memory of one client."""
+    """A server that keeps the buffer of one client."""
 
     def __init__(self, seed):
         self.sim = Simulation(seed)
@@ -51,7 +51,7 @@ class World:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_chunks_are_inserted_once_and_in_their_order_however_often_the_connection_is_cut(seed):
+def test_chunks_are_inserted_once_and_in_order_while_connections_break(seed):
     world = World(seed)
 
     async def scenario():

@@ -1,4 +1,4 @@
-"""Queues that hold so much and no more, and entries that wait in one."""
+"""Bounded queues, and outboxes of entries."""
 
 import threading
 
@@ -25,17 +25,17 @@ def filled(policy, mark=3):
     return queue
 
 
-def test_who_brings_more_than_there_is_room_for_has_to_wait():
+def test_a_full_queue_makes_the_producer_wait():
     queue = filled("block")
     assert not queue.make_room()
     assert queue.take() == ("a", 1)
-    assert not queue.make_room(), "what was taken keeps its room until it is done with"
+    assert not queue.make_room(), "a taken item occupies its room until it is freed"
     queue.free()
     assert queue.make_room()
     assert (queue.level, queue.dropped, queue.refused) == (3, 0, 0)
 
 
-def test_the_oldest_make_room_and_are_counted_by_weight():
+def test_dropped_items_are_counted_by_weight():
     queue = filled("drop_oldest")
     assert queue.make_room(2)
     queue.append("de", 2)
@@ -43,7 +43,7 @@ def test_the_oldest_make_room_and_are_counted_by_weight():
     assert (queue.dropped, queue.refused) == (2, 0)
 
 
-def test_what_is_refused_is_counted_and_leaves_the_rest_alone():
+def test_a_refused_item_is_counted_and_changes_nothing():
     queue = filled("refuse")
     with pytest.raises(Full, match="things: expected room for 2, but 3 of 3 are waiting"):
         queue.make_room(2)
@@ -51,12 +51,12 @@ def test_what_is_refused_is_counted_and_leaves_the_rest_alone():
 
 
 @pytest.mark.parametrize("policy", ["block", "drop_oldest", "refuse"])
-def test_one_that_is_larger_than_all_room_is_let_in_by_itself(policy):
+def test_an_item_above_the_mark_is_accepted_by_an_empty_queue(policy):
     queue = BoundedQueue("things", 3, policy)
     assert queue.make_room(10)
 
 
-def test_what_is_put_back_comes_first_again():
+def test_an_item_that_is_put_back_is_taken_first():
     queue = filled("block")
     item, weight = queue.take()
     queue.put_back(item, weight)
@@ -64,7 +64,7 @@ def test_what_is_put_back_comes_first_again():
 
 
 @pytest.mark.parametrize(("mark", "policy"), [(0, "block"), (3, "hope")])
-def test_marks_and_policies_that_make_no_sense(mark, policy):
+def test_marks_and_policies_out_of_range_are_refused(mark, policy):
     with pytest.raises(ValueError, match="things: expected"):
         BoundedQueue("things", mark, policy)
 
@@ -103,7 +103,7 @@ class Consumer:
         return None if chunk is None else chunk.rows["item"].tolist()
 
 
-def test_entries_are_taken_by_the_chunk_or_when_an_episode_ends():
+def test_entries_are_taken_as_full_chunks_or_at_the_end_of_an_episode():
     consumer = Consumer()
     consumer.add(0, 1, 2)
     assert (consumer.take(), consumer.woken) == (None, 0)
@@ -123,7 +123,7 @@ def test_entries_are_copied():
     assert [consumer.take(), consumer.take()] == [[5], [0, 1, 2]]
 
 
-def test_priorities_come_along_and_chunks_have_them_for_all_or_none():
+def test_a_chunk_has_priorities_for_all_entries_or_none():
     consumer = Consumer()
     consumer.add(0)
     consumer.add(1, 2, priority=0.5)
@@ -136,7 +136,7 @@ def test_priorities_come_along_and_chunks_have_them_for_all_or_none():
     ]
 
 
-def test_many_entries_are_cut_into_chunks_behind_those_that_wait():
+def test_many_entries_are_cut_into_chunks_after_the_waiting_ones():
     consumer = Consumer(mark=16)
     consumer.add(9)
     consumer.outbox.add_many({"item": np.arange(6), "reward": np.zeros(6, np.float32)}, np.arange(6.0), None)
@@ -144,11 +144,11 @@ def test_many_entries_are_cut_into_chunks_behind_those_that_wait():
 
 
 def bundles(consumer, most=100):
-    """All that can be taken at a time: the entries, and how many of each chunk."""
+    """Take everything; return the entries and chunk sizes of each bundle."""
     return [(it.rows["item"].tolist(), it.sizes) for it in iter(lambda: consumer.outbox.take_bundle(most), None)]
 
 
-def test_chunks_that_wait_are_taken_together_if_all_have_priorities_or_none():
+def test_waiting_chunks_are_taken_together_if_all_have_priorities_or_none():
     consumer = Consumer(mark=64)
     consumer.add(*range(6))
     consumer.outbox.add_many({"item": np.arange(6, 12), "reward": np.zeros(6, np.float32)}, None, None)
@@ -168,7 +168,7 @@ def test_chunks_that_wait_are_taken_together_if_all_have_priorities_or_none():
     assert (consumer.outbox.done, consumer.outbox.queue.level) == (10, 8)
 
 
-def test_what_was_taken_is_not_written_again_however_much_is_added():
+def test_taken_rows_are_never_written_again():
     consumer, taken, finished = Consumer(mark=64), [], 0
     for start in range(0, 20_000, 32):
         consumer.add(*range(start, start + 20))
@@ -182,7 +182,7 @@ def test_what_was_taken_is_not_written_again_however_much_is_added():
     assert np.concatenate([it.rows["item"] for it in taken]).tolist() == list(range(20_000))
 
 
-def test_who_takes_is_woken_once_until_it_has_looked():
+def test_the_taking_loop_is_woken_once_until_it_has_looked():
     consumer = Consumer(mark=64)
     consumer.add(*range(12))
     assert consumer.woken == 1
@@ -191,10 +191,10 @@ def test_who_takes_is_woken_once_until_it_has_looked():
     assert consumer.woken == 2
     assert consumer.outbox.take_bundle(1) is not None
     consumer.add(*range(8))
-    assert consumer.woken == 2, "who has found something looks again"
+    assert consumer.woken == 2, "a loop that has found a chunk looks again by itself"
 
 
-def test_who_adds_waits_for_room_and_is_told_when_there_was_none():
+def test_adding_waits_for_room_and_fails_after_the_timeout():
     consumer = Consumer()
     consumer.add(*range(8))
     with pytest.raises(TimeoutError, match=r"no room for 1 entries within 0.0 s: 8 of 8 wait to be inserted"):
@@ -207,7 +207,7 @@ def test_who_adds_waits_for_room_and_is_told_when_there_was_none():
     assert (consumer.outbox.added, consumer.outbox.done, consumer.outbox.queue.level) == (9, 4, 5)
 
 
-def test_the_oldest_chunks_are_dropped_but_not_what_is_on_its_way():
+def test_the_oldest_chunks_are_dropped_unless_they_are_on_their_way():
     consumer = Consumer("drop_oldest", mark=12)
     consumer.add(*range(4))
     on_its_way = oldest(consumer.outbox)
@@ -217,7 +217,7 @@ def test_the_oldest_chunks_are_dropped_but_not_what_is_on_its_way():
     assert (consumer.outbox.queue.dropped, consumer.outbox.added, consumer.outbox.queue.level) == (4, 14, 6)
 
 
-def test_entries_that_are_refused_are_counted():
+def test_refused_entries_are_counted():
     consumer = Consumer("refuse")
     consumer.add(*range(8))
     with pytest.raises(Full):
@@ -225,7 +225,7 @@ def test_entries_that_are_refused_are_counted():
     assert (consumer.outbox.added, consumer.outbox.queue.refused) == (8, 1)
 
 
-def test_what_is_malformed_changes_nothing():
+def test_malformed_entries_change_nothing():
     consumer = Consumer()
     for entry, priority in [
         ({"item": 1}, None),
@@ -247,7 +247,7 @@ def test_what_is_malformed_changes_nothing():
     assert (consumer.outbox.added, consumer.take()) == (0, None)
 
 
-def test_whoever_waits_when_it_is_closed_is_told():
+def test_closing_wakes_callers_that_wait_for_room():
     consumer = Consumer()
     consumer.add(*range(8))
     told = []
@@ -267,7 +267,7 @@ def test_whoever_waits_when_it_is_closed_is_told():
     assert told == ["closed"]
 
 
-def test_marks_and_policies_that_cannot_work():
+def test_marks_and_policies_that_cannot_work_are_refused():
     with pytest.raises(ValueError, match="high_water: expected at least 8, which is two chunks, got 7"):
         Consumer(mark=7)
     for options in ({"n_step": NStep(2, 0.9, arrival=("done",), stride=3)}, {"window": Rollout(2, stride=3)}):
@@ -275,7 +275,7 @@ def test_marks_and_policies_that_cannot_work():
             Consumer("drop_oldest", layout=Layout(ENDING, 64, chunk=4, **options))
 
 
-# Where what is drawn is made of entries that follow each other, episodes go whole -------------------------------------
+# Dropping whole episodes ----------------------------------------------------------------------------------------------
 
 ENDING = {**LAYOUT.fields, "done": Field(np.bool_)}
 TOGETHER = [{"n_step": NStep(3, 0.9, arrival=("done",))}, {"window": Rollout(3)}]
@@ -296,12 +296,12 @@ def put(consumer, *items):
 
 
 def taken(consumer):
-    """All that can be taken, a chunk after the other."""
+    """Take all chunks one by one."""
     return list(iter(consumer.take, None))
 
 
 @pytest.mark.parametrize("options", TOGETHER, ids=["n-step", "window"])
-def test_the_oldest_whole_episode_goes(options):
+def test_the_oldest_whole_episode_is_dropped(options):
     consumer = consumer_of_episodes(options=options)
     put(consumer, 1, -2, 3, 4, -5, 6, -7, 8, 9)
     consumer.outbox._complete()
@@ -309,7 +309,7 @@ def test_the_oldest_whole_episode_goes(options):
     assert (consumer.outbox.queue.dropped, consumer.outbox.added) == (2, 9)
 
 
-def test_an_episode_of_which_a_part_was_taken_stays_and_the_next_goes():
+def test_a_partly_taken_episode_stays_and_the_next_is_dropped():
     consumer = consumer_of_episodes(mark=12)
     put(consumer, 1, 2, 3, 4)
     on_its_way = oldest(consumer.outbox)
@@ -328,7 +328,7 @@ def test_a_chunk_that_was_put_back_may_have_been_inserted_and_stays():
     assert taken(consumer) == [[1, -2], [5, -6], [7, 8, -9]]
 
 
-def test_an_episode_that_goes_on_is_dropped_with_what_is_still_to_come():
+def test_an_unfinished_episode_is_dropped_with_its_coming_entries():
     consumer = consumer_of_episodes()
     put(consumer, *range(1, 12))
     assert consumer.take() is None
@@ -337,7 +337,7 @@ def test_an_episode_that_goes_on_is_dropped_with_what_is_still_to_come():
     assert (consumer.outbox.queue.dropped, consumer.outbox.added, consumer.outbox.queue.level) == (13, 15, 2)
 
 
-def test_an_episode_that_goes_on_and_is_on_its_way_is_waited_for():
+def test_an_unfinished_episode_on_its_way_is_waited_for():
     consumer = consumer_of_episodes()
     put(consumer, *range(1, 9))
     oldest(consumer.outbox)
@@ -352,8 +352,8 @@ def test_an_episode_that_goes_on_and_is_on_its_way_is_waited_for():
     steps=st.lists(st.sampled_from(["one", "many", "take", "finish", "put back"]), min_size=10, max_size=120),
     sizes=st.lists(st.integers(1, 8), min_size=1, max_size=20),
 )
-def test_what_arrives_one_after_the_other_was_added_so(lengths, steps, sizes):
-    """Whatever is dropped: an episode arrives as a beginning of it, and as all of it before another one does."""
+def test_consecutive_entries_that_arrive_were_added_consecutively(lengths, steps, sizes):
+    """An episode arrives as a prefix, and completely if another one follows, whatever is dropped."""
     consumer, episodes = consumer_of_episodes(mark=12), []
     for number, n in enumerate(lengths):
         episodes += [100 * (number + 1) + i for i in range(n - 1)] + [-(100 * (number + 1) + n - 1)]

@@ -1,4 +1,4 @@
-"""Clients that reach their server through a proxy, or through two."""
+"""Clients that reach their server through one or two proxies."""
 
 import threading
 import time
@@ -13,12 +13,12 @@ from components.replay_server import Disconnected, Full, Layout, ReplayClient, R
 LAYOUT = Layout({"item": Field(np.int64), "reward": Field(np.float32)}, 64, chunk=4, alpha=1.0, epsilon=0.0)
 SECRET = b"the secret".ljust(32)
 LONG = 30.0
-"""Seconds to wait for what will come: so many that only a test that fails needs them."""
+"""Seconds to wait: so many that only a failing test needs them."""
 
 
 @contextmanager
 def behind(n_proxies=1, layout=LAYOUT, **options):
-    """A server, and the address of the last of so many proxies."""
+    """A server, and the address of the last of `n_proxies` proxies."""
     with ExitStack() as stack:
         server = stack.enter_context(ReplayServer(layout, secret=SECRET, seed=0, **options))
         address = server.address
@@ -38,7 +38,7 @@ def add(client, *items, priority=1.0):
 
 
 def until(holds):
-    """Wait for what another thread will make so."""
+    """Wait until another thread has made `holds` true."""
     end = time.monotonic() + LONG
     while not holds():
         assert time.monotonic() < end
@@ -47,7 +47,7 @@ def until(holds):
 
 @pytest.mark.parametrize("kept_by", ["clients", "server"])
 @pytest.mark.parametrize("n_proxies", [1, 2])
-def test_all_goes_through_a_proxy_as_if_it_was_not_there(tmp_path, kept_by, n_proxies):
+def test_clients_behind_a_proxy_are_served_as_by_the_server_itself(tmp_path, kept_by, n_proxies):
     layout = Layout(LAYOUT.fields, 64, kept_by=kept_by, chunk=4, alpha=1.0, epsilon=0.0)
     path = tmp_path / "clients.log"
     with (
@@ -82,7 +82,7 @@ def test_all_goes_through_a_proxy_as_if_it_was_not_there(tmp_path, kept_by, n_pr
         assert server.statistics().left == (("far",) if kept_by == "server" else ())
 
 
-def test_publications_come_once_and_are_handed_on_to_all_who_have_subscribed():
+def test_a_publication_arrives_once_and_reaches_all_subscribers_behind_the_proxy():
     with behind(2) as (server, address), connect(address, "one") as one, connect(address, "two") as two:
         server.publish("a", b"first")
         subscriptions = [one.subscribe("a"), two.subscribe("a")]
@@ -97,7 +97,7 @@ def test_publications_come_once_and_are_handed_on_to_all_who_have_subscribed():
             one.subscribe("")
 
 
-def test_clients_behind_a_proxy_find_the_server_again(address_of):
+def test_clients_behind_a_proxy_reconnect_to_the_server(address_of):
     address = address_of("unix")
     with ExitStack() as stack:
         first = stack.enter_context(ReplayServer(LAYOUT, listen=address, secret=SECRET))
@@ -128,7 +128,7 @@ def test_clients_behind_a_proxy_find_the_server_again(address_of):
         assert subscription.receive(LONG) == b"hello"
 
 
-def test_a_proxy_without_a_server(address_of):
+def test_a_proxy_without_a_server_fails(address_of):
     with pytest.raises(Disconnected, match=r"no server was found at .* within 0\.1 s"):
         ReplayProxy(address_of("unix"), secret=SECRET, timeout=0.1)
     with ReplayServer(LAYOUT, secret=SECRET) as server:
@@ -147,7 +147,7 @@ def test_a_proxy_without_a_server(address_of):
         pass
 
 
-def test_a_proxy_unsubscribes_when_the_last_who_listened_to_a_topic_has_left():
+def test_a_proxy_unsubscribes_when_the_last_subscriber_of_a_topic_has_left():
     with ExitStack() as stack:
         server = stack.enter_context(ReplayServer(LAYOUT, secret=SECRET))
         proxies = [stack.enter_context(ReplayProxy(server.address, secret=SECRET))]
@@ -169,7 +169,7 @@ def test_a_proxy_unsubscribes_when_the_last_who_listened_to_a_topic_has_left():
         assert other.receive(LONG) == b"heard"
         assert [it.statistics().published for it in proxies] == [n + 1 for n in before]
         again = one.subscribe("a")
-        assert again.receive(LONG) == b"unheard", "the newest comes from the server, not from what the proxy had last"
+        assert again.receive(LONG) == b"unheard", "the newest publication comes from the server, not from the proxy"
         one.unsubscribe(again)
         one.unsubscribe(other)
         until(lambda: not server.publications.topics)
@@ -177,8 +177,8 @@ def test_a_proxy_unsubscribes_when_the_last_who_listened_to_a_topic_has_left():
 
 
 @pytest.mark.parametrize(("policy", "dropped", "refused"), [("drop_oldest", 3, 0), ("refuse", 0, 3)])
-def test_at_a_proxy_too_publications_wait_up_to_a_mark(policy, dropped, refused):
-    """The reader takes two that it does not read; one is on its way to it, and one waits for that."""
+def test_publications_at_a_proxy_are_bounded(policy, dropped, refused):
+    """Two publications wait unread at the client, one is on its way, and one waits for that."""
     with (
         ReplayServer(LAYOUT, secret=SECRET, publish_mark=64) as server,
         ReplayProxy(server.address, secret=SECRET, publish_mark=2, when_slow=policy) as proxy,
@@ -189,7 +189,7 @@ def test_at_a_proxy_too_publications_wait_up_to_a_mark(policy, dropped, refused)
         for i in range(7):
             server.publish("a", bytes([i]))
             server.publish("b", b"on")
-            assert quick.receive(LONG) == b"on", "what is slow for one does not hold up another topic"
+            assert quick.receive(LONG) == b"on", "a slow subscriber of one topic does not delay another topic"
         statistics = proxy.statistics()
         assert (statistics.dropped_publications, statistics.refused_publications) == (dropped, refused)
         assert statistics.published == 14 - refused
@@ -197,7 +197,7 @@ def test_at_a_proxy_too_publications_wait_up_to_a_mark(policy, dropped, refused)
         assert [slow.receive(LONG) for _ in expected] == [bytes([i]) for i in expected]
 
 
-def test_with_the_policy_to_block_a_proxy_keeps_its_server_waiting():
+def test_a_proxy_that_blocks_keeps_its_server_waiting():
     with (
         ReplayServer(LAYOUT, secret=SECRET, publish_mark=1, when_slow="block") as server,
         ReplayProxy(server.address, secret=SECRET, publish_mark=1, when_slow="block") as proxy,
@@ -212,7 +212,7 @@ def test_with_the_policy_to_block_a_proxy_keeps_its_server_waiting():
         assert [slow.receive(LONG) for _ in range(3)] == [b"\0", b"\1", b"\2"]
 
 
-def test_requests_through_a_proxy_are_bounded_and_one_more_is_refused():
+def test_a_request_beyond_a_proxy_s_limit_is_refused():
     with (
         ReplayServer(LAYOUT, secret=SECRET) as server,
         ReplayProxy(server.address, secret=SECRET, max_waiting=2) as proxy,

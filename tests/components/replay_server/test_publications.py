@@ -1,4 +1,4 @@
-"""What is published, who hears it, and what happens to those who do not keep up."""
+"""Publications, their subscribers, and slow subscribers."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ def data(text):
 
 
 class Reader:
-    """Hears what is delivered, when it may."""
+    """A subscriber that accepts publications once the test allows it."""
 
     def __init__(self, may=True):
         self.heard, self.may = [], asyncio.Event()
@@ -34,7 +34,7 @@ async def turns(n=20):
         await asyncio.sleep(0)
 
 
-def test_who_has_subscribed_to_a_topic_hears_it_in_order_and_the_last_from_before(run):
+def test_a_subscriber_gets_the_newest_publication_and_all_later_ones_in_order(run):
     async def main():
         publications, early, late = Publications(4, "block"), Reader(), Reader()
         publications.subscribe("early", "a", early.deliver)
@@ -60,7 +60,7 @@ def test_who_has_subscribed_to_a_topic_hears_it_in_order_and_the_last_from_befor
     run(main())
 
 
-def test_one_who_is_slow_does_not_hold_up_the_others(run):
+def test_a_slow_subscriber_does_not_delay_the_others(run):
     async def main():
         publications, slow, quick = Publications(2, "drop_oldest"), Reader(may=False), Reader()
         publications.subscribe("slow", "a", slow.deliver)
@@ -81,7 +81,7 @@ def test_one_who_is_slow_does_not_hold_up_the_others(run):
     run(main())
 
 
-def test_whoever_publishes_waits_for_the_slow_or_until_they_are_gone(run):
+def test_a_blocked_publisher_waits_until_a_slow_subscriber_has_room_or_leaves(run):
     async def main():
         publications, slow = Publications(2, "block"), Reader(may=False)
         publications.subscribe("slow", "a", slow.deliver)
@@ -105,7 +105,7 @@ def test_whoever_publishes_waits_for_the_slow_or_until_they_are_gone(run):
     run(main())
 
 
-def test_what_one_has_no_room_for_is_refused_to_all(run):
+def test_a_publication_refused_for_one_subscriber_reaches_none(run):
     async def main():
         publications, slow, quick = Publications(1, "refuse"), Reader(may=False), Reader()
         publications.subscribe("slow", "a", slow.deliver)
@@ -121,7 +121,7 @@ def test_what_one_has_no_room_for_is_refused_to_all(run):
     run(main())
 
 
-def test_one_who_is_gone_is_no_error(run):
+def test_an_unreachable_subscriber_is_no_error(run):
     async def main():
         publications = Publications(1, "block")
 
@@ -137,7 +137,7 @@ def test_one_who_is_gone_is_no_error(run):
 
 
 @pytest.mark.parametrize("topic", ["", "x" * 256])
-def test_topics_have_names(run, topic):
+def test_topics_of_a_wrong_length_are_refused(run, topic):
     async def main():
         publications = Publications(1, "block")
         with pytest.raises(InvalidExperience, match="topic: expected 1 to 255 characters"):
@@ -148,14 +148,14 @@ def test_topics_have_names(run, topic):
     run(main())
 
 
-# What has not been read -----------------------------------------------------------------------------------------------
+# Subscriptions --------------------------------------------------------------------------------------------------------
 
 
 def always_open():
-    """Say nothing: it is open."""
+    """Do nothing: the client is open."""
 
 
-def test_only_the_newest_waits_to_be_read_where_the_oldest_go(run):
+def test_with_drop_oldest_only_the_newest_publications_wait(run):
     subscription = Subscription("a", 1, "drop_oldest", always_open)
 
     async def main():
@@ -168,7 +168,7 @@ def test_only_the_newest_waits_to_be_read_where_the_oldest_go(run):
         subscription.receive(0.0)
 
 
-def test_what_finds_no_room_goes_where_that_is_the_policy(run):
+def test_with_refuse_publications_without_room_are_dropped(run):
     subscription = Subscription("a", 1, "refuse", always_open)
 
     async def main():
@@ -179,7 +179,7 @@ def test_what_finds_no_room_goes_where_that_is_the_policy(run):
     assert (subscription.receive(), subscription.dropped) == (b"0", 2)
 
 
-def test_what_finds_no_room_waits_until_a_thread_has_read(run):
+def test_with_block_a_publication_waits_until_a_thread_has_read(run):
     subscription = Subscription("a", 1, "block", always_open)
 
     async def main():
@@ -194,7 +194,7 @@ def test_what_finds_no_room_waits_until_a_thread_has_read(run):
     run(main())
 
 
-def test_a_reader_is_woken_and_told_when_nothing_will_come_any_more(run):
+def test_closing_wakes_a_waiting_reader(run):
     closed = False
 
     def check_open():

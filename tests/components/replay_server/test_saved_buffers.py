@@ -1,4 +1,4 @@
-"""Memories that a server keeps: they outlive their clients, and what was saved outlives the server."""
+"""Buffers that a server keeps: they outlive their clients, and saved ones outlive the server."""
 
 import asyncio
 import multiprocessing
@@ -34,7 +34,7 @@ SPEC = EnvSpec("tiny", n_agents=2, n_actions=3, obs_size=4, state_size=5, episod
 FIELDS = {"item": Field(np.int64), "reward": Field(np.float32, finite=True), "done": Field(np.bool_)}
 SECRET = b"the secret".ljust(32)
 LONG = 30.0
-"""Seconds to wait for what will come: so many that only a test that fails needs them."""
+"""Seconds to wait: so many that only a failing test needs them."""
 
 
 def rows_layout(capacity=64, **options):
@@ -68,7 +68,7 @@ def add(server, name, entries, priorities=None):
 
 
 def until(holds):
-    """Wait for what another thread will make so."""
+    """Wait until another thread has made `holds` true."""
     end = time.monotonic() + LONG
     while not holds():
         assert time.monotonic() < end
@@ -82,7 +82,7 @@ def items(server, n=64):
 # Clients leave --------------------------------------------------------------------------------------------------------
 
 
-def test_a_memory_outlives_its_client_and_one_of_the_same_name_goes_on_with_it():
+def test_a_buffer_outlives_its_client_and_the_next_of_that_name_takes_it_over():
     with serve() as server:
         add(server, "one", rows([1, 2]), np.array([1.0, 2.0]))
         assert items(server) == {1, 2}
@@ -107,7 +107,7 @@ def test_a_memory_outlives_its_client_and_one_of_the_same_name_goes_on_with_it()
         assert server.statistics().lost_updates == 0
 
 
-def test_of_too_many_that_have_left_the_one_goes_that_left_first():
+def test_beyond_max_left_the_buffer_of_the_first_client_to_leave_is_dropped():
     with serve(max_left=2, limiter=SampleToInsertRatio.from_min_size(1)) as server:
         for i, name in enumerate(["a", "b", "c"]):
             add(server, name, rows([i]))
@@ -160,7 +160,7 @@ def go_on(server, n):
     ],
     ids=["rows", "decaying n-steps", "ranked rollouts", "episodes", "parts"],
 )
-def test_what_was_saved_goes_on_in_another_server_as_if_nothing_had_been(layout, make_episodes, tmp_path):
+def test_a_restored_server_continues_exactly_as_the_saved_one(layout, make_episodes, tmp_path):
     limiter = SampleToInsertRatio.from_min_size(1)
     with serve(layout, limiter=limiter) as server:
         fill(server, make_episodes)
@@ -178,7 +178,7 @@ def test_what_was_saved_goes_on_in_another_server_as_if_nothing_had_been(layout,
     assert sorted(os.listdir(tmp_path)) == ["a", "b"]
 
 
-def test_while_it_is_saved_all_goes_on_and_every_file_is_of_one_moment(tmp_path, monkeypatch):
+def test_clients_go_on_while_saving_and_every_file_shows_one_moment(tmp_path, monkeypatch):
     monkeypatch.setattr(snapshot, "PIECE", 256)
     held, limiter = set(), SampleToInsertRatio.from_min_size(1)
     with serve(rows_layout(1000), limiter=limiter) as server, client(server) as one, client(server, "two") as two:
@@ -209,15 +209,15 @@ def test_while_it_is_saved_all_goes_on_and_every_file_is_of_one_moment(tmp_path,
                 expected[kept % 1000] = kept + k * 10**6
                 np.testing.assert_array_equal(saved[f"buffers/{k}/rows/item"], expected)
                 assert len(saved[f"buffers/{k}/priorities/weights"]) == min(n, 1000)
-            assert int(saved["limiter/inserted"]) == sum(inserted), "pacing and memories are of one moment"
+            assert int(saved["limiter/inserted"]) == sum(inserted), "limiter and buffers are of one moment"
             assert int(saved["limiter/sampled"]) == 8 * (i + 1)
             held.add(tuple(inserted))
-    assert len(held) > 1, "clients went on between two savings"
+    assert len(held) > 1, "clients went on between two saves"
 
 
 @contextmanager
 def standing_still(monkeypatch, name):
-    """Yield what a thread sets when it comes to writing an array, and what it then waits for."""
+    """Stop a writing thread at an array; yield the event that it sets there, and the one that it waits for."""
     there, go_on = threading.Event(), threading.Event()
 
     def write(archive, column_name, column, before=array_file._write_array):
@@ -233,9 +233,7 @@ def standing_still(monkeypatch, name):
 
 
 @pytest.mark.parametrize("layout", [rows_layout(64), episode_layout(16)], ids=["rows", "episodes"])
-def test_clients_are_served_while_it_is_written_and_the_file_is_of_the_moment_before(
-    layout, make_episodes, tmp_path, monkeypatch
-):
+def test_clients_are_served_while_a_file_of_an_earlier_moment_is_written(layout, make_episodes, tmp_path, monkeypatch):
     monkeypatch.setattr(snapshot, "PIECE", 64)
     kind, field = ("rows", "reward") if isinstance(layout, Layout) else ("frames", "state")
 
@@ -262,10 +260,10 @@ def test_clients_are_served_while_it_is_written_and_the_file_is_of_the_moment_be
         with pytest.raises(FileNotFoundError):
             server.save(tmp_path / "none" / "kept")
         (memory,) = (it.buffer for it in server.coordinator.buffers().values())
-        assert memory.overwrites is None, "whether it could be written or not, nobody is told any more"
+        assert memory.overwrites is None, "the snapshot is over, written or not"
 
 
-def test_a_client_goes_on_while_the_memory_that_it_keeps_is_written(tmp_path, monkeypatch):
+def test_a_client_goes_on_while_its_own_buffer_is_written(tmp_path, monkeypatch):
     layout = Layout({"item": Field(np.int64)}, 64)
     with serve(layout) as server, client(server) as one, standing_still(monkeypatch, "rows/item") as (there, go_on):
         one.add_entries({"item": np.arange(64)})
@@ -284,7 +282,7 @@ def test_a_client_goes_on_while_the_memory_that_it_keeps_is_written(tmp_path, mo
         assert saved["rows/item"].tolist() == list(range(64))
 
 
-def test_what_is_being_written_when_the_server_is_closed_is_written_first(tmp_path, monkeypatch):
+def test_closing_the_server_finishes_a_file_that_is_being_written(tmp_path, monkeypatch):
     path = tmp_path / "kept"
     with standing_still(monkeypatch, "buffers/0/rows/item") as (there, go_on):
         server = serve(save_path=path)
@@ -306,7 +304,7 @@ def test_what_is_being_written_when_the_server_is_closed_is_written_first(tmp_pa
             assert saved["buffers/0/rows/item"].tolist() == [1, 2]
 
 
-def test_what_is_being_written_and_nobody_waits_for_any_more_is_of_its_moment_too(tmp_path, monkeypatch):
+def test_a_cancelled_save_is_still_written_as_of_its_moment(tmp_path, monkeypatch):
     async def main(there, go_on):
         given = rows_layout(8)
         new_union = partial(FederatedReplay, given.sample_fields, max_items=8)
@@ -333,7 +331,7 @@ def test_what_is_being_written_and_nobody_waits_for_any_more_is_of_its_moment_to
             assert saved["buffers/0/rows/item"].tolist() == list(range(first, first + 8))
 
 
-def test_of_chunks_that_travel_together_those_that_were_saved_are_not_inserted_again(tmp_path):
+def test_chunks_that_were_saved_are_not_inserted_again_after_a_restore(tmp_path):
     address = f"unix://{tmp_path / 'server'}"
     options = {"layout": rows_layout(256), "listen": address, "save_path": tmp_path / "kept"}
     with serve(limiter=None, **options) as server:
@@ -349,7 +347,7 @@ def test_of_chunks_that_travel_together_those_that_were_saved_are_not_inserted_a
         one.close()
 
 
-def test_it_is_saved_every_so_often_and_when_it_is_closed(tmp_path):
+def test_a_server_saves_at_intervals_and_when_it_closes(tmp_path):
     path = tmp_path / "kept"
     with serve(save_path=path, save_every=0.01) as server:
         add(server, "one", rows([1]))
@@ -364,7 +362,7 @@ def test_it_is_saved_every_so_often_and_when_it_is_closed(tmp_path):
         assert items(server) == {1, 2, 3}
 
 
-def test_if_saving_fails_it_is_counted_and_tried_again_and_closing_says_so(tmp_path):
+def test_a_failed_save_is_counted_and_retried_and_raised_by_close(tmp_path):
     folder = tmp_path / "folder"
     server = serve(save_path=folder / "kept", save_every=0.01)
     add(server, "one", rows([1]))
@@ -382,7 +380,7 @@ def test_if_saving_fails_it_is_counted_and_tried_again_and_closing_says_so(tmp_p
         server.save()
 
 
-def test_memories_are_taken_back_while_clients_are_there(tmp_path):
+def test_buffers_are_restored_while_clients_are_connected(tmp_path):
     limiter = SampleToInsertRatio.from_min_size(1)
     with serve(limiter=limiter) as server, client(server) as one:
         one.add_entries(rows([1, 2]))
@@ -428,7 +426,7 @@ def test_memories_are_taken_back_while_clients_are_there(tmp_path):
         (None, "kind: expected 'SavedBuffers', got 'SampleToInsertRatio'"),
     ],
 )
-def test_what_was_saved_of_another_layout_is_refused_by_name_and_nothing_changes(other, text, make_episodes, tmp_path):
+def test_a_file_of_another_layout_is_refused_by_field_and_changes_nothing(other, text, make_episodes, tmp_path):
     path = tmp_path / "kept"
     if other is None:
         SampleToInsertRatio.from_min_size(1).save(path)
@@ -452,7 +450,7 @@ def test_what_was_saved_of_another_layout_is_refused_by_name_and_nothing_changes
         assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
-def test_what_is_damaged_is_refused_and_nothing_changes(tmp_path):
+def test_a_damaged_file_is_refused_and_changes_nothing(tmp_path):
     path = tmp_path / "kept"
     with serve(limiter=SampleToInsertRatio.from_min_size(1)) as server:
         add(server, "one", rows([1, 2]))
@@ -480,7 +478,7 @@ def test_what_is_damaged_is_refused_and_nothing_changes(tmp_path):
         assert path.read_bytes() == whole
 
 
-def test_what_makes_no_sense_to_save(tmp_path):
+def test_saving_options_that_do_not_fit_are_refused(tmp_path):
     theirs = rows_layout(kept_by="clients")
     for given, options, text in [
         (theirs, {"save_path": tmp_path / "kept"}, "save_path: expected none, since clients keep their buffers"),
@@ -504,7 +502,7 @@ def test_what_makes_no_sense_to_save(tmp_path):
 
 
 def be_killed(path, at, ready):
-    """Save once; then insert more, and stand still in the middle of saving that."""
+    """Save once; then insert more, and stop in the middle of saving it."""
     with serve(rows_layout(4096), save_path=path) as server, client(server) as one:
         one.add_entries(rows(range(1000)))
         one.flush(timeout=LONG)
@@ -534,7 +532,7 @@ def be_killed(path, at, ready):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("at", ["column", "fsync", "replace"])
-def test_a_server_that_is_killed_in_the_middle_of_saving_begins_again_with_what_was_saved_before(at, tmp_path):
+def test_a_server_killed_while_saving_starts_again_from_the_previous_file(at, tmp_path):
     path, spawn = tmp_path / "kept", multiprocessing.get_context("spawn")
     ready = spawn.Event()
     doomed = spawn.Process(target=be_killed, args=(path, at, ready), daemon=True)

@@ -1,4 +1,4 @@
-"""A server and its clients, each with a thread and over real sockets; whoever uses them knows nothing of either."""
+"""A server and its clients, with threads and real sockets, through their synchronous interface."""
 
 import re
 import threading
@@ -27,7 +27,7 @@ from orchestra import UsageError
 
 FIELDS = {"item": Field(np.int64), "reward": Field(np.float32, finite=True), "done": Field(np.bool_)}
 LONG = 30.0
-"""Seconds to wait for what will come: so many that only a test that fails needs them."""
+"""Seconds to wait: so many that only a failing test needs them."""
 
 
 def layout(capacity=512, **options):
@@ -57,7 +57,7 @@ def add(client, items, priorities=None):
 
 
 def until(holds):
-    """Wait for what another thread will make so."""
+    """Wait until another thread has made `holds` true."""
     end = time.monotonic() + LONG
     while not holds():
         assert time.monotonic() < end
@@ -68,7 +68,7 @@ KEPT_BY = pytest.mark.parametrize("kept_by", ["clients", "server"])
 
 
 @KEPT_BY
-def test_what_clients_add_is_drawn_and_priorities_find_their_way_back(kept_by):
+def test_added_entries_are_sampled_and_updates_reach_their_buffers(kept_by):
     with served("one", "two", given=layout(kept_by=kept_by)) as (server, one, two):
         assert one.layout == server.layout
         for i in range(20):
@@ -99,7 +99,7 @@ def test_what_clients_add_is_drawn_and_priorities_find_their_way_back(kept_by):
         assert statistics.union.inserted == 22
 
 
-def test_rows_that_come_together_are_those_of_one_client():
+def test_rows_of_one_window_belong_to_one_client():
     given = layout(window=Rollout(3), kept_by="clients")
     with served("one", "two", given=given) as (server, one, two):
         for first, client in ((0, one), (100, two)):
@@ -120,7 +120,7 @@ def test_rows_that_come_together_are_those_of_one_client():
         {"window": Rollout(4, burn_in=1, padded=False)},
     ],
 )
-def test_a_client_is_told_all_of_the_layout(options):
+def test_a_client_fetches_the_complete_layout(options):
     given = layout(**options)
     assert Layout.from_plain(given.to_plain()) == given
     with served("one", given=given) as (server, one):
@@ -130,17 +130,17 @@ def test_a_client_is_told_all_of_the_layout(options):
 
 
 def chi_squared_is_usual(counts, weights):
-    """The counts are as likely as not drawn in proportion to the weights: four standard deviations and no more."""
+    """Return whether counts fit draws in proportion to the weights, within four standard deviations."""
     expected = weights / weights.sum() * counts.sum()
     degrees = len(weights) - 1
     return ((counts - expected) ** 2 / expected).sum() < degrees + 4 * np.sqrt(2 * degrees)
 
 
 @KEPT_BY
-def test_draws_are_those_from_the_union_of_clients_of_different_size_and_rate(kept_by):
+def test_samples_follow_the_union_of_clients_of_different_size_and_rate(kept_by):
     generator = np.random.default_rng(11)
     small, large = generator.gamma(0.5, 2.0, 4) + 0.05, generator.gamma(0.5, 1.0, 60) + 0.05
-    assert 0.05 < small.sum() / large.sum() < 0.3, "to draw from both alike would be wrong"
+    assert 0.05 < small.sum() / large.sum() < 0.3, "sampling both clients equally would be wrong"
     with served("small", "large", given=layout(64, kept_by=kept_by), seed=5) as (server, one, two):
         add(two, range(4, 64), large)
         for _ in range(40):  # it inserts, and so speaks up, far more often; its last four rows are what counts
@@ -154,7 +154,7 @@ def test_draws_are_those_from_the_union_of_clients_of_different_size_and_rate(ke
     assert chi_squared_is_usual(counts, np.concatenate([small, large]))
 
 
-def test_two_phases_save_what_is_inserted_and_not_drawn():
+def test_two_phase_sampling_saves_the_bandwidth_of_entries_that_are_not_sampled():
     fields = {"picture": Field(np.uint8, (1000,)), "item": Field(np.int64)}
     for kept_by in ("clients", "server"):
         with served("one", given=Layout(fields, 256, kept_by=kept_by)) as (server, one):
@@ -169,7 +169,7 @@ def test_two_phases_save_what_is_inserted_and_not_drawn():
 
 
 class Agent:
-    """A client's agent that answers what it is given."""
+    """A client's actor with prepared answers."""
 
     def __init__(self, *answers):
         self.answers = list(answers)
@@ -178,7 +178,7 @@ class Agent:
         return self.answers.pop(0)
 
 
-def test_of_samples_that_overtake_each_other_the_newest_says_how_much_is_held(run):
+def test_the_newest_sample_counts_when_answers_overtake_reports(run):
     memory = layout().new_buffer()
     memory.insert(rows([1, 2]), np.array([1.0, 2.0]))
     rng = np.random.default_rng(0)
@@ -191,7 +191,7 @@ def test_of_samples_that_overtake_each_other_the_newest_says_how_much_is_held(ru
         assert overtaken.is_news(first)
         sample, _ = await overtaken.draw(1, None)
         assert sample.total == 8.0
-        assert not overtaken.is_news(early), "it was told before what came first"
+        assert not overtaken.is_news(early), "a newer sample arrived before"
         sample, _ = await overtaken.draw(2, None)
         assert (len(sample.indices), sample.total, sample.held, sample.inserted) == (2, 8.0, 3, 3)
 
@@ -202,7 +202,7 @@ def test_of_samples_that_overtake_each_other_the_newest_says_how_much_is_held(ru
 
 
 @KEPT_BY
-def test_clients_wait_for_samples_at_the_mark_and_go_on_when_there_were_some(kept_by):
+def test_clients_wait_at_the_mark_until_samples_are_drawn(kept_by):
     limiter = SampleToInsertRatio(1.0, 8, 16.0, insert_size=8, sample_size=8)
     with served(
         "one", given=layout(kept_by=kept_by), limiter=limiter, client={"high_water": 16, "when_full": "block"}
@@ -221,7 +221,7 @@ def test_clients_wait_for_samples_at_the_mark_and_go_on_when_there_were_some(kep
 
 
 @pytest.mark.parametrize(("policy", "dropped", "refused"), [("drop_oldest", 32, 0), ("refuse", 0, 32)])
-def test_at_the_mark_the_oldest_go_or_the_newest_are_refused(policy, dropped, refused):
+def test_at_the_mark_the_oldest_are_dropped_or_the_newest_refused(policy, dropped, refused):
     limiter = SampleToInsertRatio(1.0, 8, 16.0, insert_size=8)
     with served("one", limiter=limiter, client={"high_water": 16, "when_full": policy}) as (_, one):
         for _ in range(3):
@@ -241,7 +241,7 @@ def test_at_the_mark_the_oldest_go_or_the_newest_are_refused(policy, dropped, re
         one.close(timeout=0.0)
 
 
-def test_too_many_batches_that_wait_are_refused():
+def test_a_sample_request_beyond_the_limit_is_refused():
     with served("one", max_waiting=1) as (server, one):
         waiting = threading.Thread(target=server.sample, args=(4,), kwargs={"timeout": LONG})
         waiting.start()
@@ -257,7 +257,7 @@ def test_too_many_batches_that_wait_are_refused():
 # Publications and lines -----------------------------------------------------------------------------------------------
 
 
-def test_published_bytes_reach_who_has_subscribed():
+def test_published_bytes_reach_the_subscribers():
     with served("one", "two") as (server, one, two):
         server.publish("params", b"first")
         params, other = one.subscribe("params"), two.subscribe("other", high_water=8)
@@ -279,7 +279,7 @@ def test_published_bytes_reach_who_has_subscribed():
         assert server.statistics().published == 7
 
 
-def test_a_reader_that_does_not_read_keeps_who_publishes_waiting_if_both_say_so():
+def test_a_slow_reader_blocks_the_publisher_if_both_policies_are_block():
     with served("one", publish_mark=2, when_slow="block") as (server, one):
         slow = one.subscribe("a", high_water=1, when_full="block")
         for i in range(3):
@@ -312,7 +312,7 @@ def test_lines_are_written_by_the_server_and_cannot_be_forged(tmp_path):
 
 
 @KEPT_BY
-def test_what_is_malformed_is_refused_where_it_is_added_and_nothing_changes(kept_by):
+def test_malformed_entries_are_refused_in_the_client_and_change_nothing(kept_by):
     with served("one", given=layout(kept_by=kept_by)) as (server, one):
         for entry, text in [
             ({"item": 1, "reward": 0.0}, r"expected the fields \['item', 'reward', 'done'\]"),
@@ -337,7 +337,7 @@ def test_what_is_malformed_is_refused_where_it_is_added_and_nothing_changes(kept
                 who.sample(5000)
 
 
-def test_who_may_not_come_in():
+def test_clients_with_a_wrong_name_secret_or_address_are_refused():
     with served("one") as (server, _):
         with pytest.raises(NameTaken, match="'one', which has joined and is alive"):
             ReplayClient(server.address, "one", secret=server.secret)
@@ -350,7 +350,7 @@ def test_who_may_not_come_in():
         assert list(server.statistics().clients) == ["one"]
 
 
-def test_where_there_is_no_server(address_of):
+def test_clients_and_servers_with_an_unusable_address_or_file_fail(address_of):
     with pytest.raises(Disconnected, match=r"no server was found at .* within 0\.1 s"):
         ReplayClient(address_of("unix"), "one", secret=b"", timeout=0.1)
     with pytest.raises(UsageError):
@@ -359,7 +359,7 @@ def test_where_there_is_no_server(address_of):
         ReplayServer(layout(), log_path="/nowhere/at/all")
 
 
-def test_a_client_that_leaves_takes_its_memory_along():
+def test_a_client_that_leaves_takes_its_own_buffer_along():
     with served("one", "two") as (server, one, two):
         add(one, [1])
         add(two, [2])
@@ -370,7 +370,7 @@ def test_a_client_that_leaves_takes_its_memory_along():
             assert 3 in server.sample(64, timeout=LONG).batch["item"]
 
 
-def test_nothing_can_be_asked_of_what_is_closed():
+def test_every_method_of_a_closed_object_raises_closed():
     with served("one") as (server, one):
         add(one, [1])
         subscription, sampled = one.subscribe("a"), server.sample(1, timeout=LONG)
@@ -401,7 +401,7 @@ def test_nothing_can_be_asked_of_what_is_closed():
     assert not one.statistics().connected
 
 
-def test_whoever_waits_when_it_is_closed_is_told():
+def test_closing_wakes_all_waiting_calls():
     told = []
 
     def wait(call):
@@ -437,7 +437,7 @@ def test_whoever_waits_when_it_is_closed_is_told():
 # The server goes, and comes back --------------------------------------------------------------------------------------
 
 
-def test_a_client_finds_its_server_again_and_brings_its_memory_along(address_of):
+def test_a_client_reconnects_and_brings_its_buffer_along(address_of):
     address, secret = address_of("unix"), b"the secret".ljust(32)
     with ReplayServer(layout(), listen=address, secret=secret) as first:
         one = ReplayClient(address, "one", secret=secret)
@@ -458,7 +458,7 @@ def test_a_client_finds_its_server_again_and_brings_its_memory_along(address_of)
         one.close()
 
 
-def test_chunks_that_were_on_their_way_to_a_server_that_goes_are_inserted_by_the_next_in_their_order(address_of):
+def test_chunks_on_their_way_to_a_lost_server_are_inserted_by_the_next_in_order(address_of):
     address, secret, given = address_of("tcp"), b"known to both sides", layout(kept_by="server")
     with ExitStack() as stack:
         first = stack.enter_context(ReplayServer(given, listen=address, secret=secret))
@@ -480,7 +480,7 @@ def test_chunks_that_were_on_their_way_to_a_server_that_goes_are_inserted_by_the
         assert kept.state()["rows/item"].tolist() == list(range(24, 320))
 
 
-def test_a_client_gives_up_when_its_patience_ends_and_says_so(address_of):
+def test_a_client_closes_itself_when_its_patience_ends(address_of):
     address, secret = address_of("unix"), b"the secret".ljust(32)
     with ReplayServer(layout(), listen=address, secret=secret):
         one = ReplayClient(address, "one", secret=secret, patience=0.1)
@@ -492,7 +492,7 @@ def test_a_client_gives_up_when_its_patience_ends_and_says_so(address_of):
     one.close()
 
 
-def test_a_client_does_not_go_on_with_a_server_of_another_layout(address_of):
+def test_a_client_closes_itself_at_a_server_of_another_layout(address_of):
     address, secret = address_of("unix"), b"the secret".ljust(32)
     with ReplayServer(layout(), listen=address, secret=secret):
         one = ReplayClient(address, "one", secret=secret)
@@ -503,7 +503,7 @@ def test_a_client_does_not_go_on_with_a_server_of_another_layout(address_of):
         one.close()
 
 
-def test_a_memory_is_saved_and_comes_back(tmp_path):
+def test_a_client_s_buffer_is_saved_and_restored(tmp_path):
     with served("one") as (server, one):
         add(one, [1, 2, 3], [0.0, 1.0, 0.0])
         one.save(tmp_path / "memory")
@@ -534,12 +534,12 @@ def test_a_memory_is_saved_and_comes_back(tmp_path):
         (FIELDS, {"n_step": NStep(3, 0.9)}, "n_step: expected the names of fields"),
     ],
 )
-def test_layouts_that_make_no_sense(fields, options, text):
+def test_layouts_out_of_range_are_refused(fields, options, text):
     with pytest.raises(ValueError, match=text):
         Layout(fields, 512, **options)
 
 
 @pytest.mark.parametrize("plain", [{}, {"fields": 3}, layout().to_plain() | {"window": ["Window", {}]}])
-def test_a_layout_that_is_none(plain):
+def test_values_that_are_no_layout_are_refused(plain):
     with pytest.raises(InvalidExperience, match="layout: expected that of a replay server of this version"):
         Layout.from_plain(plain)

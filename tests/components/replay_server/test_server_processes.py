@@ -1,4 +1,4 @@
-"""A server and clients in processes of their own, which are killed; and the example of the documentation."""
+"""Server and clients in processes of their own, which are killed; and the examples of the documentation."""
 
 import multiprocessing
 import re
@@ -53,7 +53,7 @@ def end(process):
     process.join()
 
 
-def test_a_client_that_is_killed_is_not_waited_for_and_may_come_back():
+def test_a_killed_client_is_not_waited_for_and_can_come_back():
     with ReplayServer(LAYOUT, secret=SECRET) as server:
         doomed = begin(play, server.address, "doomed", 1)
         other = begin(play, server.address, "other", 2)
@@ -69,7 +69,7 @@ def test_a_client_that_is_killed_is_not_waited_for_and_may_come_back():
         end(again)
 
 
-def test_a_server_that_is_killed_is_missed_at_once_and_found_again(address_of):
+def test_the_loss_of_a_killed_server_is_detected_and_its_successor_found(address_of):
     address = address_of("unix")
     first = begin(serve, address)
     with ReplayClient(address, "one", secret=SECRET) as one:
@@ -96,7 +96,7 @@ CONSOLES = re.findall(r"^```console\n(.*?)^```$", (ROOT / "docs" / "replay.md").
 
 
 @pytest.mark.parametrize("console", CONSOLES, ids=["transitions", "episodes"])
-def test_an_example_does_what_the_documentation_says(console):
+def test_an_example_prints_what_the_documentation_shows(console):
     command, _, printed = console.partition("\n")
     words = shlex.split(command.removeprefix("$ "))
     done = subprocess.run(

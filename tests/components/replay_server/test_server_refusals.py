@@ -1,4 +1,4 @@
-"""What is malformed is refused by the server too, whoever sends it: messages that no client of ours sends.
+"""The server refuses malformed messages, which our own clients never send.
 
 Arrays of a message whose lengths disagree never arrive: messages say which axes are the same, and the wire looks.
 """
@@ -38,7 +38,7 @@ LAYOUTS = {
 
 @pytest.fixture(params=list(LAYOUTS))
 def kept(request, make_episodes, tmp_path):
-    """Return a server that keeps something, a client of it, what more may be inserted, and what tells what is kept."""
+    """Return a server that keeps entries, a client, more entries, and a function that returns all that is kept."""
     layout, limiter = LAYOUTS[request.param], SampleToInsertRatio.from_min_size(1)
     if isinstance(layout, Layout):
         n = np.arange(4)
@@ -76,7 +76,7 @@ def insert(entries, *, client="one", priorities=(), **spoilt):
     )
 
 
-def test_entries(kept):
+def test_malformed_entries_are_refused(kept):
     _, client, entries, whole = kept
     n = 3 if "lengths" in entries else 4
     before, reward = whole(), entries["reward"].copy()
@@ -101,7 +101,7 @@ def test_entries(kept):
         assert whole() == before
 
 
-def test_priorities(kept):
+def test_malformed_updates_are_refused(kept):
     server, client, _, whole = kept
     sampled = server.sample(2, timeout=LONG)
     before = whole()
@@ -135,7 +135,7 @@ def test_priorities(kept):
         assert whole() == before
 
 
-def test_whatever_else(kept):
+def test_other_malformed_requests_are_refused(kept):
     server, client, _, whole = kept
     before, one, ones = whole(), freeze(np.zeros(1, np.int64)), freeze(np.ones(1))
     empty = server.layout.draw(server.layout.new_buffer(), 0, np.random.default_rng(0))
@@ -161,7 +161,7 @@ def test_whatever_else(kept):
     assert server.statistics().clients == {"one": len(server.coordinator.member("one").buffer)}
 
 
-def test_a_client_that_holds_what_cannot_be_is_told_so(make_episodes):
+def test_impossible_reports_of_a_client_are_refused(make_episodes):
     layout = EpisodeLayout(SPEC, 8, rollout=3)
     memory, generator = layout.new_buffer(), np.random.default_rng(0)
     layout.insert(memory, make_episodes([2, 5]), None)

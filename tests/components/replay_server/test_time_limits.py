@@ -1,4 +1,4 @@
-"""How soon it is known that somebody is gone, in virtual time: the real code of both sides on a simulated network.
+"""Detection times of dead clients and servers, in virtual time: both sides on a simulated network.
 
 Seconds are counted from when a process dies, or its machine goes silent, to when the other side knows and acts on it.
 """
@@ -28,13 +28,13 @@ NEVER = 600.0
 
 
 class Client:
-    """A client of the simulation: the real one but for its thread."""
+    """A simulated client: the real session without its thread."""
 
     def __init__(self, process, name, first):
         self.process, self.name, self.first = process, name, first
 
     async def live(self):
-        """Enter, insert four entries, and stay."""
+        """Join, insert four entries, and stay."""
         self.session = ClientSession(
             Reconnector("sim://server", 1.0, 0.0), self.name, secret=b"", listen=None, rng=np.random.default_rng(0)
         )
@@ -46,12 +46,12 @@ class Client:
         await self.session.stay(self.process.node, self.closing, lambda layout: None)
 
     async def close(self):
-        """Say goodbye, as code of its own process."""
+        """Leave, as code of its own process."""
         self.closing.set()
 
 
 class World:
-    """A server and clients: the names of their nodes, and what they call themselves."""
+    """A server and clients, given as client names by node name."""
 
     def __init__(self, seed, clients, listen):
         self.sim = sim = Simulation(seed)
@@ -82,12 +82,12 @@ class World:
             await self.sim.until(lambda name=name: self.coordinator.union.held.get(name) == 4)
 
     async def sample(self, n):
-        """Draw, as code of the server's process, and return what was drawn."""
+        """Sample, as code of the server's process, and return the sampled items."""
         sampled = await self.server.run(self.coordinator.sample(n))
         return set(sampled.batch["item"].tolist())
 
     async def known(self, holds):
-        """Return how many seconds it takes until something holds."""
+        """Return how many seconds pass until `holds` returns true."""
         begun = self.sim.loop.time()
         while not holds():
             assert self.sim.loop.time() - begun < NEVER
@@ -96,7 +96,7 @@ class World:
 
 
 def each(scenario, clients, *, listen=False):
-    """Run a scenario in several worlds, and return what it returns in each."""
+    """Run a scenario in several worlds, and return its results."""
     worlds = [World(seed, clients, listen) for seed in SEEDS]
     return [world.sim.run(scenario(world, 0.7 * seed)) for seed, world in zip(SEEDS, worlds, strict=True)]
 
@@ -106,7 +106,7 @@ def each(scenario, clients, *, listen=False):
     [(False, True, 0.0, 2.0), (False, False, 10.0, 12.0), (True, False, 20.0, 24.0)],
     ids=["killed where one may look", "killed elsewhere", "on a machine that went silent"],
 )
-def test_a_client_that_dies_is_drawn_from_no_more(silently, listen, least, most):
+def test_a_dead_client_is_detected_and_sampled_from_others(silently, listen, least, most):
     async def scenario(world, between_heartbeats):
         await world.start()
         assert await world.sample(64) == {*range(4), *range(10, 14)}
@@ -124,7 +124,7 @@ def test_a_client_that_dies_is_drawn_from_no_more(silently, listen, least, most)
 @pytest.mark.parametrize(
     ("silently", "least", "most"), [(False, 0.0, 2.0), (True, 20.0, 24.0)], ids=["killed", "went silent"]
 )
-def test_a_server_that_dies_is_missed_and_what_is_under_way_fails(silently, least, most):
+def test_a_dead_server_is_detected_and_requests_under_way_fail(silently, least, most):
     async def scenario(world, between_heartbeats):
         await world.start()
         one, told = world.clients["one"], []
@@ -148,7 +148,7 @@ def test_a_server_that_dies_is_missed_and_what_is_under_way_fails(silently, leas
     assert least <= min(took) <= max(took) <= most, took
 
 
-def test_whoever_stands_still_for_nine_seconds_is_not_given_up():
+def test_a_process_suspended_for_nine_seconds_is_not_dead():
     async def scenario(world, between_heartbeats):
         await world.start()
         for process in (world.clients["one"].process, world.server):
@@ -162,7 +162,7 @@ def test_whoever_stands_still_for_nine_seconds_is_not_given_up():
     each(scenario, {"one": "one", "two": "two"})
 
 
-def test_one_of_the_same_name_is_let_in_before_the_death_of_the_first_is_known():
+def test_a_client_of_the_same_name_joins_before_the_death_of_the_first_is_detected():
     async def scenario(world, between_heartbeats):
         await world.start("first")
         first = world.coordinator.member("one")
@@ -177,7 +177,7 @@ def test_one_of_the_same_name_is_let_in_before_the_death_of_the_first_is_known()
     assert 2.0 <= min(took) <= max(took) <= 3.0, took
 
 
-def test_whoever_closes_waits_two_seconds_for_a_server_that_says_nothing():
+def test_closing_waits_two_seconds_for_a_silent_server():
     async def scenario(world, between_heartbeats):
         await world.start()
         one = world.clients["one"]
