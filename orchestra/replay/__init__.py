@@ -1,1 +1,1 @@
-"""Runs any actor of a recorded run again: the real class, fed what it was fed, and held to what it said."""
+"""The replay debugger: runs one recorded actor again, of its real class, and compares it with its record."""

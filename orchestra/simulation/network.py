@@ -135,7 +135,7 @@ class Network:
         there = SimulatedConnection(self, self._loop, listener.strand, f"{PREFIX}{here.host}")
         here.other, there.other = there, here
         self._ends[here] = self._ends[there] = None
-        listener.accept(there)
+        self._loop.call_soon(listener.accept, there, context=listener.strand.context)
         return here
 
     def stall(self, end: "SimulatedConnection") -> None:
@@ -154,11 +154,10 @@ _NETWORKS: WeakKeyDictionary[asyncio.AbstractEventLoop, Network] = WeakKeyDictio
 class _SimulatedListener:
     """A listening address."""
 
-    def __init__(self, network: Network, loop: SimulatedLoop, address: str, accept: Accept) -> None:
+    def __init__(self, network: Network, strand: Strand, address: str, accept: Accept) -> None:
         self.address = address
-        self.strand = loop.strands.current()
+        self.strand = strand
         self._network = network
-        self._loop = loop
         self._accept = accept
 
     @property
@@ -166,15 +165,12 @@ class _SimulatedListener:
         """True until it is closed."""
         return self._network.listeners.get(self.address) is self
 
-    def accept(self, connection: "SimulatedConnection") -> None:
-        """Hand a connection to the listening process."""
-        self._loop.call_soon(self._accepted, connection, context=self.strand.context)
-
     async def close(self) -> None:
         if self.open:
             del self._network.listeners[self.address]
 
-    def _accepted(self, connection: "SimulatedConnection") -> None:
+    def accept(self, connection: "SimulatedConnection") -> None:
+        """Hand a connection to the owner of the listener; called in its process."""
         if self.open:
             self._accept(connection)
         else:
@@ -193,7 +189,7 @@ class SimulatedTransport:
         self.check(address)
         if address in network.listeners:
             raise UsageError(f"{address} is in use by another process of this simulation")
-        listener = network.listeners[address] = _SimulatedListener(network, loop, address, accept)
+        listener = network.listeners[address] = _SimulatedListener(network, loop.strands.current(), address, accept)
         return listener
 
     async def clear(self, address: str) -> None:

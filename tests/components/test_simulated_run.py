@@ -31,7 +31,7 @@ from messages import (
 )
 from orchestra import Actor, Lane, Node, Ref, freeze, on
 from orchestra.actors.restarts import STOPPED
-from orchestra.simulation import Process, Scenario, Simulation, SimulationStuck, each_seed, failing_seed, run_seed
+from orchestra.testing import Process, Scenario, Simulation, SimulationStuck, each_seed, failing_seed, run_seed
 
 SPEC = EnvSpec("tally", n_agents=1, n_actions=2, obs_size=3, state_size=1, episode_limit=4)
 Episode = tuple[int, int, int]

@@ -16,7 +16,7 @@ from components.replay_server.publications import Publications
 from components.replay_server.reconnect import Reconnector
 from components.replay_server.server import LogFile
 from components.replay_server.server_actor import ReplayServerActor
-from orchestra.simulation import Simulation
+from orchestra.testing import Simulation
 
 LAYOUT = Layout({"item": Field(np.int64)}, 4096, chunk=4, kept_by="server")
 

@@ -19,7 +19,7 @@ from components.replay_server.publications import Publications
 from components.replay_server.reconnect import Reconnector
 from components.replay_server.server import LogFile
 from components.replay_server.server_actor import ReplayServerActor
-from orchestra.simulation import Simulation
+from orchestra.testing import Simulation
 
 LAYOUT = Layout({"item": Field(np.int64)}, 64, chunk=4, alpha=1.0, epsilon=0.0)
 SEEDS = range(4)

@@ -3,7 +3,7 @@
 import asyncio
 
 from orchestra import Actor, Message, Node, on
-from orchestra.simulation import Simulation
+from orchestra.testing import Simulation
 
 
 class NoteMsg(Message):

@@ -17,7 +17,7 @@ from orchestra import (
     Restart,
     on,
 )
-from orchestra.simulation import Process, Simulation, each_seed
+from orchestra.testing import Process, Simulation, each_seed
 
 PATIENT = Restart(limit=10_000, within=60.0, backoff=0.05, backoff_max=0.4)
 

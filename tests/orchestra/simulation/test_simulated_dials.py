@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orchestra import Actor, Message, Node, Ref, Unreachable, on
-from orchestra.simulation import Simulation, each_seed, failing_seed
+from orchestra.testing import Simulation, each_seed, failing_seed
 from orchestra.wire.handshake import Dial
 
 NAMES = ("a", "b", "c", "d")

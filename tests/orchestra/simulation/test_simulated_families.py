@@ -18,7 +18,7 @@ from orchestra import (
     Unreachable,
     on,
 )
-from orchestra.simulation import Simulation, each_seed
+from orchestra.testing import Simulation, each_seed
 
 PATIENT = Restart(limit=10_000, within=60.0, backoff=0.05, backoff_max=0.4)
 

@@ -23,8 +23,7 @@ from orchestra import (
 )
 from orchestra.actors.codec import Buffer
 from orchestra.nodes.watches import Watches
-from orchestra.simulation import Process, Simulation, each_seed, failing_seed
-from orchestra.testing import Probe
+from orchestra.testing import Probe, Process, Simulation, each_seed, failing_seed
 from orchestra.wire.link import Link
 from orchestra.wire.session import Session
 

@@ -11,16 +11,17 @@ import pytest
 
 from orchestra import Actor, Escalate, Message, Node, Ref, Request, TerminatedMsg, Unreachable, UsageError, on
 from orchestra.errors import NobodyListens
-from orchestra.simulation import (
+from orchestra.simulation.network import SimulatedConnection
+from orchestra.testing import (
+    Probe,
     ProcessDied,
     Simulation,
     SimulationStuck,
+    check_transport,
     each_seed,
     failing_seed,
     run_seed,
 )
-from orchestra.simulation.network import SimulatedConnection
-from orchestra.testing import Probe, check_transport
 from orchestra.wire.transports.registry import transport_for
 
 
