@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,13 +50,8 @@ class Lag:
     """The last value of the counter."""
 
 
-class _Part(NamedTuple):
-    """The deliveries of one type to one actor in one file."""
-
-    waited: NDArray[np.float64]
-    nbytes: int
-    handling: NDArray[np.float64]
-    failed: int
+_Part = tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]
+"""Of one group in one file: seconds waited and sizes of its deliveries, seconds and failure flags of their ends."""
 
 
 def delivery_stats(trace: RunTrace, query: Query) -> list[DeliveryStats]:
@@ -76,12 +71,7 @@ def delivery_stats(trace: RunTrace, query: Query) -> list[DeliveryStats]:
             chosen = keys == key
             own, ended = rows[chosen], endings[chosen]
             ended = ended[ended >= 0]
-            part = _Part(
-                waited=entries["seconds"][own],
-                nbytes=int(entries["nbytes"][own].sum()),
-                handling=entries["seconds"][ended],
-                failed=int(entries["flag"][ended].sum()),
-            )
+            part = (entries["seconds"][own], entries["nbytes"][own], entries["seconds"][ended], entries["flag"][ended])
             name = index.file.types[int(key) & 0xFFFFFFFF].name
             groups.setdefault((index.addresses[int(key) >> 32], name), []).append(part)
     seconds = max(last - first, 1e-9)
@@ -123,17 +113,9 @@ def lags(trace: RunTrace, query: Query, fields: Sequence[str]) -> list[Lag]:
 
 
 def _joined(actor: str, name: str, parts: list[_Part], seconds: float) -> DeliveryStats:
-    waited = np.concatenate([part.waited for part in parts])
-    return DeliveryStats(
-        actor=actor,
-        type=name,
-        count=len(waited),
-        per_second=len(waited) / seconds,
-        nbytes=sum(part.nbytes for part in parts),
-        waited=_percentiles(waited),
-        handling=_percentiles(np.concatenate([part.handling for part in parts])),
-        failed=sum(part.failed for part in parts),
-    )
+    waited, sizes, handling, flags = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    rates = (len(waited), len(waited) / seconds, int(sizes.sum()))
+    return DeliveryStats(actor, name, *rates, _percentiles(waited), _percentiles(handling), int(flags.sum()))
 
 
 def _endings(index: TraceIndex, rows: NDArray[np.int64]) -> NDArray[np.int64]:
