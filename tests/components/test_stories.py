@@ -1,4 +1,4 @@
-"""The words of `orchestra trace story`: an episode, a version of the parameters, a batch."""
+"""The keys of `orchestra trace story`: an episode, a version of the parameters, a batch."""
 
 import asyncio
 from collections.abc import Iterable
@@ -33,7 +33,7 @@ SPEC = EnvSpec("corridor", n_agents=2, n_actions=3, obs_size=4, state_size=3, ep
 
 
 class Teller(Actor[InsertTransitionMsg | LoadParamsMsg]):
-    """Stands for a worker: tells on the experience that it is told."""
+    """Stands for a worker: passes on the experience that it receives."""
 
     def __init__(self, to: Ref[Any]) -> None:
         self.to = to
@@ -84,7 +84,7 @@ class Learner(Actor[BatchTrainingDataMsg]):
 
 @pytest.fixture
 def trained(tmp_path: Path, episodes: Any) -> Path:
-    """Two workers behind a proxy tell episodes, told apart by their mark, and two batches are drawn."""
+    """Two workers behind a proxy send marked episodes, and two batches are sampled."""
 
     async def main() -> None:
         clock = ManualClock()
@@ -134,14 +134,14 @@ def test_an_episode_is_followed_from_its_worker_into_batches(
         assert (came.with_arrays().fields["obs"] == mark).any()
 
 
-def test_parameters_are_followed_to_where_they_acted(trained: Path) -> None:
+def test_parameters_are_followed_to_the_episodes_played_with_them(trained: Path) -> None:
     with RunTrace(trained) as trace:
         assert stops(params(trace, "3")) == [("proxy", "LoadParamsMsg")]
         acted = list(params(trace, "0"))
         assert {kind for _, kind in stops(acted)} == {"InsertTransitionMsg"}
 
 
-def test_a_batch_is_followed_to_what_was_learned_from_it(trained: Path) -> None:
+def test_a_batch_is_followed_to_its_training_step(trained: Path) -> None:
     with RunTrace(trained) as trace:
         assert sorted(set(stops(batch(trace, "2")))) == [
             ("hub", "TrainResultMsg"),
@@ -151,7 +151,7 @@ def test_a_batch_is_followed_to_what_was_learned_from_it(trained: Path) -> None:
         ]
 
 
-def test_what_cannot_be_found_or_read_is_said(trained: Path) -> None:
+def test_missing_things_and_malformed_values_are_refused(trained: Path) -> None:
     with RunTrace(trained) as trace:
         with pytest.raises(TraceError, match="episode 9 of here/two was not recorded; 1 of its episodes were"):
             list(transition(trace, "here/two:9"))

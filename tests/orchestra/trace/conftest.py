@@ -107,7 +107,7 @@ def writer(tmp_path: Path) -> Callable[..., TraceWriter]:
 
 
 class BadDisk:
-    """A file of which every so many writes fail, some after half the bytes."""
+    """A file whose writes fail at times, some after half the bytes."""
 
     def __init__(self, path: Path, fails: Callable[[int], bool]) -> None:
         self._file = open_new(path)
@@ -138,7 +138,7 @@ def toy() -> Any:
 
 
 class SkewedClock(ManualClock):
-    """A wall clock that is wrong by some hours."""
+    """A wall clock that is wrong by hours."""
 
     def __init__(self, hours: float) -> None:
         super().__init__()
@@ -154,7 +154,7 @@ class BallMsg(Message):
 
 
 class Player(Actor[BallMsg]):
-    """Throws a ball on to the next, so many times."""
+    """Passes a ball to the next player until its throws are used up."""
 
     def __init__(self, to: Ref[BallMsg]) -> None:
         self.to = to
@@ -167,7 +167,7 @@ class Player(Actor[BallMsg]):
 
 @pytest.fixture
 def played(tmp_path: Path) -> Path:
-    """Three nodes, one an hour ahead and one two hours behind, pass two balls round."""
+    """Three nodes, one an hour ahead and one two hours behind, pass two balls around."""
 
     async def play() -> None:
         names = {"left": 0.0, "middle": 1.0, "right": -2.0}

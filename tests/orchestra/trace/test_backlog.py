@@ -1,4 +1,4 @@
-"""The queue before the file: a disk that stands still holds up nobody, and costs whole records that are counted."""
+"""The queue before the file: a stalled disk delays nothing, and costs whole records that are counted."""
 
 import threading
 from collections.abc import Callable
@@ -46,7 +46,7 @@ def told(path: Path) -> tuple[list[int], list[Gap], list[Close]]:
     return numbers, gaps, [record for record in records if isinstance(record, Close)]
 
 
-def test_all_that_was_put_is_in_the_file_once_it_is_closed(writer: MakeWriter, toy: Any) -> None:
+def test_closing_writes_all_queued_records(writer: MakeWriter, toy: Any) -> None:
     made = writer()
     backlog = Backlog(made)
     for n in range(1, 2001):
@@ -56,7 +56,7 @@ def test_all_that_was_put_is_in_the_file_once_it_is_closed(writer: MakeWriter, t
     assert (numbers, gaps, end.dropped) == (list(range(1, 2001)), [], 0)
 
 
-def test_a_disk_that_stands_still_costs_records_and_no_time(writer: MakeWriter, toy: Any) -> None:
+def test_a_stalled_disk_costs_records_and_no_time(writer: MakeWriter, toy: Any) -> None:
     disks: list[StuckDisk] = []
 
     def stuck(path: Path) -> StuckDisk:
@@ -84,7 +84,7 @@ def test_a_disk_that_stands_still_costs_records_and_no_time(writer: MakeWriter, 
     assert end.dropped == sum(gap.count for gap in gaps)
 
 
-def test_a_record_larger_than_the_queue_goes_through_when_nothing_waits(writer: MakeWriter, toy: Any) -> None:
+def test_an_empty_queue_accepts_a_record_larger_than_its_limit(writer: MakeWriter, toy: Any) -> None:
     made = writer()
     backlog = Backlog(made, limit=10)
     backlog.put(toy.delivery_draft(1, toy.FrameMsg(step=1, pixels=toy.frame(1, 5000))))
@@ -92,7 +92,7 @@ def test_a_record_larger_than_the_queue_goes_through_when_nothing_waits(writer: 
     assert told(made.paths[0])[0] == [1]
 
 
-def test_a_writer_that_fails_is_reported_and_nothing_waits_for_it(writer: MakeWriter, toy: Any, capsys: Any) -> None:
+def test_a_failing_writer_is_reported_and_later_records_are_dropped(writer: MakeWriter, toy: Any, capsys: Any) -> None:
     made = writer(open_file=lambda path: 1 / 0)
     backlog = Backlog(made)
     backlog.put(toy.delivery_draft(1))

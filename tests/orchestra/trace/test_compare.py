@@ -1,4 +1,4 @@
-"""Two traces side by side."""
+"""Comparison of two traces."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ MakeRun = Callable[..., Path]
 
 @pytest.fixture
 def run_of(tmp_path: Path, toy: Any) -> MakeRun:
-    """Write a trace of one actor that is told these values, and of another that is told them late."""
+    """Write a trace of one actor that receives these values, and of a second one that receives arrays."""
 
     def made(name: str, numbers: Sequence[int], *, values: bool = True, pixels: float = 0.0) -> Path:
         writer = TraceWriter(
@@ -38,7 +38,7 @@ def run_of(tmp_path: Path, toy: Any) -> MakeRun:
     return made
 
 
-def test_runs_that_are_equal_are_said_to_be(run_of: MakeRun, capsys: pytest.CaptureFixture[str]) -> None:
+def test_equal_runs_are_reported_as_equal(run_of: MakeRun, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["trace", "diff", str(run_of("a", [1, 2, 3])), str(run_of("b", [1, 2, 3]))]) == 0
     assert capsys.readouterr().out == "6 deliveries are equal\n"
 
@@ -70,7 +70,7 @@ def test_the_first_delivery_that_differs_is_named_field_by_field(
         (("--actor", "*/z"), "toy/z:3 FrameMsg"),
     ],
 )
-def test_what_no_two_runs_have_in_common_can_be_left_aside(
+def test_fields_and_messages_can_be_ignored(
     run_of: MakeRun, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
 ) -> None:
     runs = (str(run_of("a", [1, 2, 3, 4])), str(run_of("b", [1, 2, 7, 4])))
@@ -78,14 +78,16 @@ def test_what_no_two_runs_have_in_common_can_be_left_aside(
     assert capsys.readouterr().out.startswith(said)
 
 
-def test_of_arrays_the_first_element_that_differs_is_named(run_of: MakeRun, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_first_element_that_differs_in_an_array_is_named(
+    run_of: MakeRun, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["trace", "diff", str(run_of("a", [1, 2])), str(run_of("b", [1, 2], pixels=0.5))]) == 1
     said = capsys.readouterr().out
     assert "  pixels[7]: 9.0\n" in said
     assert "             9.5  (1 of 512 differ)\n" in said
 
 
-def test_digests_are_enough_to_tell_that_arrays_differ(run_of: MakeRun, capsys: pytest.CaptureFixture[str]) -> None:
+def test_arrays_recorded_by_digest_are_compared(run_of: MakeRun, capsys: pytest.CaptureFixture[str]) -> None:
     full, digest = run_of("a", [1, 2]), run_of("b", [1, 2], values=False)
     assert main(["trace", "diff", str(full), str(digest)]) == 0
     other = run_of("c", [1, 2], values=False, pixels=0.5)
@@ -93,7 +95,7 @@ def test_digests_are_enough_to_tell_that_arrays_differ(run_of: MakeRun, capsys: 
     assert "pixels: float32[512] " in capsys.readouterr().out
 
 
-def test_a_run_that_ends_earlier_parts_there(run_of: MakeRun, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_ends_earlier_differs_there(run_of: MakeRun, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["trace", "diff", str(run_of("a", [1, 2])), str(run_of("b", [1, 2, 3]))]) == 1
     said = capsys.readouterr().out
     assert "toy/a:3" in said

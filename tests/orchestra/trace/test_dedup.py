@@ -24,7 +24,7 @@ MakeWriter = Callable[..., TraceWriter]
 
 
 def episode(n: int, steps: int, most: int) -> np.ndarray[Any, Any]:
-    """Some steps of 512 numbers that are like nothing else, and padding."""
+    """Some steps of 512 random numbers, and padding."""
     rows = np.zeros((most, 512), np.float32)
     rows[:steps] = np.random.default_rng(n).standard_normal((steps, 512), np.float32)
     return rows
@@ -62,13 +62,13 @@ def test_the_extents_of_an_array_are_its_bytes_in_order(
     assert again.new == []
 
 
-def test_rows_that_are_shorter_than_a_tile_are_not_looked_at() -> None:
+def test_rows_shorter_than_a_tile_are_not_deduplicated() -> None:
     assert DedupIndex().plan(np.zeros((9, TILE - 1), np.uint8), 16) is None
     assert DedupIndex().plan(np.zeros(9 * TILE, np.uint8), 16) is None
     assert DedupIndex().plan(np.zeros((0, TILE), np.uint8), 16) is None
 
 
-def test_episodes_that_come_again_are_not_written_again(writer: MakeWriter, toy: Any, tmp_path: Path) -> None:
+def test_repeated_episodes_are_written_once(writer: MakeWriter, toy: Any, tmp_path: Path) -> None:
     made = writer()
     first, second = batch((1, 20), (2, 9), (3, 4)), batch((3, 4), (4, 5), (1, 20), (2, 9))
     longer = batch((2, 9), (4, 5), most=31)  # padded to another length
@@ -87,7 +87,7 @@ def test_episodes_that_come_again_are_not_written_again(writer: MakeWriter, toy:
         assert not told[1].fields["pixels"].flags.writeable
 
 
-def test_a_part_of_a_trace_needs_nothing_of_the_whole(writer: MakeWriter, toy: Any, tmp_path: Path) -> None:
+def test_a_trimmed_trace_is_self_contained(writer: MakeWriter, toy: Any, tmp_path: Path) -> None:
     made = writer()
     first, second = batch((1, 20), (2, 9)), batch((2, 9), (1, 20), (3, 4))
     made.write([toy.birth("toy/b"), toy.delivery(1, [1, first], actor="toy/b", kind=2)])
@@ -103,7 +103,7 @@ def test_a_part_of_a_trace_needs_nothing_of_the_whole(writer: MakeWriter, toy: A
     np.testing.assert_array_equal(told.fields["pixels"], second)
 
 
-def test_a_file_that_follows_has_all_that_it_needs(writer: MakeWriter, toy: Any) -> None:
+def test_each_file_of_a_series_is_self_contained(writer: MakeWriter, toy: Any) -> None:
     made = writer(segment_bytes=200_000)
     for n in range(1, 9):
         made.write([toy.delivery(n, [n, batch((1, 20), (n, 9), (3, 4))], kind=2)])
@@ -117,7 +117,7 @@ def test_a_file_that_follows_has_all_that_it_needs(writer: MakeWriter, toy: Any)
 
 
 @pytest.mark.parametrize("every", [2, 3, 5])
-def test_what_a_disk_did_not_take_is_not_referred_to(writer: MakeWriter, toy: Any, every: int) -> None:
+def test_no_reference_points_to_data_that_was_not_written(writer: MakeWriter, toy: Any, every: int) -> None:
     made = writer(open_file=lambda path: toy.BadDisk(path, lambda write: write > 1 and write % every == 0))
     for n in range(1, 30):
         made.write([toy.delivery(n, [n, batch((n % 3, 9), (n % 5, 7))], kind=2)])

@@ -1,4 +1,4 @@
-"""Exports, read back by what their viewers rely on; and one time for nodes whose clocks disagree."""
+"""Exports read back, and the common time of nodes whose clocks disagree."""
 
 import json
 from collections import Counter
@@ -20,7 +20,7 @@ def exported(played: Path, form: str, *words: str) -> Path:
     return path
 
 
-def test_one_time_is_found_for_clocks_that_disagree_by_hours(played: Path) -> None:
+def test_clocks_that_disagree_by_hours_are_aligned(played: Path) -> None:
     with RunTrace(played) as trace:
         timeline = Timeline(trace)
         times = [timeline.seconds(seen.header, seen.delivery.time) for seen in Query().deliveries(trace)]
@@ -58,7 +58,7 @@ def test_perfetto_has_a_slice_for_each_activation_and_arrows_between_them(played
     assert set(ball["args"]) >= {"from", "fields", "waited_s", "clock"}
 
 
-def test_perfetto_can_be_narrowed_down(played: Path) -> None:
+def test_perfetto_export_obeys_the_query(played: Path) -> None:
     told = json.loads(exported(played, "perfetto", "--actor", "right/*", "--where", "throws == 5").read_text())
     assert [event["name"] for event in told["traceEvents"] if event["ph"] == "X"].count("BallMsg") == 1
 
@@ -73,7 +73,7 @@ def test_mermaid_draws_arrows_in_causal_order(played: Path) -> None:
     assert "#" not in "".join(lines[2:]).replace("#35;", "").replace("#lt;", "").replace("#gt;", "")
 
 
-def test_jsonl_has_every_delivery_with_what_came_of_it(played: Path) -> None:
+def test_jsonl_has_every_delivery_with_its_effects(played: Path) -> None:
     told = [json.loads(line) for line in exported(played, "jsonl", "--type", "BallMsg").read_text().splitlines()]
     assert len(told) == 11
     assert [each["clock"] for each in told] == sorted(each["clock"] for each in told)
@@ -92,7 +92,7 @@ def test_mcap_is_read_by_its_own_reader(played: Path) -> None:
     ]
 
 
-def test_a_place_that_cannot_be_written_to_is_one_line(played: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unwritable_output_is_one_line(played: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["trace", "export", str(played), "--to", "jsonl", "-o", str(played / "no" / "where")]) == 2
     assert "--output: cannot write" in capsys.readouterr().err
 

@@ -1,4 +1,4 @@
-"""Files of a trace: what was written is read, whole, cut off, damaged, or by a disk that fails."""
+"""Trace files are read back: whole, cut off, damaged, or written to a failing disk."""
 
 import zlib
 from collections.abc import Callable
@@ -52,7 +52,7 @@ def test_what_was_written_is_read(writer: MakeWriter, toy: Any) -> None:
     assert made.nbytes == path.stat().st_size
 
 
-def test_arrays_that_came_in_are_kept_and_what_was_sent_is_told_by_digest(writer: MakeWriter, toy: Any) -> None:
+def test_input_arrays_are_stored_and_sent_arrays_have_digests(writer: MakeWriter, toy: Any) -> None:
     made = writer()
     pixels = toy.frame(1)
     made.write(
@@ -74,7 +74,7 @@ def test_arrays_that_came_in_are_kept_and_what_was_sent_is_told_by_digest(writer
     assert (sent.fields["pixels"].dtype, sent.fields["pixels"].shape) == (np.float32, (512,))
 
 
-def test_an_array_that_comes_again_is_written_once_and_names_what_was_sent(
+def test_a_repeated_array_is_written_once_and_resolves_sent_digests(
     writer: MakeWriter, toy: Any, tmp_path: Path
 ) -> None:
     made = writer()
@@ -92,7 +92,7 @@ def test_an_array_that_comes_again_is_written_once_and_names_what_was_sent(
         np.testing.assert_array_equal(trace.resolved(sent.fields)["pixels"], big)
 
 
-def test_digests_alone_say_that_values_are_missing(writer: MakeWriter, toy: Any, tmp_path: Path) -> None:
+def test_a_digest_without_values_raises_values_missing(writer: MakeWriter, toy: Any, tmp_path: Path) -> None:
     made = writer(values=False)
     made.write([toy.delivery(1, [1, toy.frame(1)], kind=2), toy.delivery(2, [2, toy.frame(1, 4)], kind=2)])
     made.close()
@@ -105,7 +105,7 @@ def test_digests_alone_say_that_values_are_missing(writer: MakeWriter, toy: Any,
         np.testing.assert_array_equal(trace.resolved(small.fields)["pixels"], toy.frame(1, 4))
 
 
-def test_a_file_that_is_full_is_followed_by_another_which_can_be_read_alone(writer: MakeWriter, toy: Any) -> None:
+def test_a_full_file_is_followed_by_a_self_contained_one(writer: MakeWriter, toy: Any) -> None:
     made = writer(segment_bytes=2000)
     for n in range(1, 30):
         made.write([toy.delivery(n, [n, toy.frame(0)], kind=2)])
@@ -138,7 +138,7 @@ def small_trace(writer: MakeWriter, toy: Any) -> tuple[Path, list[Record]]:
 
 
 def telling(path: Path) -> list[int]:
-    """Every byte of a file; but of the insides of a large array, one byte is like the other, so some of them."""
+    """The offsets of all bytes of a file, except for most of those inside large arrays."""
     with TraceFile(path) as file:
         blobs = [place for place in file.locations() if place.kind is Kind.BLOB]
     inside = {at for blob in blobs for at in range(blob.offset + 60, blob.end - 20)}
@@ -172,7 +172,7 @@ def test_a_trace_cut_off_at_any_byte_is_read_up_to_there(writer: MakeWriter, toy
     assert reached == set(range(len(whole)))
 
 
-def test_a_damaged_byte_costs_the_record_that_it_is_in(writer: MakeWriter, toy: Any, tmp_path: Path) -> None:
+def test_a_damaged_byte_costs_its_record_only(writer: MakeWriter, toy: Any, tmp_path: Path) -> None:
     path, whole = small_trace(writer, toy)
     content = path.read_bytes()
     with TraceFile(path) as file:
@@ -195,7 +195,7 @@ def test_a_damaged_byte_costs_the_record_that_it_is_in(writer: MakeWriter, toy: 
         assert len(told) >= len(whole) - 1
 
 
-def test_what_is_no_trace_is_told_from_a_trace_of_another_version(tmp_path: Path, writer: MakeWriter, toy: Any) -> None:
+def test_other_files_and_other_versions_are_refused(tmp_path: Path, writer: MakeWriter, toy: Any) -> None:
     other = tmp_path / "other.trace"
     other.write_bytes(b"PK\x03\x04 and so on, for some time")
     with pytest.raises(NotATrace, match="is no trace: it begins with"):
@@ -249,7 +249,7 @@ def test_a_disk_that_fails_costs_whole_records_that_are_counted(writer: MakeWrit
     assert all(record.type == toy.TYPES[2] for record in told if isinstance(record, Delivery))
 
 
-def test_a_folder_that_cannot_be_written_to_costs_the_trace_and_nothing_else(writer: MakeWriter, toy: Any) -> None:
+def test_an_unwritable_folder_costs_the_trace_only(writer: MakeWriter, toy: Any) -> None:
     def refuse(path: Path) -> Any:
         raise PermissionError(13, "Permission denied")
 
@@ -259,7 +259,7 @@ def test_a_folder_that_cannot_be_written_to_costs_the_trace_and_nothing_else(wri
     assert (made.paths, made.dropped) == ([], 3)
 
 
-def test_a_trace_leaves_room_on_the_disk_for_the_rest_of_the_run(writer: MakeWriter, toy: Any) -> None:
+def test_a_trace_leaves_free_space_on_the_disk(writer: MakeWriter, toy: Any) -> None:
     room = [1 << 40]
     made = writer(free=lambda folder: room[0])
     for n in range(1, 10):
@@ -272,7 +272,7 @@ def test_a_trace_leaves_room_on_the_disk_for_the_rest_of_the_run(writer: MakeWri
     assert (gap.count, gap.reason) == (3, "less than 512 MiB were left on the disk")
 
 
-def test_a_file_that_grows_is_read_on(writer: MakeWriter, toy: Any) -> None:
+def test_a_growing_file_is_read_further(writer: MakeWriter, toy: Any) -> None:
     made = writer()
     made.write([toy.delivery(1)])
     with TraceFile(made.paths[0]) as file:
@@ -286,7 +286,7 @@ def test_a_file_that_grows_is_read_on(writer: MakeWriter, toy: Any) -> None:
     made.close()
 
 
-def test_activations_are_put_together(writer: MakeWriter, toy: Any, tmp_path: Path) -> None:
+def test_activations_are_assembled_from_records(writer: MakeWriter, toy: Any, tmp_path: Path) -> None:
     made = writer()
     made.write(
         [

@@ -1,4 +1,4 @@
-"""The flight recorder: the newest records of a node, written when something failed."""
+"""The flight recorder: the newest records of a node, written after a failure."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -80,7 +80,7 @@ def test_arrays_are_kept_by_value(ring: Any, toy: Any) -> None:
     np.testing.assert_array_equal(told.fields["pixels"], toy.frame(5))
 
 
-def test_nothing_is_written_for_a_node_on_which_nothing_failed_unless_asked_for(ring: Any, toy: Any) -> None:
+def test_a_node_without_failures_writes_nothing_unless_at_end_is_set(ring: Any, toy: Any) -> None:
     made, writers = ring()
     made.put(toy.delivery_draft(1))
     made.close()
@@ -91,7 +91,7 @@ def test_nothing_is_written_for_a_node_on_which_nothing_failed_unless_asked_for(
     assert len(records(writers[0].paths[0])) == 2
 
 
-def test_an_actor_that_fails_in_a_circle_does_not_fill_the_disk(ring: Any, toy: Any) -> None:
+def test_repeated_failures_do_not_fill_the_disk(ring: Any, toy: Any) -> None:
     made, writers = ring()
     made.put(toy.delivery_draft(1))
     for _ in range(3 * MAX_FAILURES):
@@ -100,7 +100,7 @@ def test_an_actor_that_fails_in_a_circle_does_not_fill_the_disk(ring: Any, toy: 
     assert len(writers) == MAX_FAILURES
 
 
-def test_a_failure_of_an_actor_writes_what_led_to_it(tmp_path: Path, run: Run) -> None:
+def test_a_failure_writes_a_flight_record(tmp_path: Path, run: Run) -> None:
     async def test() -> None:
         clock = ManualClock()
         recorder = TraceSettings().recorder("here", tmp_path, clock=clock, seed=0)
@@ -119,7 +119,7 @@ def test_a_failure_of_an_actor_writes_what_led_to_it(tmp_path: Path, run: Run) -
     assert (last.delivery.fields, last.handled.failure.text) == ({"number": 7}, "seven")
 
 
-def test_of_several_flight_records_of_a_process_the_newest_is_shown(tmp_path: Path, run: Run) -> None:
+def test_the_newest_flight_record_of_a_process_is_opened(tmp_path: Path, run: Run) -> None:
     async def test() -> None:
         clock = ManualClock()
         recorder = TraceSettings().recorder("here", tmp_path, clock=clock, seed=0)

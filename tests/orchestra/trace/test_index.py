@@ -1,4 +1,4 @@
-"""The index beside a trace file: built once, extended, distrusted when it does not fit."""
+"""The index beside a trace file: built once, extended, rebuilt when it does not match."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +26,7 @@ def made(writer: MakeWriter, toy: Any) -> TraceWriter:
     return made
 
 
-def test_a_file_that_was_closed_has_its_index_and_the_same_as_a_scan_makes(
+def test_the_index_of_a_closed_file_equals_that_of_a_scan(
     writer: MakeWriter, toy: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = writer(segment_bytes=8_000)
@@ -51,7 +51,7 @@ def test_a_file_that_was_closed_has_its_index_and_the_same_as_a_scan_makes(
         assert sum(len(index.gaps) for index in trace.recordings[0].indexes) == 2
 
 
-def test_a_file_ends_after_so_many_records(writer: MakeWriter, toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_has_a_limited_number_of_records(writer: MakeWriter, toy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orchestra.trace.format.writer.SEGMENT_RECORDS", 10)
     made = writer()
     for n in range(1, 36):
@@ -61,7 +61,7 @@ def test_a_file_ends_after_so_many_records(writer: MakeWriter, toy: Any, monkeyp
 
 
 def no_scan(self: TraceFile, start: int = 0) -> Any:
-    """Stands for `TraceFile.locations` where the file must not be read from its begin; its header may."""
+    """Replaces `TraceFile.locations`: only the header may be read from the begin of the file."""
     assert start != 0 or not hasattr(self, "header"), "scanned"
     return REAL(self, start)
 
@@ -102,7 +102,7 @@ def test_an_index_is_extended_when_the_file_has_grown(made: TraceWriter, toy: An
     made.close()
 
 
-def test_who_follows_a_run_does_not_write_its_index_all_the_time(made: TraceWriter, toy: Any) -> None:
+def test_following_a_run_saves_its_index_rarely(made: TraceWriter, toy: Any) -> None:
     path = made.paths[0]
     kept = []
     with TraceFile(path) as file:
@@ -177,7 +177,7 @@ def test_what_was_sent_is_indexed(writer: MakeWriter, toy: Any) -> None:
 
 
 @pytest.mark.parametrize("damage", ["garbage", "cut", "other file", "flipped"])
-def test_an_index_that_does_not_fit_is_built_anew(made: TraceWriter, damage: str, toy: Any, writer: MakeWriter) -> None:
+def test_an_index_that_does_not_match_is_rebuilt(made: TraceWriter, damage: str, toy: Any, writer: MakeWriter) -> None:
     made.close()
     path = made.paths[0]
     with TraceFile(path) as file:
@@ -204,7 +204,7 @@ def test_an_index_that_does_not_fit_is_built_anew(made: TraceWriter, damage: str
         assert len(index.rows(Kind.DELIVERY, actor="toy/other" if expected == 1 else "toy/a")) == expected
 
 
-def test_a_folder_that_cannot_be_written_to_does_without(made: TraceWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unwritable_folder_has_no_index_file(made: TraceWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     made.close()
     beside(made.paths[0]).unlink()
 

@@ -1,4 +1,4 @@
-"""Runs of real processes: what they record, and where it is."""
+"""Traces of runs with several processes."""
 
 import os
 import signal
@@ -105,7 +105,7 @@ def run_of(folder: Path) -> Path:
     return path
 
 
-def test_a_run_of_several_processes_is_recorded_whole(tmp_path: Path) -> None:
+def test_a_run_of_several_processes_is_recorded_completely(tmp_path: Path) -> None:
     with started(tmp_path, "--trace", "full", "--seed", "5") as process:
         out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, err
@@ -163,7 +163,7 @@ def test_a_failure_and_a_signal_write_the_flight_records_of_processes(tmp_path: 
     assert last.handled.failure.file.endswith("counting.py")
 
 
-def test_what_a_killed_process_had_recorded_can_be_read(tmp_path: Path) -> None:
+def test_the_trace_of_a_killed_process_can_be_read(tmp_path: Path) -> None:
     with started(tmp_path, "--trace", "full", "--stop-at", "0", "--until", "0") as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "counting\n"

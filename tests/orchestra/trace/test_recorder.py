@@ -1,4 +1,4 @@
-"""What a node records of its actors."""
+"""The records of a node's actors."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -79,7 +79,7 @@ class Answerer(Actor[SumMsg | NoteMsg]):
 
 
 class Doer(Actor[PokeMsg]):
-    """Does everything that an actor can do to the world."""
+    """Performs every kind of effect."""
 
     supervision: ClassVar[Supervision] = Restart(backoff=0.0)
 
@@ -165,7 +165,7 @@ async def do(node: Node, *pokes: str) -> None:
 
 
 def of(folder: Path, traced: Traced, *pokes: str, **options: Any) -> list[Activation]:
-    """What is recorded of a Doer that is poked, after its start and its first poke."""
+    """The activations of a Doer after its start and its first poke."""
 
     async def test() -> None:
         async with traced(**options) as node:
@@ -257,7 +257,7 @@ def test_a_full_mailbox_and_the_wait_for_it_are_recorded(tmp_path: Path, traced:
     assert (one.nowait, three.nowait, through.number) == (True, False, three.number)
 
 
-def test_time_is_recorded_as_the_actor_saw_it(tmp_path: Path, traced: Traced, clock: ManualClock) -> None:
+def test_clock_readings_are_recorded(tmp_path: Path, traced: Traced, clock: ManualClock) -> None:
     async def test() -> None:
         async with traced() as node:
             clock.advance(2.5)
@@ -281,7 +281,7 @@ def test_time_is_recorded_as_the_actor_saw_it(tmp_path: Path, traced: Traced, cl
     assert not told[2].delivery.timer
 
 
-def test_a_message_of_another_is_no_timer_though_it_has_the_same_number(tmp_path: Path, traced: Traced) -> None:
+def test_a_message_of_another_actor_with_a_timers_number_is_no_timer(tmp_path: Path, traced: Traced) -> None:
     class Setter(Actor[PokeMsg | NoteMsg]):
         @on(PokeMsg)
         def poke(self, msg: PokeMsg) -> None:
@@ -310,7 +310,7 @@ def test_a_message_of_another_is_no_timer_though_it_has_the_same_number(tmp_path
     assert (note.type.name, note.id.serial, note.timer) == ("NoteMsg", 1, False)
 
 
-def test_work_children_and_the_wish_to_stop_are_recorded(tmp_path: Path, traced: Traced) -> None:
+def test_offloads_children_and_stop_requests_are_recorded(tmp_path: Path, traced: Traced) -> None:
     told = of(tmp_path, traced, "work", "spawn", "stop")
     assert [(type(each), each.index) for each in told[2].effects] == [(Offloaded, 1)]
     spawned, watched = told[3].effects
@@ -324,7 +324,7 @@ def test_work_children_and_the_wish_to_stop_are_recorded(tmp_path: Path, traced:
     assert (birth.args, birth.kwargs) == ((), {"factor": 2})
 
 
-def test_a_failure_is_recorded_and_the_next_incarnation_counts_on(
+def test_a_failure_is_recorded_and_the_next_incarnation_continues_the_count(
     tmp_path: Path, traced: Traced, clock: ManualClock
 ) -> None:
     async def test() -> None:
@@ -355,7 +355,7 @@ def test_a_failure_is_recorded_and_the_next_incarnation_counts_on(
     assert numbers == [1, 2, 3]  # each incarnation pokes itself, and the second tells
 
 
-def test_what_changes_after_it_was_sent_is_recorded_as_it_was_sent(tmp_path: Path, traced: Traced) -> None:
+def test_a_value_that_changes_after_sending_is_recorded_as_sent(tmp_path: Path, traced: Traced) -> None:
     class Fickle(Actor[PokeMsg]):
         def __init__(self, to: Ref[Any]) -> None:
             self.to = to
@@ -407,7 +407,7 @@ def test_only_what_is_included_is_recorded(tmp_path: Path, traced: Traced) -> No
     assert told[2].effects[0].fields["text"] == "hi"
 
 
-def test_clocks_follow_causes_across_nodes_and_back(tmp_path: Path, clock: ManualClock) -> None:
+def test_lamport_clocks_order_causes_across_nodes(tmp_path: Path, clock: ManualClock) -> None:
     async def test() -> None:
         settings = TraceSettings(mode="full")
         secret = b"s" * 32

@@ -1,4 +1,4 @@
-"""Stories: one thing's journey in causal order, whatever the clocks on the walls say."""
+"""Stories are in causal order, whatever the wall clocks say."""
 
 import json
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ def throws(rows: Iterable[DeliveryRow]) -> list[int]:
     return [each.delivery.fields["throws"] for each in rows]
 
 
-def test_the_order_is_that_of_causes_not_of_wall_clocks(played: Path) -> None:
+def test_the_order_is_causal_and_independent_of_wall_clocks(played: Path) -> None:
     with RunTrace(played) as trace:
         found = list(Query(where=Where("name == 'red'")).deliveries(trace))
         stops = story(reversed(found))
@@ -40,7 +40,7 @@ def test_causes_and_consequences_are_found_across_nodes(played: Path) -> None:
         assert cause_of(trace, first) is None  # told from outside
 
 
-def test_the_story_of_a_message_is_told(played: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_story_of_a_message_is_printed(played: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["trace", "story", str(played), "--message", "middle/player#1", "--depth", "1"]) == 0
     said = capsys.readouterr().out
     lines = [line for line in said.splitlines() if "BallMsg" in line]
@@ -54,7 +54,7 @@ def test_the_story_of_a_message_is_told(played: Path, capsys: pytest.CaptureFixt
     assert "4 stops on 3 nodes" in said
 
 
-def test_the_story_of_a_condition_is_told_as_json(played: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_story_of_a_condition_is_printed_as_json(played: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["trace", "story", str(played), "--where", "name == 'blue'", "--json"]) == 0
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(stop["node"], stop["fields"]["throws"]) for stop in told] == [("left", 2), ("middle", 1), ("right", 0)]
@@ -82,7 +82,7 @@ def test_a_story_key_finds_the_thing(
         (("--where", "name == 'green'"), "nothing was recorded of --where name == 'green'"),
     ],
 )
-def test_what_cannot_be_told_is_one_line(
+def test_a_story_of_nothing_is_one_line(
     played: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
 ) -> None:
     assert main(["trace", "story", str(played), *words]) == 2

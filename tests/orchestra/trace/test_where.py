@@ -1,4 +1,4 @@
-"""Conditions on messages: what they mean, and what they cannot be made to do."""
+"""Conditions on messages: their meaning, and what they refuse."""
 
 from typing import Any
 
@@ -83,13 +83,13 @@ def test_conditions(text: str, expected: bool) -> None:
         *("print(version)", "version if role else 3", "{'a': 1}", "*versions", "await version", "x" * 2000),
     ],
 )
-def test_what_is_no_condition_is_refused_in_one_line(text: str) -> None:
+def test_an_invalid_condition_is_refused_in_one_line(text: str) -> None:
     with pytest.raises(UsageError, match=r"^--where: .+") as refused:
         Where(text)
     assert "\n" not in str(refused.value)
 
 
-def test_values_that_were_not_recorded_are_asked_for_by_name() -> None:
+def test_a_condition_on_an_unrecorded_array_raises_values_missing() -> None:
     with pytest.raises(ValuesMissing, match=r"--where 'secret > 1'.*float32\[1000\] 0+ were not recorded"):
         Where("secret > 1")(VALUES)
     assert not Where("version < 3 and secret > 1")(VALUES)  # it need not be looked at
@@ -102,7 +102,7 @@ def test_values_that_were_not_recorded_are_asked_for_by_name() -> None:
     joined=st.sampled_from(["{} and {}", "{} or {}", "not {}", "({} or {}) == True", "not ({} and {})"]),
     absent=st.sets(st.sampled_from(sorted(VALUES))),
 )
-def test_a_message_without_the_fields_that_a_condition_needs_is_not_looked_at(
+def test_a_message_without_the_fields_of_a_condition_is_not_read(
     text: str, other: str, joined: str, absent: set[str]
 ) -> None:
     values = {name: value for name, value in VALUES.items() if name not in absent}

@@ -1,4 +1,4 @@
-"""`orchestra trace`: questions about a small run of two nodes."""
+"""The commands of `orchestra trace` on a small trace of two actors."""
 
 import json
 from collections.abc import Callable
@@ -17,7 +17,7 @@ Ask = Callable[..., str]
 
 @pytest.fixture
 def traces(writer: Callable[..., TraceWriter], toy: Any) -> Path:
-    """Two actors: one is told numbers and frames, and sends frames on to the other."""
+    """Two actors: one receives numbers and sends frames to the other."""
     made = writer()
     made.write([toy.birth(), toy.birth("toy/c")])
     for n in range(1, 21):
@@ -39,7 +39,7 @@ def ask(traces: Path, capsys: pytest.CaptureFixture[str]) -> Ask:
     return asked
 
 
-def test_ls_says_what_was_recorded(ask: Ask) -> None:
+def test_ls_lists_files_and_actors(ask: Ask) -> None:
     said = ask("ls")
     assert "toy.77.000.trace" in said
     lines = {line.split()[0]: line.split() for line in said.splitlines() if line.startswith("toy/")}
@@ -71,13 +71,13 @@ def test_grep_finds_deliveries(ask: Ask, words: tuple[str, ...], expected: int) 
     assert len(ask("grep", "--json", *words).splitlines()) == expected
 
 
-def test_grep_shows_the_newest_first_if_asked(ask: Ask) -> None:
+def test_grep_prints_the_newest_first_on_request(ask: Ask) -> None:
     (line,) = ask("grep", "--last", "--limit", "1", "--actor", "toy/a", "--json").splitlines()
     told = json.loads(line)
     assert (told["n"], told["fields"], told["type"]) == (20, {"count": 20, "note": "note 20"}, "CountMsg")
 
 
-def test_show_tells_an_activation_whole(ask: Ask) -> None:
+def test_show_prints_an_activation_in_full(ask: Ask) -> None:
     said = ask("show", "toy/a:7")
     assert "CountMsg from toy/b#7" in said
     assert "count = 7" in said
@@ -98,13 +98,13 @@ def test_show_tells_an_activation_whole(ask: Ask) -> None:
         (("toy/a#x",), "a message is named SENDER#NUMBER"),
     ],
 )
-def test_what_is_not_there_is_said_in_one_line(ask: Ask, words: tuple[str, ...], said: str) -> None:
+def test_a_missing_actor_or_message_is_one_line(ask: Ask, words: tuple[str, ...], said: str) -> None:
     err = ask("show", *words, code=2)
     assert said in err
     assert err.count("\n") == 1
 
 
-def test_an_unknown_question_lists_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_command_lists_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["trace", "wher", "x"]) == 2
     assert "unknown command 'wher'; the commands are ls, show" in capsys.readouterr().err
     assert main(["trace"]) == 2
@@ -123,7 +123,7 @@ def test_stats_count_and_measure(ask: Ask) -> None:
     assert "CountMsg" not in ask("stats", "--type", "Frame*")
 
 
-def test_stats_say_how_far_a_counter_lags(writer: Callable[..., TraceWriter], toy: Any, ask: Ask, traces: Path) -> None:
+def test_stats_print_the_lag_of_a_counter(writer: Callable[..., TraceWriter], toy: Any, ask: Ask, traces: Path) -> None:
     for path in traces.iterdir():
         path.unlink()
     made = writer()
@@ -139,7 +139,9 @@ def test_stats_say_how_far_a_counter_lags(writer: Callable[..., TraceWriter], to
     assert (rows["toy/slow"]["median"], rows["toy/slow"]["last"], rows["toy/slow"]["value"]) == (3, 3, 27)
 
 
-def test_follow_yields_what_is_added_until_all_is_closed(writer: Callable[..., TraceWriter], toy: Any) -> None:
+def test_follow_yields_added_deliveries_until_all_files_are_closed(
+    writer: Callable[..., TraceWriter], toy: Any
+) -> None:
     made = writer()
     made.write([toy.birth(), toy.delivery(1)])
     turns: list[int] = []
