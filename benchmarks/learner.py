@@ -34,7 +34,7 @@ from torch.nn.functional import elu, one_hot
 from components.envs import Skirmish
 from components.envs.base import EnvSpec
 from components.policies import EpisodeBatch, Qmix
-from components.replay_buffers import EpisodeReplay
+from components.replay_buffers import EpisodeReplay, Episodes
 from components.rollout import Rollout
 
 
@@ -193,14 +193,14 @@ class ClassicMemory:
 
 
 def played(spec: EnvSpec, episodes: int) -> EpisodeReplay:
-    """Return a replay memory with so many episodes of agents that explore all of the time."""
+    """Return a replay buffer with so many episodes of agents that explore all of the time."""
     replay = EpisodeReplay(spec, episodes)
     rollout = Rollout(Skirmish(spec.name, 64, seed=0), Qmix(spec), np.random.default_rng(0))
     while len(replay) < episodes:
         ended = rollout.collect(8, epsilon=1.0)
         if ended is not None:
             frames = (ended.obs, ended.state, ended.available)
-            replay.insert(*frames, ended.actions, ended.reward, ended.terminated, ended.lengths)
+            replay.insert(Episodes(*frames, ended.actions, ended.reward, ended.terminated, ended.lengths))
     rollout.close()
     return replay
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from components.envs.base import Env
 from components.envs.skirmish import Skirmish
 from components.policies import Iql, Qmix, Vdn
-from components.replay_buffers import EpisodeReplay, PrioritizedEpisodeReplay
+from components.replay_buffers import EpisodeReplay, Episodes, PrioritizedEpisodeReplay
 from components.schedule import LinearSchedule
 
 
@@ -70,7 +70,7 @@ class Collector:
         self.last_actions[chosen] = -1
         self.time[chosen] = 0
 
-    def step(self, epsilon: float) -> tuple[NDArray[np.bool_], tuple[NDArray[Any], ...] | None]:
+    def step(self, epsilon: float) -> tuple[NDArray[np.bool_], Episodes | None]:
         """Make a step; return which episodes it ended, and these as `EpisodeReplay.insert` takes them."""
         env, at = self.env, (self.each, self.time)
         with self.watch("writing"):
@@ -94,7 +94,7 @@ class Collector:
             lengths = self.time[over].astype(np.int32)
             frames = [(i, slice(0, n + 1)) for i, n in zip(over.tolist(), lengths.tolist(), strict=True)]
             steps = [(i, slice(0, n)) for i, n in zip(over.tolist(), lengths.tolist(), strict=True)]
-            return done, (
+            return done, Episodes(
                 np.concatenate([self.obs[i] for i in frames]),
                 np.concatenate([self.state[i] for i in frames]),
                 np.concatenate([self.available[i] for i in frames]),
@@ -194,7 +194,7 @@ def main() -> None:
         steps += env.n_envs
         if finished is not None:
             with watch("replay"):
-                replay.insert(*finished)
+                replay.insert(finished)
             collector.start(done)
             episodes += int(done.sum())
             owed += args.updates_per_episode * int(done.sum())

@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 from components.envs.base import EnvSpec
 from components.replay_buffers import (
     EpisodeReplay,
+    Episodes,
     Field,
     PrioritizedTransitions,
     Transitions,
@@ -236,23 +237,23 @@ PEERS = {"cpprb": cpprb_jobs, "Tianshou": tianshou_jobs, "TorchRL": torchrl_jobs
 # W2 -------------------------------------------------------------------------------------------------------------------
 
 
-def make_episodes(n: int, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
+def make_episodes(n: int, rng: np.random.Generator) -> Episodes:
     t, a = SPEC.episode_limit, SPEC.n_agents
-    return {
-        "obs": rng.random((n * (t + 1), a, SPEC.obs_size), np.float32),
-        "state": rng.random((n * (t + 1), SPEC.state_size), np.float32),
-        "available": rng.random((n * (t + 1), a, SPEC.n_actions)) < 0.5,
-        "actions": rng.integers(0, SPEC.n_actions, (n * t, a)),
-        "reward": rng.random(n * t, np.float32),
-        "terminated": np.ones(n, np.bool_),
-        "lengths": np.full(n, t, np.int32),
-    }
+    return Episodes(
+        obs=rng.random((n * (t + 1), a, SPEC.obs_size), np.float32),
+        state=rng.random((n * (t + 1), SPEC.state_size), np.float32),
+        available=rng.random((n * (t + 1), a, SPEC.n_actions)) < 0.5,
+        actions=rng.integers(0, SPEC.n_actions, (n * t, a)),
+        reward=rng.random(n * t, np.float32),
+        terminated=np.ones(n, np.bool_),
+        lengths=np.full(n, t, np.int32),
+    )
 
 
 def filled(capacity: int, rng: np.random.Generator) -> EpisodeReplay:
     replay, episodes = EpisodeReplay(SPEC, capacity), make_episodes(8, rng)
     while len(replay) < capacity:
-        replay.insert(**episodes)
+        replay.insert(episodes)
     return replay
 
 
@@ -285,7 +286,7 @@ class Server:
 def episode_jobs(capacity: int, rng: np.random.Generator) -> tuple[dict[str, Jobs], Server]:
     """Return what is measured, by job and side, and the server to close afterwards."""
     replay, one = filled(capacity, rng), make_episodes(1, rng)
-    each = sum(array.nbytes for array in one.values())
+    each = sum(getattr(one, name).nbytes for name in BATCH_FIELDS)
     blob, out = np.ones((capacity, each), np.uint8), np.empty((EPISODES, each), np.uint8)
     raw = Server(serve_bytes, out.nbytes)
     outs, turn = cycle([out, np.zeros_like(out)]), cycle(range(capacity))
@@ -305,7 +306,7 @@ def episode_jobs(capacity: int, rng: np.random.Generator) -> tuple[dict[str, Job
         receive(raw.end, received.data)
 
     jobs: dict[str, Jobs] = {
-        "insert an episode": {"floor": insert_floor, "this package": lambda: replay.insert(**one)},
+        "insert an episode": {"floor": insert_floor, "this package": lambda: replay.insert(one)},
         "sample 32": {"floor": sample_floor, "this package": lambda: replay.sample(EPISODES, rng)},
         "sample 32, one is held": {
             "floor": sample_floor_of_two,
@@ -317,7 +318,7 @@ def episode_jobs(capacity: int, rng: np.random.Generator) -> tuple[dict[str, Job
         cpprb = import_module("cpprb")
     except ImportError:
         return jobs, raw
-    episode = {name: array for name, array in one.items() if name in BATCH_FIELDS}
+    episode = {name: getattr(one, name) for name in BATCH_FIELDS}
     layout = {name: {"shape": array.shape, "dtype": array.dtype} for name, array in episode.items()}
     theirs = cpprb.ReplayBuffer(capacity, layout)
     for _ in range(capacity):

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from components.checkpoints import run_state
 from components.checkpoints.array_file import CheckpointError
-from components.replay_buffers.episodes import Sampled
+from components.replay_buffers import Episodes, Sampled
 from messages import BatchTrainingDataMsg, InsertTransitionMsg, SampleBatchMsg, SaveCheckpointMsg, UpdatePriorityMsg
 from orchestra import Actor, Escalate, Supervision, UsageError, on
 
@@ -17,18 +17,7 @@ from orchestra import Actor, Escalate, Supervision, UsageError, on
 class ReplayBuffer(Protocol):
     """The replay buffer of a TrajectoryManager, such as `EpisodeReplay` and `PrioritizedEpisodeReplay`."""
 
-    def insert(
-        self,
-        obs: NDArray[np.float32],
-        state: NDArray[np.float32],
-        available: NDArray[np.bool_],
-        actions: NDArray[np.int64],
-        reward: NDArray[np.float32],
-        terminated: NDArray[np.bool_],
-        lengths: NDArray[np.int32],
-        *,
-        epsilon: NDArray[np.float32],
-    ) -> None: ...
+    def insert(self, episodes: Episodes) -> None: ...
 
     def sample(self, batch_size: int, rng: np.random.Generator) -> Sampled: ...
 
@@ -71,14 +60,16 @@ class TrajectoryManager(Actor[InsertTransitionMsg | SampleBatchMsg | UpdatePrior
     @on(InsertTransitionMsg)
     def insert(self, msg: InsertTransitionMsg) -> None:
         self._replay.insert(
-            msg.obs,
-            msg.state,
-            msg.available,
-            msg.actions,
-            msg.reward,
-            msg.terminated,
-            msg.lengths,
-            epsilon=msg.epsilon,
+            Episodes(
+                msg.obs,
+                msg.state,
+                msg.available,
+                msg.actions,
+                msg.reward,
+                msg.terminated,
+                msg.lengths,
+                msg.epsilon,
+            )
         )
 
     @on(SampleBatchMsg)

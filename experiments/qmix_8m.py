@@ -26,6 +26,7 @@ from components.replay_buffers import (
     SampleToInsertRatio,
 )
 from components.rollout import EnvFactory, PolicyFactory
+from components.trajectory_manager import ReplayBuffer
 from orchestra import Topology, UsageError
 
 
@@ -86,7 +87,7 @@ def experiment(
     }
     at_once = hosts * workers * envs_per_worker
     policy: PolicyFactory
-    replay: EpisodeReplay
+    replay: ReplayBuffer
     if coma:
         if prioritized:
             raise UsageError("COMA learns from each episode once, so there is nothing to prioritise")

@@ -2,7 +2,16 @@
 
 from components.checkpoints.array_file import CheckpointError, open_checkpoint, write_checkpoint
 from components.replay_buffers.closed import Closed
-from components.replay_buffers.episodes import EpisodeReplay, Sampled, SampledRollouts
+from components.replay_buffers.episode_store import Episodes
+from components.replay_buffers.episodes import (
+    EpisodeBuffer,
+    EpisodeReplay,
+    EpisodeTable,
+    FreshEpisodes,
+    PrioritizedEpisodeReplay,
+    Sampled,
+    SampledRollouts,
+)
 from components.replay_buffers.federated import (
     ClientSample,
     FederatedReplay,
@@ -10,12 +19,11 @@ from components.replay_buffers.federated import (
     SampledUnion,
     UnionStatistics,
 )
-from components.replay_buffers.fresh import FreshEpisodes
 from components.replay_buffers.invalid import InvalidExperience, NameTaken, UnknownClient
 from components.replay_buffers.limiter import SampleToInsertRatio
 from components.replay_buffers.priorities import Priorities
-from components.replay_buffers.prioritized import PrioritizedEpisodeReplay, PrioritizedTransitions
 from components.replay_buffers.ranks import RankedPriorities
+from components.replay_buffers.rows import Field
 from components.replay_buffers.selectors import (
     FifoSelector,
     HighestSelector,
@@ -25,16 +33,22 @@ from components.replay_buffers.selectors import (
     Selector,
     UniformSelector,
 )
-from components.replay_buffers.table import EpisodeTable, TransitionTable
-from components.replay_buffers.transitions import Field, NStep, SampledTransitions, Transitions
-from components.replay_buffers.windows import FrameStack, Rollout
+from components.replay_buffers.transitions import (
+    PrioritizedTransitions,
+    SampledTransitions,
+    Transitions,
+    TransitionTable,
+)
+from components.replay_buffers.windows import FrameStack, NStep, RolloutWindow
 
 __all__ = [
     "CheckpointError",
     "ClientSample",
     "Closed",
+    "EpisodeBuffer",
     "EpisodeReplay",
     "EpisodeTable",
+    "Episodes",
     "FederatedReplay",
     "Field",
     "FifoSelector",
@@ -52,7 +66,7 @@ __all__ = [
     "PrioritizedSelector",
     "PrioritizedTransitions",
     "RankedPriorities",
-    "Rollout",
+    "RolloutWindow",
     "SampleToInsertRatio",
     "Sampled",
     "SampledRollouts",

@@ -22,13 +22,14 @@ from components.replay_buffers.invalid import (
     check_array,
     check_priorities,
 )
-from components.replay_buffers.runs import (
+from components.replay_buffers.segments import (
     LENGTHS,
     Fields,
-    Run,
+    Segment,
     begins,
     check_batch,
-    copy_runs,
+    copy_segments,
+    corners_of,
     counts_of,
     padded,
 )
@@ -165,7 +166,7 @@ class FederatedReplay:
     def __init__(self, fields: Fields, *, beta: float = 0.4, max_items: int = 4096, max_uses: int = 1) -> None:
         if not fields:
             raise ValueError("fields: expected at least one")
-        if LENGTHS not in fields and any(isinstance(kind, Run) for kind in fields.values()):
+        if LENGTHS not in fields and any(isinstance(kind, Segment) for kind in fields.values()):
             raise ValueError(f"fields: expected {LENGTHS} beside runs, got {list(fields)}")
         if not 0.0 <= beta <= 1.0:
             raise ValueError(f"beta: expected a number in [0, 1], got {beta}")
@@ -366,7 +367,7 @@ class FederatedReplay:
     ) -> NDArray[Any]:
         """Return a field of a batch, made of parts of shares; of runs, those of items of `lengths` (B,)."""
         kind = self.fields[name]
-        if not isinstance(kind, Run) or lengths is None:
+        if not isinstance(kind, Segment) or lengths is None:
             if len(parts) == 1:  # and so its places are all, in order
                 share, _, of = parts[0]
                 return share.batch[name].take(of, axis=0)
@@ -379,7 +380,7 @@ class FederatedReplay:
         array = np.empty((int(counts.sum()), *kind.shape), kind.dtype)
         for share, to, of in parts:
             first = begins(counts_of(kind, share.batch[LENGTHS]))[of]
-            copy_runs(share.batch[name], first, array, begin[to], counts[to])
+            copy_segments(share.batch[name], array, corners_of(begin[to], first, counts[to]))
         return array
 
     def _take(self, client: _Client, n: int, rng: np.random.Generator) -> list[tuple[ClientSample, NDArray[np.int64]]]:

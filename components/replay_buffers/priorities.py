@@ -4,15 +4,12 @@ Items are slots, 0 to `capacity` - 1. An item is drawn with probability P_i = w_
 epsilon)^alpha.
 """
 
-from abc import abstractmethod
-from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from components.checkpoints.array_file import ArrayReader, Checkpointed, CheckpointError, StateArray, prefixed
-from components.replay_buffers.federated import ClientSample
+from components.checkpoints.array_file import ArrayReader, CheckpointError, StateArray
 from components.replay_buffers.invalid import InvalidExperience, check_priorities
 from components.replay_buffers.segment_tree import LARGEST_SUM, SegmentTree, SumTree
 
@@ -69,7 +66,7 @@ class Priorities:
         """Return the weights w (n,) of `slots` (n,)."""
         return self._sums[slots]
 
-    def weigh(self, priorities: NDArray[np.floating[Any]], n: int) -> NDArray[np.float64]:
+    def to_weights(self, priorities: NDArray[np.floating[Any]], n: int) -> NDArray[np.float64]:
         """Return the weights (n,) of `priorities`.
 
         Raises:
@@ -86,7 +83,7 @@ class Priorities:
             )
         return weights
 
-    def saw(self, priorities: NDArray[np.floating[Any]]) -> None:
+    def note_max(self, priorities: NDArray[np.floating[Any]]) -> None:
         """Take note of the largest of `priorities` (n,), which have been given to items."""
         if len(priorities):
             self.largest = max(self.largest, float(priorities.max()))
@@ -97,7 +94,7 @@ class Priorities:
         if self._least is not None:  # what is never drawn does not count among the least
             self._least[slots] = np.where(weights > 0, weights, np.inf)
 
-    def enter(self, start: int, n: int) -> None:
+    def add(self, start: int, n: int) -> None:
         """Give `n` slots from `start` on, and on from 0 after the last, the weight of the largest priority."""
         self._fill(start, n, (self.largest + self.epsilon) ** self.alpha)
 
@@ -112,7 +109,7 @@ class Priorities:
                 if self._least is not None:
                     self._least.fill(begin, stop, weight if weight > 0 else np.inf)
 
-    def freshen(self) -> None:
+    def refresh(self) -> None:
         """Bring weights up to date that depend on what happened to others; here none do."""
 
     def draw(
@@ -125,7 +122,7 @@ class Priorities:
         Raises:
             ValueError: nothing has weight.
         """
-        self.freshen()
+        self.refresh()
         shares = rng.random(batch_size)
         shares += np.arange(batch_size)
         shares /= batch_size
@@ -178,84 +175,3 @@ class Priorities:
             if (self._least[np.arange(self.capacity)] != np.where(weights > 0, weights, np.inf)).any():
                 wrong.append("the least weights are not those of the sums")
         return wrong
-
-
-Read = Callable[[NDArray[np.int64]], tuple[dict[str, NDArray[Any]], NDArray[np.int64]]]
-"""Returns copies of what is in slots (n,), by field, and their generations (n,)."""
-
-
-class Prioritized(Checkpointed):
-    """What the replay buffers that draw by priority have in common, beside their `priorities`."""
-
-    capacity: int
-    inserted: int
-    priorities: Priorities
-    stale_updates: int
-    """Priorities that came after their item had been overwritten, and were ignored."""
-
-    @property
-    def beta(self) -> float:
-        """The strength of the correction by importance weights, in [0, 1]; it may be set between two samples."""
-        return self.priorities.beta
-
-    @beta.setter
-    def beta(self, beta: float) -> None:
-        if not 0.0 <= beta <= 1.0:
-            raise ValueError(f"beta: expected a number in [0, 1], got {beta}")
-        self.priorities.beta = beta
-
-    @property
-    def max_priority(self) -> float:
-        """The largest priority ever given, with which new items enter; 1 until one is larger."""
-        return self.priorities.largest
-
-    @property
-    def _held(self) -> int:
-        return min(self.inserted, self.capacity)
-
-    def share(self, size: int, rng: np.random.Generator) -> ClientSample:
-        """Draw `size` items in proportion to their weights, to be pushed to a `FederatedReplay`; its arrays are copies.
-
-        With no weight left, or a `size` of 0, the share is empty, and only says how much is held.
-
-        Raises:
-            ValueError: `size` is negative.
-        """
-        return self._share(size, rng, self._read)
-
-    def _share(self, size: int, rng: np.random.Generator, read: Read) -> ClientSample:
-        if size < 0:
-            raise ValueError(f"size: expected at least 0, got {size}")
-        self.priorities.freshen()
-        total = self.priorities.total
-        if not (total > 0 and size):
-            none = np.zeros(0, np.int64)
-            return ClientSample({}, none, none, np.zeros(0), total, self._held, self.inserted)
-        slots, _, weights = self.priorities.draw(size, rng)
-        # Strata come in order; whoever takes the first few only is to get as good a draw.
-        order = rng.permutation(size)
-        slots, weights = slots[order], weights[order]
-        batch, generations = read(slots)
-        return ClientSample(batch, slots, generations, weights, total, self._held, self.inserted)
-
-    @abstractmethod
-    def _read(self, slots: NDArray[np.int64]) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:
-        """Return copies of what is in `slots` (n,), by field, and their generations (n,)."""
-
-    def _state_arrays(self) -> dict[str, StateArray]:
-        books = self.priorities.state_arrays(self._held) | {
-            "stale_updates": StateArray.of(np.array(self.stale_updates))
-        }
-        return super()._state_arrays() | prefixed("priorities", books)
-
-    def _check_state(self, reader: ArrayReader) -> None:
-        super()._check_state(reader)
-        books = reader.part("priorities")
-        books.read_count("stale_updates")
-        self.priorities.check_state(books, min(reader.read_count("inserted"), self.capacity))
-
-    def _load_state(self, reader: ArrayReader) -> None:
-        super()._load_state(reader)
-        books = reader.part("priorities")
-        self.stale_updates = books.read_count("stale_updates")
-        self.priorities.load_state(books, self._held)

@@ -40,7 +40,7 @@ class RankedPriorities(Priorities):
         self._ladder = np.zeros(0)  # the negated priorities that ranks were made of, in order
         self._n_changed = 0
 
-    def weigh(self, priorities: NDArray[np.floating[Any]], n: int) -> NDArray[np.float64]:
+    def to_weights(self, priorities: NDArray[np.floating[Any]], n: int) -> NDArray[np.float64]:
         """Return what `set` takes for `priorities`: themselves.
 
         Raises:
@@ -50,7 +50,7 @@ class RankedPriorities(Priorities):
         return priorities.astype(np.float64)
 
     def set(self, slots: NDArray[np.int64], weights: NDArray[np.float64]) -> None:
-        """Give `slots` (n,) their priorities, which `weigh` returned; of one named twice the last stays."""
+        """Give `slots` (n,) their priorities, which `to_weights` returned; of one named twice the last stays."""
         self._numbers[slots] = weights
         self._n_changed += len(slots)
         super().set(slots, self._weights(1 + np.searchsorted(self._ladder, -weights)))
@@ -77,7 +77,7 @@ class RankedPriorities(Priorities):
         if len(there):
             super().set(there[order], self._weights(1 + np.arange(len(there))))
 
-    def freshen(self) -> None:
+    def refresh(self) -> None:
         """Make all ranks anew, if enough has changed."""
         if self._n_changed * FRESHNESS > len(self._ladder):
             self.rank()

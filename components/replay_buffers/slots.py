@@ -1,37 +1,45 @@
-"""Which slots of a table hold something, which are drawn, and which make room (Cassirer et al. 2021)."""
+"""Slots of a table: which hold an item, which are drawn, and which make room (Cassirer et al. 2021)."""
 
-from typing import Any, Literal
+from typing import Any, Literal, Required, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
-from components.checkpoints.array_file import (
-    ArrayReader,
-    CheckpointError,
-    StateArray,
-    generator_array,
-    prefixed,
-)
+from components.checkpoints.array_file import ArrayReader, CheckpointError, StateArray, generator_array, prefixed
 from components.replay_buffers.invalid import InvalidExperience, check_indices, check_priorities
+from components.replay_buffers.ring import Placement
 from components.replay_buffers.selectors import Selector
 
 RemoveBy = Literal["priority", "times_sampled"]
 
 
+class TableOptions(TypedDict, total=False):
+    """Keywords of tables."""
+
+    sampler: Required[Selector]
+    remover: Required[Selector]
+    remove_by: RemoveBy
+    max_times_sampled: int
+    rng: np.random.Generator | None
+
+
 class Slots:
-    """The books of a table: what is where, and how often it was drawn. What there is to hold, its owner holds.
+    """Slots whose items may be removed in any order.
 
     Args:
-        capacity: slots there are.
-        sampler: says which slots are drawn; made for `capacity` items, and told of nothing so far.
-        remover: says which slots make room for what is new; another such object.
-        remove_by: what `remover` is given for a slot's priority: its priority, or how often it was sampled.
-        max_times_sampled: a slot is emptied when it has been drawn so often; 0 keeps it.
-        rng: what `remover` draws with, should it draw; by default one of seed 0.
+        capacity: number of slots.
+        sampler: selects the slots that are drawn; made for `capacity` items, still empty.
+        remover: selects the slots that make room for new items; another such object.
+        remove_by: number that `remover` gets as the priority of a slot: its priority, or how often it was sampled.
+        max_times_sampled: a slot is emptied once it has been sampled this many times; 0 disables.
+        rng: generator for draws of `remover`; by default one of seed 0.
 
     Raises:
-        ValueError: `max_times_sampled` is below 0, both selectors are one object, or `remove_by` is none of the two.
+        ValueError: `capacity` is below 1, `max_times_sampled` below 0, both selectors are one object, or `remove_by` is
+            unknown.
     """
+
+    oldest = 0
 
     def __init__(
         self,
@@ -43,6 +51,8 @@ class Slots:
         max_times_sampled: int = 0,
         rng: np.random.Generator | None = None,
     ) -> None:
+        if capacity < 1:
+            raise ValueError(f"capacity: expected at least 1, got {capacity}")
         if sampler is remover:
             raise ValueError("sampler and remover: expected two objects, as each is told of every change")
         if max_times_sampled < 0:
@@ -52,43 +62,52 @@ class Slots:
         self.capacity, self.sampler, self.remover = capacity, sampler, remover
         self.remove_by, self.max_times_sampled = remove_by, max_times_sampled
         self.inserted = 0
-        """How many were put in so far, those that are gone included."""
+        """Items inserted so far, including those that are gone."""
         self.stale_updates = 0
-        """What `update` and `remove` were to change after it had gone, and ignored."""
+        """Items that `update` and `remove` named after they were gone, and that were ignored."""
         self.generations = np.full(capacity, -1, np.int64)
-        """How many were put in before what is in a slot; -1 where there is nothing."""
+        """Serial number of the item in each slot; -1 for an empty slot."""
         self._rng = np.random.default_rng(0) if rng is None else rng
-        self._free = np.arange(capacity - 1, -1, -1)  # the first `_n_free` of these hold nothing
+        self._free = np.arange(capacity - 1, -1, -1)  # the first `_n_free` of these are empty
         self._n_free = capacity
         self._times_sampled = np.zeros(capacity, np.int64)
 
     def __len__(self) -> int:
-        """Return how many slots hold something."""
+        """Return the number of slots that hold an item."""
         return self.capacity - self._n_free
 
     @property
     def used(self) -> NDArray[np.int64]:
-        """The slots that hold something, in order."""
+        """Slots that hold an item, in order."""
         return np.flatnonzero(self.generations >= 0)
 
-    def check(self, n: int, priorities: NDArray[np.floating[Any]] | None) -> None:
-        """Raise `InvalidExperience` unless `n` fit, and these are as many priorities, or none."""
-        if n > self.capacity:
-            raise InvalidExperience(f"expected at most {self.capacity} at a time, the capacity, got {n}")
-        if priorities is not None:
-            self._check_priorities(priorities, n)
+    order = used
+
+    def generations_of(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the serial numbers (B,) of the items in `slots` (B,); -1 for an empty slot."""
+        return self.generations[slots]
 
     def _check_priorities(self, priorities: NDArray[np.floating[Any]], n: int) -> None:
         check_priorities(priorities, n)
         limit = min(self.sampler.limit, self.remover.limit)
         if n and not priorities.max() < limit:
             raise InvalidExperience(
-                f"priorities: expected numbers below {limit:.3g}, as sums would overflow else, got {priorities}"
+                f"priorities: expected numbers below {limit:.3g}, so that sums are finite, got {priorities}"
             )
 
-    def put(self, n: int, priorities: NDArray[np.floating[Any]] | None) -> NDArray[np.int64]:
-        """Return slots (n,) for what is new, with `priorities` (n,) or 1 each; what was in the way has gone."""
-        self._make_room(n)
+    def put(self, n: int, priorities: NDArray[np.floating[Any]] | None = None) -> list[Placement]:
+        """Return slots for `n` new items with `priorities` (n,), or 1 each; the remover empties slots for them.
+
+        Raises:
+            InvalidExperience: n is above `capacity`, or `priorities` are not n floats that are finite and at least 0.
+        """
+        if n > self.capacity:
+            raise InvalidExperience(f"expected at most {self.capacity} at a time, the capacity, got {n}")
+        if priorities is not None:
+            self._check_priorities(priorities, n)
+        while self._n_free < n:
+            # A selector that draws with repetition may name a slot twice; then fewer are emptied, but always one.
+            self._empty(np.unique(self.remover.select(n - self._n_free, self._rng)))
         self._n_free -= n
         slots = self._free[self._n_free : self._n_free + n][::-1].copy()
         self.generations[slots] = self.inserted + np.arange(n)
@@ -97,12 +116,16 @@ class Slots:
         numbers = np.ones(n) if priorities is None else priorities.astype(np.float64)
         self.sampler.insert(slots, numbers)
         self.remover.insert(slots, numbers if self.remove_by == "priority" else np.zeros(n))
-        return slots
+        return [(slots, slice(0, n))]
 
-    def _make_room(self, n: int) -> None:
-        while self._n_free < n:
-            # What draws with repetition may name one twice; then fewer go at a time, but always one.
-            self._empty(np.unique(self.remover.select(n - self._n_free, self._rng)))
+    def put_one(self, priority: float | None = None) -> int:
+        """Return the slot of one new item.
+
+        Raises:
+            InvalidExperience: as for `put`.
+        """
+        self.put(1, None if priority is None else np.array([priority], np.float64))
+        return int(self._free[self._n_free])
 
     def _empty(self, slots: NDArray[np.int64]) -> None:
         self.generations[slots] = -1
@@ -111,19 +134,18 @@ class Slots:
         self.sampler.delete(slots)
         self.remover.delete(slots)
 
-    def draw(self, batch_size: int, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the slots (B,) that the sampler says, and their generations (B,).
+    def draw(self, batch_size: int, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Return the slots (B,) that the sampler selects, and weights (B,) of 1.
 
         Raises:
-            ValueError: fewer hold something, or `batch_size` is below 1.
+            ValueError: fewer slots hold an item, or `batch_size` is below 1.
         """
         if not 1 <= batch_size <= len(self):
-            raise ValueError(f"batch_size: expected 1 to {len(self)}, what is held, got {batch_size}")
-        slots = self.sampler.select(batch_size, rng)
-        return slots, self.generations[slots]
+            raise ValueError(f"batch_size: expected 1 to {len(self)}, the number of items held, got {batch_size}")
+        return self.sampler.select(batch_size, rng), np.ones(batch_size, np.float32)
 
     def drew(self, slots: NDArray[np.int64]) -> None:
-        """Count what was drawn, `slots` (B,), and let go of what was drawn often enough."""
+        """Count the draws of a gathered batch, `slots` (B,), and empty those that were drawn often enough."""
         once, times = np.unique(slots, return_counts=True)
         self._times_sampled[once] += times
         if self.remove_by == "times_sampled":
@@ -132,23 +154,13 @@ class Slots:
             self._empty(once[self._times_sampled[once] >= self.max_times_sampled])
 
     def update(
-        self,
-        indices: NDArray[np.int64],  # (B,)
-        generations: NDArray[np.int64],  # (B,)
-        priorities: NDArray[np.floating[Any]],  # (B,)
+        self, indices: NDArray[np.int64], generations: NDArray[np.int64], priorities: NDArray[np.floating[Any]]
     ) -> None:
-        """Set the priorities of what `draw` named; of one named twice the last stays.
-
-        What has gone since is left out, and counted in `stale_updates`.
-
-        Raises:
-            InvalidExperience: an array's shape or dtype is another, an index is none, or a priority is negative or not
-                finite. Nothing is changed then.
-        """
+        """Set the priorities of drawn items that are still held; the others are counted in `stale_updates`."""
         check_indices(indices, generations, self.capacity)
         self._check_priorities(priorities, len(indices))
         current = self._current(indices, generations)
-        # Of the array turned round, the first of each.
+        # For an item named twice the last priority counts: in reverse order, the first one.
         slots, last = np.unique(indices[current][::-1], return_index=True)
         numbers = priorities[current][::-1][last].astype(np.float64)
         self.sampler.update(slots, numbers)
@@ -156,11 +168,7 @@ class Slots:
             self.remover.update(slots, numbers)
 
     def remove(self, indices: NDArray[np.int64], generations: NDArray[np.int64]) -> None:
-        """Let go of what `draw` named. What has gone before is counted in `stale_updates`.
-
-        Raises:
-            InvalidExperience: an array's shape or dtype is another, or an index is none. Nothing is changed then.
-        """
+        """Empty the slots of drawn items that are still held; the others are counted in `stale_updates`."""
         check_indices(indices, generations, self.capacity)
         self._empty(np.unique(indices[self._current(indices, generations)]))
 
@@ -172,8 +180,8 @@ class Slots:
     # Checkpoints ----------------------------------------------------------------------------------------------------
 
     def state_arrays(self) -> dict[str, StateArray]:
-        """Return what a checkpoint keeps."""
-        books = {
+        """Return the arrays of a checkpoint."""
+        arrays = {
             "inserted": StateArray.of(np.array(self.inserted)),
             "stale_updates": StateArray.of(np.array(self.stale_updates)),
             "generations": StateArray.of(self.generations),
@@ -183,11 +191,12 @@ class Slots:
         }
         for name, selector in (("sampler", self.sampler), ("remover", self.remover)):
             kind = {"kind": StateArray.of(np.array(type(selector).__name__))}
-            books |= prefixed(name, kind | selector.state_arrays())
-        return books
+            arrays |= prefixed(name, kind | selector.state_arrays())
+        return prefixed("slots", arrays)
 
-    def check_state(self, reader: ArrayReader) -> NDArray[np.int64]:
-        """Return the slots in use; raise `CheckpointError` unless the arrays could come from `state_arrays`."""
+    def check_state(self, reader: ArrayReader) -> int:
+        """Raise `CheckpointError` unless the arrays could come from `state_arrays`; return the number of items held."""
+        reader = reader.part("slots")
         inserted = reader.read_count("inserted")
         reader.read_count("stale_updates")
         generations = reader.read("generations", np.int64, (self.capacity,))
@@ -205,10 +214,11 @@ class Slots:
             part = reader.part(name)
             part.expect_value("kind", type(selector).__name__)
             selector.check_state(part, used)
-        return used
+        return len(used)
 
     def load_state(self, reader: ArrayReader) -> None:
-        """Take over arrays that have been checked."""
+        """Load checked arrays."""
+        reader = reader.part("slots")
         self.inserted, self.stale_updates = reader.read_count("inserted"), reader.read_count("stale_updates")
         reader.read_into("generations", self.generations)
         reader.read_into("times_sampled", self._times_sampled)
@@ -218,8 +228,12 @@ class Slots:
         for name, selector in (("sampler", self.sampler), ("remover", self.remover)):
             selector.load_state(reader.part(name), len(self))
 
+    def clear(self) -> None:
+        """Empty all slots."""
+        self._empty(self.used)
+
     def check_valid(self) -> list[str]:
-        """Return what is wrong with the books, one sentence each; nothing if all is well."""
+        """Return one sentence for each inconsistency; none if all is well."""
         free = self._free[: self._n_free]
         if not np.array_equal(np.sort(free), np.flatnonzero(self.generations < 0)):
             return [f"slots {np.sort(free)} should be free, generations are {self.generations}"]

@@ -3,6 +3,7 @@
 import mmap
 import os
 import sys
+from collections.abc import Callable, Iterable
 from math import prod
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -47,6 +48,13 @@ def allocate(shape: tuple[int, ...], dtype: DTypeLike, folder: str | Path | None
 
 Block = tuple[NDArray[np.uint8], int]
 """Memory, and its first byte that begins a cache line."""
+
+
+def announce(overwrites: Callable[[NDArray[Any]], None], arrays: Iterable[NDArray[Any]], *rows: slice) -> None:
+    """Tell `overwrites` which rows of arrays will be overwritten next; see `Checkpointed.overwrites`."""
+    for array in arrays:
+        for part in rows:
+            overwrites(array[part])
 
 
 def _references(blocks: list[Block], i: int) -> int:

@@ -10,13 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
-from components.replay_buffers.episodes import check_rollout
+from components.replay_buffers.buffer import Variant
+from components.replay_buffers.episode_store import Episodes
+from components.replay_buffers.episodes import PrioritizedEpisodeReplay, check_rollout
 from components.replay_buffers.federated import ClientSample
 from components.replay_buffers.invalid import InvalidExperience
-from components.replay_buffers.prioritized import PrioritizedEpisodeReplay, PrioritizedTransitions, Variant
-from components.replay_buffers.runs import Fields
-from components.replay_buffers.transitions import Field, NStep
-from components.replay_buffers.windows import Window
+from components.replay_buffers.rows import Field
+from components.replay_buffers.segments import Fields
+from components.replay_buffers.transitions import PrioritizedTransitions
+from components.replay_buffers.windows import NStep, Window
 from components.replay_server.protocol import PROTOCOL
 from components.replay_server.schemas import EntrySchema, EpisodeSchema, Rows, TransitionSchema
 
@@ -155,7 +157,7 @@ class Layout(AnyLayout):
         )
 
     def schema(self) -> EntrySchema:
-        return TransitionSchema(self.fields, self.chunk, self.new_buffer().priorities.weigh, self.multi_row)
+        return TransitionSchema(self.fields, self.chunk, self.new_buffer().priorities.to_weights, self.multi_row)
 
     @property
     def multi_row(self) -> tuple[NStep | Window, ...]:
@@ -230,10 +232,10 @@ class EpisodeLayout(AnyLayout):
         return PrioritizedEpisodeReplay(self.spec, self.capacity, folder=folder, **self._buffer_options)
 
     def schema(self) -> EntrySchema:
-        return EpisodeSchema(self.spec, self.new_buffer().priorities.weigh)
+        return EpisodeSchema(self.spec, self.new_buffer().priorities.to_weights)
 
     def insert(self, buffer: Any, rows: Rows, priorities: NDArray[np.floating[Any]] | None) -> None:
-        buffer.insert(**rows, priorities=priorities)
+        buffer.insert(Episodes.of(rows), priorities)
 
     def draw(self, buffer: Any, n: int, rng: np.random.Generator) -> ClientSample:
         rollout, burn_in = self.rollout, self.burn_in

@@ -11,11 +11,11 @@ import numpy as np
 from numpy import ndarray
 from numpy.typing import NDArray
 
-from components.replay_buffers.episodes import FRAME_FIELDS, STEP_FIELDS, EpisodeReplay
+from components.replay_buffers.episode_store import FRAME_FIELDS, STEP_FIELDS, Episodes, EpisodeStore
 from components.replay_buffers.invalid import InvalidExperience, describe
+from components.replay_buffers.rows import Field, RowStore, checked
 from components.replay_buffers.storage import empty
-from components.replay_buffers.transitions import Field, NStep, Transitions, checked
-from components.replay_buffers.windows import Window
+from components.replay_buffers.windows import NStep, Window
 
 if TYPE_CHECKING:  # importing environments imports a compiler
     from components.envs.base import EnvSpec
@@ -179,7 +179,7 @@ class TransitionSchema(EntrySchema):
         self.together = bool(multi_row)
         self._ends = sorted({it.end for it in multi_row})
         self._fields, self._chunk = fields, chunk
-        self._checker = Transitions(fields, 1)
+        self._checker = RowStore(fields, 1)
         row_bytes = sum(np.dtype(f.dtype).itemsize * prod(f.shape) for f in fields.values())
         self._n_rows = max(min(BLOCK_BYTES // max(row_bytes, 1), BLOCK_ROWS) // chunk, 1) * chunk
         self._begin_block()
@@ -222,7 +222,7 @@ class TransitionSchema(EntrySchema):
         return arrays, span
 
     def _check_rows(self, rows: Rows) -> int:
-        return self._checker.check_rows(rows)
+        return self._checker.check(rows)
 
     def is_end(self, entry: Mapping[str, Any]) -> bool:
         return all(bool(entry[name]) for name in self._ends)
@@ -278,7 +278,7 @@ class EpisodeSchema(EntrySchema):
 
     def __init__(self, spec: "EnvSpec", check_priorities: CheckPriorities) -> None:
         super().__init__(check_priorities)
-        self._checker = EpisodeReplay(spec, 1)
+        self._checker = EpisodeStore(spec, 1)
         self._names = [*FRAME_FIELDS, *STEP_FIELDS, "terminated"]
         self._episodes: list[dict[str, NDArray[Any]]] = []
         self._put: dict[str, NDArray[Any]] = {}
@@ -295,7 +295,7 @@ class EpisodeSchema(EntrySchema):
             "terminated": np.array([terminated], np.bool_),
             "lengths": np.array([len(reward)], np.int32),
         }
-        self._checker.check_episodes(values)
+        self._checker.check(Episodes.of(values))
         self._put = values
 
     def keep(self) -> None:
@@ -309,7 +309,7 @@ class EpisodeSchema(EntrySchema):
         return {name: np.concatenate([it[name] for it in episodes]) for name in episodes[0]}, None
 
     def _check_rows(self, rows: Rows) -> int:
-        return self._checker.check_episodes(rows)
+        return self._checker.check(Episodes.of(rows))
 
     def is_end(self, entry: Mapping[str, Any]) -> bool:
         return True

@@ -8,8 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from components import TrajectoryManager
-from components.replay_buffers import EpisodeReplay
-from components.replay_buffers.episodes import Sampled
+from components.replay_buffers import EpisodeReplay, Episodes, Sampled
 from messages import InsertTransitionMsg, SampleBatchMsg
 from orchestra import Topology, extends, load_experiment, on
 
@@ -30,13 +29,16 @@ class Rehearsal(TrajectoryManager):
         frames, steps = np.repeat(msg.won, msg.lengths + 1), np.repeat(msg.won, msg.lengths)
         if msg.won.any():
             self._wins.insert(
-                msg.obs[frames],
-                msg.state[frames],
-                msg.available[frames],
-                msg.actions[steps],
-                msg.reward[steps],
-                msg.terminated[msg.won],
-                msg.lengths[msg.won],
+                Episodes(
+                    msg.obs[frames],
+                    msg.state[frames],
+                    msg.available[frames],
+                    msg.actions[steps],
+                    msg.reward[steps],
+                    msg.terminated[msg.won],
+                    msg.lengths[msg.won],
+                    msg.epsilon[msg.won],
+                )
             )
 
     def draw(self, msg: SampleBatchMsg) -> Sampled:

@@ -14,10 +14,18 @@ from hypothesis import strategies as st
 
 from components.checkpoints.array_file import CheckpointError, StateArray, write_checkpoint
 from components.envs.base import EnvSpec
-from components.replay_buffers.episodes import EpisodeReplay
-from components.replay_buffers.fresh import FreshEpisodes
+from components.replay_buffers import (
+    EpisodeReplay,
+    Episodes,
+    EpisodeTable,
+    Field,
+    FreshEpisodes,
+    PrioritizedEpisodeReplay,
+    PrioritizedTransitions,
+    Transitions,
+    TransitionTable,
+)
 from components.replay_buffers.limiter import SampleToInsertRatio
-from components.replay_buffers.prioritized import PrioritizedEpisodeReplay, PrioritizedTransitions
 from components.replay_buffers.selectors import (
     FifoSelector,
     HighestSelector,
@@ -25,8 +33,6 @@ from components.replay_buffers.selectors import (
     PrioritizedSelector,
     UniformSelector,
 )
-from components.replay_buffers.table import EpisodeTable, TransitionTable
-from components.replay_buffers.transitions import Field, Transitions
 
 FIELDS = {"obs": Field(np.float32, (3,)), "reward": Field(np.float32, finite=True), "done": Field(np.bool_)}
 
@@ -75,7 +81,7 @@ def limit(limiter, n):
 def case(request, spec, make_episodes):
     def insert_episodes(replay, n):
         first = replay.inserted
-        replay.insert(**make_episodes([1 + (first + i) % spec.episode_limit for i in range(n)], first=first))
+        replay.insert(Episodes(**make_episodes([1 + (first + i) % spec.episode_limit for i in range(n)], first=first)))
 
     return {
         "rows": Case(lambda: Transitions(FIELDS, 7), insert_rows),
@@ -316,7 +322,7 @@ def episodes(capacity=5, kind=EpisodeReplay, **sizes):
 def test_what_was_saved_of_another_layout_is_refused_by_name(make_episodes, tmp_path, saved, loaded, message, way):
     source, target = saved(), loaded()
     if isinstance(source, EpisodeReplay):
-        source.insert(**make_episodes([1, 2, 3]))
+        source.insert(Episodes(**make_episodes([1, 2, 3])))
     elif isinstance(source, Transitions):
         for _ in range(3):
             source.insert_one({name: np.ones(f.shape, f.dtype)[()] for name, f in source.fields.items()})

@@ -12,6 +12,7 @@ from components.checkpoints import snapshot
 from components.checkpoints.array_file import StateArray
 from components.checkpoints.snapshot import Snapshot
 from components.replay_buffers import (
+    Episodes,
     Field,
     PrioritizedEpisodeReplay,
     PrioritizedTransitions,
@@ -36,14 +37,16 @@ def put_one(memory, generator, _):
 
 
 def put_episodes(make_episodes, memory, generator, n):
-    memory.insert(**make_episodes(generator.integers(1, 7, 1 + n % 5).tolist(), first=int(generator.integers(90))))
+    memory.insert(
+        Episodes(**make_episodes(generator.integers(1, 7, 1 + n % 5).tolist(), first=int(generator.integers(90))))
+    )
 
 
 def touch(memory, generator, n):
     """Change priorities, and draw, which makes them decay."""
     if len(memory):
         index = np.array([n % len(memory)])
-        memory.update(index, memory._generations_of(index), generator.random(1))
+        memory.update(index, memory._index.generations_of(index), generator.random(1))
         memory.sample(1, generator)
 
 
@@ -114,7 +117,7 @@ def test_what_is_put_back_from_a_checkpoint_is_announced_too(spec, make_episodes
     of_rows = PrioritizedTransitions(FIELDS, 8)
     put_rows(of_rows, rng(), 8)
     of_episodes = PrioritizedEpisodeReplay(spec, 8)
-    of_episodes.insert(**make_episodes([3, 6, 1]))
+    of_episodes.insert(Episodes(**make_episodes([3, 6, 1])))
     for memory in (of_rows, of_episodes):
         expected = memory.state()
         taken = Snapshot(memory.state_arrays(), [memory])

@@ -5,7 +5,7 @@ import pytest
 
 from components.envs.base import Env, EnvSpec
 from components.policies import Qmix, Vdn
-from components.replay_buffers import EpisodeReplay
+from components.replay_buffers import EpisodeReplay, Episodes
 
 PAYOFF = np.array([[[7, 7], [7, 7]], [[0, 1], [1, 8]]], np.float32)  # after the first agent's 0, after its 1
 
@@ -74,7 +74,7 @@ def test_qmix_finds_the_eight_and_vdn_is_content_with_seven(algorithm, payoff, s
     )
     replay = EpisodeReplay(env.spec, 2048)
     for _ in range(8):
-        replay.insert(**play(env, policy, epsilon=1.0, rng=rng))  # as in the paper: no bias from exploring
+        replay.insert(Episodes(**play(env, policy, epsilon=1.0, rng=rng)))  # as in the paper: no bias from exploring
     for _ in range(400):
         policy.learn(replay.sample(64, rng).batch)
     played = play(env, policy, epsilon=0.0, rng=rng)

@@ -10,6 +10,7 @@ from components.checkpoints.array_file import ArrayReader
 from components.replay_buffers import (
     Closed,
     EpisodeReplay,
+    Episodes,
     EpisodeTable,
     Field,
     FifoSelector,
@@ -55,7 +56,6 @@ def refuses_all(replay, path, calls):
         "restore_from": (ArrayReader({}),),
         "state_arrays": (),
         "share_rollouts": (1, 2, np.random.default_rng(0)),
-        "check_episodes": ({},),
         "state": (),
         "restore": ({},),
         "save": (path,),
@@ -78,7 +78,7 @@ def test_rows_of_what_is_closed(transitions, tmp_path):
         transitions.insert(ROWS)
         batch = transitions.sample(2, np.random.default_rng(0)).batch["item"]
         before = batch.copy()
-    calls = {"insert": (ROWS,), "insert_one": ({"item": 1},), "check_rows": (ROWS,), "check_row": ({"item": 1},)}
+    calls = {"insert": (ROWS,), "insert_one": ({"item": 1},)}
     refuses_all(transitions, tmp_path / "replay", calls)
     np.testing.assert_array_equal(batch, before)
     with pytest.raises(Closed):
@@ -87,13 +87,13 @@ def test_rows_of_what_is_closed(transitions, tmp_path):
 
 def test_episodes_of_what_is_closed(episodes, make_episodes, tmp_path):
     with episodes:
-        episodes.insert(**make_episodes([2]))
-    refuses_all(episodes, tmp_path / "replay", {"insert": tuple(make_episodes([2]).values())})
+        episodes.insert(Episodes(**make_episodes([2])))
+    refuses_all(episodes, tmp_path / "replay", {"insert": (Episodes(**make_episodes([2])),)})
 
 
 def test_what_was_held_is_let_go_of():
     replay = Transitions(FIELDS, 8)
-    ring = weakref.ref(replay._ring["item"])
+    ring = weakref.ref(replay._store.arrays["item"])
     replay.close()
     gc.collect()
     assert ring() is None

@@ -7,8 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from components.replay_buffers import EpisodeReplay, InvalidExperience, PrioritizedEpisodeReplay
-from components.replay_buffers import episodes as episodes_module
+from components.replay_buffers import (
+    EpisodeReplay,
+    Episodes,
+    InvalidExperience,
+    PrioritizedEpisodeReplay,
+    episode_store,
+)
 from components.replay_buffers.storage import BatchMemory
 from orchestra.actors.message import is_frozen
 
@@ -56,12 +61,12 @@ def assert_is(batch, row, episode):
 )
 def test_what_is_held_is_what_a_list_would_hold(kind, spec, make_episodes, capacity, inserts, seed, first_episodes):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(episodes_module, "FIRST_EPISODES", first_episodes)
+        patch.setattr(episode_store, "FIRST_EPISODES", first_episodes)
         replay = kind(spec, capacity)
     model, generator = [], rng(seed)
     for lengths in inserts:
         fields = make_episodes(lengths, first=replay.inserted)
-        replay.insert(**fields)
+        replay.insert(Episodes(**fields))
         model = [*model, *split(fields)][-capacity:]
         assert replay.check_valid() == []
         assert len(replay) == len(model)
@@ -77,7 +82,7 @@ def test_what_is_held_is_what_a_list_would_hold(kind, spec, make_episodes, capac
 
 def test_a_batch_has_the_shapes_and_dtypes_that_were_promised(kind, spec, make_episodes):
     replay = kind(spec, 4)
-    replay.insert(**make_episodes([3, 5, 2]))
+    replay.insert(Episodes(**make_episodes([3, 5, 2])))
     batch = replay.sample(3, rng()).batch
     t = int(batch.lengths.max())
     for name, shape, dtype in (
@@ -96,7 +101,7 @@ def test_a_batch_has_the_shapes_and_dtypes_that_were_promised(kind, spec, make_e
 
 def test_uniform_draws_repeat_nothing_within_a_batch(spec, make_episodes):
     replay, generator = EpisodeReplay(spec, 10), rng()
-    replay.insert(**make_episodes([1] * 10))
+    replay.insert(Episodes(**make_episodes([1] * 10)))
     for _ in range(50):
         assert len(set(replay.sample(7, generator).indices.tolist())) == 7
     assert sorted(replay.sample(10, generator).indices.tolist()) == list(range(10))
@@ -104,7 +109,7 @@ def test_uniform_draws_repeat_nothing_within_a_batch(spec, make_episodes):
 
 def test_uniform_draws_are_uniform(spec, make_episodes):
     replay, generator = EpisodeReplay(spec, 8), rng()
-    replay.insert(**make_episodes([1, 2, 3, 4, 5, 6, 1, 2]))
+    replay.insert(Episodes(**make_episodes([1, 2, 3, 4, 5, 6, 1, 2])))
     counts = np.bincount(np.concatenate([replay.sample(2, generator).indices for _ in range(8000)]), minlength=8)
     assert ((counts - 2000.0) ** 2 / 2000).sum() < 30  # 7 degrees of freedom: p = 1e-4
     assert (replay.sample(8, generator).batch.weights == 1).all()
@@ -112,7 +117,7 @@ def test_uniform_draws_are_uniform(spec, make_episodes):
 
 def test_the_same_generator_draws_the_same_batches(kind, spec, make_episodes):
     replay = kind(spec, 8)
-    replay.insert(**make_episodes([1, 2, 3, 4, 5, 6]))
+    replay.insert(Episodes(**make_episodes([1, 2, 3, 4, 5, 6])))
     first, second = ([replay.sample(4, g).indices.tolist() for _ in range(5)] for g in (rng(3), rng(3)))
     assert first == second
 
@@ -121,7 +126,7 @@ def test_a_batch_is_frozen_and_stays_as_it_is_for_as_long_as_it_is_used(kind, sp
     monkeypatch.setattr(BatchMemory, "LEAST", 1)  # reuse memory of any size
     replay, generator, held = kind(spec, 8), rng(), []
     for first in range(0, 36, 3):
-        replay.insert(**make_episodes([3, 6, 1], first=first))
+        replay.insert(Episodes(**make_episodes([3, 6, 1], first=first)))
         sampled = replay.sample(3, generator)
         arrays = [getattr(sampled.batch, name) for name in sampled.batch.__dataclass_fields__]
         arrays += [sampled.indices, sampled.generations]
@@ -136,7 +141,7 @@ def test_a_batch_is_frozen_and_stays_as_it_is_for_as_long_as_it_is_used(kind, sp
 def test_what_was_inserted_may_be_changed_afterwards(kind, spec, make_episodes):
     replay, fields = kind(spec, 3), make_episodes([4])
     expected = split({name: array.copy() for name, array in fields.items()})[0]
-    replay.insert(**fields)
+    replay.insert(Episodes(**fields))
     for array in fields.values():
         array[:] = 1
     assert_is(replay.sample(1, rng()).batch, 0, expected)
@@ -146,19 +151,19 @@ def test_memory_follows_the_real_lengths(spec, make_episodes):
     short, long = EpisodeReplay(spec, 4000), EpisodeReplay(spec, 4000)
     for replay, n in ((short, 1), (long, 6)):
         for _ in range(4):
-            replay.insert(**make_episodes([n] * 1000))
+            replay.insert(Episodes(**make_episodes([n] * 1000)))
     assert short.n_bytes < 0.6 * long.n_bytes
     assert len(short) == len(long) == 4000
 
 
 def test_more_than_is_held_cannot_be_drawn(kind, spec, make_episodes):
     replay = kind(spec, 8)
-    with pytest.raises(ValueError, match="batch_size: expected 1 to 0, the episodes held, got 1"):
+    with pytest.raises(ValueError, match="batch_size: expected 1 to 0, the number of items held, got 1"):
         replay.sample(1, rng())
-    replay.insert(**make_episodes([1, 2]))
-    with pytest.raises(ValueError, match="batch_size: expected 1 to 2, the episodes held, got 3"):
+    replay.insert(Episodes(**make_episodes([1, 2])))
+    with pytest.raises(ValueError, match="batch_size: expected 1 to 2, the number of items held, got 3"):
         replay.sample(3, rng())
-    with pytest.raises(ValueError, match="batch_size: expected 1 to 2, the episodes held, got 0"):
+    with pytest.raises(ValueError, match="batch_size: expected 1 to 2, the number of items held, got 0"):
         replay.sample(0, rng())
 
 
@@ -189,11 +194,11 @@ def test_more_than_is_held_cannot_be_drawn(kind, spec, make_episodes):
 )
 def test_malformed_episodes_are_refused_and_nothing_changes(kind, spec, make_episodes, field, change, message):
     replay = kind(spec, 4)
-    replay.insert(**make_episodes([2, 2]))
+    replay.insert(Episodes(**make_episodes([2, 2])))
     bad = make_episodes([3, 4], first=2)
     bad[field] = change(bad[field])
     with pytest.raises(InvalidExperience, match=re.escape(message)):
-        replay.insert(**bad)
+        replay.insert(Episodes(**bad))
     assert replay.check_valid() == []
     assert (len(replay), replay.inserted) == (2, 2)
     for episode, row in zip(split(make_episodes([2, 2])), np.argsort(replay.sample(2, rng()).indices), strict=True):
@@ -203,7 +208,7 @@ def test_malformed_episodes_are_refused_and_nothing_changes(kind, spec, make_epi
 def test_no_episodes_are_none_to_insert(kind, spec, make_episodes):
     empty = {name: array[:0] for name, array in make_episodes([1]).items()}
     with pytest.raises(InvalidExperience, match="lengths: expected at least one episode"):
-        kind(spec, 4).insert(**empty)
+        kind(spec, 4).insert(Episodes(**empty))
 
 
 @pytest.mark.parametrize(
@@ -219,7 +224,7 @@ def test_no_episodes_are_none_to_insert(kind, spec, make_episodes):
 )
 def test_malformed_priorities_are_refused(kind, spec, make_episodes, indices, generations, priorities, message):
     replay = kind(spec, 4)
-    replay.insert(**make_episodes([1, 2]))
+    replay.insert(Episodes(**make_episodes([1, 2])))
     before = [replay.sample(2, rng(s)).indices.tolist() for s in range(20)]
     with pytest.raises(InvalidExperience, match=re.escape(message)):
         replay.update(np.array(indices), np.array(generations), np.array(priorities, np.float32))
@@ -235,14 +240,13 @@ def test_a_buffer_of_no_size_is_refused(kind, spec):
 @pytest.mark.parametrize(
     ("spoil", "complaint"),
     [
-        (lambda r: r._generations.fill(7), "should hold episodes"),
-        (lambda r: r._lengths.fill(9), "a length is not in"),
-        (lambda r: setattr(r, "_used", 1), "frames are held, the books say"),
-        (lambda r: r._starts.fill(3), "should start at frames"),
+        (lambda store: store.lengths.fill(9), "a length is not in"),
+        (lambda store: setattr(store, "_used", 1), "frames are held, but 1 of"),
+        (lambda store: store._starts.fill(3), "should start at frames"),
     ],
 )
 def test_spoilt_books_are_reported(kind, spec, make_episodes, spoil, complaint):
     replay = kind(spec, 4)
-    replay.insert(**make_episodes([1, 2]))
-    spoil(replay)
+    replay.insert(Episodes(**make_episodes([1, 2])))
+    spoil(replay._store)
     assert any(complaint in sentence for sentence in replay.check_valid())

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from components.envs.base import EnvSpec
-from components.replay_buffers import FreshEpisodes
+from components.replay_buffers import Episodes, FreshEpisodes
 
 SPEC = EnvSpec("corridor", n_agents=2, n_actions=3, obs_size=4, state_size=3, episode_limit=6)
 RNG = np.random.default_rng(0)
@@ -17,13 +17,15 @@ def insert(replay, *marks, length=2):
     steps, frames = length * len(marks), (length + 1) * len(marks)
     per_frame = np.repeat(np.array(marks, np.float32), length + 1)
     replay.insert(
-        np.broadcast_to(per_frame[:, None, None], (frames, 2, 4)).copy(),
-        np.broadcast_to(per_frame[:, None], (frames, 3)).copy(),
-        np.ones((frames, 2, 3), np.bool_),
-        np.zeros((steps, 2), np.int64),
-        np.repeat(np.array(marks, np.float32), length),
-        np.ones(len(marks), np.bool_),
-        np.full(len(marks), length, np.int32),
+        Episodes(
+            np.broadcast_to(per_frame[:, None, None], (frames, 2, 4)).copy(),
+            np.broadcast_to(per_frame[:, None], (frames, 3)).copy(),
+            np.ones((frames, 2, 3), np.bool_),
+            np.zeros((steps, 2), np.int64),
+            np.repeat(np.array(marks, np.float32), length),
+            np.ones(len(marks), np.bool_),
+            np.full(len(marks), length, np.int32),
+        )
     )
 
 

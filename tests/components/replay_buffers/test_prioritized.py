@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from components.envs.base import EnvSpec
-from components.replay_buffers import InvalidExperience, PrioritizedEpisodeReplay
+from components.replay_buffers import Episodes, InvalidExperience, PrioritizedEpisodeReplay
 
 
 def rng(seed=0):
@@ -12,7 +12,7 @@ def rng(seed=0):
 def filled(spec, make_episodes, priorities, **options):
     """Return a replay buffer with one episode per priority."""
     replay = PrioritizedEpisodeReplay(spec, len(priorities), **options)
-    replay.insert(**make_episodes([1] * len(priorities)))
+    replay.insert(Episodes(**make_episodes([1] * len(priorities))))
     n = np.arange(len(priorities))
     replay.update(n, n, np.array(priorities, np.float32))
     return replay
@@ -66,10 +66,10 @@ def test_with_beta_one_a_weighted_mean_is_that_of_uniform_draws(spec, make_episo
 
 def test_new_episodes_enter_with_the_largest_priority_so_far(spec, make_episodes):
     replay = PrioritizedEpisodeReplay(spec, 4, alpha=1.0)
-    replay.insert(**make_episodes([1, 1]))
+    replay.insert(Episodes(**make_episodes([1, 1])))
     replay.update(np.array([0, 1]), np.array([0, 1]), np.array([9.0, 0.5], np.float32))
     replay.update(np.array([0]), np.array([0]), np.array([0.25], np.float32))
-    replay.insert(**make_episodes([1], first=2))
+    replay.insert(Episodes(**make_episodes([1], first=2)))
     assert replay.max_priority == 9.0
     generator = rng()
     counts = np.bincount([replay.sample(1, generator).indices[0] for _ in range(4000)], minlength=3)
@@ -79,25 +79,25 @@ def test_new_episodes_enter_with_the_largest_priority_so_far(spec, make_episodes
 
 def test_new_episodes_may_bring_a_priority_of_their_own(spec, make_episodes):
     replay = PrioritizedEpisodeReplay(spec, 3, alpha=1.0, epsilon=0.0)
-    replay.insert(**make_episodes([1, 2, 1]), priorities=np.array([0.5, 4.0, 0.0]))
+    replay.insert(Episodes(**make_episodes([1, 2, 1])), priorities=np.array([0.5, 4.0, 0.0]))
     assert replay.priorities[np.arange(3)].tolist() == [0.5, 4.0, 0.0]
     assert replay.max_priority == 4.0
-    replay.insert(**make_episodes([1] * 5, first=3), priorities=np.arange(1.0, 6.0))  # more than are held
+    replay.insert(Episodes(**make_episodes([1] * 5, first=3)), priorities=np.arange(1.0, 6.0))  # more than are held
     assert replay.priorities[np.array([5, 6, 7]) % 3].tolist() == [3.0, 4.0, 5.0]
     before = replay.state()
     for bad in (np.array([np.nan]), np.array([1.0, 2.0]), np.array([-1.0])):
         with pytest.raises(InvalidExperience, match="priorities: expected"):
-            replay.insert(**make_episodes([1], first=8), priorities=bad)
+            replay.insert(Episodes(**make_episodes([1], first=8)), priorities=bad)
     with pytest.raises(InvalidExperience, match="reward: expected"):
-        replay.insert(**(make_episodes([1]) | {"reward": np.zeros(1)}), priorities=np.array([9.0]))
+        replay.insert(Episodes(**(make_episodes([1]) | {"reward": np.zeros(1)})), priorities=np.array([9.0]))
     assert all(before[name].tobytes() == array.tobytes() for name, array in replay.state().items())
 
 
 def test_a_priority_for_an_overwritten_episode_is_ignored_and_counted(spec, make_episodes):
     replay = PrioritizedEpisodeReplay(spec, 2, alpha=1.0)
-    replay.insert(**make_episodes([1, 1]))
+    replay.insert(Episodes(**make_episodes([1, 1])))
     old = replay.sample(2, rng())
-    replay.insert(**make_episodes([1, 1], first=2))
+    replay.insert(Episodes(**make_episodes([1, 1], first=2)))
     replay.update(old.indices, old.generations, np.array([100.0, 100.0], np.float32))
     assert replay.stale_updates == 2
     assert replay.max_priority == 1.0

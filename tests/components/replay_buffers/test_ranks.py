@@ -5,6 +5,7 @@ import pytest
 
 from components.replay_buffers import (
     CheckpointError,
+    Episodes,
     Field,
     InvalidExperience,
     PrioritizedEpisodeReplay,
@@ -39,7 +40,7 @@ def replay_of(priorities, capacity=None, **options):
 def test_weights_are_those_of_the_paper(n):
     priorities = rng(n).integers(0, max(n // 2, 1), n).astype(np.float64)  # with equals, and zeros
     ranked = RankedPriorities(n, alpha=0.7)
-    ranked.set(np.arange(n), ranked.weigh(priorities, n))
+    ranked.set(np.arange(n), ranked.to_weights(priorities, n))
     slots, importance, drawn = ranked.draw(64, rng())
     expected = weights_of(priorities, 0.7)
     np.testing.assert_allclose(ranked[np.arange(n)], expected, rtol=1e-12)
@@ -86,7 +87,7 @@ def test_new_items_stand_at_the_top_and_overwritten_ones_nowhere():
     assert replay.priorities[np.arange(4)].tolist() == [1.0, 0.25, 1 / 3, 0.5]
     assert set(replay.sample(256, rng()).batch["item"].tolist()) == {1, 2, 3, 4}
     half = RankedPriorities(4)
-    half.enter(2, 2)
+    half.add(2, 2)
     assert set(half.draw(64, rng())[0].tolist()) == {2, 3}
     half.clear(2, 1)
     assert set(half.draw(64, rng())[0].tolist()) == {3}
@@ -125,7 +126,7 @@ def test_a_share_says_what_all_that_is_held_weighs_by_the_ranks_it_was_drawn_by(
 
 def test_episodes_and_layouts_have_ranks_too(spec, make_episodes):
     replay = PrioritizedEpisodeReplay(spec, 8, variant="rank", alpha=1.0)
-    replay.insert(**make_episodes([2, 3, 4]), priorities=np.array([1.0, 3.0, 2.0]))
+    replay.insert(Episodes(**make_episodes([2, 3, 4])), priorities=np.array([1.0, 3.0, 2.0]))
     replay.sample(2, rng())
     assert replay.priorities[np.arange(3)].tolist() == [1 / 3, 1.0, 0.5]
     layout = Layout(FIELDS, 64, variant="rank")

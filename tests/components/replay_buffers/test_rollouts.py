@@ -5,6 +5,7 @@ import pytest
 
 from components.replay_buffers import (
     EpisodeReplay,
+    Episodes,
     EpisodeTable,
     FifoSelector,
     FreshEpisodes,
@@ -31,7 +32,7 @@ KINDS = pytest.mark.parametrize("kind", [EpisodeReplay, PrioritizedEpisodeReplay
 def test_rollouts_are_parts_of_their_episodes(spec, make_episodes, kind, length, burn_in):
     replay, generator, seen = make(kind, spec), rng(1), set()
     for first in range(0, 30, 3):  # often round the ring
-        replay.insert(**make_episodes([6, 1, 3], first=first))
+        replay.insert(Episodes(**make_episodes([6, 1, 3], first=first)))
     whole = dict(zip(range(22, 30), [1, 3] + [6, 1, 3] * 2, strict=True))
     for _ in range(150):
         sampled = replay.sample_rollouts(5, length, generator, burn_in=burn_in)
@@ -59,7 +60,7 @@ def test_rollouts_are_parts_of_their_episodes(spec, make_episodes, kind, length,
 
 def test_every_place_of_an_episode_is_as_likely(spec, make_episodes):
     replay, generator = EpisodeReplay(spec, 1), rng(2)
-    replay.insert(**make_episodes([6]))
+    replay.insert(Episodes(**make_episodes([6])))
     begins = []
     for _ in range(2_000):
         sampled = replay.sample_rollouts(1, 3, generator, burn_in=1)
@@ -71,7 +72,7 @@ def test_every_place_of_an_episode_is_as_likely(spec, make_episodes):
 
 def test_priorities_say_whose_rollouts_are_drawn_and_find_their_way_back(spec, make_episodes):
     replay = PrioritizedEpisodeReplay(spec, 4, alpha=1.0, epsilon=0.0, normalize="buffer")
-    replay.insert(**make_episodes([6, 6]), priorities=np.array([1.0, 3.0]))
+    replay.insert(Episodes(**make_episodes([6, 6])), priorities=np.array([1.0, 3.0]))
     sampled = replay.sample_rollouts(2, 2, rng())
     np.testing.assert_allclose(sampled.batch.weights, np.where(sampled.indices == 1, (1 / 3) ** 0.4, 1.0), rtol=1e-6)
     replay.update(sampled.indices, sampled.generations, np.where(sampled.indices == 1, 0.0, 1.0))
@@ -82,7 +83,7 @@ def test_priorities_say_whose_rollouts_are_drawn_and_find_their_way_back(spec, m
 
 def test_episodes_that_are_drawn_once_are(spec, make_episodes):
     replay = FreshEpisodes(spec, 4)
-    replay.insert(**make_episodes([6, 6, 6]))
+    replay.insert(Episodes(**make_episodes([6, 6, 6])))
     assert replay.sample_rollouts(2, 3, rng()).indices.tolist() == [0, 1]
     with pytest.raises(ValueError, match="expected 1 to 1, the episodes not drawn yet, got 2"):
         replay.sample_rollouts(2, 3, rng())
@@ -91,7 +92,7 @@ def test_episodes_that_are_drawn_once_are(spec, make_episodes):
 @pytest.mark.parametrize(("length", "burn_in"), [(0, 0), (3, 3), (3, -1)])
 def test_lengths_that_make_no_sense(spec, make_episodes, length, burn_in):
     replay = EpisodeReplay(spec, 4)
-    replay.insert(**make_episodes([6]))
+    replay.insert(Episodes(**make_episodes([6])))
     with pytest.raises(ValueError, match="expected length of at least 1 and burn_in of 0 to length - 1"):
         replay.sample_rollouts(1, length, rng(), burn_in=burn_in)
     with pytest.raises(ValueError, match="batch_size: expected 1 to 1"):

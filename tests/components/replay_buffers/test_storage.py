@@ -8,10 +8,15 @@ import sys
 import numpy as np
 import pytest
 
-from components.replay_buffers.episodes import EpisodeReplay
-from components.replay_buffers.prioritized import PrioritizedEpisodeReplay, PrioritizedTransitions
+from components.replay_buffers import (
+    EpisodeReplay,
+    Episodes,
+    Field,
+    PrioritizedEpisodeReplay,
+    PrioritizedTransitions,
+    Transitions,
+)
 from components.replay_buffers.storage import LINE, BatchMemory, allocate, empty, freeze
-from components.replay_buffers.transitions import Field, Transitions
 
 FIELDS = {"obs": Field(np.float32, (3,)), "done": Field(np.bool_)}
 
@@ -42,7 +47,7 @@ def test_episodes_on_a_disk_are_drawn_as_those_in_memory(kind, spec, make_episod
     for i in range(30):
         batches = []
         for replay, generator in zip(pair, generators, strict=True):
-            replay.insert(**make_episodes([1 + i % 6, 6], first=2 * i))
+            replay.insert(Episodes(**make_episodes([1 + i % 6, 6], first=2 * i)))
             batches.append(replay.sample(2, generator).batch)
         for name in ("obs", "state", "available", "actions", "reward", "lengths", "terminated"):
             np.testing.assert_array_equal(getattr(batches[0], name), getattr(batches[1], name))
@@ -54,7 +59,7 @@ def test_episodes_on_a_disk_are_drawn_as_those_in_memory(kind, spec, make_episod
 LARGER_THAN_MEMORY = """
 import resource, sys
 import numpy as np
-from components.replay_buffers.transitions import Field, Transitions
+from components.replay_buffers import Field, Transitions
 
 resource.setrlimit(resource.RLIMIT_DATA, (1 << 29, 1 << 29))
 fields = {"obs": Field(np.float32, (1024,)), "serial": Field(np.int64)}

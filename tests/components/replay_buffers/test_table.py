@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from components.replay_buffers import Episodes, EpisodeTable, Field, TransitionTable
 from components.replay_buffers.invalid import InvalidExperience
 from components.replay_buffers.selectors import (
     FifoSelector,
@@ -16,8 +17,6 @@ from components.replay_buffers.selectors import (
     PrioritizedSelector,
     UniformSelector,
 )
-from components.replay_buffers.table import EpisodeTable, TransitionTable
-from components.replay_buffers.transitions import Field
 
 FIELDS = {"obs": Field(np.float32, (2,)), "reward": Field(np.float32, finite=True)}
 ORDERED = {
@@ -222,7 +221,7 @@ def test_a_table_of_episodes_is_what_a_dictionary_would_be(
         if what == "insert":
             lengths, priorities = generator.integers(1, 7, n).tolist(), generator.choice([0.0, 0.5, 3.0], n)
             lengths_of |= dict(zip(range(model.inserted, model.inserted + n), lengths, strict=True))
-            table.insert(**make_episodes(lengths, first=model.inserted), priorities=priorities)
+            table.insert(Episodes(**make_episodes(lengths, first=model.inserted)), priorities=priorities)
             model.insert(priorities.tolist())
         elif what == "sample" and n <= len(model.rows):
             sampled = table.sample(n, generator)
@@ -260,24 +259,24 @@ def test_a_table_of_episodes_is_what_a_dictionary_would_be(
 
 def test_more_episodes_than_a_table_holds_are_refused_at_once(spec, make_episodes):
     table = EpisodeTable(spec, 2, sampler=FifoSelector(2), remover=FifoSelector(2))
-    table.insert(**make_episodes([1]))
+    table.insert(Episodes(**make_episodes([1])))
     with pytest.raises(InvalidExperience, match="expected at most 2 at a time, the capacity, got 3"):
-        table.insert(**make_episodes([1, 1, 1]))
+        table.insert(Episodes(**make_episodes([1, 1, 1])))
     with pytest.raises(InvalidExperience, match="priorities: expected finite numbers of at least 0"):
-        table.insert(**make_episodes([1]), priorities=np.array([np.nan]))
+        table.insert(Episodes(**make_episodes([1])), priorities=np.array([np.nan]))
     with pytest.raises(InvalidExperience, match="reward: expected float32 of shape"):
-        table.insert(**(make_episodes([1]) | {"reward": np.zeros(1)}))
+        table.insert(Episodes(**(make_episodes([1]) | {"reward": np.zeros(1)})))
     assert (len(table), table.inserted) == (1, 1)
     assert table.check_valid() == []
 
 
 def test_episodes_follow_their_priorities(spec, make_episodes):
     table = EpisodeTable(spec, 4, sampler=PrioritizedSelector(4), remover=LowestSelector(4))
-    table.insert(**make_episodes([1, 2, 3, 4]), priorities=np.array([1.0, 0.0, 4.0, 5.0]))
+    table.insert(Episodes(**make_episodes([1, 2, 3, 4])), priorities=np.array([1.0, 0.0, 4.0, 5.0]))
     generator = rng()
     counts = np.bincount(np.concatenate([table.sample(4, generator).indices for _ in range(1500)]), minlength=4)
     assert counts[1] == 0
     expected = np.array([600.0, 2400, 3000])
     assert ((counts[[0, 2, 3]] - expected) ** 2 / expected).sum() < 18.5  # 2 degrees of freedom: p = 1e-4
-    table.insert(**make_episodes([1], first=4))
+    table.insert(Episodes(**make_episodes([1], first=4)))
     assert sorted(table.slots.generations.tolist()) == [0, 2, 3, 4]

@@ -5,10 +5,8 @@ from operator import itemgetter
 import numpy as np
 import pytest
 
-from components.replay_buffers.prioritized import PrioritizedTransitions
+from components.replay_buffers import Field, PrioritizedTransitions, TransitionTable
 from components.replay_buffers.selectors import PrioritizedSelector, UniformSelector
-from components.replay_buffers.table import TransitionTable
-from components.replay_buffers.transitions import Field
 
 FIELDS = {"serial": Field(np.int64), "reward": Field(np.float32, finite=True)}
 ALPHA, EPSILON = 0.6, 1e-3

@@ -7,13 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from components.replay_buffers import Field, FrameStack, NStep, PrioritizedTransitions, RolloutWindow, Transitions
 from components.replay_buffers import segment_tree as sums_module
 from components.replay_buffers.invalid import InvalidExperience
-from components.replay_buffers.prioritized import PrioritizedTransitions
 from components.replay_buffers.segment_tree import SegmentTree, SumTree
 from components.replay_buffers.storage import BatchMemory
-from components.replay_buffers.transitions import Field, NStep, Transitions
-from components.replay_buffers.windows import FrameStack, Rollout
 from orchestra.actors.message import is_frozen
 
 FIELDS = {
@@ -217,7 +215,9 @@ def test_the_same_generator_draws_the_same_batches(kind):
     assert first == second
 
 
-@pytest.mark.parametrize("options", [{}, {"n_step": NStep(3, 0.9), "window": FrameStack(2)}, {"window": Rollout(3)}])
+@pytest.mark.parametrize(
+    "options", [{}, {"n_step": NStep(3, 0.9), "window": FrameStack(2)}, {"window": RolloutWindow(3)}]
+)
 def test_a_batch_is_frozen_and_stays_as_it_is_for_as_long_as_it_is_used(kind, monkeypatch, options):
     monkeypatch.setattr(BatchMemory, "LEAST", 1)  # reuse memory of any size
     replay, generator, held = kind(FIELDS, 16, **options), rng(), []
@@ -425,10 +425,10 @@ def test_what_makes_no_ring_is_refused(kind):
         with pytest.raises(ValueError, match=message):
             kind(fields, capacity)
     replay = kind(FIELDS, 1)
-    with pytest.raises(ValueError, match="rows to draw, got 1 and 0"):
+    with pytest.raises(ValueError, match="at least 1, and items to draw from, got 1 and 0 items"):
         replay.sample(1, rng())
     replay.insert(make_rows(1))
-    with pytest.raises(ValueError, match="batch_size of at least 1 and rows to draw, got 0 and 1"):
+    with pytest.raises(ValueError, match="at least 1, and items to draw from, got 0 and 1 items"):
         replay.sample(0, rng())
 
 
@@ -449,7 +449,13 @@ def test_spoilt_sums_are_reported(monkeypatch):
     replay.priorities._sums._flat[0][[0, 5, 6]] = 9.0, -1.0, -1.0
     replay.priorities._sums._flat[0][7:] = 1.0
     wrong = " ".join(replay.check_valid())
-    for complaint in ("level 1 is not what", "weight is negative", "beyond the 5 rows", "beyond the last", "the least"):
+    for complaint in (
+        "level 1 is not what",
+        "weight is negative",
+        "beyond the 5 items",
+        "beyond the last",
+        "the least",
+    ):
         assert complaint in wrong
 
 

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from components.policies.base import EpisodeBatch
+from components.replay_buffers import Episodes, Field, NStep, PrioritizedEpisodeReplay, PrioritizedTransitions
 from components.replay_buffers.federated import FederatedReplay, NotPushed
 from components.replay_buffers.invalid import InvalidExperience
-from components.replay_buffers.prioritized import PrioritizedEpisodeReplay, PrioritizedTransitions
-from components.replay_buffers.transitions import Field, NStep
 
 FIELDS = {"item": Field(np.int64), "reward": Field(np.float32, finite=True)}
 
@@ -94,9 +93,9 @@ def test_what_the_server_draws_on_request_is_the_union_after_updates_and_overwri
         fresh = 500 + 150 * list(SIZES).index(name) + np.arange(n)
         replay.insert({"item": fresh, "reward": fresh.astype(np.float32)}, generator.random(n))
         some = np.arange(0, replay.capacity, 2)
-        replay.update(some, replay._generations_of(some), generator.random(len(some)) * 3)
+        replay.update(some, replay._index.generations_of(some), generator.random(len(some)) * 3)
         server.add(name, replay.share(0, generator))
-        truth[replay._ring["item"]] = replay.priorities[np.arange(replay.capacity)]
+        truth[replay._store.arrays["item"]] = replay.priorities[np.arange(replay.capacity)]
     counts = np.zeros(1000)
     for _ in range(600):
         for name, n in server.missing(64, generator).items():
@@ -226,19 +225,19 @@ def test_whole_episodes_travel_and_are_padded_to_the_longest_of_the_batch(spec, 
     server, generator, made = None, rng(), {}
     for i, lengths in enumerate(([1, 2, 1], [5, 6])):
         made[str(i)] = replay = PrioritizedEpisodeReplay(spec, 3, alpha=1.0)
-        replay.insert(**make_episodes(lengths, first=10 * i))
+        replay.insert(Episodes(**make_episodes(lengths, first=10 * i)))
         server = server or FederatedReplay(replay.share_fields)
         server.join(str(i))
         server.add(str(i), replay.share(40, generator))
     sampled = server.sample(30, generator)
     batch = EpisodeBatch(weights=sampled.weights, **sampled.batch)
     for row, (name, slot) in enumerate(zip(sampled.clients, sampled.indices.tolist(), strict=True)):
-        own = made[name]._gather_whole(np.array([slot]), np.ones(1, np.float32))
-        n = own.lengths[0]
+        own = made[name]._read(np.array([slot]), np.zeros(1, np.int64))
+        n = own["lengths"][0]
         assert batch.lengths[row] == n
-        assert batch.terminated[row] == own.terminated[0]
-        np.testing.assert_array_equal(batch.obs[row, : n + 1], own.obs[0])
-        np.testing.assert_array_equal(batch.actions[row, :n], own.actions[0])
+        assert batch.terminated[row] == own["terminated"][0]
+        np.testing.assert_array_equal(batch.obs[row, : n + 1], own["obs"])
+        np.testing.assert_array_equal(batch.actions[row, :n], own["actions"])
         assert not batch.obs[row, n + 1 :].any()
         assert not batch.reward[row, n:].any()
     assert batch.obs.shape == (30, 7, spec.n_agents, spec.obs_size)

@@ -7,10 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from components.replay_buffers import Field, FrameStack, NStep, PrioritizedTransitions, RolloutWindow, Transitions
 from components.replay_buffers.federated import FederatedReplay
-from components.replay_buffers.prioritized import PrioritizedTransitions
-from components.replay_buffers.transitions import Field, NStep, Transitions
-from components.replay_buffers.windows import FrameStack, Rollout
 
 FIELDS = {
     "obs": Field(np.float32, (2,)),
@@ -74,7 +72,7 @@ def test_a_sequence_stays_in_its_episode_and_repeats_its_first_row(
     burn_in = min(burn_in, n - 1)
     generator = np.random.default_rng(seed)
     done = generator.random(count) < chance
-    replay = filled(kind(FIELDS, capacity, window=Rollout(n, burn_in, stride=stride)), done)
+    replay = filled(kind(FIELDS, capacity, window=RolloutWindow(n, burn_in, stride=stride)), done)
     held = min(count, capacity)
     first = count - held + ((n - 1) * stride if count > capacity else 0)
     seen = set()
@@ -104,9 +102,9 @@ def test_a_sequence_stays_in_its_episode_and_repeats_its_first_row(
 def test_a_sequence_that_is_not_padded_runs_across_episodes(kind, capacity, count, n, stride, chance, seed):
     generator = np.random.default_rng(seed)
     done, reach = generator.random(count) < chance, (n - 1) * stride
-    replay = filled(kind(FIELDS, capacity, window=Rollout(n, padded=False, stride=stride)), done)
+    replay = filled(kind(FIELDS, capacity, window=RolloutWindow(n, padded=False, stride=stride)), done)
     if count <= reach:
-        with pytest.raises(ValueError, match=r"expected .* to draw, got"):
+        with pytest.raises(ValueError, match=r"expected .* to draw from, got"):
             replay.sample(24, generator)
         return
     sampled = replay.sample(24, generator)
@@ -145,7 +143,7 @@ def test_frames_are_stacked_before_and_after_the_step(kind, capacity, count, n, 
 
 def test_every_row_that_may_be_drawn_is_as_likely_as_another(kind):
     done = np.arange(25) % 6 == 5
-    replay = filled(kind(FIELDS, 10, window=Rollout(3)), done)
+    replay = filled(kind(FIELDS, 10, window=RolloutWindow(3)), done)
     generator = np.random.default_rng(0)
     drawn = [int(replay.sample(1, generator).generations[0]) for _ in range(8000)]
     counts = np.bincount(drawn, minlength=25)
@@ -154,7 +152,7 @@ def test_every_row_that_may_be_drawn_is_as_likely_as_another(kind):
 
 
 def test_a_priority_for_a_row_whose_window_has_gone_is_ignored_and_counted():
-    replay = PrioritizedTransitions(FIELDS, 10, window=Rollout(3))
+    replay = PrioritizedTransitions(FIELDS, 10, window=RolloutWindow(3))
     filled(replay, np.zeros(25, np.bool_))
     serials = np.array([14, 15, 16, 17])
     replay.update(serials % 10, serials, np.full(4, 9.0))
@@ -166,13 +164,13 @@ def test_a_priority_for_a_row_whose_window_has_gone_is_ignored_and_counted():
 def test_what_was_saved_without_a_window_may_be_drawn_with_one(tmp_path):
     done = np.zeros(25, np.bool_)
     filled(PrioritizedTransitions(FIELDS, 10), done).save(tmp_path / "a.npz")
-    replay = PrioritizedTransitions(FIELDS, 10, window=Rollout(3))
+    replay = PrioritizedTransitions(FIELDS, 10, window=RolloutWindow(3))
     replay.load(tmp_path / "a.npz")
     assert replay.sample(64, np.random.default_rng(0)).generations.min() >= 17
 
 
 def test_sequences_are_shared_by_clients_too():
-    client = filled(PrioritizedTransitions(FIELDS, 10, window=Rollout(3, 1)), np.arange(25) % 6 == 5)
+    client = filled(PrioritizedTransitions(FIELDS, 10, window=RolloutWindow(3, 1)), np.arange(25) % 6 == 5)
     server, generator = FederatedReplay(client.share_fields), np.random.default_rng(0)
     server.join("a")
     server.add("a", client.share(8, generator))
@@ -184,15 +182,21 @@ def test_sequences_are_shared_by_clients_too():
 @pytest.mark.parametrize(
     ("window", "message"),
     [
-        (lambda: Rollout(0), "expected length and stride of at least 1 and burn_in of 0 to length - 1, got 0, 1 and 0"),
-        (lambda: Rollout(3, 3), "burn_in of 0 to length - 1, got 3, 1 and 3"),
-        (lambda: FrameStack(2, stride=0), "expected frames and stride of at least 1, got 2 and 0"),
-        (lambda: Rollout(6, stride=2), "be below the capacity, got (6 - 1) * 2 = 10 and 10"),
         (
-            lambda: Rollout(2, end="over"),
+            lambda: RolloutWindow(0),
+            "expected length and stride of at least 1 and burn_in of 0 to length - 1, got 0, 1 and 0",
+        ),
+        (lambda: RolloutWindow(3, 3), "burn_in of 0 to length - 1, got 3, 1 and 3"),
+        (lambda: FrameStack(2, stride=0), "expected frames and stride of at least 1, got 2 and 0"),
+        (lambda: RolloutWindow(6, stride=2), "be below the capacity, got (6 - 1) * 2 = 10 and 10"),
+        (
+            lambda: RolloutWindow(2, end="over"),
             "window: expected the names of fields, ['obs', 'next_obs', 'action', 'reward'",
         ),
-        (lambda: Rollout(2, end="reward"), "window: expected reward to be scalar bools, it is float32 of shape ()"),
+        (
+            lambda: RolloutWindow(2, end="reward"),
+            "window: expected reward to be scalar bools, it is float32 of shape ()",
+        ),
         (lambda: FrameStack(2, ("image",)), "window: expected the names of fields"),
         (lambda: FrameStack(2, arrival={"action": "obs"}), "window: expected action to be like obs, got"),
     ],
@@ -204,6 +208,6 @@ def test_a_window_that_makes_no_sense_is_refused(kind, window, message):
 
 def test_names_that_batches_have_already_are_refused():
     with pytest.raises(ValueError, match="window: expected no field named learn, as batches get one of that name"):
-        Transitions({**FIELDS, "learn": Field(np.bool_)}, 10, window=Rollout(2))
-    with pytest.raises(ValueError, match="window: expected no n_step beside a Rollout"):
-        Transitions(FIELDS, 10, window=Rollout(2), n_step=NStep(2, 0.9))
+        Transitions({**FIELDS, "learn": Field(np.bool_)}, 10, window=RolloutWindow(2))
+    with pytest.raises(ValueError, match="window: expected no n_step beside a RolloutWindow"):
+        Transitions(FIELDS, 10, window=RolloutWindow(2), n_step=NStep(2, 0.9))

@@ -6,10 +6,10 @@ from functools import partial
 import numpy as np
 import pytest
 
+from components.replay_buffers import Field
 from components.replay_buffers.federated import FederatedReplay
 from components.replay_buffers.invalid import InvalidExperience, NameTaken, UnknownClient
 from components.replay_buffers.limiter import SampleToInsertRatio
-from components.replay_buffers.transitions import Field
 from components.replay_server.bounded_queue import Full
 from components.replay_server.coordinator import Coordinator
 from components.replay_server.layouts import Layout
@@ -381,7 +381,7 @@ def test_a_chunk_sent_again_after_a_lost_answer_is_inserted_once(run):
         await coordinator.sample(2)
         await asyncio.gather(first, again, other)
         assert (holder.buffer.inserted, coordinator.limiter.inserted) == (10, 10)
-        assert holder.buffer._ring["item"][:10].tolist() == list(range(1, 11))
+        assert holder.buffer._store.arrays["item"][:10].tolist() == list(range(1, 11))
         assert not following.done()
         following.cancel()
         await turns()

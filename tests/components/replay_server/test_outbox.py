@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from components.replay_buffers import Field, NStep, RolloutWindow
 from components.replay_buffers.closed import Closed
 from components.replay_buffers.invalid import InvalidExperience
-from components.replay_buffers.transitions import Field, NStep
-from components.replay_buffers.windows import Rollout
 from components.replay_server.bounded_queue import BoundedQueue, Full
 from components.replay_server.layouts import Layout
 from components.replay_server.outbox import Outbox
@@ -270,7 +269,7 @@ def test_closing_wakes_callers_that_wait_for_room():
 def test_marks_and_policies_that_cannot_work_are_refused():
     with pytest.raises(ValueError, match="high_water: expected at least 8, which is two chunks, got 7"):
         Consumer(mark=7)
-    for options in ({"n_step": NStep(2, 0.9, arrival=("done",), stride=3)}, {"window": Rollout(2, stride=3)}):
+    for options in ({"n_step": NStep(2, 0.9, arrival=("done",), stride=3)}, {"window": RolloutWindow(2, stride=3)}):
         with pytest.raises(ValueError, match="with stride 3 the rows of 3 episodes alternate"):
             Consumer("drop_oldest", layout=Layout(ENDING, 64, chunk=4, **options))
 
@@ -278,7 +277,7 @@ def test_marks_and_policies_that_cannot_work_are_refused():
 # Dropping whole episodes ----------------------------------------------------------------------------------------------
 
 ENDING = {**LAYOUT.fields, "done": Field(np.bool_)}
-TOGETHER = [{"n_step": NStep(3, 0.9, arrival=("done",))}, {"window": Rollout(3)}]
+TOGETHER = [{"n_step": NStep(3, 0.9, arrival=("done",))}, {"window": RolloutWindow(3)}]
 
 
 def ending(*items):

@@ -5,12 +5,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from components.replay_buffers.episodes import EpisodeReplay
+from components.replay_buffers import (
+    EpisodeReplay,
+    Episodes,
+    EpisodeTable,
+    Field,
+    PrioritizedEpisodeReplay,
+    PrioritizedTransitions,
+    Transitions,
+    TransitionTable,
+)
 from components.replay_buffers.invalid import InvalidExperience
-from components.replay_buffers.prioritized import PrioritizedEpisodeReplay, PrioritizedTransitions
 from components.replay_buffers.selectors import FifoSelector, PrioritizedSelector, UniformSelector
-from components.replay_buffers.table import EpisodeTable, TransitionTable
-from components.replay_buffers.transitions import Field, Transitions
 
 FIELDS = {
     "obs": Field(np.float32, (3,)),
@@ -56,7 +62,7 @@ def kept(request, spec, make_episodes):
 
     def insert(made, **options):
         if "episodes" in request.param:
-            replay.insert(**made, **options)
+            replay.insert(Episodes(**made), **options)
         else:
             replay.insert(made, **options)
 

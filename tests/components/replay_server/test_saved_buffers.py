@@ -22,7 +22,7 @@ from components.replay_buffers import (
     InvalidExperience,
     NameTaken,
     NStep,
-    Rollout,
+    RolloutWindow,
     SampleToInsertRatio,
     UnknownClient,
 )
@@ -154,7 +154,7 @@ def go_on(server, n):
     [
         rows_layout(),
         rows_layout(decay=0.9, n_step=NStep(3, 0.9, arrival=("done",))),
-        rows_layout(variant="rank", window=Rollout(4, burn_in=1)),
+        rows_layout(variant="rank", window=RolloutWindow(4, burn_in=1)),
         episode_layout(),
         episode_layout(rollout=3, burn_in=1),
     ],

@@ -16,7 +16,7 @@ from components.replay_buffers import (
     InvalidExperience,
     NameTaken,
     NStep,
-    Rollout,
+    RolloutWindow,
     SampleToInsertRatio,
 )
 from components.replay_server import Disconnected, Full, Layout, ReplayClient, ReplayServer
@@ -100,7 +100,7 @@ def test_added_entries_are_sampled_and_updates_reach_their_buffers(kept_by):
 
 
 def test_rows_of_one_window_belong_to_one_client():
-    given = layout(window=Rollout(3), kept_by="clients")
+    given = layout(window=RolloutWindow(3), kept_by="clients")
     with served("one", "two", given=given) as (server, one, two):
         for first, client in ((0, one), (100, two)):
             client.add_entries(rows(range(first, first + 6)))
@@ -117,7 +117,7 @@ def test_rows_of_one_window_belong_to_one_client():
     [
         {"n_step": NStep(3, 0.9, arrival=("done",)), "kept_by": "server"},
         {"window": FrameStack(2, stacked=("item",), arrival={}), "decay": 0.5},
-        {"window": Rollout(4, burn_in=1, padded=False)},
+        {"window": RolloutWindow(4, burn_in=1, padded=False)},
     ],
 )
 def test_a_client_fetches_the_complete_layout(options):

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from components.envs.base import EnvSpec
 from components.replay_buffers import (
     ClientSample,
+    Episodes,
     FederatedReplay,
     Field,
     InvalidExperience,
     PrioritizedEpisodeReplay,
 )
-from components.replay_buffers.runs import Run
+from components.replay_buffers.segments import Segment
 from components.replay_server import EpisodeLayout
 from components.replay_server.layouts import layout_from_plain
 from components.replay_server.protocol import ClientSampleMsg, SampledMsg
@@ -69,7 +70,7 @@ def test_what_is_drawn_of_the_union_is_bit_by_bit_what_the_clients_memories_gath
     for i, (capacity, many) in enumerate(clients):
         memory = memories[str(i)] = PrioritizedEpisodeReplay(SPEC, capacity)
         for some in many:  # often round the ring
-            memory.insert(**make_episodes(generator, some))
+            memory.insert(Episodes(**make_episodes(generator, some)))
         union.join(str(i))
         union.add(str(i), memory.share(0, generator))
     for size in sizes:
@@ -87,7 +88,7 @@ def test_what_is_drawn_of_the_union_is_bit_by_bit_what_the_clients_memories_gath
             memory, slot = memories[name], sampled.indices[row : row + 1]
             first, n = batch.get("firsts", np.zeros(size, np.int64))[row : row + 1], batch["lengths"][row : row + 1]
             if not given.rollout:
-                assert n == memory._lengths[slot]
+                assert n == memory._store.lengths[slot]
             own = memory._gather(slot, np.ones(1, np.float32), first, n)
             for field in ("obs", "state", "available", "actions", "reward"):
                 expected, got = getattr(own, field)[0], batch[field][row]
@@ -96,7 +97,7 @@ def test_what_is_drawn_of_the_union_is_bit_by_bit_what_the_clients_memories_gath
                 assert len(got) == longest + (field in ("obs", "state", "available"))
             assert batch["terminated"][row] == own.terminated[0]
             if given.rollout:
-                learnt = min(given.rollout - given.burn_in, int(memory._lengths[slot][0]))
+                learnt = min(given.rollout - given.burn_in, int(memory._store.lengths[slot][0]))
                 assert np.flatnonzero(batch["learn"][row]).tolist() == list(range(int(n[0]) - learnt, int(n[0])))
                 assert batch["learn"].shape == (size, longest)
     assert union.statistics().pushed_bytes == pushed
@@ -113,7 +114,7 @@ def test_what_travels_are_the_frames_there_are_and_nothing_else(options):
     generator = rng()
     given = EpisodeLayout(SPEC, 64, **options)
     memory, union = given.new_buffer(), FederatedReplay(given.sample_fields)
-    memory.insert(**make_episodes(generator, [1, 1, 1, 6] * 16))
+    memory.insert(Episodes(**make_episodes(generator, [1, 1, 1, 6] * 16)))
     share = given.draw(memory, 64, generator)
     union.join("one")
     union.add("one", share)
@@ -162,7 +163,7 @@ def test_a_share_of_malformed_episodes_is_refused_by_name_and_nothing_is_taken(c
     generator = rng()
     given = EpisodeLayout(SPEC, 3, rollout=6)
     union, memory = FederatedReplay(given.sample_fields), given.new_buffer()
-    memory.insert(**make_episodes(generator, [3, 2, 1]))
+    memory.insert(Episodes(**make_episodes(generator, [3, 2, 1])))
     union.join("one")
     share = given.draw(memory, 3, generator)  # strata: each of them once
     assert sorted(share.batch["lengths"].tolist()) == [1, 2, 3]
@@ -184,7 +185,7 @@ def test_what_a_share_lacks_that_has_no_items_is_not_missed():
 
 def test_runs_need_a_field_that_says_how_long_they_are():
     with pytest.raises(ValueError, match=re.escape("fields: expected lengths beside runs, got ['obs', 'x']")):
-        FederatedReplay({"obs": Run(np.float32, (2,), 6), "x": Field(np.int64)})
+        FederatedReplay({"obs": Segment(np.float32, (2,), 6), "x": Field(np.int64)})
 
 
 @pytest.mark.parametrize(("got", "text"), [({"protocol": 1}, "got 1"), ({}, "got None")])

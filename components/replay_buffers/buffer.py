@@ -1,0 +1,221 @@
+"""Replay buffers: a store of items, and an index of its slots that says what is drawn and what makes room."""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, Generic, Literal, TypedDict, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from components.checkpoints.array_file import ArrayReader, Checkpointed, StateArray
+from components.replay_buffers.closed import Closable
+from components.replay_buffers.episode_store import EpisodeStore
+from components.replay_buffers.federated import ClientSample
+from components.replay_buffers.priorities import Priorities
+from components.replay_buffers.ranks import RankedPriorities
+from components.replay_buffers.ring import PrioritizedRing, Ring
+from components.replay_buffers.rows import RowStore
+from components.replay_buffers.slots import Slots
+
+StoreT = TypeVar("StoreT", bound=RowStore | EpisodeStore)
+IndexT = TypeVar("IndexT", bound=Ring | Slots)
+
+Read = Callable[[NDArray[np.int64], NDArray[np.int64]], dict[str, NDArray[Any]]]
+"""Returns copies of the items in some slots (n,), of some generations (n,), by field."""
+
+Variant = Literal["proportional", "rank"]
+"""Whether the weight of an item comes from its priority, or from the rank of its priority among all."""
+
+
+class Buffer(Closable, Checkpointed, Generic[StoreT, IndexT]):
+    """A store and an index of the same slots.
+
+    Args:
+        store: memory of the items.
+        index: which slots are filled, drawn and emptied.
+    """
+
+    def __init__(self, store: StoreT, index: IndexT) -> None:
+        self._store: StoreT = store
+        self._index: IndexT = index
+        self.capacity = index.capacity
+        """Items held at most."""
+
+    def __len__(self) -> int:
+        """Return the number of items held."""
+        return len(self._index)
+
+    @property
+    def inserted(self) -> int:
+        """Items inserted so far, including those that are gone."""
+        return self._index.inserted
+
+    @property
+    def stale_updates(self) -> int:
+        """Items that `update` or `remove` named after they were gone, and that were ignored."""
+        return self._index.stale_updates
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of memory for items; the system provides only the part that has been written."""
+        return sum(array.nbytes for array in self._store.arrays.values())
+
+    def update(
+        self,
+        indices: NDArray[np.int64],  # (B,)
+        generations: NDArray[np.int64],  # (B,)
+        priorities: NDArray[np.floating[Any]],  # (B,)
+    ) -> None:
+        """Set the priorities of sampled items; for an item named twice the last one counts. Uniform draws ignore them.
+
+        Items that are gone, or whose window is, are left out and counted in `stale_updates`.
+
+        Raises:
+            InvalidExperience: a shape or dtype is wrong, an index is out of range, or a priority is negative, not
+                finite, or so large that sums would overflow. Nothing has changed then.
+        """
+        self._index.update(indices, generations, priorities)
+
+    @property
+    @abstractmethod
+    def _slots(self) -> Any:
+        """Slots that hold an item, as the store needs them for a checkpoint."""
+
+    def _state_arrays(self) -> dict[str, StateArray]:
+        capacity = {"capacity": StateArray.of(np.array(self.capacity, np.int64))}
+        return capacity | self._index.state_arrays() | self._store.state_arrays(self._slots)
+
+    def _check_state(self, reader: ArrayReader) -> None:
+        reader.expect_value("capacity", self.capacity)
+        self._store.check_state(reader, self._index.check_state(reader))
+
+    def _load_state(self, reader: ArrayReader) -> None:
+        self._index.load_state(reader)
+        try:
+            self._store.load_state(reader, self._slots, self.overwrites)
+        except BaseException:
+            self._index.clear()  # what was read only in part is not held
+            raise
+
+    def _release(self) -> None:
+        self._store.release()
+
+    def check_valid(self) -> list[str]:
+        """Return one sentence for each inconsistency; none if all is well."""
+        return self._index.check_valid()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {len(self)}/{self.capacity} items>"
+
+
+# Drawn by priority ----------------------------------------------------------------------------------------------------
+
+
+class PriorityOptions(TypedDict, total=False):
+    """Keywords of the buffers that draw by priority."""
+
+    alpha: float
+    beta: float
+    epsilon: float
+    normalize: Literal["batch", "buffer"]
+    decay: float
+    variant: Variant
+
+
+def make_priorities(
+    capacity: int,
+    *,
+    alpha: float = 0.6,
+    beta: float = 0.4,
+    epsilon: float = 1e-6,
+    normalize: Literal["batch", "buffer"] = "batch",
+    decay: float = 1.0,
+    variant: Variant = "proportional",
+) -> Priorities:
+    """Return `Priorities`, or `RankedPriorities` for the variant `rank`, which has no `epsilon` and a `decay` of 1.
+
+    Raises:
+        ValueError: an argument is out of its range.
+    """
+    if variant not in ("proportional", "rank"):
+        raise ValueError(f"variant: expected proportional or rank, got {variant!r}")
+    if variant == "proportional":
+        return Priorities(capacity, alpha=alpha, beta=beta, epsilon=epsilon, normalize=normalize, decay=decay)
+    if decay != 1.0:
+        raise ValueError(f"decay: expected 1 with ranks, which a draw does not change, got {decay}")
+    return RankedPriorities(capacity, alpha=alpha, beta=beta, normalize=normalize)
+
+
+class Prioritized:
+    """What buffers that draw by priority offer besides: their `priorities`, and samples for a `FederatedReplay`."""
+
+    _index: PrioritizedRing
+
+    @property
+    def priorities(self) -> Priorities:
+        """Weights by which items are drawn."""
+        return self._index.priorities
+
+    @property
+    def beta(self) -> float:
+        """Strength of the correction by importance weights, in [0, 1]; it may be set between two samples."""
+        return self.priorities.beta
+
+    @beta.setter
+    def beta(self, beta: float) -> None:
+        if not 0.0 <= beta <= 1.0:
+            raise ValueError(f"beta: expected a number in [0, 1], got {beta}")
+        self.priorities.beta = beta
+
+    @property
+    def max_priority(self) -> float:
+        """Largest priority given so far, with which new items enter; 1 until one is larger."""
+        return self.priorities.largest
+
+    def share(self, size: int, rng: np.random.Generator) -> ClientSample:
+        """Draw `size` items in proportion to their weights, to be pushed to a `FederatedReplay`.
+
+        With no weight left, or a `size` of 0, the sample has no items and only says how much is held.
+
+        Raises:
+            ValueError: `size` is negative.
+        """
+        return self._share(size, rng, self._read)
+
+    def _share(self, size: int, rng: np.random.Generator, read: Read) -> ClientSample:
+        if size < 0:
+            raise ValueError(f"size: expected at least 0, got {size}")
+        self.priorities.refresh()
+        index = self._index
+        total, held = self.priorities.total, len(index)
+        if not (total > 0 and size):
+            none = np.zeros(0, np.int64)
+            return ClientSample({}, none, none, np.zeros(0), total, held, index.inserted)
+        slots, _, weights = self.priorities.draw(size, rng)
+        # Strata come in order, but the first few items have to be as good a draw as all of them.
+        order = rng.permutation(size)
+        slots, weights = slots[order], weights[order]
+        generations = index.generations_of(slots)
+        return ClientSample(read(slots, generations), slots, generations, weights, total, held, index.inserted)
+
+    @abstractmethod
+    def _read(self, slots: NDArray[np.int64], generations: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+        """Return copies of the items in `slots` (n,), of `generations` (n,), by field."""
+
+
+# Tables ---------------------------------------------------------------------------------------------------------------
+
+
+class Table:
+    """What tables offer besides: their `slots`, and removal by name."""
+
+    slots: Slots
+    """Which slots hold an item, and how often each was drawn."""
+
+    def remove(self, indices: NDArray[np.int64], generations: NDArray[np.int64]) -> None:
+        """Remove sampled items (B,); those that are gone are counted in `stale_updates`.
+
+        Raises:
+            InvalidExperience: a shape or dtype is wrong, or an index is out of range. Nothing has changed then.
+        """
+        self.slots.remove(indices, generations)
