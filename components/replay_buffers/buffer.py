@@ -87,7 +87,8 @@ class Buffer(Closable, Checkpointed, Generic[StoreT, IndexT]):
 
     def _check_state(self, reader: ArrayReader) -> None:
         reader.expect_value("capacity", self.capacity)
-        self._store.check_state(reader, self._index.check_state(reader))
+        self._store.check_state(reader, self._index.held_in(reader))
+        self._index.check_state(reader)
 
     def _load_state(self, reader: ArrayReader) -> None:
         self._index.load_state(reader)

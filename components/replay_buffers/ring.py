@@ -146,9 +146,12 @@ class Ring:
         """Return the arrays of a checkpoint."""
         return {"inserted": StateArray.of(np.array(self.inserted, np.int64))}
 
-    def check_state(self, reader: ArrayReader) -> int:
-        """Raise `CheckpointError` unless the arrays could come from `state_arrays`; return the number of items held."""
+    def held_in(self, reader: ArrayReader) -> int:
+        """Return the number of items held by a checkpoint."""
         return min(reader.read_count("inserted"), self.capacity)
+
+    def check_state(self, reader: ArrayReader) -> None:
+        """Raise `CheckpointError` unless the arrays could come from `state_arrays`."""
 
     def load_state(self, reader: ArrayReader) -> None:
         """Load checked arrays."""
@@ -231,11 +234,10 @@ class PrioritizedRing(Ring):
         stale = {"stale_updates": StateArray.of(np.array(self.stale_updates))}
         return super().state_arrays() | prefixed("priorities", self.priorities.state_arrays(len(self)) | stale)
 
-    def check_state(self, reader: ArrayReader) -> int:
-        held, part = super().check_state(reader), reader.part("priorities")
+    def check_state(self, reader: ArrayReader) -> None:
+        part = reader.part("priorities")
         part.read_count("stale_updates")
-        self.priorities.check_state(part, held)
-        return held
+        self.priorities.check_state(part, self.held_in(reader))
 
     def load_state(self, reader: ArrayReader) -> None:
         super().load_state(reader)
@@ -282,10 +284,9 @@ class QueueRing(Ring):
         counts = {"next": StateArray.of(np.array(self._next)), "dropped": StateArray.of(np.array(self.dropped))}
         return super().state_arrays() | counts
 
-    def check_state(self, reader: ArrayReader) -> int:
+    def check_state(self, reader: ArrayReader) -> None:
         reader.read_count("next", most=reader.read_count("inserted"))
         reader.read_count("dropped")
-        return super().check_state(reader)
 
     def load_state(self, reader: ArrayReader) -> None:
         super().load_state(reader)

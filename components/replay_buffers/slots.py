@@ -194,8 +194,12 @@ class Slots:
             arrays |= prefixed(name, kind | selector.state_arrays())
         return prefixed("slots", arrays)
 
-    def check_state(self, reader: ArrayReader) -> int:
-        """Raise `CheckpointError` unless the arrays could come from `state_arrays`; return the number of items held."""
+    def held_in(self, reader: ArrayReader) -> int:
+        """Return the number of items held by a checkpoint."""
+        return int((reader.read("slots/generations", np.int64, (self.capacity,)) >= 0).sum())
+
+    def check_state(self, reader: ArrayReader) -> None:
+        """Raise `CheckpointError` unless the arrays could come from `state_arrays`."""
         reader = reader.part("slots")
         inserted = reader.read_count("inserted")
         reader.read_count("stale_updates")
@@ -214,7 +218,6 @@ class Slots:
             part = reader.part(name)
             part.expect_value("kind", type(selector).__name__)
             selector.check_state(part, used)
-        return len(used)
 
     def load_state(self, reader: ArrayReader) -> None:
         """Load checked arrays."""
