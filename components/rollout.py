@@ -4,7 +4,7 @@ Shapes: B copies, T steps of an episode (the limit at most), A agents; E finishe
 """
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,11 @@ class PolicyFactory(Protocol):
 
 
 class Rollout:
-    """Collects experience. Each copy has its own hidden states, last actions and episode memory."""
+    """Collects experience. Each copy has its own hidden states, last actions and episode memory.
+
+    An ended episode stays in its row of the memories until the turn ends, while its copy goes on in a spare row. So all
+    episodes of a turn are copied once, straight into the arrays of their message.
+    """
 
     def __init__(self, env: Env, policy: Policy, rng: np.random.Generator) -> None:
         spec = env.spec
@@ -37,16 +41,18 @@ class Rollout:
         self._env = env
         self._policy = policy
         self._rng = rng
-        self._rows = np.arange(env.n_envs)
+        self._rows = np.arange(env.n_envs)  # (B,): of the memories, for the episodes under way
+        self._spare = list(range(env.n_envs, 2 * env.n_envs))
+        self._ended: list[_Ended] = []
         self._t = np.zeros(env.n_envs, np.int64)  # (B,)
         self._hidden = policy.initial_hidden(env.n_envs)
         self._last_actions = np.full((env.n_envs, spec.n_agents), -1, np.int64)  # (B, A)
-        frames = (env.n_envs, spec.episode_limit + 1)
-        self._obs = np.zeros((*frames, spec.n_agents, spec.obs_size), np.float32)  # (B, T+1, A, O)
-        self._state = np.zeros((*frames, spec.state_size), np.float32)  # (B, T+1, S)
-        self._available = np.zeros((*frames, spec.n_agents, spec.n_actions), np.bool_)  # (B, T+1, A, U)
-        self._actions = np.zeros((env.n_envs, spec.episode_limit, spec.n_agents), np.int64)  # (B, T, A)
-        self._reward = np.zeros((env.n_envs, spec.episode_limit), np.float32)  # (B, T)
+        steps, frames = (2 * env.n_envs, spec.episode_limit), (2 * env.n_envs, spec.episode_limit + 1)
+        self._obs = np.zeros((*frames, spec.n_agents, spec.obs_size), np.float32)  # (2B, T+1, A, O)
+        self._state = np.zeros((*frames, spec.state_size), np.float32)  # (2B, T+1, S)
+        self._available = np.zeros((*frames, spec.n_agents, spec.n_actions), np.bool_)  # (2B, T+1, A, U)
+        self._actions = np.zeros((*steps, spec.n_agents), np.int64)  # (2B, T, A)
+        self._reward = np.zeros(steps, np.float32)  # (2B, T)
         self._begun = False  # the first `collect` resets the environment, which may take long
 
     def load(self, params: NDArray[np.float32], version: int) -> None:
@@ -63,11 +69,10 @@ class Rollout:
         if not self._begun:
             self._env.reset()
             self._begun = True
-        # At most every episode under way and every step made now, each step the end of an episode.
-        ended = _Ended(self._memories(), room=int(self._t.sum()) + 2 * steps * len(self._t))
-        for _ in range(steps):
-            self._step(epsilon, ended)
-        return ended.message(self.version, epsilon)
+        parts = [part for _ in range(steps) if (part := self._step(epsilon)) is not None]
+        if self._ended:
+            parts.append(self._cut(epsilon))
+        return concatenated(parts) if parts else None
 
     def state(self) -> dict[str, NDArray[Any]] | None:
         """Return the state by name, as copies, without the generator; None if the environment takes no snapshots.
@@ -78,7 +83,7 @@ class Rollout:
         if game is None:
             return None
         own = {name: getattr(self, f"_{name}").copy() for name in _CHANGING}
-        own |= {name: memory[_played(memory, self._t)] for name, memory in self._memories().items()}
+        own |= {name: _joined(memory, self._rows, self._t) for name, memory in self._memories().items()}
         own["begun"] = np.array(self._begun)
         return {**own, **{f"env/{name}": array for name, array in game.items()}}
 
@@ -97,17 +102,20 @@ class Rollout:
         self._env.restore({name[4:]: array for name, array in state.items() if name.startswith("env/")})
         for name in _CHANGING:
             setattr(self, f"_{name}", state[name].copy())
+        n_envs = len(self._t)
+        self._rows, self._spare = np.arange(n_envs), list(range(n_envs, 2 * n_envs))
         for name, memory in memories.items():
-            memory[_played(memory, self._t)] = state[name]
+            memory[:n_envs][_played(memory, self._t)] = state[name]
         self._begun = bool(state["begun"])
 
     def _memories(self) -> dict[str, NDArray[Any]]:
-        """Return the memory of the episodes under way by name, each (B, frames, …)."""
+        """Return the memories of episodes by name, each (2B, frames, …)."""
         return {name: getattr(self, f"_{name}") for name in ("obs", "state", "available", "actions", "reward")}
 
-    def _step(self, epsilon: float, finished: "_Ended") -> None:
+    def _step(self, epsilon: float) -> InsertTransitionMsg | None:
+        """Make a step in every copy; return earlier episodes of the turn if their rows are needed."""
         env, rows, t = self._env, self._rows, self._t
-        self._observe(rows, t)
+        self._observe(slice(None))
         actions, self._hidden = self._policy.act(
             env.obs, env.available, self._last_actions, self._hidden, epsilon=epsilon, rng=self._rng
         )
@@ -121,75 +129,58 @@ class Rollout:
             self._reset_copies(lost)
         done = env.terminated | env.truncated
         if not done.any():
-            return
-        rows = np.flatnonzero(done)
-        self._observe(rows, t[rows])
-        finished.add(rows, t[rows], env.terminated[rows], env.won[rows])
+            return None
+        ended = np.flatnonzero(done)
+        self._observe(ended)
+        part = self._cut(epsilon) if len(ended) > len(self._spare) else None
+        self._ended.append(_Ended(rows[ended], t[ended], env.terminated[ended], env.won[ended]))
+        rows[ended] = [self._spare.pop() for _ in ended]
         env.reset(done)
         self._reset_copies(done)
+        return part
 
     def _reset_copies(self, which: NDArray[np.bool_]) -> None:
         self._hidden[which] = 0.0
         self._last_actions[which] = -1
         self._t[which] = 0
 
-    def _observe(self, rows: NDArray[np.int64], t: NDArray[np.int64]) -> None:
-        env = self._env
-        self._obs[rows, t] = env.obs[rows]
-        self._state[rows, t] = env.state[rows]
-        self._available[rows, t] = env.available[rows]
+    def _observe(self, copies: slice | NDArray[np.int64]) -> None:
+        env, rows, t = self._env, self._rows[copies], self._t[copies]
+        self._obs[rows, t] = env.obs[copies]
+        self._state[rows, t] = env.state[copies]
+        self._available[rows, t] = env.available[copies]
 
-
-class _Ended:
-    """Episodes that ended, copied once: out of the rollout's memory into the arrays of their message.
-
-    Args:
-        memories: of the episodes under way, by name: (B, frames, …).
-        room: frames that suffice for all episodes.
-    """
-
-    def __init__(self, memories: dict[str, NDArray[Any]], room: int) -> None:
-        self._memories = memories
-        self._room = room
-        self._arrays: dict[str, NDArray[Any]] = {}
-        self._steps = 0
-        self._lengths: list[int] = []
-        self._terminated: list[bool] = []
-        self._won: list[bool] = []
-
-    def add(
-        self, rows: NDArray[np.int64], lengths: NDArray[np.int64], terminated: NDArray[np.bool_], won: NDArray[np.bool_]
-    ) -> None:
-        """Append the episodes of some rows (E,) of the memories."""
-        if not self._arrays:
-            for name, memory in self._memories.items():
-                self._arrays[name] = np.empty((self._room, *memory.shape[2:]), memory.dtype)
-        for row, length in zip(rows.tolist(), lengths.tolist(), strict=True):
-            for name, memory in self._memories.items():
-                last = name in _FRAMES  # an episode has one frame more than steps
-                at = self._steps + last * len(self._lengths)
-                self._arrays[name][at : at + length + last] = memory[row, : length + last]
-            self._lengths.append(length)
-            self._steps += length
-        self._terminated += terminated.tolist()
-        self._won += won.tolist()
-
-    def message(self, version: int, epsilon: float) -> InsertTransitionMsg | None:
-        """Return the episodes, which parameters of `version` played; None where there are none."""
-        n = len(self._lengths)
-        if n == 0:
-            return None
-        for name, array in self._arrays.items():
-            # Gives the rest back without a copy.
-            array.resize((self._steps + n * (name in _FRAMES), *array.shape[1:]), refcheck=False)
+    def _cut(self, epsilon: float) -> InsertTransitionMsg:
+        """Return the episodes that ended in this turn, and free their rows."""
+        rows, lengths, terminated, won = (np.concatenate(arrays) for arrays in zip(*self._ended, strict=True))
+        self._ended.clear()
+        self._spare += rows.tolist()
+        arrays = {
+            name: freeze(_joined(memory, rows, lengths + (name in _FRAMES)))
+            for name, memory in self._memories().items()
+        }
         return InsertTransitionMsg(
-            **{name: freeze(array) for name, array in self._arrays.items()},
-            lengths=freeze(np.array(self._lengths, np.int32)),
-            terminated=freeze(np.array(self._terminated)),
-            won=freeze(np.array(self._won)),
-            versions=freeze(np.full(n, version, np.int64)),
-            epsilon=freeze(np.full(n, epsilon, np.float32)),
+            **arrays,
+            lengths=freeze(lengths.astype(np.int32)),
+            terminated=freeze(terminated),
+            won=freeze(won),
+            versions=freeze(np.full(len(rows), self.version, np.int64)),
+            epsilon=freeze(np.full(len(rows), epsilon, np.float32)),
         )
+
+
+class _Ended(NamedTuple):
+    """Episodes that ended in one step."""
+
+    rows: NDArray[np.int64]  # (E,): of the memories
+    lengths: NDArray[np.int64]  # (E,): steps
+    terminated: NDArray[np.bool_]  # (E,)
+    won: NDArray[np.bool_]  # (E,)
+
+
+def _joined(memory: NDArray[Any], rows: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[Any]:
+    """Return the first `counts` (E,) frames in each of the `rows` (E,) of a memory, back to back."""
+    return np.concatenate([memory[row, :count] for row, count in zip(rows.tolist(), counts.tolist(), strict=True)])
 
 
 def concatenated(parts: list[InsertTransitionMsg]) -> InsertTransitionMsg:
