@@ -41,7 +41,7 @@ DOWN = (LoadParamsMsg, SetCollectingMsg, EvaluateMsg, SaveStateMsg)
 
 def made(cell: Any, factory: partial[Actor[Any]]) -> Any:
     """Return an actor made as that of `cell` was."""
-    token = making.set(cell)
+    token = making.set(cell.context)
     try:
         return factory()
     finally:
