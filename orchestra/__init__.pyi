@@ -2,11 +2,11 @@ from .actors.actor import Actor as Actor
 from .actors.actor import State as State
 from .actors.actor import on as on
 from .actors.addresses import check_name as check_name
-from .actors.message import Axes as Axes
+from .actors.arrays import freeze as freeze
+from .actors.axes import Axes as Axes
 from .actors.message import Lane as Lane
 from .actors.message import Message as Message
 from .actors.message import Request as Request
-from .actors.message import freeze as freeze
 from .actors.offload import offload_cancelled as offload_cancelled
 from .actors.ref import Ref as Ref
 from .actors.statistics import NodeStatistics as NodeStatistics

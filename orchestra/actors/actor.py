@@ -1,23 +1,19 @@
 """Actor: state, and the handlers that alone touch it. No I/O in this file."""
 
-import inspect
-import types
-import typing
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Generic, ParamSpec, Protocol, Self, TypeVar, Union, get_args, get_origin
-from weakref import WeakKeyDictionary
+from typing import Any, ClassVar, Generic, ParamSpec, Protocol, Self, TypeVar
 
 import numpy as np
 from structlog.typing import FilteringBoundLogger
 
+from orchestra.actors.contract import handlers_of
 from orchestra.actors.mailbox import CAPACITY
-from orchestra.actors.message import Lane, Message
+from orchestra.actors.message import Message
 from orchestra.actors.ref import Ref
 from orchestra.actors.supervision import OneForOne, Restart, Strategy, Supervision
-from orchestra.actors.system_messages import ChildFailedMsg, StopMsg, TerminatedMsg, WatchMsg
 from orchestra.clock import Clock, TimerHandle
 from orchestra.errors import HandlerError
 
@@ -113,25 +109,7 @@ class Actor(Generic[M]):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        handlers: dict[type[Message], str] = {}
-        for base in reversed(cls.__mro__):
-            for name, member in vars(base).items():
-                message = getattr(member, "__orchestra_on__", None)
-                if message is None:
-                    continue
-                other = handlers.setdefault(message, name)
-                if other != name:
-                    raise HandlerError(f"{cls.__qualname__} handles {message.__name__} twice: in {other} and in {name}")
-        listed = _listed(cls)
-        if listed is not None:
-            promised, handled = set(listed), {m for m in handlers if m.lane is not Lane.SYSTEM}
-            if missing := promised - set(handlers):
-                raise HandlerError(f"{cls.__qualname__} promises to handle {_names(missing)}, but has no @on for it")
-            if extra := handled - promised:
-                raise HandlerError(
-                    f"{cls.__qualname__} has an @on for {_names(extra)}, which its contract does not list"
-                )
-        cls.handlers = handlers
+        cls.handlers = handlers_of(cls, Actor)
         ACTORS[f"{cls.__module__}:{cls.__qualname__}"] = cls
 
     async def started(self) -> None:
@@ -242,66 +220,3 @@ def actor_class(kind: Any) -> type[Actor[Any]]:
     if isinstance(kind, type) and issubclass(kind, Actor):
         return kind
     raise HandlerError(f"spawn takes an actor class and then what its constructor takes, got {kind!r}")
-
-
-class Contract:
-    """The messages an actor class understands and how its cells handle them. Computed once per class."""
-
-    def __init__(self, kind: type[Actor[Any]]) -> None:
-        self.understands: frozenset[type[Message]] = frozenset(
-            (*kind.handlers, StopMsg, WatchMsg, TerminatedMsg, ChildFailedMsg)
-        )
-        """All accepted types: its own, and those of the runtime."""
-        self.handlers: Mapping[type[Message], tuple[str, bool]] = {
-            message: (name, inspect.iscoroutinefunction(getattr(kind, name))) for message, name in kind.handlers.items()
-        }
-        """Name of the handler, and whether it is a coroutine function, by type."""
-        self.handed_over: Mapping[type[Message], Callable[[Message], int] | None] = {
-            message: message.wire.weigh
-            for message in self.understands
-            if message.lane is Lane.ORDERED and message.wire.immutable and not message.wire.array_fields
-        }
-        """The types that are queued in order and need no copy, with their `Wire.weigh`."""
-        self._name = kind.__name__
-
-    def refusal(self, message: type[Message]) -> str:
-        """Return the text of the error for a type it does not understand."""
-        known = ", ".join(sorted(kind.__name__ for kind in self.handlers)) or "nothing"
-        return f"{self._name} got {message.__name__}; it understands {known}"
-
-
-_CONTRACTS: WeakKeyDictionary[type[Actor[Any]], Contract] = WeakKeyDictionary()
-
-
-def contract_of(kind: type[Actor[Any]]) -> Contract:
-    """Return the contract of an actor class."""
-    contract = _CONTRACTS.get(kind)
-    if contract is None:
-        contract = _CONTRACTS[kind] = Contract(kind)
-    return contract
-
-
-def _listed(cls: type) -> list[type[Message]] | None:
-    """The messages in `Actor[...]`, or None where the class does not say (it is generic, or inherits them)."""
-    for base in cls.__mro__:
-        for parent in getattr(base, "__orig_bases__", ()) if "__orig_bases__" in vars(base) else ():
-            origin = get_origin(parent)
-            if isinstance(origin, type) and issubclass(origin, Actor):
-                (listed,) = get_args(parent)[:1]
-                if isinstance(listed, TypeVar):
-                    return None
-                arms = get_args(listed) if get_origin(listed) in (Union, types.UnionType) else (listed,)
-                return [_message_class(cls, arm) for arm in arms]
-    return None
-
-
-def _message_class(cls: type, arm: Any) -> type[Message]:
-    if isinstance(arm, type) and issubclass(arm, Message):
-        return arm
-    if isinstance(arm, str | typing.ForwardRef):
-        raise HandlerError(f"{cls.__qualname__} names the message {arm!r} as a string; name the class itself")
-    raise HandlerError(f"{cls.__qualname__} lists {arm!r} among its messages, which is no message class")
-
-
-def _names(messages: set[type[Message]]) -> str:
-    return ", ".join(sorted(message.__name__ for message in messages))

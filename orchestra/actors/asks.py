@@ -11,10 +11,11 @@ from structlog.typing import FilteringBoundLogger
 
 from orchestra.actors import codec
 from orchestra.actors.addresses import node_of
+from orchestra.actors.arrays import isolated
 from orchestra.actors.deadlock import CycleProbes, WaitingAsk
 from orchestra.actors.host import Recorder
 from orchestra.actors.mailbox import Envelope
-from orchestra.actors.message import Message, Request, isolated
+from orchestra.actors.message import Message, Request
 from orchestra.actors.ref import Ref
 from orchestra.actors.system_messages import SYSTEM, DeadlockProbeMsg
 from orchestra.clock import Clock

@@ -9,17 +9,19 @@ import numpy as np
 
 from orchestra import log
 from orchestra.actors import codec
-from orchestra.actors.actor import Actor, contract_of, making
+from orchestra.actors.actor import Actor, making
 from orchestra.actors.asks import PendingReplies
 from orchestra.actors.context import LiveContext
+from orchestra.actors.contract import contract_of
 from orchestra.actors.host import ActorSettings, Host
 from orchestra.actors.mailbox import Envelope, Mailbox
-from orchestra.actors.message import FLAT, Lane, Message
+from orchestra.actors.message import Lane, Message
 from orchestra.actors.ref import speaking
 from orchestra.actors.restarts import Halted, RestartLoop
 from orchestra.actors.statistics import CellStatistics, Deliveries
 from orchestra.actors.supervisor import STOP_S, Children
 from orchestra.actors.system_messages import ChildFailedMsg, HaltMsg, StopMsg, TerminatedMsg, WatchMsg, WithdrawnMsg
+from orchestra.actors.weights import FLAT
 from orchestra.errors import ActorFailed, ActorStopped, MailboxFull, NotUnderstood
 
 BURST = 64

@@ -18,7 +18,9 @@ import msgpack
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from orchestra.actors.message import AnyArray, Message, frozen_copy, is_frozen, isolated, size_of
+from orchestra.actors.arrays import frozen_copy, is_frozen, isolated, size_of
+from orchestra.actors.axes import AnyArray
+from orchestra.actors.message import Message
 from orchestra.actors.ref import Ref
 from orchestra.errors import DecodeError
 

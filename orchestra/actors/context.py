@@ -14,11 +14,12 @@ from orchestra.actors.actor import Actor
 from orchestra.actors.asks import PendingReplies
 from orchestra.actors.host import ActorSettings, Host, LocalActor, Recorder
 from orchestra.actors.mailbox import Mailbox
-from orchestra.actors.message import FLAT, Message, Request
+from orchestra.actors.message import Message, Request
 from orchestra.actors.ref import Ref, speaking
 from orchestra.actors.statistics import Wait
 from orchestra.actors.supervisor import Children
 from orchestra.actors.system_messages import ChildFailedMsg
+from orchestra.actors.weights import FLAT
 from orchestra.clock import Clock, TimerHandle
 
 T = TypeVar("T")
@@ -44,27 +45,6 @@ class LiveContext:
         stop: stops the actor; takes `graceful`.
         aborting: whether the actor was asked to stop at once.
     """
-
-    __slots__ = (
-        "_aborting",
-        "_cells",
-        "_host",
-        "_incarnation",
-        "_mailbox",
-        "_recorder",
-        "_replies",
-        "_rng",
-        "_settings",
-        "_stop",
-        "_timers",
-        "address",
-        "children",
-        "clock",
-        "log",
-        "resume_from",
-        "run_directory",
-        "waits",
-    )
 
     def __init__(
         self,

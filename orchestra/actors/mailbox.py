@@ -5,9 +5,10 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from orchestra.actors.message import FLAT, Lane, Message
+from orchestra.actors.message import Lane, Message
 from orchestra.actors.statistics import MailboxStatistics
 from orchestra.actors.system_messages import WithdrawnMsg
+from orchestra.actors.weights import FLAT
 from orchestra.errors import ActorStopped, MailboxFull
 
 CAPACITY = 4096
@@ -66,19 +67,6 @@ class Mailbox:
         capacity: messages.
         capacity_bytes: bytes of these messages.
     """
-
-    __slots__ = (
-        "_address",
-        "_capacity",
-        "_capacity_bytes",
-        "_closed",
-        "_latest",
-        "_nbytes",
-        "_ordered",
-        "_reader",
-        "_system",
-        "_writers",
-    )
 
     def __init__(self, address: str, capacity: int = CAPACITY, capacity_bytes: int = CAPACITY_BYTES) -> None:
         if capacity < 1 or capacity_bytes < 1:

@@ -1,122 +1,84 @@
-"""Messages: frozen data with a type, checked by pydantic wherever one is made or arrives.
+"""Messages: frozen data with a type, validated by pydantic wherever one is made or arrives.
 
-A message never shares mutable state with its sender. What cannot change is handed over as it is; arrays are handed
-over when they are read-only all the way down (`freeze`), and copied otherwise; a message with any other mutable field
-goes through the codec even within a node.
+A message never shares mutable state with its sender. Immutable fields are handed over as they are. Arrays are handed
+over if they are read-only all the way down (`freeze`) and copied otherwise. A message with any other mutable field is
+encoded and decoded even within a node.
 """
 
 import enum
 import hashlib
+import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar, Union, get_args, get_origin
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, TypeAdapter
-from pydantic_core import PydanticCustomError, core_schema
+from pydantic_core import core_schema
 
+from orchestra.actors.axes import Axes, check_axes
+from orchestra.actors.weights import may_be_long, weigher
 from orchestra.errors import HandlerError
 
-M = TypeVar("M", bound="Message")
 R_co = TypeVar("R_co", covariant=True)
-AnyArray = NDArray[Any]
 
 REGISTRY: dict[str, type["Message"]] = {}
-"""Every message class that may travel, by tag. A class defined again under one name replaces the older one."""
-
-FLAT = 128
-"""Bytes that any message is taken to need in a mailbox, whatever is in it."""
-ENTRY = 16
-"""Bytes that an entry of a tuple is taken to need."""
+"""Every message class that can travel, by tag."""
 
 _ATOMS = (int, float, str, bytes, bool, type(None), enum.Enum, PurePath)
 
 
 class Lane(enum.IntEnum):
-    """How a message queues in a mailbox."""
+    """How messages of a class queue in a mailbox."""
 
     SYSTEM = 0
-    """Before everything else, and never kept out by a full mailbox."""
+    """Before all others, and accepted by a full mailbox."""
     ORDERED = 1
-    """In the order of its sender; waits for room."""
+    """In the order of sending; waits for room."""
     LATEST = 2
-    """Ordered, but an unread older message of the same type and sender gives way to it."""
+    """Ordered, but replaces an unread older message of the same type and sender."""
     SOLICITED = 3
-    """Ordered, and let in although there is no room: for what somebody asked for, who so has bounded how much there is.
-    In a circle of actors that tell each other, what comes back has to be such, lest all wait for each other."""
-
-
-class Axes:
-    """Annotates an array field with its dtype and the names of its axes.
-
-    `obs: Annotated[NDArray[np.float32], Axes("float32", "steps", "agents", "features")]` accepts an array of that
-    dtype with three axes; an axis name that occurs in several fields of a message has one length in all of them.
-    """
-
-    __slots__ = ("dtype", "names")
-
-    def __init__(self, dtype: str, *names: str) -> None:
-        self.dtype = np.dtype(dtype)
-        self.names = names
-
-    def __repr__(self) -> str:
-        return f"Axes({', '.join([str(self.dtype), *self.names])})"
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
-        return core_schema.no_info_plain_validator_function(self.check)
-
-    def check(self, value: Any) -> AnyArray:
-        """Return `value` if it is an array of this dtype and rank."""
-        if not isinstance(value, np.ndarray):
-            raise PydanticCustomError("array_type", "expected an array {want}, got {got}", self._facts(type(value)))
-        if value.dtype != self.dtype:
-            raise PydanticCustomError(
-                "array_dtype", "expected an array {want}, got dtype {got}", self._facts(value.dtype)
-            )
-        if value.ndim != len(self.names):
-            raise PydanticCustomError(
-                "array_rank", "expected an array {want}, got shape {got}", self._facts(value.shape)
-            )
-        return value
-
-    def _facts(self, got: object) -> dict[str, str]:
-        name = got.__name__ if isinstance(got, type) else str(got)
-        return {"want": f"{self.dtype}[{', '.join(self.names)}]", "got": name}
+    """Ordered, and accepted by a full mailbox: for messages that the receiver requested and thereby limits. In a
+    cycle of actors that send to each other, the replies need this lane, or all may wait for each other."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """What the runtime knows of a message class."""
+    """The runtime's view of a message class."""
 
     tag: str
-    """Its name on the wire."""
+    """Its name on the wire and in traces: the distribution it belongs to and its qualified name."""
     fingerprint: bytes
-    """A digest of its schema: peers that agree on it decode each other."""
+    """Digest of its schema, 8 bytes. Peers with equal fingerprints can decode each other. It names no module, so that
+    classes can move between modules."""
     fields: tuple[str, ...]
     """Its fields, in the order in which they travel."""
     array_fields: tuple[str, ...]
     """The fields that hold an array."""
     axes: tuple[tuple[str, tuple[str, ...]], ...]
-    """The same, with the names of their axes."""
+    """The array fields with the names of their axes."""
     immutable: bool
     """Whether nothing but its arrays could change after the message was made."""
     small: bool
-    """Whether such messages travel in runs, many in a frame: those without arrays, in the ordered lane."""
+    """Whether its messages travel in batches, many in a frame: without arrays, in the ordered lane."""
     weigh: "Callable[[Message], int] | None"
-    """Returns how many bytes a message takes, its arrays aside; None where that is `FLAT` for all of them."""
+    """Returns the bytes of a message without its arrays; None if that is `FLAT` for all of them."""
 
 
 class Message(BaseModel):
-    """The base of everything that is told. Subclasses are frozen; their names end in `Msg` by convention."""
+    """Base class of all messages. Subclasses are frozen; their names end in `Msg` by convention.
+
+    Its tag consists of the distribution, which is the top package of its module (or the module, outside of packages),
+    and the qualified name. Two classes of one distribution therefore cannot share a name. A class that is defined
+    again in its module replaces the older one.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, ser_json_inf_nan="constants")
 
     lane: ClassVar[Lane] = Lane.ORDERED
     wire: ClassVar[Wire]
-    """What the runtime knows of the class."""
+    """The runtime's view of the class."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -128,7 +90,7 @@ class Message(BaseModel):
             return  # Request[X] is a class to pydantic, but no message to us
         if issubclass(cls, Request) and cls.lane is Lane.LATEST:
             raise HandlerError(
-                f"{cls.__qualname__} is a request: a newer one cannot take its place, somebody waits for it"
+                f"{cls.__qualname__} is a request and cannot use Lane.LATEST: a replaced request would get no answer"
             )
         arrays, axes, sized, loose = [], [], [], []
         immutable = True
@@ -140,11 +102,16 @@ class Message(BaseModel):
                 sized.append(name)
             elif not _is_immutable(field.annotation):
                 immutable = False
-            elif _may_be_long(field.annotation):
+            elif may_be_long(field.annotation):
                 loose.append(name)
-        tag = f"{cls.__module__}.{cls.__qualname__}"
+        tag = f"{_distribution(cls.__module__)}.{cls.__qualname__}"
+        other = REGISTRY.get(tag)
+        if other is not None and other.__module__ != cls.__module__:
+            raise HandlerError(
+                f"two message classes are named {tag}: one in {other.__module__}, one in {cls.__module__}; rename one"
+            )
         fingerprint = hashlib.sha256(_describe(cls).encode()).digest()[:8]
-        weigh = _weigher(tuple(sized), tuple(loose))
+        weigh = weigher(tuple(sized), tuple(loose))
         small = not arrays and cls.lane is Lane.ORDERED
         fields = tuple(cls.model_fields)
         cls.wire = Wire(tag, fingerprint, fields, tuple(arrays), tuple(axes), immutable, small, weigh)
@@ -155,16 +122,16 @@ class Message(BaseModel):
         schema = handler(source)
         fields = getattr(cls, "__pydantic_fields__", {}).values()
         if sum(any(isinstance(entry, Axes) for entry in field.metadata) for field in fields) > 1:
-            return core_schema.no_info_after_validator_function(_check_axes, schema)
+            return core_schema.no_info_after_validator_function(check_axes, schema)
         return schema
 
 
 class Request(Message, Generic[R_co]):
-    """A message that is answered with an `R_co`: `class CountMsg(Request[int])`."""
+    """Message that is answered with an `R_co`: `class CountMsg(Request[int])`."""
 
     @classmethod
     def answer_adapter(cls) -> TypeAdapter[Any]:
-        """Return what validates an answer when it arrives from another node."""
+        """Return the validator of answers from other nodes."""
         adapter = _ANSWERS.get(cls)
         if adapter is None:
             adapter = _ANSWERS[cls] = TypeAdapter(_answer_type(cls), config=_config_for(_answer_type(cls)))
@@ -172,116 +139,6 @@ class Request(Message, Generic[R_co]):
 
 
 _ANSWERS: dict[type[Request[Any]], TypeAdapter[Any]] = {}
-
-
-def isolated(message: M) -> M:
-    """Return `message` with every array that its sender could still write to replaced by a copy."""
-    copies = {name: frozen_copy(array) for name, array in _arrays(message) if not is_frozen(array)}
-    return message.model_copy(update=copies) if copies else message
-
-
-def size_of(message: Message) -> int:
-    """Return about how many bytes an immutable message takes: its arrays, texts and tuples, and `FLAT` for the rest."""
-    weigh = message.wire.weigh
-    flat = FLAT if weigh is None else weigh(message)
-    return flat + sum(array.nbytes for _, array in _arrays(message)) if message.wire.array_fields else flat
-
-
-def _weigher(sized: tuple[str, ...], loose: tuple[str, ...]) -> Callable[["Message"], int] | None:
-    """What weighs messages with these fields of text or bytes, and these that may hold some. Most have one or two."""
-    if loose:
-
-        def weigh_all(message: Message) -> int:
-            fields = message.__dict__
-            return FLAT + sum(len(fields[name]) for name in sized) + sum(_length(fields[name]) for name in loose)
-
-        return weigh_all
-    if not sized:
-        return None
-    first, *others = sized
-    if not others:
-        return lambda message: FLAT + len(message.__dict__[first])
-    second = others[0]
-
-    def weigh_two(message: Message) -> int:
-        fields = message.__dict__
-        return FLAT + len(fields[first]) + len(fields[second])
-
-    def weigh_many(message: Message) -> int:
-        fields = message.__dict__
-        return FLAT + sum([len(fields[name]) for name in sized])
-
-    return weigh_two if len(sized) == 2 else weigh_many
-
-
-def _length(value: Any) -> int:
-    """About how many bytes a value takes; what is in a tuple is not looked at, only how much of it there is."""
-    if isinstance(value, str | bytes):
-        return len(value)
-    if isinstance(value, tuple | frozenset):
-        return ENTRY * len(value)
-    return size_of(value) if isinstance(value, Message) else 0
-
-
-def _may_be_long(annotation: Any) -> bool:
-    origin = get_origin(annotation)
-    if origin is Literal:
-        return False
-    if origin in (Annotated, Union, types.UnionType):
-        return any(_may_be_long(arm) for arm in get_args(annotation))
-    kind = origin or annotation
-    return isinstance(kind, type) and issubclass(kind, str | bytes | tuple | frozenset | Message)
-
-
-def _arrays(message: Message) -> Iterator[tuple[str, AnyArray]]:
-    for name in message.wire.array_fields:
-        value = getattr(message, name)
-        if value is not None:
-            yield name, value
-
-
-def freeze(array: AnyArray) -> AnyArray:
-    """Make `array` read-only and return it: a promise that nobody writes to it again, so that telling needs no copy.
-
-    A view of memory that is itself writable is copied, since its owner could still change it.
-    """
-    array.flags.writeable = False
-    return array if is_frozen(array) else frozen_copy(array)
-
-
-def frozen_copy(array: AnyArray) -> AnyArray:
-    """Return a contiguous read-only copy."""
-    copy = np.array(array, order="C", copy=True)
-    copy.flags.writeable = False
-    return copy
-
-
-def is_frozen(array: AnyArray) -> bool:
-    """Whether no numpy array can write to this memory."""
-    link: Any = array
-    while isinstance(link, np.ndarray):
-        if link.flags.writeable:
-            return False
-        link = link.base
-    return link is None or isinstance(link, bytes) or (isinstance(link, memoryview) and link.readonly)
-
-
-def _check_axes(message: Message) -> Message:
-    lengths: dict[str, tuple[str, int]] = {}
-    fields = message.__dict__
-    for name, axes in message.wire.axes:
-        array = fields[name]
-        if array is None:
-            continue
-        for axis, length in zip(axes, array.shape, strict=True):
-            first, expected = lengths.setdefault(axis, (name, length))
-            if length != expected:
-                raise PydanticCustomError(
-                    "array_axes",
-                    "axis {axis} has length {expected} in {first} but {length} in {name}",
-                    {"axis": repr(axis), "expected": expected, "first": first, "length": length, "name": name},
-                )
-    return message
 
 
 def _is_immutable(annotation: Any) -> bool:
@@ -305,7 +162,7 @@ def _is_immutable(annotation: Any) -> bool:
 
 
 def _describe(cls: type[Message]) -> str:
-    """The schema of a message as text: two processes that agree on it decode each other."""
+    """Return the schema of a message class as text."""
     fields = [
         f"{name}: {_type_text(field.annotation)} {[m for m in field.metadata if isinstance(m, Axes)]}"
         for name, field in cls.model_fields.items()
@@ -315,7 +172,24 @@ def _describe(cls: type[Message]) -> str:
 
 
 def _type_text(annotation: Any) -> str:
-    return annotation.__qualname__ if isinstance(annotation, type) and not get_args(annotation) else str(annotation)
+    """Return an annotation as text that names types without their modules."""
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin is None:
+        return getattr(annotation, "__qualname__", None) or ("..." if annotation is Ellipsis else str(annotation))
+    if origin is Literal:
+        return f"Literal{list(args)}"
+    if origin is Annotated:
+        return _type_text(args[0])
+    if origin in (Union, types.UnionType):
+        return " | ".join(map(_type_text, args))
+    return f"{_type_text(origin)}[{', '.join(map(_type_text, args))}]"
+
+
+def _distribution(module: str) -> str:
+    """Return the top package of a module, or the module itself if it is in none."""
+    top = module.partition(".")[0]
+    is_package = getattr(sys.modules.get(top), "__file__", None) is not None  # a namespace package has no file
+    return top if is_package else module
 
 
 def _answer_type(cls: type[Request[Any]]) -> Any:
@@ -327,7 +201,7 @@ def _answer_type(cls: type[Request[Any]]) -> Any:
 
 
 def _no_answer(cls: type[Message]) -> HandlerError:
-    return HandlerError(f"{cls.__qualname__} does not say what it is answered with; write Request[X]")
+    return HandlerError(f"{cls.__qualname__} does not name the type of its answer; write Request[X]")
 
 
 def _config_for(kind: Any) -> ConfigDict | None:

@@ -227,7 +227,7 @@ class Rebuilder:
             self._import_owner(recorded.tag)
             found = REGISTRY.get(recorded.tag)
         if found is None:
-            raise CannotReplay(f"the message class {recorded.tag} does not exist; was it renamed or moved?")
+            raise CannotReplay(f"the message class {recorded.tag} does not exist; was it renamed?")
         if found.wire.fingerprint != recorded.fingerprint:
             raise CannotReplay(
                 f"{recorded.name} has changed since the run: its fields were {', '.join(recorded.fields)}, and are "
@@ -236,7 +236,7 @@ class Rebuilder:
         return found
 
     def _import_owner(self, tag: str) -> None:
-        """Import the module of a message class: the longest part of its tag that can be imported."""
+        """Import the distribution of a message class: the longest part of its tag that can be imported."""
         if self._load_experiment_of(tag):
             return
         module = tag

@@ -18,7 +18,8 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypedDict, TypeVar, Unpack, overload
 
 from orchestra.actors.actor import Actor
-from orchestra.actors.message import AnyArray, Message
+from orchestra.actors.axes import AnyArray
+from orchestra.actors.message import Message
 from orchestra.actors.system_messages import StopMsg
 from orchestra.errors import CannotReplay, ReplayDiverged
 from orchestra.replay.context import Factory, ReplayContext

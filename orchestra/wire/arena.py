@@ -16,8 +16,8 @@ import sys
 
 import numpy as np
 
+from orchestra.actors.axes import AnyArray
 from orchestra.actors.codec import Buffer
-from orchestra.actors.message import AnyArray
 from orchestra.errors import OrchestraError, UsageError
 
 CAPACITY = 128 << 20

@@ -23,8 +23,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from orchestra.actors.axes import AnyArray
 from orchestra.actors.codec import SMALL, Buffer
-from orchestra.actors.message import AnyArray
 from orchestra.errors import FrameError
 
 MAGIC = b"OR"

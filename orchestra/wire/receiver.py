@@ -5,8 +5,9 @@ from itertools import repeat
 from typing import Any, Protocol
 
 from orchestra.actors import codec
+from orchestra.actors.axes import AnyArray
 from orchestra.actors.mailbox import Envelope, Mailbox, Origin, Queued
-from orchestra.actors.message import REGISTRY, AnyArray, Lane, Message
+from orchestra.actors.message import REGISTRY, Lane, Message
 from orchestra.errors import DecodeError, FrameError
 from orchestra.wire.flow_control import ReceiveWindow
 from orchestra.wire.frames import PREFIX, Frame, Kind

@@ -23,8 +23,8 @@ from typing import Any
 import msgpack
 
 from orchestra import log
+from orchestra.actors.axes import AnyArray
 from orchestra.actors.codec import Buffer
-from orchestra.actors.message import AnyArray
 from orchestra.actors.system_messages import SYSTEM
 from orchestra.errors import FrameError
 from orchestra.wire.arena import NAME_BYTES, PAGE, Arena, ArenaView, NotShared

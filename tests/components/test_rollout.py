@@ -9,7 +9,7 @@ import pytest
 
 from components.rollout import Rollout, concatenated, play
 from messages import InsertTransitionMsg
-from orchestra.actors.message import is_frozen
+from orchestra.actors.arrays import is_frozen
 
 RNG = np.random.default_rng(0)
 

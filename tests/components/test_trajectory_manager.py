@@ -9,8 +9,8 @@ from components.replay_buffers import EpisodeReplay, PrioritizedEpisodeReplay
 from components.replay_buffers.episodes import Sampled
 from components.trajectory_manager import TrajectoryManager
 from messages import BatchTrainingDataMsg, SampleBatchMsg, UpdatePriorityMsg
+from orchestra.actors.arrays import is_frozen
 from orchestra.actors.cell import ActorFailed
-from orchestra.actors.message import is_frozen
 
 SPEC = EnvSpec("corridor", n_agents=2, n_actions=3, obs_size=4, state_size=3, episode_limit=6)
 

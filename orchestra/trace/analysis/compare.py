@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from orchestra.actors.message import AnyArray
+from orchestra.actors.axes import AnyArray
 from orchestra.trace.analysis.values import ValueDifference, value_difference
 from orchestra.trace.format.records import Delivery, Digest, Incarnation, Kind
 from orchestra.trace.reading.run_trace import RunTrace

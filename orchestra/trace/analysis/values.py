@@ -10,8 +10,9 @@ from typing import Any
 import msgpack
 import numpy as np
 
+from orchestra.actors.axes import AnyArray
 from orchestra.actors.codec import REF, Encoder, values_of
-from orchestra.actors.message import AnyArray, Message
+from orchestra.actors.message import Message
 from orchestra.actors.ref import Ref
 from orchestra.trace.format import effects
 from orchestra.trace.format.effects import Effect, MessageId, MessageType

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import xxhash
 
-from orchestra.actors.message import AnyArray
+from orchestra.actors.axes import AnyArray
 
 TILE = 8 << 10
 """Bytes of a tile; the last one of a row is shorter. Smaller tiles repeat more often, but each costs a microsecond."""

@@ -16,8 +16,8 @@ import msgpack
 import numpy as np
 import xxhash
 
+from orchestra.actors.axes import AnyArray
 from orchestra.actors.codec import ARRAY, DTYPES, REF
-from orchestra.actors.message import AnyArray
 from orchestra.actors.ref import Ref
 from orchestra.errors import TraceError
 from orchestra.trace.format.dedup import DedupPlan, Extent

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import msgpack
 
 from orchestra import log
-from orchestra.actors.message import AnyArray
+from orchestra.actors.axes import AnyArray
 from orchestra.clock import Clock
 from orchestra.trace.format.dedup import DedupIndex
 from orchestra.trace.format.encoding import PendingRecord, RecordEncoder, separated

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestra.actors.message import AnyArray
+from orchestra.actors.axes import AnyArray
 from orchestra.actors.ref import Ref
 from orchestra.trace.format.effects import MessageId
 from orchestra.trace.format.records import Delivery, Digest, Handled, Header, Kind

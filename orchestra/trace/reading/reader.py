@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 import msgpack
 import numpy as np
 
-from orchestra.actors.message import AnyArray
+from orchestra.actors.axes import AnyArray
 from orchestra.errors import NotATrace, TraceError, TraceVersion
 from orchestra.trace.format.dedup import Extent
 from orchestra.trace.format.effects import MessageType

@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestra.actors.message import AnyArray
+from orchestra.actors.axes import AnyArray
 from orchestra.errors import NotATrace, TraceError, ValuesMissing
 from orchestra.trace.format.records import (
     Activation,

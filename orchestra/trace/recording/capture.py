@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from orchestra.actors import codec
-from orchestra.actors.message import Message, frozen_copy, is_frozen, isolated, size_of
+from orchestra.actors.arrays import frozen_copy, is_frozen, isolated, size_of
+from orchestra.actors.message import Message
 from orchestra.actors.ref import Ref
 
 ATOMS = (type(None), bool, int, float, str, bytes, Ref)

@@ -12,9 +12,11 @@ from typing import Any, TypeVar
 
 from orchestra.actors import codec
 from orchestra.actors.actor import Actor
+from orchestra.actors.arrays import size_of
 from orchestra.actors.host import ActorSettings, StartedChild, StateSource
 from orchestra.actors.mailbox import Envelope, Queued
-from orchestra.actors.message import FLAT, Message, Request, size_of
+from orchestra.actors.message import Message, Request
+from orchestra.actors.weights import FLAT
 from orchestra.clock import Clock, TimerHandle
 from orchestra.trace.format import effects
 from orchestra.trace.format.encoding import PendingRecord

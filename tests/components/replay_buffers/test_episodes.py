@@ -15,7 +15,7 @@ from components.replay_buffers import (
     episode_store,
 )
 from components.replay_buffers.storage import BatchMemory
-from orchestra.actors.message import is_frozen
+from orchestra.actors.arrays import is_frozen
 
 FRAME_FIELDS = ("obs", "state", "available")
 STEP_FIELDS = ("actions", "reward")

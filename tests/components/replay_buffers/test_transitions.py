@@ -12,7 +12,7 @@ from components.replay_buffers import segment_tree as sums_module
 from components.replay_buffers.invalid import InvalidExperience
 from components.replay_buffers.segment_tree import SegmentTree, SumTree
 from components.replay_buffers.storage import BatchMemory
-from orchestra.actors.message import is_frozen
+from orchestra.actors.arrays import is_frozen
 
 FIELDS = {
     "obs": Field(np.float32, (3,)),

@@ -13,7 +13,7 @@ from components.replay_buffers.invalid import InvalidExperience
 from components.replay_server.bounded_queue import BoundedQueue, Full
 from components.replay_server.layouts import Layout
 from components.replay_server.outbox import Outbox
-from orchestra.actors.message import is_frozen
+from orchestra.actors.arrays import is_frozen
 
 
 def filled(policy, mark=3):

@@ -16,7 +16,9 @@ from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
 
 from orchestra.actors import codec
-from orchestra.actors.message import Axes, Message, freeze
+from orchestra.actors.arrays import freeze
+from orchestra.actors.axes import Axes
+from orchestra.actors.message import Message
 from orchestra.actors.ref import Ref
 from orchestra.errors import DecodeError, WireError
 

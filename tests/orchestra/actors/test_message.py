@@ -1,6 +1,6 @@
 """Messages: what they accept, and that they share nothing that can change."""
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import pytest
@@ -8,8 +8,10 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from orchestra import Axes, HandlerError, Lane, Message, Ref, Request, freeze
+from orchestra.actors.arrays import is_frozen, isolated, size_of
 from orchestra.actors.codec import copied
-from orchestra.actors.message import REGISTRY, is_frozen, isolated, size_of
+from orchestra.actors.message import REGISTRY
+from orchestra.actors.statistics import MailboxStatistics
 
 
 class WalkMsg(Message):
@@ -171,7 +173,7 @@ def test_the_fingerprint_of_a_request_changes_with_what_it_is_answered_with() ->
 
 
 def test_a_request_must_say_what_it_is_answered_with() -> None:
-    with pytest.raises(HandlerError, match=r"VagueMsg does not say what it is answered with; write Request\[X\]$"):
+    with pytest.raises(HandlerError, match=r"VagueMsg does not name the type of its answer; write Request\[X\]$"):
 
         class VagueMsg(Request):  # type: ignore[type-arg]  # the point of the test
             pass
@@ -197,6 +199,37 @@ def test_the_fingerprint_changes_with_the_schema() -> None:
     assert define(float32).wire.fingerprint != define(other_axis).wire.fingerprint
 
 
+def test_a_fingerprint_does_not_change_when_classes_move_to_another_module() -> None:
+    def define(module: str) -> type[Message]:
+        inner = type("InnerMsg", (Message,), {"__annotations__": {"x": int}, "__module__": module})
+        kinds = {
+            "one": inner,
+            "many": tuple[inner, ...],  # type: ignore[valid-type]  # a type at run time
+            "maybe": inner | None,
+            "to": Ref[inner],  # type: ignore[valid-type]
+            "role": Literal["a", "b"],
+        }
+        return type("OuterMsg", (Message,), {"__annotations__": kinds, "__module__": module})
+
+    here, there = define("first_module"), define("second_module")
+    assert here.wire.fingerprint == there.wire.fingerprint
+    assert here.wire.tag != there.wire.tag
+
+
+def test_a_tag_names_the_distribution_and_the_class_but_not_the_module() -> None:
+    assert MailboxStatistics.wire.tag == "orchestra.MailboxStatistics"
+
+
+def test_two_classes_of_one_name_in_one_distribution_are_refused() -> None:
+    try:
+        type("TwiceMsg", (Message,), {"__module__": "orchestra.here"})
+        text = "two message classes are named orchestra.TwiceMsg: one in orchestra.here, one in orchestra.there"
+        with pytest.raises(HandlerError, match=text):
+            type("TwiceMsg", (Message,), {"__module__": "orchestra.there"})
+    finally:
+        REGISTRY.pop("orchestra.TwiceMsg", None)
+
+
 def test_a_class_defined_again_takes_the_place_of_the_older_one() -> None:
     made = [type("AgainMsg", (Message,), {"__module__": __name__}) for _ in range(2)]
     assert REGISTRY[f"{__name__}.AgainMsg"] is made[1]
@@ -212,7 +245,7 @@ def test_a_request_knows_what_it_is_answered_with() -> None:
 
 
 def test_a_request_cannot_give_way_to_a_newer_one() -> None:
-    with pytest.raises(HandlerError, match="somebody waits for it"):
+    with pytest.raises(HandlerError, match="a replaced request would get no answer"):
 
         class NewestMsg(Request[int]):
             lane: ClassVar[Lane] = Lane.LATEST

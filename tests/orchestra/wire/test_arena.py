@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestra.actors.message import is_frozen
+from orchestra.actors.arrays import is_frozen
 from orchestra.errors import UsageError
 from orchestra.wire.arena import PAGE, Arena, ArenaView, Blocks, NotShared, checked
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestra.actors.arrays import frozen_copy
 from orchestra.actors.codec import Encoder, decode
-from orchestra.actors.message import frozen_copy
 from orchestra.errors import FrameError
 from orchestra.wire.frames import (
     CHUNK,

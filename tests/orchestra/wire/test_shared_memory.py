@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from structlog.testing import capture_logs
 
 from orchestra import Actor, Axes, Message, Node, Ref, Request, on
-from orchestra.actors.message import is_frozen
+from orchestra.actors.arrays import is_frozen
 from orchestra.actors.statistics import LinkStatistics
 from orchestra.actors.system_messages import StopNodeMsg
 from orchestra.errors import FrameError

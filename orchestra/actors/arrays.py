@@ -1,0 +1,58 @@
+"""Arrays of messages: whether they are frozen, and copies of those that are not."""
+
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+import numpy as np
+
+from orchestra.actors.axes import AnyArray
+from orchestra.actors.message import Message
+from orchestra.actors.weights import FLAT
+
+M = TypeVar("M", bound=Message)
+
+
+def isolated(message: M) -> M:
+    """Return `message` with every array that its sender could still write to replaced by a copy."""
+    copies = {name: frozen_copy(array) for name, array in _arrays(message) if not is_frozen(array)}
+    return message.model_copy(update=copies) if copies else message
+
+
+def size_of(message: Message) -> int:
+    """Return about how many bytes an immutable message takes: its arrays, texts and tuples, and `FLAT` for the rest."""
+    weigh = message.wire.weigh
+    flat = FLAT if weigh is None else weigh(message)
+    return flat + sum(array.nbytes for _, array in _arrays(message)) if message.wire.array_fields else flat
+
+
+def _arrays(message: Message) -> Iterator[tuple[str, AnyArray]]:
+    for name in message.wire.array_fields:
+        value = getattr(message, name)
+        if value is not None:
+            yield name, value
+
+
+def freeze(array: AnyArray) -> AnyArray:
+    """Make `array` read-only and return it: a promise that nobody writes to it again, so that telling needs no copy.
+
+    A view of memory that is itself writable is copied, since its owner could still change it.
+    """
+    array.flags.writeable = False
+    return array if is_frozen(array) else frozen_copy(array)
+
+
+def frozen_copy(array: AnyArray) -> AnyArray:
+    """Return a contiguous read-only copy."""
+    copy = np.array(array, order="C", copy=True)
+    copy.flags.writeable = False
+    return copy
+
+
+def is_frozen(array: AnyArray) -> bool:
+    """Whether no numpy array can write to this memory."""
+    link: Any = array
+    while isinstance(link, np.ndarray):
+        if link.flags.writeable:
+            return False
+        link = link.base
+    return link is None or isinstance(link, bytes) or (isinstance(link, memoryview) and link.readonly)
