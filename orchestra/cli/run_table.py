@@ -19,7 +19,6 @@ from rich.live import Live
 from rich.text import Text
 
 from orchestra import log
-from orchestra.cli.top import KEYS
 from orchestra.errors import OrchestraError, UsageError
 from orchestra.monitoring import view
 from orchestra.monitoring.observer import ClusterStatus, Observer, connected
@@ -48,10 +47,10 @@ def print_once(run: RunDirectory, info: JoinInfo, seconds: float, *, as_json: bo
         console.print(line)
 
 
-def watch(run: RunDirectory, info: JoinInfo, seconds: float) -> str:
-    """Show the table live, updated every `seconds`; return a sentence that says how it ended."""
+def watch(run: RunDirectory, info: JoinInfo, seconds: float, keys: str) -> str:
+    """Show the table live, updated every `seconds`, above a line about the keys; return how it ended, in a sentence."""
     with _looking_into(run):
-        return run_loop(_Screen(str(run.path)).watch(info, seconds))
+        return run_loop(_Screen(str(run.path), keys).watch(info, seconds))
 
 
 @contextlib.contextmanager
@@ -80,8 +79,9 @@ async def _last_status(observer: Observer, before: ClusterStatus) -> ClusterStat
 class _Screen:
     """The screen: the newest table, and the order that the keys chose."""
 
-    def __init__(self, title: str) -> None:
+    def __init__(self, title: str, keys: str) -> None:
         self._title = title
+        self._keys = keys
         self._order: Order = "tree"
         self._own = False
         self._shown: list[view.NodeRow] = []
@@ -123,7 +123,7 @@ class _Screen:
         room = height - 2
         if len(body) > room:
             body = [*body[: room - 1], Text(f"… {len(body) - room + 1} lines more in a taller window", style="dim")]
-        keys = Text(KEYS, style="dim", no_wrap=True, overflow="ellipsis")
+        keys = Text(self._keys, style="dim", no_wrap=True, overflow="ellipsis")
         title = Text(self._title, style="dim", no_wrap=True, overflow="ellipsis")
         live.update(Group(title, *body, *[Text()] * (room - len(body)), keys), refresh=True)
 

@@ -27,5 +27,5 @@ def command(arguments: list[str]) -> int:
     info = join_file.find(run)
     from orchestra.cli.run_table import watch
 
-    print(watch(run, info, options.seconds))
+    print(watch(run, info, options.seconds, KEYS))
     return 0
