@@ -64,7 +64,7 @@ class RemoteDelivery:
         if self._early is not None:
             self._early.append(envelope)
             return
-        queued = self.witness(envelope.clock)
+        queued = 0.0 if self._recorder is None else self.witness(envelope.clock)
         message = envelope.message
         if type(message) is TerminatedMsg:  # and not `isinstance`, which pydantic makes slow
             self._host.watches.mark_notified(envelope.recipient, message.address)
