@@ -1,7 +1,6 @@
 """Monitor: shows progress and writes the metrics, curve and summary of a run."""
 
 import asyncio
-import sys
 from collections import deque
 from dataclasses import asdict
 from functools import partial
@@ -13,7 +12,18 @@ from components.reporting.display import Display
 from components.reporting.metrics_writer import MetricsWriter
 from components.reporting.progress import Progress
 from messages import EvaluationResultMsg, ProgressMsg, SaveCheckpointMsg
-from orchestra import Actor, Message, NodeStatistics, OrchestraError, Ref, RunDirectory, StatisticsMsg, on, write_json
+from orchestra import (
+    Actor,
+    Message,
+    NodeStatistics,
+    OrchestraError,
+    Ref,
+    RunDirectory,
+    StatisticsMsg,
+    log,
+    on,
+    write_json,
+)
 
 TICK_S = 0.5
 RECORD_S = 5.0
@@ -35,11 +45,11 @@ class Monitor(Actor[ProgressMsg | EvaluationResultMsg | TickMsg | SaveCheckpoint
 
     Args:
         title: name of the run in the display.
-        stream: receives the display; standard output by default.
+        stream: receives the display; by default standard output, or nothing if the run is quiet.
     """
 
     def __init__(self, *, title: str, stream: TextIO | None = None) -> None:
-        self._display = Display(stream or sys.stdout, title=title)
+        self._display = Display(stream or log.display_stream(), title=title)
         self._title = title
         self._run = None if self.run_directory is None else RunDirectory.open(self.run_directory)
         self._since = self.clock.monotonic()

@@ -56,7 +56,8 @@ class Display:
         self._every_s = every_s
         self._next_line_s = -math.inf
         is_terminal = stream.isatty()  # asked here: rich would believe the environment that a file is one
-        self._console = _Console(file=stream, force_terminal=is_terminal, highlight=False)
+        # Not as HTML, which rich shows in a notebook whatever the stream is.
+        self._console = _Console(file=stream, force_terminal=is_terminal, force_jupyter=False, highlight=False)
         self._has_screen = (
             is_terminal and not self._console.is_dumb_terminal and self._console.encoding.startswith("utf")
         )
