@@ -194,9 +194,8 @@ class ClientSession:
     async def _report(self, server: Ref[Any]) -> None:
         """Report how much the buffer holds whenever it has changed, one report at a time."""
         await self._outbox_set
-        if self.buffer is None:
-            await asyncio.get_running_loop().create_future()  # the server keeps the buffer
-            return
+        while self.buffer is None:  # the server keeps the buffer
+            await self._news.wait()
         self._changed()  # a new server has no report yet
         while True:
             while self._reported == self._changes:
@@ -236,9 +235,7 @@ class ClientSession:
             Exception: the server refused the request.
         """
         if self.server is None:
-            raise Disconnected(
-                f"there is no connection to a server at {self.reconnector.address} now: {self.reconnector.why}"
-            )
+            raise Disconnected(f"there is no server at {self.reconnector.address} now: {self.reconnector.why}")
         try:
             async with asyncio.timeout(within):
                 answer = await self.server.ask(message)

@@ -76,8 +76,6 @@ class Coordinator:
         self._tasks: set[asyncio.Task[None]] = set()
         self._log = log.get(actor="replay")
 
-    # Members --------------------------------------------------------------------------------------------------------
-
     def __contains__(self, client: str) -> bool:
         return client in self._members and client not in self._left
 
@@ -87,12 +85,9 @@ class Coordinator:
         return tuple(self._left)
 
     def join(self, client: str, owner: BufferOwner | None = None) -> None:
-        """Add a client.
+        """Add a client that keeps its own buffer; without `owner` one whose buffer is kept here.
 
-        Args:
-            client: its name.
-            owner: the client, if it keeps its own buffer. Else it goes on with the buffer that it left here, or gets an
-                empty one here.
+        The latter goes on with the buffer that it left here, or gets an empty one.
 
         Raises:
             NameTaken: a client of this name has joined.
@@ -163,8 +158,6 @@ class Coordinator:
         """Bytes of all entries that clients have inserted, as far as they have reported."""
         return self._gone_bytes + sum(member.inserted_bytes for member in self._members.values())
 
-    # Inserting ------------------------------------------------------------------------------------------------------
-
     async def admit(self, client: str, n: int) -> None:
         """Wait until a client may insert `n` entries, in the order of requests, and count them.
 
@@ -203,10 +196,9 @@ class Coordinator:
             rows: the entries.
             priorities: (N,), or none.
             writer: number of the client object that inserts.
-            number: serial number of its first chunk among the entries. A chunk that was inserted before is skipped: its
-                answer was lost. Below 0, no chunk is skipped.
+            number: serial number of the first chunk. A chunk that was inserted before is skipped; below 0 none is.
             sizes: entries of each chunk, if there are several. Each is admitted, and refused, by itself; the call
-                returns after the last, and raises the first refusal.
+                raises the first refusal after the last chunk.
 
         Raises:
             UnknownClient: no client of this name has joined.
@@ -263,11 +255,7 @@ class Coordinator:
     ) -> None:
         """Take the items that a client drew, maybe none, how much it holds, and maybe how much it has inserted.
 
-        Args:
-            client: the client.
-            sample: its items and counts.
-            inserted_bytes: bytes of all entries that it has inserted.
-            trusted: whether the sample needs no check, since it was drawn here.
+        A `trusted` sample is not checked: it was drawn here.
 
         Raises:
             UnknownClient: no client of this name has joined.
@@ -289,8 +277,6 @@ class Coordinator:
     def _draw_here(self, client: str, member: ServerBuffer, n: int) -> None:
         """Draw `n` items of a buffer that is kept here, maybe none, for the union."""
         self.receive(client, self.layout.draw(member.buffer, n, self.rng), trusted=True)
-
-    # Sampling -------------------------------------------------------------------------------------------------------
 
     async def sample(self, batch_size: int, within: float | None = None) -> SampledUnion:
         """Draw a batch as `FederatedReplay.draw` does, once there are items and the limiter allows it.
@@ -410,8 +396,6 @@ class Coordinator:
             self.lost_updates += len(route[0])
             self._log.info("priorities were lost", client=client, reason=refused)
 
-    # Buffers that are kept here -------------------------------------------------------------------------------------
-
     def buffers(self) -> dict[str, ServerBuffer]:
         """Return the buffers that are kept here by client; first those of clients that have left, in that order."""
         names = [*self._left, *(name for name in self._members if name not in self._left)]
@@ -421,10 +405,7 @@ class Coordinator:
         """Replace all buffers that are kept here.
 
         A client that is here goes on with the buffer of its name, or with an empty one; the other clients have left.
-
-        Args:
-            buffers: by client.
-            counted: whether the limiter is restored too; else all entries count as brought along.
+        Unless `counted`, because the limiter is restored too, all entries count as brought along.
         """
         here = [name for name in self._members if name in self]
         if self.limiter is not None:
@@ -440,8 +421,6 @@ class Coordinator:
             self._draw_here(name, member, 0)
         self._drop_surplus()
         self._changed.notify()
-
-    # Pacing and closing ---------------------------------------------------------------------------------------------
 
     def pace(self, limiter: SampleToInsertRatio | None) -> None:
         """Replace the limiter; the new one takes over the counts of the old one.

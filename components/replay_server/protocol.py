@@ -4,7 +4,6 @@ A refusal is an answer: nothing that a client sends makes an actor of the server
 """
 
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import numpy as np
@@ -53,13 +52,13 @@ def frozen(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
 
 
 def _message_fields(record: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass by name, its arrays frozen."""
-    values = {it.name: getattr(record, it.name) for it in fields(record)}
-    return (
-        values
-        | frozen({k: v for k, v in values.items() if isinstance(v, np.ndarray)})
-        | {"batch": frozen(record.batch)}
-    )
+    """Return the fields of a dataclass with slots by name, its arrays frozen."""
+    values = {name: getattr(record, name) for name in record.__slots__}
+    for name, value in values.items():
+        if isinstance(value, np.ndarray):
+            values[name] = freeze(value)
+    values["batch"] = frozen(record.batch)
+    return values
 
 
 # Answers --------------------------------------------------------------------------------------------------------------

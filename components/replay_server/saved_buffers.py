@@ -197,10 +197,8 @@ class BufferSaver:
 
     async def run(self) -> None:
         """Save at intervals, until cancelled. Failures are logged and counted."""
-        if self._every is None:
-            await asyncio.get_running_loop().create_future()
-        while self._every is not None:
-            await asyncio.sleep(self._every)
+        while True:
+            await (asyncio.get_running_loop().create_future() if self._every is None else asyncio.sleep(self._every))
             try:
                 await self.save()
             except OSError as error:  # a full disk may have space again later

@@ -125,8 +125,7 @@ class ReplayServerActor(RequestActor[protocol.ServerMsg]):
         whose, n = msg.whose, len(msg.names)
         if len(whose) != len(msg.indices) or (len(whose) and not 0 <= whose.min() <= whose.max() < n):
             raise InvalidExperience(f"whose: expected indices of {n} clients, got {whose}")
-        weights = np.ones(len(whose), np.float32)
-        sampled = SampledUnion({}, weights, msg.names, whose, msg.indices, msg.generations)
+        sampled = SampledUnion({}, np.ones(len(whose), np.float32), msg.names, whose, msg.indices, msg.generations)
         self._coordinator.update(sampled, msg.priorities)
 
     @answers(protocol.SubscribeMsg)
