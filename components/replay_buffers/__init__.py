@@ -1,4 +1,4 @@
-"""Replay buffers for whole episodes and for transitions, what selects from them, and what paces them."""
+"""Replay buffers for whole episodes and for transitions, their selectors, and their rate limiter."""
 
 from components.checkpoints.array_file import CheckpointError, open_checkpoint, write_checkpoint
 from components.replay_buffers.closed import Closed

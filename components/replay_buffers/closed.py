@@ -1,24 +1,24 @@
-"""What was closed, and must not be used any more."""
+"""Objects that refuse every call once they are closed."""
 
 from types import TracebackType
 from typing import NoReturn, Self
 
 
 class Closed(RuntimeError):
-    """It was used after `close`, or while it was being closed."""
+    """The object was used after `close`, or while it was being closed."""
 
 
 class Closable:
-    """What lets go of its memory when it is closed: by `close`, or at the end of a `with` block.
+    """Base of objects that free their memory on `close`, or at the end of a `with` block.
 
-    Every public method raises `Closed` from then on; what it would cost to look each time is not paid.
+    Every public method raises `Closed` from then on. Methods are replaced on `close`, so an open object checks nothing.
     """
 
     closed = False
-    """Whether it was closed."""
+    """True once the object is closed."""
 
     def close(self) -> None:
-        """Let go of what is held; batches that were drawn stay as they are. Closing again does nothing."""
+        """Free the memory; batches that were drawn stay as they are. Closing again does nothing."""
         if self.closed:
             return
         self.closed = True
@@ -28,7 +28,7 @@ class Closable:
         self._release()
 
     def _release(self) -> None:
-        """Let go of what is held."""
+        """Free the memory."""
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise Closed(f"{type(self).__name__}: expected one that is open, it was closed")

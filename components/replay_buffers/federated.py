@@ -1,4 +1,4 @@
-"""Two-phase sampling: clients draw from what they hold and push it, a server draws again, as from the union of all.
+"""Two-phase sampling: clients draw from their buffers and push the items, and a server draws from these again.
 
 It is the distributed prioritised replay of memoire, made exact for clients of any size and rate. Item i of client k has
 weight w_i, and the client's items together S_k. The client draws i with probability w_i / S_k, so if the server draws k
@@ -52,7 +52,7 @@ class ClientSample:
     held: int
     """How many items these were."""
     inserted: int
-    """How many had been inserted into the client's memory until then."""
+    """Items inserted into the client's buffer until then."""
 
     @property
     def n_bytes(self) -> int:
@@ -63,7 +63,7 @@ class ClientSample:
 
 @dataclass(frozen=True, slots=True)
 class SampledUnion:
-    """Items drawn from the union of all clients' memories, and what `route` needs to find them again."""
+    """Items drawn from the union of all clients' buffers, and the names by which `route` finds them again."""
 
     batch: dict[str, NDArray[Any]]
     """By field (B, *shape); or of runs (B, longest, *shape), zeros after each, and back to back as `draw` has them."""
@@ -86,7 +86,7 @@ class SampledUnion:
 
 
 Route = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.floating[Any]]]
-"""What a client hands to the `update` of its memory: indices, generations and priorities, (n,) each."""
+"""Arguments for the `update` of a client's buffer: indices, generations and priorities, (n,) each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class UnionStatistics:
     """How much was pushed and drawn so far; clients that have left count too."""
 
     inserted: int
-    """Items that went into the clients' memories, as far as they have told."""
+    """Items inserted into the clients' buffers, as far as they have reported."""
     pushed: int
     """Items that clients drew and pushed."""
     drawn: int
@@ -144,7 +144,7 @@ class _Client:
 
 
 class FederatedReplay:
-    """The server's side: holds what clients pushed, and draws from the union of their memories.
+    """The server's side: holds what clients pushed, and draws from the union of their buffers.
 
     For every item it first picks a client, in proportion to the newest S it knows of, and then takes one that this
     client drew. What has been picked stays picked until it can be taken: to pick another instead would favour clients
@@ -152,7 +152,7 @@ class FederatedReplay:
 
     Args:
         fields: by name, what an item holds, a row or a run of them; with runs there is a field `lengths` too. The
-            memories of clients say it: `replay.share_fields`.
+            buffers of clients have them as `share_fields`.
         beta: strength of the correction by importance weights (n P_i)^-beta over their maximum in the batch.
         max_items: items of a client that are held, and of a batch, at most. Of the shares beyond, the oldest go, drawn
             or not; the newest are drawn first, and the newest of all stays, whatever its size.
@@ -228,7 +228,7 @@ class FederatedReplay:
         Args:
             client: whose it is.
             share: what it pushed.
-            trusted: whether it comes from a memory itself, and need not be checked.
+            trusted: whether it comes from a buffer of this process, and need not be checked.
 
         Raises:
             UnknownClient: the client has not joined.
@@ -400,7 +400,7 @@ class FederatedReplay:
         return taken
 
     def route(self, sampled: SampledUnion, priorities: NDArray[np.floating[Any]]) -> dict[str, Route]:
-        """Return by client what it is to hand to the `update` of its memory. Clients that have left are left out.
+        """Return by client what it is to hand to the `update` of its buffer. Clients that have left are left out.
 
         Raises:
             InvalidExperience: `priorities` are not B floats that are finite and at least 0.
@@ -422,4 +422,4 @@ class FederatedReplay:
         )
 
     def __repr__(self) -> str:
-        return f"<TwoPhaseReplay {len(self._clients)} clients with {len(self)} items>"
+        return f"<FederatedReplay {len(self._clients)} clients with {len(self)} items>"

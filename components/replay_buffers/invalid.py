@@ -1,4 +1,4 @@
-"""What a replay buffer refuses, and how it says so."""
+"""Errors for data that a replay buffer refuses, and the checks that raise them."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 
 class InvalidExperience(ValueError):
-    """What was to be inserted, or a priority, is malformed; the replay buffer is unchanged."""
+    """Items or priorities are malformed; the replay buffer is unchanged."""
 
 
 class UnknownClient(InvalidExperience):
@@ -31,7 +31,7 @@ def check_indices(indices: NDArray[np.int64], generations: NDArray[np.int64], ca
             raise InvalidExperience(f"{name}: expected signed integers of shape (B,), got {describe(array)}")
     if len(indices) != len(generations):
         raise InvalidExperience(f"generations: expected shape {indices.shape}, got {generations.shape}")
-    # Seen as unsigned, what is negative is beyond any capacity.
+    # As unsigned integers, negative indices are above any capacity.
     if len(indices) and np.maximum.reduce(indices.astype(np.int64, copy=False).view(np.uint64)) >= capacity:
         raise InvalidExperience(f"indices: expected 0 to {capacity - 1}, got {indices}")
 
@@ -46,7 +46,7 @@ def check_priorities(priorities: NDArray[np.floating[Any]], n: int) -> None:
 
 
 def describe(array: Any) -> str:
-    """Return dtype and shape of an array, or the type of what is none."""
+    """Return dtype and shape of an array, or the type of another object."""
     if isinstance(array, (np.ndarray, np.generic)):
         return f"{array.dtype} of shape {array.shape}"
     return type(array).__name__

@@ -1,4 +1,4 @@
-"""How far sampling may run ahead of inserting, and the other way round; the rate limiter of Reverb (Cassirer 2021)."""
+"""Rate limiter: how far sampling may run ahead of inserting, and the other way round (Reverb, Cassirer 2021)."""
 
 from math import inf
 from typing import Self
@@ -11,23 +11,23 @@ COUNTERS = ("inserted", "sampled", "deleted")
 
 
 class SampleToInsertRatio(Checkpointed):
-    """Answers *may I?* so that each inserted item is sampled `samples_per_insert` times on average.
+    """Rate limiter by which each inserted item is sampled `samples_per_insert` times on average.
 
-    It holds counters and waits for nothing: whoever is told no asks again after the other side has moved.
+    It only counts and never waits: after a refusal, ask again once the other side has moved.
     With diff = inserted * samples_per_insert - sampled, sampling may lower it to `min_diff`, once `min_size` items are
-    there, and inserting may raise it to `max_diff`, or beyond while there are no more than `min_size`.
+    there, and inserting may raise it to `max_diff`, or above it while there are at most `min_size` items.
 
     Args:
-        samples_per_insert: how often each item is to be sampled on average.
-        min_size: items to be there before the first is sampled.
+        samples_per_insert: samples of each item on average.
+        min_size: items needed before the first is sampled.
         error_buffer: how far diff may be from samples_per_insert * min_size, either way; or the pair
             (min_diff, max_diff) itself.
         insert_size: the most items that are inserted at a time.
         sample_size: the most items that are sampled at a time.
-        capacity: items that the memory holds at most, if that is to be checked too.
+        capacity: items that the buffer holds at most, if `min_size` is to be checked against it.
 
     Raises:
-        ValueError: the setting makes no sense, or could come to a standstill; the message has the arithmetic.
+        ValueError: a number is out of range, or both sides could wait for each other; the message has the arithmetic.
     """
 
     state_kind = "SampleToInsertRatio"
@@ -81,7 +81,7 @@ class SampleToInsertRatio(Checkpointed):
 
     @classmethod
     def from_min_size(cls, min_size: int) -> Self:
-        """Return one that lets everything pass once `min_size` items are there; Reverb's MinSize.
+        """Return a limiter that only waits for `min_size` items; Reverb's MinSize.
 
         Raises:
             ValueError: `min_size` is below 1.
@@ -90,7 +90,7 @@ class SampleToInsertRatio(Checkpointed):
 
     @classmethod
     def queue(cls, size: int) -> Self:
-        """Return one for a queue of up to `size` items, each sampled once and then deleted: both of its ends wait.
+        """Return the limiter of a queue of up to `size` items, each sampled once and then deleted: both ends wait.
 
         Raises:
             ValueError: `size` is below 2: with 1 neither end could be ahead of the other.
@@ -99,14 +99,14 @@ class SampleToInsertRatio(Checkpointed):
 
     @property
     def diff(self) -> float:
-        """Samples that are owed to the items inserted so far."""
+        """Samples that are due for the items inserted so far."""
         return self.inserted * self.samples_per_insert - self.sampled
 
     def may_insert(self, n: int = 1) -> bool:
-        """Say whether `n` items may be inserted now.
+        """Return whether `n` items may be inserted now.
 
         Raises:
-            ValueError: so many never may; the message has the arithmetic.
+            ValueError: `n` items never may; the message has the arithmetic.
         """
         least, step = min(self.min_diff, 0.0), n * self.samples_per_insert
         if n > self.min_size and step > self.max_diff - least:
@@ -119,10 +119,10 @@ class SampleToInsertRatio(Checkpointed):
         return small or self.diff + n * self.samples_per_insert <= self.max_diff
 
     def may_sample(self, n: int = 1) -> bool:
-        """Say whether `n` items may be sampled now.
+        """Return whether `n` items may be sampled now.
 
         Raises:
-            ValueError: so many never may; the message has the arithmetic.
+            ValueError: `n` items never may; the message has the arithmetic.
         """
         most = max(self.max_diff, self.samples_per_insert * self.min_size)
         if n > most - self.min_diff:
@@ -133,7 +133,7 @@ class SampleToInsertRatio(Checkpointed):
         return self.inserted - self.deleted >= self.min_size and self.diff - n >= self.min_diff
 
     def insert(self, n: int = 1) -> None:
-        """Count `n` inserted items, allowed or not: they are there."""
+        """Count `n` inserted items, allowed or not."""
         self.inserted += n
 
     def sample(self, n: int = 1) -> None:
@@ -141,13 +141,13 @@ class SampleToInsertRatio(Checkpointed):
         self.sampled += n
 
     def delete(self, n: int = 1) -> None:
-        """Count `n` items that are there no more; what a full buffer replaces need not be counted."""
+        """Count `n` removed items; items that a full buffer replaces need not be counted."""
         self.deleted += n
 
     def take_over(self, other: "SampleToInsertRatio") -> None:
-        """Go on counting where `other` stands: how settings are changed while both sides run.
+        """Take the counts of `other`, to change the settings while both sides run.
 
-        Samples are counted as if all had been drawn at the new ratio, so a change neither owes nor forbids any.
+        Samples are counted as if all had been drawn at the new ratio, so the change makes none due and forbids none.
         """
         self.inserted, self.deleted = other.inserted, other.deleted
         self.sampled = round(other.sampled * self.samples_per_insert / other.samples_per_insert)

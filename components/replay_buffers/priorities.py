@@ -1,4 +1,4 @@
-"""Prioritised experience replay (Schaul et al. 2016): the priorities of items, whatever these are.
+"""Prioritised experience replay (Schaul et al. 2016): priorities of items of any kind.
 
 Items are slots, 0 to `capacity` - 1. An item is drawn with probability P_i = w_i / Σ w, with w = (priority +
 epsilon)^alpha.
@@ -15,19 +15,19 @@ from components.replay_buffers.segment_tree import LARGEST_SUM, SegmentTree, Sum
 
 
 class Priorities:
-    """What items are drawn by, and how much more a draw counts that was unlikely.
+    """Weights by which items are drawn, and importance weights that correct for them.
 
     Args:
-        capacity: items there may be; none has weight at first.
+        capacity: number of items; none has weight at first.
         alpha: 0 draws uniformly, 1 in proportion to priorities; 0.6 in the paper.
         beta: strength of the correction by importance weights, in [0, 1]; 0.4 at first in the paper, and annealed to 1.
             It may be set between two draws.
-        epsilon: keeps an item whose priority is 0 within reach; with 0 it is never drawn.
-        normalize: importance weights (n P_i)^-beta are divided by the largest of the batch, as in the paper, or by that
-            of the whole buffer, as its own authors' code does: the weight of an item then does not depend on its
-            company.
-        decay: what the weight w of an item is multiplied by when it has been drawn, once for every time in the batch.
-            With 0 an item that was drawn comes no more until it is given a priority.
+        epsilon: is added to priorities, so that an item of priority 0 may be drawn; with 0 it is never drawn.
+        normalize: importance weights (n P_i)^-beta are divided by the largest of the batch, as in the paper, or by the
+            largest of the whole buffer, as in the authors' code: then the weight of an item does not depend on the
+            other items of the batch.
+        decay: factor for the weight w of an item each time it is drawn. With 0 an item is drawn once, and again only
+            after it was given a priority.
 
     Raises:
         ValueError: an argument is out of its range.
@@ -53,7 +53,7 @@ class Priorities:
         self.capacity = capacity
         self.alpha, self.beta, self.epsilon, self.normalize, self.decay = alpha, beta, epsilon, normalize, decay
         self.largest = 1.0
-        """The largest priority ever given, with which new items enter; 1 until one is larger."""
+        """Largest priority given so far, with which new items enter; 1 until one is larger."""
         self._sums = SumTree(capacity)
         self._least = SegmentTree(capacity, np.minimum, np.inf) if normalize == "buffer" else None
 
@@ -70,7 +70,7 @@ class Priorities:
         """Return the weights (n,) of `priorities`.
 
         Raises:
-            InvalidExperience: they are not n floats, or one is negative or not finite, or so large that sums would
+            InvalidExperience: they are not n floats, or one is negative, not finite, or so large that sums would
                 overflow.
         """
         check_priorities(priorities, n)
@@ -84,22 +84,22 @@ class Priorities:
         return weights
 
     def note_max(self, priorities: NDArray[np.floating[Any]]) -> None:
-        """Take note of the largest of `priorities` (n,), which have been given to items."""
+        """Update `largest` with `priorities` (n,) that items were given."""
         if len(priorities):
             self.largest = max(self.largest, float(priorities.max()))
 
     def set(self, slots: NDArray[np.int64], weights: NDArray[np.float64]) -> None:
-        """Give `slots` (n,) their weights (n,); of one named twice the last stays."""
+        """Set the weights (n,) of `slots` (n,); for a slot named twice the last one counts."""
         self._sums[slots] = weights
-        if self._least is not None:  # what is never drawn does not count among the least
+        if self._least is not None:  # items that are never drawn do not count
             self._least[slots] = np.where(weights > 0, weights, np.inf)
 
     def add(self, start: int, n: int) -> None:
-        """Give `n` slots from `start` on, and on from 0 after the last, the weight of the largest priority."""
+        """Give `n` slots from `start` on, modulo `capacity`, the weight of the largest priority."""
         self._fill(start, n, (self.largest + self.epsilon) ** self.alpha)
 
     def clear(self, start: int, n: int) -> None:
-        """Take all weight from `n` slots from `start` on, and on from 0 after the last."""
+        """Set the weights of `n` slots from `start` on, modulo `capacity`, to 0."""
         self._fill(start, n, 0.0)
 
     def _fill(self, start: int, n: int, weight: float) -> None:
@@ -110,17 +110,17 @@ class Priorities:
                     self._least.fill(begin, stop, weight if weight > 0 else np.inf)
 
     def refresh(self) -> None:
-        """Bring weights up to date that depend on what happened to others; here none do."""
+        """Recompute weights that depend on other items; here none do."""
 
     def draw(
         self, batch_size: int, rng: np.random.Generator
     ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float64]]:
         """Draw slots (B,) in proportion to their weights; return them, their importance weights (B,), and w (B,).
 
-        They are drawn in strata, one from each of `batch_size` equal shares of the sum, so one may come twice.
+        Slots are drawn in strata, one from each of `batch_size` equal shares of the sum, so a slot may come twice.
 
         Raises:
-            ValueError: nothing has weight.
+            ValueError: no item has weight.
         """
         self.refresh()
         shares = rng.random(batch_size)
@@ -137,14 +137,14 @@ class Priorities:
         return slots, importance, drawn
 
     def state_arrays(self, held: int) -> dict[str, StateArray]:
-        """Return what a checkpoint keeps, if slots 0 to `held` - 1 are those in use."""
+        """Return the arrays of a checkpoint of slots 0 to `held` - 1."""
         settings = {name: StateArray.of(np.array(getattr(self, name), np.float64)) for name in ("alpha", "epsilon")}
         books = {name: StateArray.of(np.array(getattr(self, name), np.float64)) for name in ("beta", "largest")}
         return {**settings, **books, "weights": StateArray.of(self._sums[np.arange(held)])}
 
     def check_state(self, reader: ArrayReader, held: int) -> None:
         """Raise `CheckpointError` unless the arrays could come from `state_arrays`."""
-        reader.expect_value("alpha", float(self.alpha))  # what the weights were made with
+        reader.expect_value("alpha", float(self.alpha))  # the weights depend on it
         reader.expect_value("epsilon", float(self.epsilon))
         for name, most in (("beta", 1.0), ("largest", np.inf)):
             number = float(reader.read(name, np.float64, ()))
@@ -167,7 +167,7 @@ class Priorities:
         self.set(np.arange(held), reader.read("weights", np.float64, (held,)))
 
     def check_valid(self) -> list[str]:
-        """Return what is wrong with the books, one sentence each; nothing if all is well."""
+        """Return one sentence for each inconsistency; none if all is well."""
         wrong = self._sums.check_valid()
         if self._least is not None:
             wrong += self._least.check_valid()

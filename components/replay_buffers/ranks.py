@@ -1,6 +1,6 @@
-"""Rank-based prioritisation (Schaul et al. 2016, §3.3): items are drawn by where their priority stands among all.
+"""Rank-based prioritisation (Schaul et al. 2016, §3.3): items are drawn by the rank of their priority.
 
-An outlier is drawn no more often for being a large one, so this needs no clipping of errors.
+The size of an outlier does not matter, so errors need no clipping.
 """
 
 from typing import Any, Literal
@@ -13,8 +13,8 @@ from components.replay_buffers.invalid import check_priorities
 from components.replay_buffers.priorities import Priorities
 
 FRESHNESS = 8
-"""Ranks are made anew when more than one of so many items has changed since they were. Between, what changes gets the
-rank that it would have had then. The paper sorts more rarely."""
+"""Ranks are recomputed when more than one in this many items has changed. Until then, a changed item has the rank that
+it would have had at the last computation. The paper sorts more rarely."""
 
 
 class RankedPriorities(Priorities):
@@ -23,7 +23,7 @@ class RankedPriorities(Priorities):
     Among equals, the item of the lower slot comes first. An item of priority 0 is drawn too.
 
     Args:
-        capacity: items there may be; none is there at first.
+        capacity: number of items; none is held at first.
         alpha: 0 draws uniformly; 0.7 in the paper.
         beta: as for `Priorities`; 0.5 at first in the paper.
         normalize: as for `Priorities`.
@@ -36,12 +36,12 @@ class RankedPriorities(Priorities):
         self, capacity: int, *, alpha: float = 0.7, beta: float = 0.5, normalize: Literal["batch", "buffer"] = "batch"
     ) -> None:
         super().__init__(capacity, alpha=alpha, beta=beta, epsilon=0.0, normalize=normalize)
-        self._numbers = np.full(capacity, -1.0)  # priorities; below 0 where there is no item
-        self._ladder = np.zeros(0)  # the negated priorities that ranks were made of, in order
+        self._numbers = np.full(capacity, -1.0)  # priorities; below 0 in empty slots
+        self._ladder = np.zeros(0)  # negated priorities at the last computation, sorted
         self._n_changed = 0
 
     def to_weights(self, priorities: NDArray[np.floating[Any]], n: int) -> NDArray[np.float64]:
-        """Return what `set` takes for `priorities`: themselves.
+        """Return `priorities` themselves, which `set` takes.
 
         Raises:
             InvalidExperience: they are not n floats that are finite and at least 0.
@@ -50,7 +50,7 @@ class RankedPriorities(Priorities):
         return priorities.astype(np.float64)
 
     def set(self, slots: NDArray[np.int64], weights: NDArray[np.float64]) -> None:
-        """Give `slots` (n,) their priorities, which `to_weights` returned; of one named twice the last stays."""
+        """Set the priorities of `slots` (n,), from `to_weights`; for a slot named twice the last one counts."""
         self._numbers[slots] = weights
         self._n_changed += len(slots)
         super().set(slots, self._weights(1 + np.searchsorted(self._ladder, -weights)))
@@ -68,7 +68,7 @@ class RankedPriorities(Priorities):
         return weights
 
     def rank(self) -> None:
-        """Make all ranks anew, if anything has changed."""
+        """Recompute all ranks, if an item has changed."""
         if not self._n_changed:
             return
         there = np.flatnonzero(self._numbers >= 0)
@@ -78,12 +78,12 @@ class RankedPriorities(Priorities):
             super().set(there[order], self._weights(1 + np.arange(len(there))))
 
     def refresh(self) -> None:
-        """Make all ranks anew, if enough has changed."""
+        """Recompute all ranks, if enough items have changed."""
         if self._n_changed * FRESHNESS > len(self._ladder):
             self.rank()
 
     def state_arrays(self, held: int) -> dict[str, StateArray]:
-        """Return what a checkpoint keeps; ranks are made anew, as they are when it is loaded."""
+        """Return the arrays of a checkpoint. Ranks are recomputed, as they are when it is loaded."""
         self.rank()
         arrays = super().state_arrays(held)
         del arrays["weights"]
@@ -106,5 +106,5 @@ class RankedPriorities(Priorities):
         wrong = super().check_valid()
         slots = np.arange(self.capacity)
         if ((self._numbers >= 0) != (self[slots] > 0)).any():
-            wrong.append("what has a priority and what has weight are not the same")
+            wrong.append("items with a priority are not those with weight")
         return wrong

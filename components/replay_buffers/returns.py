@@ -34,55 +34,6 @@ class VTrace(NamedTuple):
     advantages: Floats  # (N,): rho (r + gamma v_{s+1} - V), for the policy gradient
 
 
-def td_lambda_returns(
-    reward: Floats,
-    value: Floats,
-    lengths: NDArray[np.integer[Any]],
-    terminated: NDArray[np.bool_],
-    *,
-    discount: float | Floats,
-    td_lambda: float,
-) -> Floats:
-    """Return q_t = r_t + gamma [λ q_{t+1} + (1 - λ) v_{t+1}] of every step (N, D), each dimension with its own gamma.
-
-    An episode's last step has q = r where the game ended there, and q = v where the episode was merely cut: its
-    reward counts once the next step is known. These are the returns of memoire.
-
-    Args:
-        reward: (N, D), floating.
-        value: (N, D), what the policy held each step to be worth.
-        lengths: (E,), integers of at least 1 that add up to N.
-        terminated: (E,), bool: whether the game ended with the episode's last step.
-        discount: gamma in [0, 1], one number or (D,).
-        td_lambda: λ in [0, 1].
-
-    Raises:
-        InvalidExperience: an array has another shape or dtype or is not finite, or an argument is out of its range.
-    """
-    _check({"reward": reward, "value": value}, lengths, n_dims=2)
-    _check_flags("terminated", terminated, (len(lengths),))
-    gammas = _per_dimension("discount", discount, reward.shape[1], unit=True)
-    _check_unit("td_lambda", td_lambda)
-    return _td_lambda(reward, value, _last_steps(lengths), terminated, int(lengths.max()), gammas, td_lambda)
-
-
-def _td_lambda(
-    reward: Floats,
-    value: Floats,
-    last: NDArray[np.int64],
-    terminated: NDArray[np.bool_],
-    longest: int,
-    gammas: Floats,
-    td_lambda: float,
-) -> Floats:
-    addend, factor = reward.astype(np.float64), np.empty(reward.shape)
-    addend[:-1] += (1.0 - td_lambda) * gammas * value[1:]
-    addend[last] = np.where(terminated[:, None], reward[last], value[last])
-    factor[:] = gammas * td_lambda
-    factor[last] = 0.0
-    return _scan_back(addend, factor, longest).astype(reward.dtype)
-
-
 def extend_lambda_returns(
     returns: Floats,
     reward: Floats,
@@ -95,11 +46,15 @@ def extend_lambda_returns(
     coefficients: float | Floats = 1.0,
     threshold: float = 1e-3,
 ) -> tuple[int, int]:
-    """Bring the returns of one growing episode up to date, in place, after `fresh` steps were added to its end.
+    """Update the λ-returns of one growing episode in place, after `fresh` steps were added to its end.
 
-    The recursion of `td_lambda_returns` runs backwards through the fresh steps and on through the older ones, until
-    one changes by Σ_j |c_j| |Δq_j| < `threshold`. That one takes its new return, and is the last to. So the cost is
-    that of the fresh steps and of the horizon, not of the episode.
+    They are q_t = r_t + gamma [λ q_{t+1} + (1 - λ) v_{t+1}], each dimension with its own gamma. The last step has q = r
+    where the game ended there, and q = v where the episode was merely cut: its reward counts once the next step is
+    known. These are the returns of memoire. With `fresh` of T they are those of a whole episode.
+
+    The recursion runs backwards through the fresh steps and on through the older ones, until a return changes by
+    Σ_j |c_j| |Δq_j| < `threshold`. That return is still written, and is the last one. So the cost is that of the fresh
+    steps and of the horizon, not of the episode.
 
     Args:
         returns: (T, D), changed; what it holds for the fresh steps does not matter.
@@ -117,7 +72,8 @@ def extend_lambda_returns(
         the threshold stopped the recursion, as in memoire.
 
     Raises:
-        InvalidExperience: as for `td_lambda_returns`; `returns` is unchanged.
+        InvalidExperience: an array has another shape or dtype or is not finite, or an argument is out of its range;
+            `returns` is unchanged.
     """
     lengths = np.array([len(reward)])
     _check({"reward": reward, "value": value}, lengths, n_dims=2)
@@ -131,8 +87,11 @@ def extend_lambda_returns(
         raise InvalidExperience(f"threshold: expected at least 0, got {threshold}")
 
     start = len(reward) - fresh
-    end, ended = np.array([fresh - 1]), np.array([terminated])
-    returns[start:] = _td_lambda(reward[start:], value[start:], end, ended, fresh, gammas, td_lambda)
+    addend, factor = reward[start:].astype(np.float64), np.broadcast_to(gammas * td_lambda, (fresh, len(gammas))).copy()
+    addend[:-1] += (1.0 - td_lambda) * gammas * value[start + 1 :]
+    addend[-1] = reward[-1] if terminated else value[-1]
+    factor[-1] = 0.0
+    returns[start:] = _scan_back(addend, factor, fresh)
     block = FIRST_TRACE
     while start:
         stop, start = start, max(start - block, 0)
@@ -342,11 +301,6 @@ def _check_floats(name: str, array: Floats, shape: tuple[int, ...], *, finite: b
     if finite and not np.isfinite(array).all():
         step = int(np.flatnonzero(~np.isfinite(array).reshape(len(array), -1).all(1))[0])
         raise InvalidExperience(f"{name}: expected finite numbers, got {array[step]} at step {step}")
-
-
-def _check_flags(name: str, array: NDArray[np.bool_], shape: tuple[int, ...]) -> None:
-    if array.shape != shape or array.dtype != np.bool_:
-        raise InvalidExperience(f"{name}: expected bool of shape {shape}, got {array.dtype} of shape {array.shape}")
 
 
 def _check_unit(name: str, number: float) -> None:

@@ -1,4 +1,4 @@
-"""Drawing in proportion to weights: running sums in a few levels, with every operation on whole arrays."""
+"""Segment trees: drawing in proportion to weights, with few levels and operations on whole arrays."""
 
 from math import nextafter
 
@@ -6,31 +6,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 WIDTH = 16
-"""Numbers of a block, which fold to one of the level above. More would mean fewer levels, each costing more."""
+"""Numbers of a block, which fold to one number of the level above. A larger width means fewer but slower levels."""
 
 TOP = 4096
-"""Entries of a pyramid's top level at most. Running sums of all of them are made once for every draw."""
+"""Largest size of the top level. Running sums of all of it are computed for every draw."""
 
 LARGEST_SUM = 1e300
-"""What the weights of all items together are to stay below, so that no sum of them becomes infinite."""
+"""Bound of the sum of all weights, so that it stays finite."""
 
 RUNNING = np.triu(np.ones((WIDTH, WIDTH)))
-"""What blocks are multiplied with for their running sums: a product is several times as fast as `np.cumsum` here."""
+"""Matrix that turns blocks into their running sums: a product is several times as fast as `np.cumsum` here."""
 
 BEFORE = np.tril(np.ones((WIDTH, WIDTH)), -1)
-"""The same for blocks that stand upright, and without the number itself: where each begins."""
+"""The same for transposed blocks, without the number itself: the sums at which the numbers begin."""
 
 
 class SegmentTree:
-    """What blocks of `size` numbers fold to, and blocks of these, up to a level of at most TOP.
+    """Numbers that fold to blocks, and blocks that fold to larger blocks, up to a top level of at most TOP entries.
 
-    Numpy pays by the call, not by the item, so blocks are wide and levels few. Every entry is made anew from those
+    NumPy costs per call more than per item, so blocks are wide and levels few. An entry is recomputed from the entries
     below it whenever one of them changes, so no rounding error accumulates.
 
     Args:
         size: how many numbers.
         fold: `np.add` or `np.minimum`.
-        empty: what every number is at first, which folding does not notice.
+        empty: initial value of every number, the identity of `fold`.
     """
 
     def __init__(self, size: int, fold: np.ufunc, empty: float) -> None:
@@ -45,7 +45,7 @@ class SegmentTree:
 
     @property
     def folded(self) -> float:
-        """What all numbers fold to."""
+        """Fold of all numbers."""
         return float(self._fold.reduce(self._top))
 
     def __getitem__(self, items: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -53,26 +53,26 @@ class SegmentTree:
         return self._flat[0][items]
 
     def __setitem__(self, items: NDArray[np.int64], numbers: NDArray[np.float64] | float) -> None:
-        """Set the numbers of `items` (n,); of an item named twice the last one stays."""
+        """Set the numbers of `items` (n,); for an item named twice the last one counts."""
         self._flat[0][items] = numbers
         for level, above in zip(self._blocks, self._flat[1:], strict=True):
             items = items // WIDTH
             above[items] = self._fold_blocks(level.take(items, axis=0))
 
     def fill(self, start: int, stop: int, number: float) -> None:
-        """Set the numbers of items `start` to `stop`, at least one: faster than naming each."""
+        """Set the numbers of items `start` to `stop`, at least one; faster than by index."""
         self._flat[0][start:stop] = number
         for level, above in zip(self._blocks, self._flat[1:], strict=True):
             start, stop = start // WIDTH, (stop - 1) // WIDTH + 1
             above[start:stop] = self._fold_blocks(level[start:stop])
 
     def _fold_blocks(self, blocks: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return what each of `blocks` (n, WIDTH) folds to; of a block always the same, whatever the others are."""
+        """Return the fold of each of `blocks` (n, WIDTH); the result for a block does not depend on the others."""
         folded: NDArray[np.float64] = self._fold.reduce(blocks, axis=1)
         return folded
 
     def check_valid(self) -> list[str]:
-        """Return what is wrong, one sentence each; nothing if all is well."""
+        """Return one sentence for each inconsistency; none if all is well."""
         wrong = []
         for i, (level, above) in enumerate(zip(self._blocks, self._flat[1:], strict=True)):
             if (above[: len(level)] != self._fold_blocks(level)).any():
@@ -97,7 +97,7 @@ class SumTree(SegmentTree):
         With uniform shares an item is drawn in proportion to its weight; one of weight 0 never is.
 
         Raises:
-            ValueError: nothing has weight.
+            ValueError: no item has weight.
         """
         begins = np.zeros(len(self._top) + 1)
         ends = begins[1:].reshape(-1, WIDTH)
@@ -105,7 +105,7 @@ class SumTree(SegmentTree):
         ends[1:] += np.cumsum(ends[:-1, -1])[:, None]
         if not begins[-1] > 0:
             raise ValueError("expected something with weight to draw, got none")
-        # Rounding may lift a position to the very end, where nothing is found: it is kept before it.
+        # Rounding may lift a position to the end, beyond the last item.
         at = np.minimum(shares * begins[-1], nextafter(begins[-1], 0.0))
         item = begins[1:].searchsorted(at, side="right")
         at -= begins[item]

@@ -1,7 +1,7 @@
-"""Which items of a table are drawn, or make room: plain objects that are told of every change and then asked.
+"""Selectors: which items of a table are drawn, or make room.
 
-Items are slots, 0 to `capacity` - 1, each with a priority: whatever number its owner wants them told apart by, be it an
-error or how often an item was sampled. The names and the order among equals are those of Reverb (Cassirer et al. 2021).
+Items are slots, 0 to `capacity` - 1, each with a priority: an error, say, or how often the item was sampled. A selector
+is told of every change. Names and the order among equals are those of Reverb (Cassirer et al. 2021).
 """
 
 from abc import ABC, abstractmethod
@@ -22,22 +22,22 @@ def _check_items(reader: ArrayReader, there: NDArray[np.int64]) -> None:
 
 
 class Selector(Protocol):
-    """What a table needs of any of them. Its owner checks arguments: items are distinct, priorities finite and ≥ 0."""
+    """Interface of selectors. The table checks arguments: items are distinct, priorities finite and at least 0."""
 
     limit: float
-    """What a priority has to stay below."""
+    """Bound that priorities have to stay below."""
 
     def insert(self, items: NDArray[np.int64], priorities: NDArray[np.float64]) -> None:
-        """Take note of `items` (n,) that were not there, in the order they came, with their `priorities` (n,)."""
+        """Add new `items` (n,), in the order in which they came, with their `priorities` (n,)."""
 
     def update(self, items: NDArray[np.int64], priorities: NDArray[np.float64]) -> None:
-        """Take note of new `priorities` (n,) of `items` (n,) that are there."""
+        """Set the `priorities` (n,) of `items` (n,) that are held."""
 
     def delete(self, items: NDArray[np.int64]) -> None:
-        """Forget `items` (n,) that are there."""
+        """Remove `items` (n,) that are held."""
 
     def select(self, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Return `n` items, of at least as many that are there."""
+        """Return `n` items; at least as many are held."""
 
     def state_arrays(self) -> dict[str, StateArray]:
         """Return what a checkpoint keeps."""
@@ -50,18 +50,18 @@ class Selector(Protocol):
 
 
 class UniformSelector:
-    """Draws one item as likely as another, and with repetition."""
+    """Draws all items with equal probability, and with repetition."""
 
     limit = np.inf
 
     def __init__(self, capacity: int) -> None:
-        self._items = np.zeros(capacity, np.int64)  # the first `_n` are there, in any order
+        self._items = np.zeros(capacity, np.int64)  # the first `_n` are held, in any order
         self._places = np.zeros(capacity, np.int64)  # where among them an item is
         self._n = 0
 
     @property
     def items(self) -> NDArray[np.int64]:
-        """Those that are there, in any order."""
+        """Items that are held, in any order."""
         return self._items[: self._n]
 
     def insert(self, items: NDArray[np.int64], priorities: NDArray[np.float64]) -> None:
@@ -70,7 +70,7 @@ class UniformSelector:
         self._n += len(items)
 
     def update(self, items: NDArray[np.int64], priorities: NDArray[np.float64]) -> None:
-        pass  # all are alike to it
+        pass  # priorities do not matter
 
     def delete(self, items: NDArray[np.int64]) -> None:
         places, left = self._places[items], self._n - len(items)
@@ -96,10 +96,10 @@ class UniformSelector:
 
 
 class PrioritizedSelector:
-    """Draws in proportion to priority^exponent, and with repetition; 0 is never drawn unless all are 0.
+    """Draws in proportion to priority^exponent, and with repetition; a priority of 0 is not drawn unless all are 0.
 
     Args:
-        capacity: items there may be.
+        capacity: number of items.
         exponent: at least 0.
 
     Raises:
@@ -120,7 +120,7 @@ class PrioritizedSelector:
         self.update(items, priorities)
 
     def update(self, items: NDArray[np.int64], priorities: NDArray[np.float64]) -> None:
-        # 0^0 is 0 here: what has no priority is not to be drawn, whatever the exponent.
+        # 0^0 is 0 here: an item of priority 0 is not drawn, for any exponent.
         self._sums[items] = np.where(priorities > 0, priorities**self.exponent, 0.0)
 
     def delete(self, items: NDArray[np.int64]) -> None:
@@ -154,18 +154,18 @@ class PrioritizedSelector:
 
 
 class _OrderedSelector(ABC):
-    """Returns the items that come first, distinct and in order: a heap in which what is outdated stays until met."""
+    """Returns the first items, distinct and in order, from a heap whose outdated entries are skipped when met."""
 
     limit = np.inf
 
     def __init__(self, capacity: int) -> None:
         self._heap: list[tuple[float, int, int]] = []  # key, tick, item
-        self._ticks = np.full(capacity, -1, np.int64)  # of an item's entry that counts; -1 if it is not there
+        self._ticks = np.full(capacity, -1, np.int64)  # tick of the current entry of an item; -1 if it is not held
         self._n = self._tick = 0
 
     @abstractmethod
     def _key(self, priority: float, tick: int) -> float:
-        """Return what is smaller for what comes first."""
+        """Return a key that is smaller for an item that comes first."""
 
     def _put(self, items: NDArray[np.int64], priorities: NDArray[np.float64]) -> None:
         if len(self._heap) + len(items) > 2 * (self._n + len(items)) + 64:
@@ -227,7 +227,7 @@ class _OrderedSelector(ABC):
 
 
 class FifoSelector(_OrderedSelector):
-    """Returns those that came first, whatever their priority."""
+    """Returns the oldest items, for any priorities."""
 
     def _key(self, priority: float, tick: int) -> float:
         return tick
@@ -237,7 +237,7 @@ class FifoSelector(_OrderedSelector):
 
 
 class LifoSelector(_OrderedSelector):
-    """Returns those that came last, whatever their priority."""
+    """Returns the newest items, for any priorities."""
 
     def _key(self, priority: float, tick: int) -> float:
         return -tick
@@ -247,14 +247,14 @@ class LifoSelector(_OrderedSelector):
 
 
 class LowestSelector(_OrderedSelector):
-    """Returns those of the lowest priority, and among equals those inserted or updated least recently."""
+    """Returns the items of lowest priority, and among equals the ones inserted or updated least recently."""
 
     def _key(self, priority: float, tick: int) -> float:
         return priority
 
 
 class HighestSelector(_OrderedSelector):
-    """Returns those of the highest priority, and among equals those inserted or updated least recently."""
+    """Returns the items of highest priority, and among equals the ones inserted or updated least recently."""
 
     def _key(self, priority: float, tick: int) -> float:
         return -priority

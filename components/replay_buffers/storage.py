@@ -1,4 +1,4 @@
-"""Memory for what is kept, ordinary or mapped from files on a disk and so as large as that, and for what is drawn."""
+"""Memory for stored items, in memory or mapped from files on a disk, and memory for batches."""
 
 import mmap
 import os
@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 LINE = 64
-"""Bytes of a cache line. Memory that is copied from and to begins with one: copying takes a quarter longer else."""
+"""Bytes of a cache line. Arrays that are copied begin with one: otherwise copying takes a quarter longer."""
 
 
 def empty(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-    """Return an array of that shape and dtype, its numbers arbitrary, that begins with a cache line."""
+    """Return an array of that shape and dtype with arbitrary contents, which begins with a cache line."""
     n_bytes = prod(shape) * np.dtype(dtype).itemsize
     memory = np.empty(n_bytes + LINE, np.uint8)
     first = -memory.ctypes.data % LINE
@@ -25,11 +25,11 @@ def empty(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
 
 
 def allocate(shape: tuple[int, ...], dtype: DTypeLike, folder: str | Path | None) -> NDArray[Any]:
-    """Return an array of that shape and dtype, its numbers arbitrary; on the disk of `folder` if one is given.
+    """Return an array of that shape and dtype with arbitrary contents; on the disk of `folder` if one is given.
 
-    The file has no name, so it is gone with the last that uses it, however that ends. Its place is taken at once: a
-    disk that fills up later would kill the process, not raise an error. What is read and written often stays in memory
-    as long as the system has some to spare.
+    The file is unnamed, so it disappears with the last process that uses it. Its space is allocated at once: a disk
+    that fills up later would kill the process instead of raising an error. The system keeps pages in memory while it
+    has some to spare.
 
     Raises:
         OSError: there is no such folder, or too little space in it; the message says how much is needed.

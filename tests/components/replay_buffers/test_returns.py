@@ -14,7 +14,6 @@ from components.replay_buffers.returns import (
     extend_lambda_returns,
     gae,
     n_step_returns,
-    td_lambda_returns,
     v_trace,
 )
 
@@ -37,6 +36,16 @@ def apart(lengths, *arrays):
     stops = np.cumsum(lengths)
     for stop, n in zip(stops, lengths, strict=True):
         yield tuple(array[stop - n : stop] for array in arrays)
+
+
+def td_lambda_returns(reward, value, lengths, terminated, *, discount, td_lambda):
+    """The λ-returns of whole episodes, each made in one go."""
+    returns = np.full_like(reward, np.nan)
+    for i, (r, v, q) in enumerate(apart(lengths, reward, value, returns)):
+        extend_lambda_returns(
+            q, r, v, fresh=len(r), terminated=bool(terminated[i]), discount=discount, td_lambda=td_lambda
+        )
+    return returns
 
 
 @settings(max_examples=80, deadline=None)
@@ -240,8 +249,8 @@ def test_returns_keep_the_dtype_of_the_reward():
 
 
 TD = {
-    "reward": np.zeros((3, 2)), "value": np.zeros((3, 2)), "lengths": np.array([3]), "terminated": np.array([True]),
-    "discount": 0.9, "td_lambda": 0.5,
+    "reward": np.zeros((3, 2)), "value": np.zeros((3, 2)), "fresh": 1, "terminated": True, "discount": 0.9,
+    "td_lambda": 0.5,
 }  # fmt: skip
 
 
@@ -249,44 +258,40 @@ TD = {
     ("change", "message"),
     [
         ({"reward": np.zeros(3)}, "reward: expected shape (3, D), got (3,)"),
-        ({"reward": np.zeros((4, 2))}, "reward: expected shape (3, D), got (4, 2)"),
+        ({"reward": np.zeros((4, 2))}, "value: expected floats of shape (4, 2), got float64 of shape (3, 2)"),
         ({"value": np.zeros((3, 1))}, "value: expected floats of shape (3, 2), got float64 of shape (3, 1)"),
         ({"value": np.zeros((3, 2), int)}, "value: expected floats of shape (3, 2), got int64"),
         ({"reward": np.array([[0, 0], [0, np.nan], [0, 0]])}, "expected finite numbers, got [ 0. nan] at step 1"),
-        ({"lengths": np.array([3, 0])}, "lengths: expected at least one episode of at least one step each, got [3 0]"),
-        ({"lengths": np.array([], int)}, "lengths: expected at least one episode"),
-        ({"lengths": np.array([3.0])}, "lengths: expected integers of shape (E,), got float64 (1,)"),
-        ({"terminated": np.array([1])}, "terminated: expected bool of shape (1,), got int64"),
-        ({"terminated": np.array([True, False])}, "terminated: expected bool of shape (1,), got bool of shape (2,)"),
         ({"discount": np.ones(3)}, "discount: expected a number or shape (2,), one each, got shape (3,)"),
         ({"discount": 1.5}, "discount: expected numbers in [0, 1], got 1.5"),
         ({"td_lambda": np.nan}, "td_lambda: expected a number in [0, 1], got nan"),
-    ],
-)  # fmt: skip
-def test_malformed_input_to_td_lambda_is_refused_by_name(change, message):
-    with pytest.raises(InvalidExperience, match=re.escape(message)):
-        td_lambda_returns(**(TD | change))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
         ({"fresh": 0}, "fresh: expected 1 to 3, the steps of the episode, got 0"),
         ({"fresh": 4}, "fresh: expected 1 to 3, the steps of the episode, got 4"),
         ({"threshold": -1.0}, "threshold: expected at least 0, got -1.0"),
         ({"coefficients": np.array([1.0, np.inf])}, "coefficients: expected finite numbers"),
         ({"value": np.full((3, 2), np.inf)}, "value: expected finite numbers"),
     ],
-)
-def test_malformed_input_to_retrace_changes_nothing(change, message):
+)  # fmt: skip
+def test_malformed_input_to_lambda_returns_is_refused_by_name_and_changes_nothing(change, message):
     got = np.full((3, 2), 7.0)
-    wanted = {name: TD[name] for name in ("reward", "value", "discount", "td_lambda")} | {
-        "fresh": 1,
-        "terminated": True,
-    }
     with pytest.raises(InvalidExperience, match=re.escape(message)):
-        extend_lambda_returns(got, **(wanted | change))
+        extend_lambda_returns(got, **(TD | change))
     assert (got == 7.0).all()
+
+
+@pytest.mark.parametrize(
+    ("lengths", "message"),
+    [
+        (np.array([3, 0]), "lengths: expected at least one episode of at least one step each, got [3 0]"),
+        (np.array([], int), "lengths: expected at least one episode"),
+        (np.array([3.0]), "lengths: expected integers of shape (E,), got float64 (1,)"),
+        (np.array([4]), "reward: expected shape (4,), got (3,)"),
+    ],
+)
+def test_malformed_lengths_are_refused(lengths, message):
+    ones = np.ones(3)
+    with pytest.raises(InvalidExperience, match=re.escape(message)):
+        gae(ones, ones, ones, lengths, gamma=0.9, td_lambda=0.5)
 
 
 def test_malformed_input_to_the_others_is_refused_by_name():
