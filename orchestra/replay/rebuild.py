@@ -1,5 +1,6 @@
 """Rebuilds a recorded actor: from the experiment that planned it, from its parent, or from a factory given by hand."""
 
+import contextlib
 import difflib
 import hashlib
 import importlib
@@ -236,17 +237,10 @@ class Rebuilder:
         return found
 
     def _import_owner(self, tag: str) -> None:
-        """Import the distribution of a message class: the longest part of its tag that can be imported."""
-        if self._load_experiment_of(tag):
-            return
-        module = tag
-        while "." in module:
-            module = module.rpartition(".")[0]
-            try:
-                importlib.import_module(module)
-            except ModuleNotFoundError:
-                continue
-            return
+        """Import the package of a message class, with which its tag begins."""
+        if not self._load_experiment_of(tag):
+            with contextlib.suppress(ModuleNotFoundError):  # the caller reports that the class does not exist
+                importlib.import_module(tag.partition(".")[0])
 
     def _load_experiment_of(self, module: str) -> bool:
         """Load the experiment if `module` lies in its file; return whether it does."""
