@@ -1,6 +1,9 @@
 """Every experiment of this checkout is laid out, and runs."""
 
+import ast
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -70,3 +73,12 @@ def test_an_experiment_runs_in_one_process(path: Path, tmp_path: Path, capsys: p
     printed = capsys.readouterr()
     assert "done after" in printed.out
     assert printed.err == ""
+
+
+@pytest.mark.slow
+def test_the_example_of_a_run_from_python_prints_its_result(tmp_path: Path) -> None:
+    command = [sys.executable, ROOT / "docs" / "examples" / "run_from_python.py"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=200)
+    *_, state, metrics = ended.stdout.splitlines()
+    assert state.startswith("completed runs/qmix_3m/")
+    assert ast.literal_eval(metrics)["env_steps"] >= 20_000
