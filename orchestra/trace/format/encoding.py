@@ -35,9 +35,14 @@ def in_order(pending: Iterable[PendingRecord]) -> list[PendingRecord]:
     return sorted((each for record in pending for each in separated(record)), key=_clock)
 
 
+def count_of(pending: PendingRecord) -> int:
+    """Return the number of records in a pending record: 2 where it includes a delivery."""
+    return 1 if pending[0] is not Kind.HANDLED or len(pending) == _DELIVERY_AT else 2
+
+
 def separated(pending: PendingRecord) -> tuple[PendingRecord, ...]:
     """Return the records in a pending record: a delivery, if it has one, and itself without that."""
-    if pending[0] is not Kind.HANDLED or len(pending) == _DELIVERY_AT:
+    if count_of(pending) == 1:
         return (pending,)
     _, actor, _, _, incarnation, n, _, began, *_ = pending
     clock, queued, *message = pending[_DELIVERY_AT:]

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from orchestra import log
-from orchestra.trace.format.encoding import PendingRecord, in_order, separated
+from orchestra.trace.format.encoding import PendingRecord, count_of, in_order
 from orchestra.trace.format.records import Kind
 from orchestra.trace.format.writer import LostRecords, TraceWriter
 
@@ -100,8 +100,9 @@ class FlightRing:
         self._snapshots.clear()
 
     def _shrink(self) -> None:
-        ring, dropped = self._ring, self._dropped
+        ring, dropped, actors = self._ring, self._dropped, self._dropped.actors
         least = self.total + self._limit // SLACK  # a little more than needed, so that this runs for few records
+        nbytes_dropped = first = last = 0
         while self._most < least and len(ring) > 1:
             pending = ring.popleft()
             kind, actor, clock, nbytes, *row = pending
@@ -113,10 +114,12 @@ class FlightRing:
                 self._births.pop(actor, None)
                 if actor in self._snapshots and self._snapshots[actor][5] == row[1]:
                     del self._snapshots[actor]  # a snapshot of the incarnation that ended
-            dropped.actors[actor] += len(separated(pending))
-            dropped.nbytes += nbytes
-            dropped.first_clock = dropped.first_clock or clock
-            dropped.last_clock = clock
+            actors[actor] += count_of(pending)
+            nbytes_dropped += nbytes
+            first, last = first or clock, clock
+        dropped.nbytes += nbytes_dropped
+        dropped.first_clock = dropped.first_clock or first
+        dropped.last_clock = last or dropped.last_clock
 
     def _write(self, writer: TraceWriter, pending: list[PendingRecord], reason: str) -> None:
         try:
