@@ -1,4 +1,4 @@
-"""Time, as actors see it: a thing that is handed in, so that a test or a replay can hand in another."""
+"""Clocks: the source of time of actors and of the runtime. Tests and replays supply their own."""
 
 import asyncio
 import time
@@ -8,22 +8,22 @@ from typing import Protocol
 
 
 class TimerHandle(Protocol):
-    """A call that is due; `cancel` takes it back."""
+    """A scheduled call, which `cancel` cancels."""
 
     def cancel(self) -> None: ...
 
 
 class Clock(Protocol):
-    """What an actor may know of time."""
+    """A source of time, and of timers."""
 
     def monotonic(self) -> float:
-        """Return seconds since some fixed moment; never goes backwards."""
+        """Return seconds since a fixed moment. They never decrease."""
 
     def now(self) -> datetime:
-        """Return the wall clock's time, in UTC."""
+        """Return the wall-clock time, in UTC."""
 
     def call_later(self, delay: float, call: Callable[[], None]) -> TimerHandle:
-        """Arrange that `call` runs on the event loop after `delay` seconds."""
+        """Call `call` on the event loop after `delay` seconds."""
 
 
 class RealClock:

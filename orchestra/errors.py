@@ -1,70 +1,70 @@
-"""Every exception, by whose doing it was.
+"""Every exception of orchestra, by its cause. The docstrings say when each is raised.
 
 OrchestraError
-├── UsageError                 you asked for something that cannot be: a flag, a file, a setting
-│   └── SpawnRefused           another node does not start that actor: its class, its arguments, or its name
-│   └── TraceError             a trace cannot be read, or does not hold what was asked for
-│       ├── NotATrace          a file that is no trace, or none at all
-│       ├── TraceVersion       a trace of another version of the format
-│       ├── ValuesMissing      only digests were recorded where values are needed
-│       └── CannotReplay       an actor cannot be rebuilt, or not as it was
-│           └── ExperimentChanged  the experiment is not what it was when it was recorded
-├── HandlerError               you wrote an actor or a message wrongly; raised when its class is defined
-├── DeliveryError              a message could not be delivered
-│   ├── MailboxFull            the recipient has no room now
-│   ├── NotUnderstood          the recipient does not handle this type
-│   └── Unreachable            nobody is, or is any longer, at that address
-│       ├── ActorStopped       the actor stopped, perhaps before it answered
-│       └── NobodyListens      the machine answers, but no process listens at that address
-├── ActorFailed                an actor failed for good, and whoever is above it hears of it
-├── AskFailed                  the handler of a request raised
-├── AskCycle                   an ask went round in a circle and would have waited for itself
-├── ReplayDiverged             an actor that is replayed does not do what was recorded
-└── WireError                  the other side broke the protocol
-    ├── FrameError             bytes that are no frame, or one over a limit
-    ├── DecodeError            a frame that is no valid message
-    └── HandshakeError         a peer that did not prove that it belongs to the run, or speaks another version
+├── UsageError
+│   ├── SpawnRefused
+│   └── TraceError
+│       ├── NotATrace
+│       ├── TraceVersion
+│       ├── ValuesMissing
+│       └── CannotReplay
+│           └── ExperimentChanged
+├── HandlerError
+├── DeliveryError
+│   ├── MailboxFull
+│   ├── NotUnderstood
+│   └── Unreachable
+│       ├── ActorStopped
+│       └── NobodyListens
+├── ActorFailed
+├── AskFailed
+├── AskCycle
+├── ReplayDiverged
+└── WireError
+    ├── FrameError
+    ├── DecodeError
+    └── HandshakeError
 """
 
 
 class OrchestraError(Exception):
-    """Anything that orchestra raises on purpose."""
+    """Base class of everything orchestra raises on purpose."""
 
 
 class UsageError(OrchestraError):
-    """A user's slip: shown as one line, with exit code 2."""
+    """A flag, file or setting that cannot be used. Commands print it as one line and exit with code 2."""
 
 
 class TraceError(UsageError):
-    """A trace cannot be read, or does not hold what was asked for."""
+    """A trace cannot be read, or lacks the requested record."""
 
 
 class NotATrace(TraceError):
-    """There is no trace here, or the file is none."""
+    """There is no trace at this path, or the file is not a trace."""
 
 
 class TraceVersion(TraceError):
-    """The trace is of another version of the format."""
+    """The trace has another version of the format."""
 
 
 class ValuesMissing(TraceError):
-    """Only digests were recorded where values are needed, or nothing."""
+    """Values are needed, but only digests or nothing was recorded."""
 
 
 class CannotReplay(TraceError):
-    """An actor cannot be rebuilt from this trace, or what came to it is not all there."""
+    """An actor cannot be rebuilt from this trace, or its record is incomplete."""
 
 
 class ExperimentChanged(CannotReplay):
-    """The experiment's file, its flags or the actor's class are not what they were when the trace was made."""
+    """The experiment's file, its flags or the actor's class have changed since the trace was made."""
 
 
 class SpawnRefused(UsageError):
-    """An actor was not started on another node: unknown class, arguments that do not fit or travel, a name taken."""
+    """Another node does not start an actor: unknown class, unsuitable arguments, or a name in use."""
 
 
 class HandlerError(OrchestraError, TypeError):
-    """An actor or message class that contradicts itself."""
+    """An actor or message class contradicts itself. Raised when the class is defined."""
 
 
 class DeliveryError(OrchestraError):
@@ -72,27 +72,27 @@ class DeliveryError(OrchestraError):
 
 
 class MailboxFull(DeliveryError):
-    """`tell_nowait` found no room, where `tell` would have waited; or an actor told itself more than fits."""
+    """`tell_nowait` found no room where `tell` would wait, or an actor sent itself more messages than fit."""
 
 
 class NotUnderstood(DeliveryError, TypeError):
-    """The recipient's contract does not list this message."""
+    """The recipient does not handle this type of message."""
 
 
 class Unreachable(DeliveryError):
-    """No actor lives at the address, or its node is gone."""
+    """There is no actor at the address, or its node is gone."""
 
 
 class ActorStopped(Unreachable):
-    """The actor stopped before the message was handled."""
+    """The actor stopped before it handled the message."""
 
 
 class NobodyListens(Unreachable):
-    """No process listens at the address, for certain: it has ended, or not yet begun."""
+    """The machine answers, and no process listens at the address: it has ended, or not begun yet."""
 
 
 class ActorFailed(OrchestraError):
-    """An actor failed for good; its cause is the exception, its text the actor's address and last deliveries."""
+    """An actor failed for good. The text has its address and last deliveries; the cause is its exception."""
 
     def __init__(self, address: str, text: str) -> None:
         super().__init__(text)
@@ -100,28 +100,28 @@ class ActorFailed(OrchestraError):
 
 
 class AskFailed(OrchestraError):
-    """The handler of a request raised; the text is the remote exception's."""
+    """The handler of a request raised. The text is that of its exception."""
 
 
 class AskCycle(OrchestraError):
-    """An actor asked, directly or through others, itself while it was still handling the first request."""
+    """An ask would wait for itself: the asked actor waits, directly or through others, for the asker."""
 
 
 class ReplayDiverged(OrchestraError):
-    """An actor that is replayed does not do what was recorded. Its text says where, what, and what led to it."""
+    """A replayed actor differs from its record. The text says where, how, and what led to it."""
 
 
 class WireError(OrchestraError):
-    """The connection is closed when this is raised; nothing of the offending frame was delivered."""
+    """The other side broke the protocol. The connection is closed; nothing of the offending frame was delivered."""
 
 
 class FrameError(WireError):
-    """Not a frame of this protocol, or larger than allowed."""
+    """Bytes are not a frame of this protocol, or a frame is over a limit."""
 
 
 class DecodeError(WireError):
-    """The frame's contents are not what its type says."""
+    """The contents of a frame are not a valid message."""
 
 
 class HandshakeError(WireError):
-    """The peer did not prove itself."""
+    """A peer did not prove that it belongs to the run, or has another version."""

@@ -1,4 +1,4 @@
-"""Actor: state, and the handlers that alone touch it. No I/O in this file."""
+"""Actor: the base class of actors, and `@on`, which marks their handlers."""
 
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
@@ -26,18 +26,21 @@ P = ParamSpec("P")
 
 
 State = Mapping[str, Any]
-"""What an actor holds, by names of its own."""
+"""The state of an actor, by names of its own choice."""
 
 ACTORS: dict[str, type["Actor[Any]"]] = {}
-"""Every actor class of this process, as `module:qualname`: what another node may ask for. One defined again under its
+"""Every actor class of this process, by `module:qualname`. Other nodes may spawn these. A class defined again under its
 name replaces the older one."""
 
 
 def on(message: type[X]) -> Callable[[Callable[[A, X], R]], Callable[[A, X], R]]:
-    """Mark a method as the handler of `message`. A plain `def` where nothing blocks, `async def` where something does.
+    """Mark a method as the handler of `message`: a plain `def`, or `async def` if it awaits something.
 
-    The handler of a `Request` returns its answer; or an `asyncio.Future` of it, to answer later without holding up
-    its mailbox.
+    The handler of a `Request` returns the answer, or an `asyncio.Future` of it to answer later and handle other
+    messages meanwhile.
+
+    Raises:
+        HandlerError: `message` is not a message class.
     """
     if not (isinstance(message, type) and issubclass(message, Message)):
         raise HandlerError(f"@on takes a message class, got {message!r}")
@@ -50,7 +53,7 @@ def on(message: type[X]) -> Callable[[Callable[[A, X], R]], Callable[[A, X], R]]
 
 
 class Context(Protocol):
-    """What the runtime gives an actor: its only ways into the world besides messages."""
+    """The runtime as an actor sees it. Outside of messages, an actor reaches the world only through this."""
 
     address: str
     clock: Clock
@@ -71,32 +74,32 @@ class Context(Protocol):
 
 
 making: ContextVar[Context | None] = ContextVar("making", default=None)
-"""The context of the actor that is being constructed, so that `self.me` and `self.rng` work in its constructor."""
+"""The context of the actor under construction, so that `self.me` and `self.rng` work in its constructor."""
 
 
 class Actor(Generic[M]):
-    """State, and handlers that alone touch it.
+    """Base class of actors: state, and handlers that alone touch it.
 
     1. Name the messages it understands: `class Counter(Actor[AddMsg | TotalMsg])`.
     2. Take collaborators through the constructor, refs among them.
-    3. Mark one handler per message with `@on(Type)`. A class whose handlers and contract disagree does not import.
+    3. Mark one handler per message with `@on(Type)`. A class whose handlers and messages disagree raises
+       `HandlerError` when it is defined.
 
-    The runtime calls `started`, then handlers one at a time, then `stopped`; between two of these calls nothing else
-    runs in this actor. An exception in any of them is a failure, and `supervision` decides what follows.
-
-    An actor reaches the world through `self.clock`, `self.rng` and messages; only then can it be replayed.
+    The runtime calls `started`, then handlers one at a time, then `stopped`. An exception in any of them is a failure,
+    and `supervision` decides what follows. To be replayable, an actor uses only messages, `self.clock`, `self.rng`
+    and the other methods of this class.
     """
 
     supervision: ClassVar[Supervision] = Restart()
-    """What to do when it fails, unless its parent's `children_strategy` says so for all children."""
+    """The policy for its failures, unless the `children_strategy` of its parent has one for all children."""
     children_strategy: ClassVar[Strategy] = OneForOne()
-    """Which of its children start anew when one of them fails."""
+    """Which of its children restart when one of them fails."""
     mailbox_capacity: ClassVar[int] = CAPACITY
     """Messages its mailbox holds."""
     recorded: ClassVar[bool] = True
     """Whether a recorder of the node records it."""
     handlers: ClassVar[Mapping[type[Message], str]] = {}
-    """The handler's name, by message type."""
+    """Names of the handlers, by message type."""
 
     _context: Context
 
@@ -119,76 +122,77 @@ class Actor(Generic[M]):
         """Run once, after the last message of a graceful stop. Does nothing by default."""
 
     def snapshot(self) -> State | None:
-        """Return all that this actor holds, so that `restore` makes another of its class go on as this one would.
+        """Return the whole state of this actor, for `restore` of another instance.
 
-        The flight recorder asks for it now and then, between two messages, and keeps the newest: a failure can then be
-        replayed from there, long after the actor's birth is forgotten. Its random numbers are kept beside it.
+        The flight recorder calls it between two messages from time to time and keeps the newest state, so that a
+        failure can be replayed from there. It keeps the random generator beside it.
 
         Returns:
-            What a message may hold, by name: plain values, arrays, refs. Arrays are copied unless they are frozen;
-            a message in it comes back as a dict of its fields. None where the state cannot be told now, and from a
-            class that does not say, as by default.
+            Values that a message may hold, by name: plain values, arrays, refs. Arrays are copied unless they are
+            frozen; a message becomes a dict of its fields. None if there is no state to return now. The default
+            always returns None.
         """
         return None
 
     def restore(self, state: State) -> None:
-        """Hold what `snapshot` returned, from now on. Called on an actor just constructed, instead of `started`."""
-        raise NotImplementedError(f"{type(self).__name__} takes snapshots, but does not say how to restore one")
+        """Take over the state that `snapshot` returned. Called after the constructor, instead of `started`."""
+        raise NotImplementedError(f"{type(self).__name__} takes snapshots but has no restore method")
 
     @property
     def me(self) -> Ref[M]:
-        """This actor's own ref, to tell itself something or to be named in a message."""
+        """The ref of this actor, for messages to itself or in messages to others."""
         return Ref(self._context.address)
 
     @property
     def clock(self) -> Clock:
-        """Time, as this actor may know it."""
+        """The clock of this actor. A recorder records its readings."""
         return self._context.clock
 
     @property
     def rng(self) -> np.random.Generator:
-        """This actor's own random numbers: from the run's seed, its address and how often it was restarted."""
+        """The random generator of this actor, derived from the run's seed, its address and its number of restarts."""
         return self._context.rng
 
     @property
     def log(self) -> FilteringBoundLogger:
-        """A logger that names this actor on every line."""
+        """A logger that adds this actor's address to every line."""
         return self._context.log
 
     @property
     def run_directory(self) -> Path | None:
-        """Where this run keeps its files, if it keeps any."""
+        """The directory of the run's files, if it has one."""
         return self._context.run_directory
 
     @property
     def resume_from(self) -> Path | None:
-        """Where that lies which an earlier process of this run saved, if this actor is to go on from it.
+        """The directory with the state to resume from, saved by an earlier process of this run.
 
-        None for an actor that begins anew, as one does that was restarted.
+        None if there is nothing to resume, and for a restarted actor.
         """
         return self._context.resume_from
 
     def stop(self) -> None:
-        """Stop gracefully: take no new messages, handle what is queued, then call `stopped`."""
+        """Stop gracefully: accept no new messages, handle the queued ones, then call `stopped`."""
         self._context.request_stop()
 
     def watch(self, ref: Ref[Any]) -> None:
-        """Ask for a `TerminatedMsg` (handled by `@on(TerminatedMsg)`) when that actor terminates, or if it has."""
+        """Request a `TerminatedMsg`, a message to handle by `@on`, for the end of an actor; at once if it has ended."""
         self._context.watch(ref)
 
     def after(self, delay: float, message: M) -> TimerHandle:
-        """Tell itself `message` after `delay` seconds; `cancel` on the result takes it back."""
+        """Send itself `message` after `delay` seconds, unless the returned handle is cancelled before."""
         return self._context.after(delay, message)
 
     async def offload(self, function: Callable[..., T], *args: Any) -> T:
-        """Run a long computation off the event loop and return its result. This actor's mailbox waits meanwhile.
+        """Run a long computation in a thread and return its result. This actor handles no messages meanwhile.
 
-        `function` must not touch refs; whatever it is given belongs to it until it returns.
+        `function` must not use refs. Its arguments belong to it until it returns. `offload_cancelled()` tells it of a
+        cancellation.
         """
         return await self._context.offload(function, *args)
 
     def spawn(self, name: str, kind: Callable[P, "Actor[X]"], *args: P.args, **kwargs: P.kwargs) -> Ref[X]:
-        """Start `kind(*args, **kwargs)` as `<this actor>:<name>` on this node; it stops with this one."""
+        """Start `kind(*args, **kwargs)` as `<this actor>:<name>` on this node. It stops with this actor."""
         return self._context.spawn_child(name, actor_class(kind), partial(kind, *args, **kwargs))
 
     async def spawn_on(
@@ -196,8 +200,8 @@ class Actor(Generic[M]):
     ) -> Ref[X]:
         """Start `kind(*args, **kwargs)` on the node of that name; it stops with this actor, and with its node.
 
-        It is supervised where it lives, by the policy of its class. When that escalates, or its node is lost, this
-        actor fails, as with a child here; one that handles `TerminatedMsg` is told of a lost node instead.
+        Its own node supervises it, by the policy of its class. If that escalates, or its node is lost, this actor
+        fails, as with a child on its own node. An actor that handles `TerminatedMsg` gets one for a lost node instead.
 
         Raises:
             SpawnRefused: the other node has not defined that class, an argument cannot travel or does not fit, or

@@ -13,13 +13,13 @@ M = TypeVar("M", bound=Message)
 
 
 def isolated(message: M) -> M:
-    """Return `message` with every array that its sender could still write to replaced by a copy."""
+    """Return `message` with copies of all arrays that its sender could still write to."""
     copies = {name: frozen_copy(array) for name, array in _arrays(message) if not is_frozen(array)}
     return message.model_copy(update=copies) if copies else message
 
 
 def size_of(message: Message) -> int:
-    """Return about how many bytes an immutable message takes: its arrays, texts and tuples, and `FLAT` for the rest."""
+    """Return the approximate bytes of an immutable message: arrays, texts, tuples, and `FLAT` for the rest."""
     weigh = message.wire.weigh
     flat = FLAT if weigh is None else weigh(message)
     return flat + sum(array.nbytes for _, array in _arrays(message)) if message.wire.array_fields else flat
@@ -33,9 +33,9 @@ def _arrays(message: Message) -> Iterator[tuple[str, AnyArray]]:
 
 
 def freeze(array: AnyArray) -> AnyArray:
-    """Make `array` read-only and return it: a promise that nobody writes to it again, so that telling needs no copy.
+    """Make `array` read-only and return it, so that messages can hold it without a copy.
 
-    A view of memory that is itself writable is copied, since its owner could still change it.
+    A view of writable memory is copied, since the owner of the memory could still change it.
     """
     array.flags.writeable = False
     return array if is_frozen(array) else frozen_copy(array)

@@ -1,7 +1,7 @@
-"""Messages to bytes and back: a msgpack header, and arrays beside it as raw buffers. No I/O.
+"""Codec: messages to bytes and back, as a msgpack header and raw array buffers. No I/O.
 
-A header may hold what msgpack holds, and two extensions: an array (its dtype and shape; the numbers follow the header
-in the order of the markers, each padded to 16 bytes) and a ref (its address). Nothing is ever unpickled.
+A header has two msgpack extensions: an array (its dtype and shape; the contents follow the header in the order of these
+markers, each padded to 16 bytes) and a ref (its address). Nothing is ever unpickled.
 """
 
 import enum
@@ -32,27 +32,27 @@ ALIGNMENT = 16
 MAX_ARRAYS = 1024
 MAX_RANK = 8
 SHAPES = 4096
-"""Dtypes and shapes of arrays whose markers are remembered: most messages have those of the one before."""
+"""Array markers that are cached, by dtype and shape: most messages repeat those of the one before."""
 SMALL = 8 << 10
-"""Bytes of a payload that is copied into its frame, and out of what was received: to refer to it would take longer."""
+"""Payloads up to this many bytes are copied into and out of frames: for these a copy is faster than a reference."""
 DTYPES = tuple(
     np.dtype(name) for name in ("bool", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16")
 )
 _NUMBER = {dtype: number for number, dtype in enumerate(DTYPES)}
 _PADDING = bytes(ALIGNMENT)
 
-# What msgpack's packers and unpackers begin with; they would take a quarter of a MiB and a whole one.
+# Initial buffers of msgpack's packers and unpackers. The defaults are 0.25 and 1 MiB.
 _PACK_BYTES = 8 << 10
 _UNPACK_BYTES = 4 << 10
 
 _LIST_HEADER = {0xDC: 3, 0xDD: 5}
-"""Bytes of the beginning of a list, by the first of them; 1 for short ones."""
+"""Bytes of the header of a list, by its first byte; 1 for short lists."""
 
 Buffer = bytes | memoryview
 
 
 class Encoder:
-    """Packs values; the arrays it meets are set aside, as they are if frozen, else as copies."""
+    """Packs values. Arrays are set aside: frozen ones as they are, others as copies."""
 
     def __init__(self) -> None:
         self._aside = _Aside()
@@ -61,7 +61,7 @@ class Encoder:
         )
 
     def encode(self, value: Any) -> tuple[bytes, list[AnyArray]]:
-        """Return the header of `value`, and the arrays that belong behind it.
+        """Return the header of `value`, and the arrays that follow it.
 
         Raises:
             TypeError: something in it cannot travel.
@@ -79,7 +79,7 @@ class Encoder:
 
 
 class _Aside:
-    """What msgpack cannot pack: arrays, which are set aside, and values that something else stands for."""
+    """Converter for types unknown to msgpack: sets arrays aside, replaces other values."""
 
     __slots__ = ("arrays",)
 
@@ -114,7 +114,7 @@ class _Aside:
 
 @lru_cache(SHAPES)
 def _marker(dtype: np.dtype[Any], shape: tuple[int, ...]) -> msgpack.ExtType:
-    """What stands for an array of this dtype and shape in a header."""
+    """Return the marker of an array in a header."""
     number = _NUMBER.get(dtype)
     if number is None:
         raise TypeError(f"an array of dtype {dtype} cannot travel in a message")
@@ -127,19 +127,19 @@ def fields_of(message: Message) -> dict[str, Any]:
 
 
 def values_of(message: Message) -> list[Any]:
-    """Return the values of a message's fields, in their order: names need not travel where both sides know the type."""
+    """Return the values of a message's fields, in order. Both sides know the type, so names do not travel."""
     fields = message.wire.fields
     values = message.__dict__
     return list(values.values()) if len(values) == len(fields) else [values[name] for name in fields]
 
 
 def payload_size(arrays: Sequence[AnyArray]) -> int:
-    """Return the bytes that `arrays` take behind a header, padding included."""
+    """Return the bytes of `arrays` after a header, padding included."""
     return sum([_padded(array.nbytes) for array in arrays])
 
 
 def payload_buffers(arrays: Sequence[AnyArray]) -> list[Buffer]:
-    """Return the bytes of `arrays`, with their padding, without copying them."""
+    """Return the contents of `arrays` and their padding as buffers, without copying."""
     buffers: list[Buffer] = []
     for array in arrays:
         if array.nbytes:
@@ -150,7 +150,7 @@ def payload_buffers(arrays: Sequence[AnyArray]) -> list[Buffer]:
 
 
 def payload_bytes(arrays: Sequence[AnyArray]) -> bytes:
-    """Return the bytes of `arrays`, with their padding, as a copy."""
+    """Return a copy of the contents of `arrays` and their padding."""
     pieces: list[bytes] = []
     for array in arrays:
         data = array.tobytes()
@@ -161,10 +161,10 @@ def payload_bytes(arrays: Sequence[AnyArray]) -> bytes:
 
 
 class Decoder:
-    """Unpacks headers; what it meets of arrays are read-only views of the payload that came along.
+    """Unpacks headers. Arrays become read-only views of the payload.
 
     Args:
-        home: what refs in the headers belong to.
+        home: the default sender of refs in the headers.
     """
 
     def __init__(self, home: Any = None) -> None:
@@ -243,7 +243,7 @@ class Decoder:
 
 
 class _Views:
-    """What msgpack does not know: refs, and arrays, which are made views of a payload."""
+    """Converter of the msgpack extensions: refs, and arrays as views of a payload."""
 
     __slots__ = ("count", "home", "offset", "payload")
 
@@ -276,12 +276,12 @@ class _Views:
 
 
 def decode(header: bytes, payload: AnyArray | None, home: Any = None) -> Any:
-    """Return what a `Decoder` of its own makes of a header; see there."""
+    """Return the value of a header, as a new `Decoder` does."""
     return Decoder(home).decode(header, payload)
 
 
 def builder(kind: type[M]) -> Callable[[Any], M]:
-    """Return what makes messages of one type, which costs less than `build` each time; see there."""
+    """Return a function that makes messages of one type, as `build` does but faster."""
     names = kind.wire.fields
     width = len(names)
     validate = kind.__pydantic_validator__.validate_python
@@ -302,7 +302,7 @@ def builder(kind: type[M]) -> Callable[[Any], M]:
 
 
 def build(kind: type[M], fields: Any) -> M:
-    """Return the message that `fields` describe, validated: all values in order, or a dict by name.
+    """Return the validated message with these fields: all values in order, or a dict by name.
 
     Raises:
         DecodeError: a field is missing, unknown or of the wrong type; the text names it.
@@ -311,10 +311,10 @@ def build(kind: type[M], fields: Any) -> M:
 
 
 def build_all(kind: type[Message], rows: Any) -> list[Message]:
-    """Return the messages whose values `rows` holds, validated.
+    """Return the validated messages of `rows`, one list of values each.
 
     Raises:
-        DecodeError: as `build` does; or these are no rows.
+        DecodeError: as in `build`, or `rows` is not a list of lists.
     """
     names = kind.wire.fields
     if type(rows) is not list or set(map(type, rows)) != {list}:
@@ -335,16 +335,16 @@ def build_all(kind: type[Message], rows: Any) -> list[Message]:
 
 
 _ROWS: WeakKeyDictionary[type[Message], Any] = WeakKeyDictionary()
-"""What validates many messages of a type at once, which costs less for each."""
+"""Validators of many messages of a type at once, which is faster than one by one."""
 
 
 def copied(message: Message) -> Message:
-    """Return what a peer would receive: the same message, sharing nothing that can change."""
+    """Return an encoded and decoded copy: the same message, sharing nothing mutable."""
     return weighed_copy(message)[0]
 
 
 def weighed_copy(message: Message) -> tuple[Message, int]:
-    """Return `copied(message)`, and how many bytes it would take on the wire."""
+    """Return `copied(message)` and its bytes on the wire."""
     header, arrays = Encoder().encode(values_of(message))
     return build(type(message), decode(header, payload_array(arrays))), len(header) + payload_size(arrays)
 
@@ -359,7 +359,7 @@ def isolate(message: Message) -> tuple[Message, int]:
 
 
 def payload_array(arrays: Sequence[AnyArray]) -> AnyArray | None:
-    """Return the payload that a peer would receive, in memory of its own."""
+    """Return the payload a peer would receive, as a copy (uint8)."""
     return np.frombuffer(payload_bytes(arrays), np.uint8) if arrays else None
 
 

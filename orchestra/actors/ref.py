@@ -1,4 +1,4 @@
-"""Ref: how an actor is reached, typed by what may be told to it."""
+"""Ref: the address of an actor, typed by the messages it understands."""
 
 from collections.abc import Awaitable, Coroutine
 from contextvars import ContextVar
@@ -15,28 +15,28 @@ R = TypeVar("R")
 
 
 class Sender(Protocol):
-    """Whoever is speaking: an actor while it handles a message, or the code that runs a node."""
+    """The sending side of a message: the context of an actor, or the code around a node."""
 
     def post(self, recipient: str, message: Message) -> Awaitable[None] | None:
-        """Deliver `message`, or return what to await until there is room."""
+        """Deliver `message`, or return an awaitable that waits for room."""
 
     def post_nowait(self, recipient: str, message: Message) -> None:
         """Deliver `message` or raise `MailboxFull`."""
 
     def ask(self, recipient: str, request: Request[Any]) -> Coroutine[Any, Any, Any]:
-        """Deliver `request` and wait for its answer."""
+        """Deliver `request` and return its answer."""
 
 
 speaking: ContextVar[Sender | None] = ContextVar("speaking", default=None)
-"""Who speaks in this task. It decides through which node a ref sends, and what the envelope names as sender."""
+"""The sender of the current task. Refs send through it, and messages name its address."""
 
 
 class Ref(Generic[M_contra]):
     """The address of an actor that understands `M_contra`. Equal addresses make equal refs; refs travel in messages.
 
-    A ref sends through the node of whoever uses it. Delivery between two refs keeps its order, and happens at most
-    once. A message to an actor that is stopping, or has stopped on another node, becomes a dead letter, counted and
-    logged there: whoever must know that an actor ends watches it. Asks fail instead.
+    A ref sends through the node of the actor that uses it. Messages between two actors keep their order and arrive at
+    most once. A message to an actor that is stopping, or has stopped on another node, becomes a dead letter, which is
+    counted and logged there; an ask fails instead. Use `Actor.watch` to learn of the end of an actor.
     """
 
     __slots__ = ("_home", "address")
@@ -52,7 +52,7 @@ class Ref(Generic[M_contra]):
 
         Raises:
             NotUnderstood: the actor does not handle this type.
-            Unreachable: nobody is at this address any longer.
+            Unreachable: there is no actor at this address.
         """
         sender = speaking.get() or self._home
         waiting = (sender or self._sender()).post(self.address, message)
@@ -60,15 +60,15 @@ class Ref(Generic[M_contra]):
             await waiting
 
     def tell_nowait(self, message: M_contra) -> None:
-        """Deliver `message` at once, or raise `MailboxFull`, or `ActorStopped` where `tell` makes a dead letter."""
+        """Deliver `message` at once; raise `MailboxFull`, or `ActorStopped` where `tell` makes a dead letter."""
         self._sender().post_nowait(self.address, message)
 
     async def ask(self, request: Request[R]) -> R:
-        """Deliver `request` and return its answer. An actor that stops answers everyone still waiting with an error.
+        """Deliver `request` and return its answer. An actor that stops fails the requests it has not answered.
 
         Raises:
             AskFailed: the handler raised.
-            AskCycle: the actor is itself waiting, directly or not, for the one who asks.
+            AskCycle: the actor waits, directly or through others, for the asker.
             Unreachable: the actor stopped, or its node is gone.
         """
         answer: R = await self._sender().ask(self.address, request)

@@ -1,7 +1,7 @@
-"""What to do about a failure: pure decisions, no clock and no task inside.
+"""Supervision: pure decisions about failures, without clock or task.
 
-What happens to the actor that failed is its *policy*: `Restart`, `Stop` or `Escalate`. Which of its siblings start anew
-with it is the *strategy* of their parent: `OneForOne`, `AllForOne` or `RestForOne`. The terms are those of Erlang/OTP.
+The *policy* of an actor decides what follows its failure: `Restart`, `Stop` or `Escalate`. The *strategy* of its parent
+decides which siblings restart with it: `OneForOne`, `AllForOne` or `RestForOne`. The terms are those of Erlang/OTP.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Make a new actor from the same recipe, with the same mailbox; the message that failed is not tried again.
+    """Make a new actor with the same factory and mailbox. The message that failed is not retried.
 
     More than `limit` failures within `within` seconds escalate. The n-th failure in that window waits
     `backoff * 2**(n-1)` seconds, at most `backoff_max`.
@@ -24,12 +24,12 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Stop the actor; its watchers hear of it, the rest goes on."""
+    """Stop the actor and notify its watchers; all others continue."""
 
 
 @dataclass(frozen=True, slots=True)
 class Escalate:
-    """Fail whoever is above: the parent, whose own policy then decides; above an actor without one, the whole node."""
+    """Fail the parent, whose own policy then decides; without a parent, the whole node."""
 
 
 Supervision = Restart | Stop | Escalate
@@ -37,16 +37,16 @@ Supervision = Restart | Stop | Escalate
 
 @dataclass(frozen=True, slots=True)
 class OneForOne:
-    """Only the child that failed starts anew."""
+    """Restart only the child that failed."""
 
     policy: Supervision | None = None
-    """What to do about the failure of any child, counted over all children together. None leaves that to the class of
-    each child, and counts for each child alone."""
+    """The policy for a failure of any child, counted over all children. None uses the policy of each child's class,
+    and counts each child alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class AllForOne:
-    """All children start anew when one does: for those that hold parts of one state."""
+    """Restart all children together: for children that share one state."""
 
     policy: Supervision | None = None
     """As in `OneForOne`."""
@@ -54,7 +54,7 @@ class AllForOne:
 
 @dataclass(frozen=True, slots=True)
 class RestForOne:
-    """The children spawned after the one that failed start anew with it: for a chain, each built on the one before."""
+    """Restart the failed child and those spawned after it: for a chain in which each depends on the one before."""
 
     policy: Supervision | None = None
     """As in `OneForOne`."""
@@ -65,7 +65,7 @@ Strategy = OneForOne | AllForOne | RestForOne
 
 @dataclass(frozen=True, slots=True)
 class RestartAfter:
-    """The decision to restart, and how long to wait before it."""
+    """The decision to restart after `delay` seconds."""
 
     delay: float
 
@@ -74,7 +74,7 @@ Decision = RestartAfter | Stop | Escalate
 
 
 def decide(policy: Supervision, failures: Sequence[float], now: float) -> Decision:
-    """Decide about the newest of `failures`, given as the times (seconds) of all that count together."""
+    """Decide about the newest of `failures`, the times in seconds of all failures that count together."""
     match policy:
         case Stop() | Escalate():
             return policy
@@ -87,14 +87,14 @@ def decide(policy: Supervision, failures: Sequence[float], now: float) -> Decisi
 
 
 def counted(policy: Supervision, failures: Sequence[float], now: float) -> list[float]:
-    """Return those of `failures` that still count: the others may be forgotten."""
+    """Return the `failures` that still count."""
     if not isinstance(policy, Restart):
         return []
     return [failure for failure in failures if failure > now - policy.within]
 
 
 def restarted_with(strategy: Strategy, failed: int, count: int) -> range:
-    """Return which of `count` children start anew when the one at `failed` does, itself included, oldest first."""
+    """Return the positions of the children to restart, oldest first, `failed` among them; there are `count` in all."""
     match strategy:
         case OneForOne():
             return range(failed, failed + 1)
