@@ -50,7 +50,14 @@ class Cell:
         """True once an abort was requested; pending waits are abandoned."""
         self.replies = replies = PendingReplies(address, host.answer, host.refuse, recorder, self.log)
         self.context = LiveContext(
-            host, settings, recorder, self.mailbox, replies, stop=self.request_stop, aborting=lambda: self._aborting
+            host,
+            settings,
+            recorder,
+            self.mailbox,
+            replies,
+            self.log,
+            stop=self.request_stop,
+            aborting=lambda: self._aborting,
         )
         self.restarts = RestartLoop(self, host, siblings, settings.parent)
         self.delivered = Deliveries()

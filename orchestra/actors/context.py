@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 import numpy as np
 from structlog.typing import FilteringBoundLogger
 
-from orchestra import log
 from orchestra.actors.actor import Actor
 from orchestra.actors.asks import PendingReplies
 from orchestra.actors.host import ActorSettings, Host, LocalActor, Recorder
@@ -42,6 +41,7 @@ class LiveContext:
         recorder: records the actor; None if it is not recorded.
         mailbox: the actor's.
         replies: the actor's.
+        log: the actor's.
         stop: stops the actor; takes `graceful`.
         aborting: whether the actor was asked to stop at once.
     """
@@ -53,6 +53,7 @@ class LiveContext:
         recorder: Recorder | None,
         mailbox: Mailbox,
         replies: PendingReplies,
+        log: FilteringBoundLogger,
         *,
         stop: Callable[..., None],
         aborting: Callable[[], bool],
@@ -71,7 +72,7 @@ class LiveContext:
         self.address = settings.address
         self.clock: Clock = host.clock if recorder is None else recorder.clock
         """The actor's clock. The runtime reads that of `Host`."""
-        self.log: FilteringBoundLogger = log.get(actor=settings.address)
+        self.log = log
         self.run_directory = settings.run_directory
         self.resume_from = settings.resume_from
         self.waits: set[Wait] = set()
