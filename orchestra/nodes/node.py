@@ -66,8 +66,7 @@ class Node:
             simulation passes its own.
         executor: runs offloaded work; by default up to 64 threads. It is shut down with the node.
         recorder: records the messages and actions of the actors; it is closed with the node.
-        shared_memory: bytes of the arena for large arrays to each peer on this host, a multiple of 4096; 0 for none. By
-            default the value of `ORCHESTRA_SHARED_MEMORY` in MiB, else 128 MiB.
+        shared_memory: bytes of the arena for large arrays to each peer on this host, a multiple of 4096; 0 for none.
 
     Raises:
         UsageError: the name or the size of the arena is not allowed.

@@ -30,7 +30,7 @@ from orchestra.errors import FrameError
 from orchestra.runs.runner import run_loop
 from orchestra.testing import Probe
 from orchestra.wire import shared_memory
-from orchestra.wire.arena import PAGE, Arena, NotShared
+from orchestra.wire.arena import CAPACITY, PAGE, Arena, NotShared
 from orchestra.wire.frames import Frame, Kind, frame_prefix
 from orchestra.wire.link import Link
 from orchestra.wire.shared_memory import LEAST, PLACE
@@ -323,10 +323,10 @@ def test_either_side_can_do_without_and_says_so(run: Run, address_of: AddressOf,
     async def main() -> None:
         async with (
             Node(
-                "root", listen=address_of("tcp"), secret=SECRET, shared_memory=0 if name == "root" else None
+                "root", listen=address_of("tcp"), secret=SECRET, shared_memory=0 if name == "root" else CAPACITY
             ).running() as root,
             Node(
-                "leaf", join=root.listening, secret=SECRET, shared_memory=0 if name == "leaf" else None
+                "leaf", join=root.listening, secret=SECRET, shared_memory=0 if name == "leaf" else CAPACITY
             ).running() as leaf,
         ):
             root.spawn("keeper", Keeper, [], 0)
