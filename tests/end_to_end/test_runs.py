@@ -232,13 +232,13 @@ class Stuck(Orchestrator):
 
 def experiment(*, steps: int = 10**9, scenario: str = "3m", workers: int = 1):
     topology = original(
-        **{"steps": steps, "scenario": scenario, "workers": workers, "envs_per_worker": 4},
-        **{"learning_starts": 8, "batch_size": 4, "hidden_size": 8},
+        steps=steps, scenario=scenario, workers=workers, envs_per_worker=4,
+        learning_starts=8, batch_size=4, hidden_size=8,
     )
     actors = topology.nodes["learner"].actors
     for index, actor in enumerate(actors):
         if actor.kind is Orchestrator:
-            actors[index] = PlannedActor(actor.name, Stuck, partial(Stuck, **actor.recipe.keywords))
+            actors[index] = PlannedActor(actor.name, Stuck, partial(Stuck, **actor.factory.keywords))
     return topology
 """
 
@@ -281,7 +281,7 @@ def experiment():
     actors = topology.nodes["learner"].actors
     for index, actor in enumerate(actors):
         if actor.kind is Trainer:
-            keywords = actor.recipe.keywords | {{"policy": partial(Broken, hidden_size=8)}}
+            keywords = actor.factory.keywords | {{"policy": partial(Broken, hidden_size=8)}}
             actors[index] = PlannedActor(actor.name, Trainer, partial(Trainer, **keywords))
     return topology
 """
@@ -299,3 +299,39 @@ def test_a_trainer_that_fails_ends_the_run_with_exit_code_1_and_says_why(launch:
     failed = [line for line in launched.log() if line["event"] == "actor failed"]
     assert [line["actor"] for line in failed] == ["learner/trainer", "learner/orchestrator"]  # which was left alone
     assert launched.json("summary.json")["reached_goal"] is False
+
+
+# From Python ----------------------------------------------------------------------------------------------------------
+
+TWICE = """
+import asyncio
+import sys
+import threading
+
+import orchestra
+
+flags = {"scenario": "3m", "steps": 600, "envs_per_worker": 4, "learning_starts": 8, "batch_size": 4, "hidden_size": 8}
+
+
+async def cell():
+    return orchestra.run(sys.argv[1], **flags, workers=2)
+
+
+results = [orchestra.run(sys.argv[1], **flags, workers=2), asyncio.run(cell())]
+results += [orchestra.run(sys.argv[1], **flags, single_process=True, seed=3, quiet=True) for _ in range(2)]
+assert [result.state for result in results] == ["completed"] * 4
+assert threading.enumerate() == [threading.main_thread()]
+for result in results[2:]:
+    last = result.metrics()[-1]
+    print("last", last["env_steps"], last["updates"], last["train_return"], last["learner/loss"])
+assert all(result.plot()._repr_png_().startswith(b"\\x89PNG") and result.checkpoint.suffix == ".pt" for result in results)
+"""
+
+
+@pytest.mark.slow
+def test_a_script_runs_an_experiment_again_and_again_and_equal_seeds_learn_the_same(launch: Any) -> None:
+    launched = launch.python(TWICE, launch.experiment)
+    assert launched.ends() == 0, launched.story("failed")
+    last = [line for line in launched.out.splitlines() if line.startswith("last ")]
+    assert len(last) == 2
+    assert last[0] == last[1]
