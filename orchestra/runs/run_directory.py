@@ -153,7 +153,7 @@ class RunDirectory:
 
     @property
     def state(self) -> Path:
-        """Where actors save what they hold, each moment in a folder of its own; `.unfinished` ones do not count."""
+        """The saved states of the actors, one folder for each checkpoint. An `.unfinished` folder is incomplete."""
         return self.path / "state"
 
     def newest_state(self) -> Path:
@@ -266,12 +266,12 @@ class RunDirectory:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Write `value` so that a reader, and the disk after a power cut, has the old file or the new one, never half.
+    """Write `value` atomically: a reader, and the disk after a power cut, has the old file or the new one.
 
-    Floats that JSON cannot write (infinities, NaN) become null, paths become text, numpy scalars become numbers.
+    Infinities and NaN become null, paths become text, and numpy scalars become numbers.
 
     Raises:
-        TypeError: something in `value` has no place in JSON.
+        TypeError: `value` holds something that JSON cannot express.
         OSError: the folder cannot be written to.
     """
     text = json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
@@ -315,7 +315,7 @@ def read_records(path: Path) -> list[dict[str, Any]]:
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:
-    """The commit that `folder` is a checkout of, and whether tracked files differ from it; None outside a checkout."""
+    """Return the commit of the checkout `folder`, and whether tracked files differ from it; None outside a checkout."""
 
     def git(*arguments: str) -> str:
         return subprocess.run(  # noqa: S603 (a fixed program, no shell)
@@ -324,14 +324,14 @@ def git_state(folder: Path) -> dict[str, Any] | None:
             capture_output=True,
             text=True,
             timeout=10,
-            env=os.environ | {"GIT_OPTIONAL_LOCKS": "0"},  # looking must not get in the way of a commit going on
+            env=os.environ | {"GIT_OPTIONAL_LOCKS": "0"},  # must not block a commit that is in progress
         ).stdout.strip()
 
     try:
         commit = git("rev-parse", "HEAD")
         return {"commit": commit, "dirty": bool(git("status", "--porcelain", "--untracked-files=no"))}
     except (OSError, subprocess.SubprocessError):
-        return None  # no git here, no checkout, or one without a commit: there is nothing to record
+        return None  # no git, no checkout, or a checkout without a commit
 
 
 def _plain(value: object) -> object:
@@ -351,7 +351,7 @@ def _plain(value: object) -> object:
 
 
 def without_secrets(argv: Sequence[str]) -> list[str]:
-    """A command line as it may be written down: of a flag that is named after a secret, the name only."""
+    """Return a command line without the values of flags that are named after a secret."""
     shown: list[str] = []
     hide_next = False
     for word in argv:

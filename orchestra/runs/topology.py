@@ -1,4 +1,4 @@
-"""Topology: the plan of a run, as a value. Which nodes, which actors, who holds whose ref."""
+"""Topology: the plan of a run, as a value: its nodes, their actors, and the refs that each actor is given."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -17,30 +17,30 @@ M = TypeVar("M", bound=Message)
 
 @dataclass(frozen=True, slots=True)
 class PlannedActor:
-    """An actor to be: its class and what its constructor will be given."""
+    """A planned actor: its class and the arguments of its constructor."""
 
     name: str
     kind: type[Actor[Any]]
     factory: partial[Actor[Any]]
 
     def refs(self) -> list[Ref[Any]]:
-        """Return the refs that it is handed, in order, each once."""
+        """Return the refs among its arguments, in order, each once."""
         found = [*_refs_in(self.factory.args), *_refs_in(self.factory.keywords)]
         return list(dict.fromkeys(found))
 
 
 @dataclass(slots=True)
 class PlannedNode:
-    """A process to be."""
+    """A planned process."""
 
     name: str
     actors: list[PlannedActor] = field(default_factory=list)
 
     def spawn(self, name: str, kind: Callable[P, Actor[M]], *args: P.args, **kwargs: P.kwargs) -> Ref[M]:
-        """Plan the actor `kind(*args, **kwargs)` and return its ref. Passing a ref on draws an edge.
+        """Plan the actor `kind(*args, **kwargs)` and return its ref, which other actors take as an argument.
 
         Raises:
-            UsageError: the name is taken, or no name.
+            UsageError: the name is taken or malformed.
         """
         if any(actor.name == check_name(name, "an actor") for actor in self.actors):
             raise UsageError(f"node {self.name!r} has an actor {name!r} already")
@@ -49,9 +49,9 @@ class PlannedNode:
         return Ref(f"{self.name}/{name}")
 
     def replace(self, name: str, kind: type[Actor[Any]], **more: Any) -> None:
-        """Have the planned actor `name` be a `kind` instead: made with what was planned, but for what `more` names.
+        """Replace the class of the planned actor `name` by `kind`, and those of its keywords that `more` names.
 
-        Refs to it, and the order in which actors start, stay as they are.
+        Refs to it and the order in which actors start do not change.
 
         Raises:
             UsageError: no such actor is planned.
@@ -67,10 +67,10 @@ class PlannedNode:
 
 
 class Topology:
-    """A plan: nodes, their actors, and which actor's end is the end of the run.
+    """A plan: nodes, their actors, and the main actor, with which the run ends.
 
-    The first node is the root: it is the process of `orchestra run` itself, it keeps the directory, and all others end
-    when it does. Building a topology starts nothing; every process of a run builds the same one.
+    The first node is the root: the process of `orchestra run` itself. It keeps the directory of nodes, and all other
+    processes end with it. Building a topology starts nothing; every process of a run builds the same one.
     """
 
     def __init__(self, name: str) -> None:
@@ -83,28 +83,28 @@ class Topology:
         """Plan a process.
 
         Raises:
-            UsageError: the name is taken, or no name.
+            UsageError: the name is taken, malformed or reserved for observers.
         """
         if check_name(name, "a node") in self.nodes:
             raise UsageError(f"topology {self.name!r} has a node {name!r} already")
         if is_guest(name):
-            raise UsageError(f"{name!r} cannot name a node: names that begin with {GUEST!r} are kept for guests")
+            raise UsageError(f"{name!r} cannot name a node: names that begin with {GUEST!r} are reserved for observers")
         node = self.nodes[name] = PlannedNode(name)
         return node
 
     def until(self, actor: Ref[Any]) -> None:
-        """Say that the run ends when `actor`, of the root, has stopped."""
+        """Make `actor`, which runs in the root, the main actor: the run ends when it has stopped."""
         self._until = actor
 
     def before_start(self, prepare: Callable[[], object]) -> None:
-        """Have `prepare()` called in the first process before anything is started, and not where nothing is.
+        """Call `prepare()` in the first process before anything is started; a dry run does not call it.
 
-        It is for what all processes would wait for, and what takes long, as compiling does.
+        It is for slow work that all processes would otherwise wait for, such as compiling.
         """
         self._preparations.append(prepare)
 
     def prepare(self) -> None:
-        """Do what `before_start` was given, in order; a run begins so."""
+        """Call the functions given to `before_start`, in order."""
         for prepare in self._preparations:
             prepare()
 
@@ -114,10 +114,10 @@ class Topology:
         return next(iter(self.nodes.values()))
 
     def main_actor(self) -> str:
-        """Return the address of the actor whose end is the end of the run.
+        """Return the address of the main actor.
 
         Raises:
-            UsageError: the plan has no node, or names no such actor of the root.
+            UsageError: the plan has no node or no main actor, or the main actor does not run in the root.
         """
         if not self.nodes:
             raise UsageError(f"topology {self.name!r} has no node")
@@ -133,7 +133,7 @@ class Topology:
         return self._until.address
 
     def describe(self) -> str:
-        """Return the plan as text: nodes, actors, who holds whose ref."""
+        """Return the plan as text: nodes, actors, and the refs that each actor is given."""
         lines = [f"topology {self.name!r}"]
         end = self._until.address if self._until else None
         for node in self.nodes.values():

@@ -192,5 +192,5 @@ def test_a_guest_is_no_part_of_what_a_node_says_of_the_run(run, address_of, sche
 
 
 def test_a_topology_cannot_name_a_node_like_a_guest() -> None:
-    with pytest.raises(UsageError, match="names that begin with 'guest-' are kept for guests"):
+    with pytest.raises(UsageError, match="names that begin with 'guest-' are reserved for observers"):
         Topology("t").node("guest-1")
