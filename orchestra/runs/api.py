@@ -14,6 +14,7 @@ import contextlib
 import functools
 import inspect
 import threading
+import typing
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
@@ -227,14 +228,20 @@ def _unless_aborted(result: RunResult) -> RunResult:
 
 def _from_a_plan(make: Callable[P, PlannedRun]) -> Callable[[Callable[[PlannedRun], T]], Callable[P, T]]:
     """Return a decorator that gives a function of a planned run the parameters of `make`."""
+    hints = typing.get_type_hints(inspect.unwrap(make))  # without the metadata of the flags
+    signature = inspect.signature(make)
+    signature = signature.replace(
+        parameters=[one.replace(annotation=hints[one.name]) for one in signature.parameters.values()]
+    )
 
     def decorate(function: Callable[[PlannedRun], T]) -> Callable[P, T]:
         @functools.wraps(function)
         def planned(*args: P.args, **keywords: P.kwargs) -> T:
             return function(make(*args, **keywords))
 
-        returned = inspect.signature(function).return_annotation
-        planned.__signature__ = inspect.signature(make).replace(return_annotation=returned)  # type: ignore[attr-defined]  # read by inspect
+        planned.__signature__ = signature.replace(  # type: ignore[attr-defined]  # read by help()
+            return_annotation=inspect.signature(function).return_annotation
+        )
         return planned
 
     return decorate

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import inspect
 import json
 import logging
 import os
@@ -227,6 +228,14 @@ def test_options_and_flags_are_checked_with_the_words_of_the_command_line(
             assert main(["run", str(file), *words]) == 2
             assert capsys.readouterr().err == f"orchestra: error: {caught.value}\n"
     assert not Path("runs").exists()
+
+
+def test_the_signature_of_a_run_names_its_options_and_their_types() -> None:
+    for function, returned in ((orchestra.run, "RunResult"), (orchestra.start, "RunHandle")):
+        shown = str(inspect.signature(function))
+        assert "seed: int | None = None" in shown
+        assert shown.endswith(f"{returned}")
+        assert "FieldInfo" not in shown
 
 
 def test_what_is_no_experiment_is_refused(file: Path) -> None:
