@@ -1,4 +1,4 @@
-"""The command line: `orchestra run` and the other commands, and those that other packages add as entry points.
+"""The command line: the commands of this package, and those that other packages add as entry points.
 
 A command's module is imported when the command runs, and not for the overview, which takes a tenth of a second.
 """
@@ -49,18 +49,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def program() -> NoReturn:
-    """Be the process of one command, and end it.
+    """Carry out one command in a process of its own, and end the process.
 
-    At once, after what was registered for its end: nothing else is left to do, and to take apart what it has imported,
-    module by module, takes a process with torch a second or two on a busy machine.
+    The exit functions run, and then the process ends at once: to tear down its modules one by one takes a process with
+    torch a second or two on a busy machine.
     """
     for number in (signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # a run handles them; before and after it they must not kill
     code = main()
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        if stream is not None:  # it was open when the process began
-            with contextlib.suppress(BrokenPipeError):  # whoever read it has heard enough
+        if stream is not None:  # None if it was closed when the process began
+            with contextlib.suppress(BrokenPipeError):  # the reader has closed its end
                 stream.flush()
     os._exit(code)
 
@@ -76,7 +76,7 @@ def _dispatch(arguments: list[str]) -> int:
     if name == "--version":
         print(f"orchestra {version('orchestra-rl')}")
         return 0
-    if name == "node":  # what `orchestra run` starts; it is of no use to people
+    if name == "node":  # `orchestra run` starts it; it is of no use to people
         commands["node"] = EntryPoint("node", "orchestra.cli.node:command", COMMANDS)
     if name not in commands:
         raise UsageError(f"there is no command {name!r}; the commands are {', '.join(commands)}")
