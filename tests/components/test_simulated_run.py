@@ -156,10 +156,10 @@ def recording(kind: type[Any], account: Account) -> Any:
     """An empty replay buffer of a kind that writes down what it is given."""
 
     class Recording(kind):
-        def insert(self, obs: Any, *rest: Any, epsilon: Any) -> None:
-            super().insert(obs, *rest, epsilon=epsilon)
-            starts = np.cumsum(rest[-1] + 1) - (rest[-1] + 1)
-            account.inserted += [(int(a), int(b), int(c)) for a, b, c in obs[starts, 0]]
+        def insert(self, episodes: Any, priorities: Any = None) -> None:
+            super().insert(episodes, priorities)
+            starts = np.cumsum(episodes.lengths + 1) - (episodes.lengths + 1)
+            account.inserted += [(int(a), int(b), int(c)) for a, b, c in episodes.obs[starts, 0]]
 
     return Recording(SPEC, 16)
 
