@@ -132,10 +132,13 @@ class Mailbox:
         self._wake()
         return True
 
-    def put_batch(self, items: list[Queued]) -> None:
-        """Queue messages of the ordered lane that came over a connection; the last holds the credit for all."""
+    def put_batch(self, items: list[Queued], nbytes: int) -> None:
+        """Queue messages of the ordered lane that came over a connection and take `nbytes` together.
+
+        Their sender holds credit for them, which the envelopes among them return.
+        """
         self._ordered.extend(items)
-        self._nbytes += items[0][2] * len(items)
+        self._nbytes += nbytes
         if self._reader is not None:
             self._wake()
 

@@ -194,7 +194,7 @@ class LinkReceiver:
                 credit = _BatchCredit(self._link, len(batch), size)
                 last = batch[-1]
                 batch[-1] = (*last[:5], Envelope(route.recipient, sender, last[1], each, origin=credit))
-                mailbox.put_batch(batch)
+                mailbox.put_batch(batch, each * len(batch))
 
     def end(self) -> list[Envelope]:
         """Forget the peer's routes and requests; return the unanswered ones."""
@@ -216,6 +216,7 @@ class LinkReceiver:
         chains = [row.pop() for row in rows]
         correlations = [row.pop() for row in rows]
         enclosed = self._enclosed(route, codec.build_all(route.kind, rows), nbytes)
+        mailbox = self._node.mailbox_for(route.recipient, route.kind)
         for envelope, *rest in zip(enclosed, correlations, chains, numbers, clocks, strict=True):
             envelope.correlation, chain, envelope.number, envelope.clock = rest
             if type(envelope.correlation) is not int or type(chain) is not list:
@@ -224,7 +225,11 @@ class LinkReceiver:
                 envelope.chain = self._chain(chain)
             if envelope.correlation:
                 self.unanswered[envelope.correlation] = envelope
-            self._node.deliver(envelope)
+            if mailbox is None:
+                self._node.deliver(envelope)
+        if mailbox is not None:
+            now = self._node.witness(max(clocks))
+            mailbox.put_batch([(e.sender, e.message, e.nbytes, e.number, now, e) for e in enclosed], nbytes)
 
     def _chain(self, chain: list[Any]) -> tuple[str, ...]:
         if not all(isinstance(address, str) for address in chain):
