@@ -47,7 +47,7 @@ class Buffer(Closable, Checkpointed, Generic[StoreT, IndexT]):
 
     @property
     def inserted(self) -> int:
-        """Items inserted so far, including those that are gone."""
+        """Items inserted so far, removed ones included."""
         return self._index.inserted
 
     @property
@@ -214,7 +214,7 @@ class Table:
     """Which slots hold an item, and how often each was drawn."""
 
     def remove(self, indices: NDArray[np.int64], generations: NDArray[np.int64]) -> None:
-        """Remove sampled items (B,); those that are gone are counted in `stale_updates`.
+        """Remove sampled items (B,); items already removed are counted in `stale_updates`.
 
         Raises:
             InvalidExperience: a shape or dtype is wrong, or an index is out of range. Nothing has changed then.

@@ -1,7 +1,7 @@
 """Selectors: which items of a table are drawn, or make room.
 
 Items are slots, 0 to `capacity` - 1, each with a priority: an error, say, or how often the item was sampled. A selector
-is told of every change. Names and the order among equals are those of Reverb (Cassirer et al. 2021).
+receives every change. Names and the order among equals are those of Reverb (Cassirer et al. 2021).
 """
 
 from abc import ABC, abstractmethod

@@ -54,7 +54,7 @@ class Slots:
         if capacity < 1:
             raise ValueError(f"capacity: expected at least 1, got {capacity}")
         if sampler is remover:
-            raise ValueError("sampler and remover: expected two objects, as each is told of every change")
+            raise ValueError("sampler and remover: expected two objects, because each receives every change")
         if max_times_sampled < 0:
             raise ValueError(f"max_times_sampled: expected at least 0, got {max_times_sampled}")
         if remove_by not in ("priority", "times_sampled"):
@@ -62,7 +62,7 @@ class Slots:
         self.capacity, self.sampler, self.remover = capacity, sampler, remover
         self.remove_by, self.max_times_sampled = remove_by, max_times_sampled
         self.inserted = 0
-        """Items inserted so far, including those that are gone."""
+        """Items inserted so far, removed ones included."""
         self.stale_updates = 0
         """Items that `update` and `remove` named after they were gone, and that were ignored."""
         self.generations = np.full(capacity, -1, np.int64)
