@@ -33,11 +33,13 @@ def _garbage_is_found_quickly() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _simulator_is_compiled() -> None:
-    """Its first use on a machine takes long and says so on stderr, where tests look for something else."""
+def _kernels_are_compiled() -> None:
+    """Their first use on a machine takes long and shows its progress on stderr, where tests look for something else."""
     from components.envs import Skirmish
+    from components.policies import kernel
 
     Skirmish("3m", 1).prepare()
+    kernel.prepare()
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 
 from orchestra.errors import UsageError
 
-GUEST = "guest-"
-"""Prefix of the names of guests: nodes that observe a run without being part of it."""
+OBSERVER = "observer-"
+"""Prefix of the names of observers: nodes that observe a run without being part of it."""
 
 
 def node_of(address: str) -> str:
@@ -11,9 +11,9 @@ def node_of(address: str) -> str:
     return address.partition("/")[0]
 
 
-def is_guest(address: str) -> bool:
-    """Return whether a node, or the node of an address, is a guest of the run."""
-    return address.startswith(GUEST)
+def is_observer(address: str) -> bool:
+    """Return whether a node, or the node of an address, is an observer of the run."""
+    return address.startswith(OBSERVER)
 
 
 def check_name(name: str, what: str) -> str:

@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
-from orchestra.actors.addresses import GUEST, is_guest
+from orchestra.actors.addresses import OBSERVER, is_observer
 from orchestra.actors.message import Lane, Message, Request
 
 F = TypeVar("F", bound=tuple[object, ...])
@@ -52,7 +52,7 @@ class MessageCounts(Generic[F]):
 
 def others_like(sender: str) -> str:
     """Return the name under which `sender` is counted with others. Guests, being outside the run, have their own."""
-    return GUEST + OTHERS if is_guest(sender) else OTHERS
+    return OBSERVER + OTHERS if is_observer(sender) else OTHERS
 
 
 class Deliveries:

@@ -56,7 +56,7 @@ def watch(run: RunDirectory, info: JoinInfo, seconds: float, keys: str) -> str:
 @contextlib.contextmanager
 def _looking_into(run: RunDirectory) -> Iterator[None]:
     """Discard logs, and name the run in an error. A `UsageError` stays as it is."""
-    with log.configured(None, node="guest", level="critical"):
+    with log.configured(None, node="observer", level="critical"):
         try:
             yield
         except UsageError:

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestra.actors.addresses import GUEST
+from orchestra.actors.addresses import OBSERVER
 from orchestra.actors.statistics import NodeStatistics, StatisticsMsg
 from orchestra.actors.system_messages import SYSTEM
 from orchestra.errors import OrchestraError, Unreachable
@@ -75,7 +75,7 @@ async def connected(info: JoinInfo, *, answer_s: float = ANSWER_S) -> AsyncItera
         Unreachable: no process answers at the run's address.
         HandshakeError: the process that answers belongs to another run.
     """
-    name = f"{GUEST}{os.getpid()}-{secrets.token_hex(4)}"
+    name = f"{OBSERVER}{os.getpid()}-{secrets.token_hex(4)}"
     tls_dir = folder_of_environment() or (Path(info.tls_dir) if info.tls_dir else None)
     node = Node(name, join=info.address, secret=info.secret, tls_dir=tls_dir)
     async with AsyncExitStack() as stack:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import psutil
 
-from orchestra.actors.addresses import is_guest
+from orchestra.actors.addresses import is_observer
 from orchestra.actors.cell import Cell
 from orchestra.actors.message import Message
 from orchestra.actors.statistics import OTHERS, Flow, MessageCounts, NodeStatistics, ProcessStatistics, others_like
@@ -52,7 +52,7 @@ class Accounts:
         for cell in node.cells.values():
             for (sender, kind), count in cell.delivered.message_counts().items():
                 counts[sender, kind.__name__, cell.address] += count
-        flows = ((*flow, count) for flow, count in sorted(counts.items()) if not is_guest(flow[0]))
+        flows = ((*flow, count) for flow, count in sorted(counts.items()) if not is_observer(flow[0]))
         return NodeStatistics(
             node=node.name,
             cells=tuple(cell.statistics() for cell in node.cells.values()),

@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from orchestra import log
 from orchestra.actors.actor import Actor, actor_class
-from orchestra.actors.addresses import check_name, is_guest, node_of
+from orchestra.actors.addresses import check_name, is_observer, node_of
 from orchestra.actors.asks import PendingAsks
 from orchestra.actors.cell import Cell
 from orchestra.actors.host import ActorSettings, StateSource
@@ -390,7 +390,7 @@ class Node:
         """Fail what depends on a peer that is gone."""
         peer = link.peer
         if not self.stopping:
-            expected = link.said_goodbye or error is None or is_guest(peer)
+            expected = link.said_goodbye or error is None or is_observer(peer)
             (self.log.info if expected else self.log.warning)("peer gone", peer=peer, reason=str(error))
         reason = f"node {peer} is gone: {error or 'closed by this side'}"
         self.asks.peer_lost(peer, Unreachable(reason))

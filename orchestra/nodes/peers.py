@@ -6,7 +6,7 @@ from typing import Protocol
 
 from structlog.typing import FilteringBoundLogger
 
-from orchestra.actors.addresses import is_guest, node_of
+from orchestra.actors.addresses import is_observer, node_of
 from orchestra.actors.asks import PendingAsks
 from orchestra.actors.message import Message
 from orchestra.actors.statistics import LinkStatistics
@@ -94,7 +94,7 @@ class Peers:
     @property
     def names(self) -> tuple[str, ...]:
         """The nodes of the run that this one has a session with, sorted."""
-        return tuple(sorted(peer for peer in self._links if not is_guest(peer)))
+        return tuple(sorted(peer for peer in self._links if not is_observer(peer)))
 
     @property
     def lag_s(self) -> float:
@@ -253,7 +253,7 @@ class Peers:
             link.disconnected.add_done_callback(self._disconnecting.discard)
         if self._sessions.get(link.session_id) is link:
             del self._sessions[link.session_id]
-            if not is_guest(link.peer):
+            if not is_observer(link.peer):
                 self._ended.pop(link.peer, None)
                 if len(self._ended) >= ENDED:
                     del self._ended[next(iter(self._ended))]

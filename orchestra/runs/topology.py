@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from orchestra.actors.actor import Actor, actor_class
-from orchestra.actors.addresses import GUEST, check_name, is_guest
+from orchestra.actors.addresses import OBSERVER, check_name, is_observer
 from orchestra.actors.message import Message
 from orchestra.actors.ref import Ref
 from orchestra.errors import UsageError
@@ -87,8 +87,10 @@ class Topology:
         """
         if check_name(name, "a node") in self.nodes:
             raise UsageError(f"topology {self.name!r} has a node {name!r} already")
-        if is_guest(name):
-            raise UsageError(f"{name!r} cannot name a node: names that begin with {GUEST!r} are reserved for observers")
+        if is_observer(name):
+            raise UsageError(
+                f"{name!r} cannot name a node: names that begin with {OBSERVER!r} are reserved for observers"
+            )
         node = self.nodes[name] = PlannedNode(name)
         return node
 

@@ -49,8 +49,8 @@ def test_what_is_told_apart_stays_so_and_names_longer_than_any_do_not() -> None:
     assert message_counts.counted() == {("a/x", "k"): 2, ("a/y", "k"): 1, ("others", "k"): 2}
 
 
-def test_guests_are_no_part_of_the_run_among_the_others_neither() -> None:
-    assert others_like("guest-17/outside") == "guest-others"
+def test_observers_are_no_part_of_the_run_among_the_others_neither() -> None:
+    assert others_like("observer-17/outside") == "observer-others"
     assert others_like("worker/a") == "others"
 
 

@@ -177,7 +177,7 @@ def test_a_run_is_looked_into_by_many_and_not_disturbed(
     printed = capsys.readouterr().out
     for said in (str(run.run), "  boss Boss", "  asks Asks", "asks root/boss (GoMsg)", "root - w0", "root - w1"):
         assert said in printed
-    assert "guest" not in printed
+    assert "observer" not in printed
 
     screens = [Screen(run.run) for _ in range(2)]
     try:
@@ -193,9 +193,9 @@ def test_a_run_is_looked_into_by_many_and_not_disturbed(
         for screen in screens:
             screen.close()
 
-    assert "guest" not in run.err
+    assert "observer" not in run.err
     flows = json.loads((run.run / "message_counts.json").read_text())
-    assert not [flow for flow in flows if "guest" in flow["sender"]]
+    assert not [flow for flow in flows if "observer" in flow["sender"]]
     assert not (run.run / "join.json").exists()
     assert main(["ps", str(run.run)]) == 2
     assert capsys.readouterr().err == f"orchestra: error: the run in '{run.run}' is over\n"
@@ -219,7 +219,7 @@ def test_a_run_over_tls_is_looked_into_with_its_own_certificates(
     finally:
         screen.close()
     assert run.ends() == 0
-    assert "guest" not in run.err
+    assert "observer" not in run.err
 
 
 def test_a_run_in_one_process_cannot_be_joined_and_says_what_to_do(

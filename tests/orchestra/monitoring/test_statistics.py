@@ -177,12 +177,12 @@ def test_both_ends_of_a_link_say_what_went_by_it(run, address_of, scheme: str) -
 
 
 @pytest.mark.parametrize("scheme", ["memory", "tcp"])
-def test_a_guest_is_no_part_of_what_a_node_says_of_the_run(run, address_of, scheme: str) -> None:
+def test_an_observer_is_no_part_of_what_a_node_says_of_the_run(run, address_of, scheme: str) -> None:
     async def main() -> None:
         async with Node("root", listen=address_of(scheme), secret=SECRET).running() as root:
-            async with Node("guest-1", join=root.listening, secret=SECRET).running() as guest:
-                seen = await guest.ref("root/system").ask(StatisticsMsg())
-                again = await guest.ref("root/system").ask(StatisticsMsg())
+            async with Node("observer-1", join=root.listening, secret=SECRET).running() as observer:
+                seen = await observer.ref("root/system").ask(StatisticsMsg())
+                again = await observer.ref("root/system").ask(StatisticsMsg())
             for statistics in (seen, again, root.statistics()):
                 assert statistics.peers == ()
                 assert statistics.links == ()
@@ -191,6 +191,6 @@ def test_a_guest_is_no_part_of_what_a_node_says_of_the_run(run, address_of, sche
     run(main())
 
 
-def test_a_topology_cannot_name_a_node_like_a_guest() -> None:
-    with pytest.raises(UsageError, match="names that begin with 'guest-' are reserved for observers"):
-        Topology("t").node("guest-1")
+def test_a_topology_cannot_name_a_node_like_an_observer() -> None:
+    with pytest.raises(UsageError, match="names that begin with 'observer-' are reserved for observers"):
+        Topology("t").node("observer-1")

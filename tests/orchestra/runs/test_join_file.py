@@ -93,7 +93,7 @@ def test_the_newest_run_is_the_one_that_was_started_last(tmp_path: Path) -> None
     assert RunDirectory.newest(tmp_path).path.parent.name == "b"
 
 
-def test_guests_see_every_node_and_are_seen_by_none(run, address_of) -> None:
+def test_observers_see_every_node_and_are_seen_by_none(run, address_of) -> None:
     async def main() -> None:
         async with Node("root", listen=address_of("tcp"), secret=SECRET).running() as root:
             info = JoinInfo(root.listening, SECRET, os.getpid())
@@ -125,7 +125,7 @@ def test_a_node_that_does_not_answer_in_time_is_named_and_the_others_are_shown(r
     run(main())
 
 
-def test_a_guest_learns_that_the_run_is_over(run, address_of) -> None:
+def test_an_observer_learns_that_the_run_is_over(run, address_of) -> None:
     async def main() -> None:
         async with (
             Node("root", listen=address_of("tcp"), secret=SECRET).running() as root,
