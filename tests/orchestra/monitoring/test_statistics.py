@@ -192,5 +192,5 @@ def test_an_observer_is_no_part_of_what_a_node_says_of_the_run(run, address_of, 
 
 
 def test_a_topology_cannot_name_a_node_like_an_observer() -> None:
-    with pytest.raises(UsageError, match="names with 'observer-' in front are reserved"):
+    with pytest.raises(UsageError, match="names that begin with 'observer-' are reserved for observers"):
         Topology("t").node("observer-1")
