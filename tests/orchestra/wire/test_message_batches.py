@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgpack
@@ -11,10 +12,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from orchestra import Axes, Message, Node, Request
+from orchestra import Actor, Axes, Message, Node, Ref, Request, on
 from orchestra.actors.message import REGISTRY
+from orchestra.clock import RealClock
 from orchestra.errors import DecodeError, FrameError, WireError
 from orchestra.testing import Probe
+from orchestra.trace.recording.settings import TraceSettings
 from orchestra.wire.frames import Kind, Limits
 from orchestra.wire.sender import ROUTES, LinkSender
 from orchestra.wire.session import Session
@@ -159,6 +162,52 @@ def test_asks_in_company_travel_together_and_so_do_their_answers(
             await until(lambda: len(waiting.unanswered) == 5)
             probe.release()
             assert await asyncio.gather(*asks[:5]) == [5] * 5
+
+    run(main())
+
+
+class CrowdMsg(Request[int]):
+    """Ask `other` so many times at once."""
+
+    count: int
+    other: Ref[AskMsg]
+
+
+class Asker(Actor[CrowdMsg]):
+    @on(CrowdMsg)
+    async def ask_at_once(self, msg: CrowdMsg) -> int:
+        return sum(await asyncio.gather(*(msg.other.ask(AskMsg(n=n)) for n in range(msg.count))))
+
+
+def test_a_mailbox_counts_no_bytes_when_all_requests_of_a_batch_are_answered(run: Run, address_of: AddressOf) -> None:
+    async def main() -> None:
+        async with pair(address_of) as (root, leaf):
+            probe = Probe(*HEARD, answers={AskMsg: 5})
+            there = leaf.ref(probe.start(root, "probe").address)
+            for _ in range(3):
+                await asyncio.gather(*(there.ask(AskMsg(n=n)) for n in range(50)))
+            assert root.cell("root/probe").mailbox.statistics().nbytes == 0
+
+    run(main())
+
+
+def test_the_clock_of_a_node_passes_those_of_the_requests_of_a_batch(
+    run: Run, address_of: AddressOf, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        settings, clock = TraceSettings(mode="full"), RealClock()
+        recorders = [settings.recorder(name, tmp_path, clock=clock, seed=0) for name in ("root", "leaf")]
+        secret = b"a secret of this run"
+        root = Node("root", listen=address_of("tcp"), secret=secret, recorder=recorders[0])
+        async with root.running():
+            leaf = Node("leaf", join=root.listening, secret=secret, recorder=recorders[1])
+            async with leaf.running():
+                probe = Probe(*HEARD, answers={AskMsg: 5})
+                recorders[1].witness(1_000)
+                asker = leaf.spawn("asker", Asker)
+                there: Ref[Any] = Ref(probe.start(root, "probe").address)
+                assert await asker.ask(CrowdMsg(count=50, other=there)) == 250
+                assert recorders[0].logical > 1_000
 
     run(main())
 
