@@ -189,7 +189,7 @@ class Rebuilder:
         for flag in flags:
             text = (self.options.flags or {}).get(flag.name)
             if text is not None:
-                values[flag.name] = None if flag.optional and text.lower() == "none" else flag.value_of(text)
+                values[flag.name] = None if flag.optional and text.lower() == "none" else flag.validated(text)
         return build(function, values)
 
     def _experiment_file(self) -> Path:

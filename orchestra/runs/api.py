@@ -19,15 +19,15 @@ from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 from orchestra import log
 from orchestra.clock import RealClock
 from orchestra.errors import OrchestraError, UsageError
-from orchestra.runs.plan import PlannedRun, plan
+from orchestra.runs.plan import OPTIONS, PlannedRun, plan
 from orchestra.runs.processes import Launch
-from orchestra.runs.result import RunFailed, RunResult, failure_text
-from orchestra.runs.run_directory import Picture, RunDirectory
+from orchestra.runs.result import RunFailed, RunFiles, RunResult, failure_text
+from orchestra.runs.run_directory import RunDirectory
 from orchestra.runs.runner import ABORTED, Ending, Stopping, run_in_one_process, run_in_processes, run_loop, tuned_gc
 
 P = ParamSpec("P")
@@ -142,7 +142,7 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
         yield error
 
 
-class RunHandle:
+class RunHandle(RunFiles):
     """A run that goes on in a thread of this process. `orchestra.start` returns it once the run has a directory."""
 
     def __init__(self, planned: PlannedRun) -> None:
@@ -153,7 +153,6 @@ class RunHandle:
         self._thread.start()
         try:
             self.directory = self._begun.result()
-            """Where the run keeps its files."""
         except KeyboardInterrupt:
             self._stopping.request("interrupted", abort=True)
             raise
@@ -168,19 +167,6 @@ class RunHandle:
     def running(self) -> bool:
         """False once the run is over, however it ended."""
         return not self._result.done()
-
-    @property
-    def checkpoint(self) -> Path | None:
-        """The newest checkpoint, or None if there is none yet."""
-        return self.directory.newest_checkpoint()
-
-    def metrics(self) -> list[dict[str, Any]]:
-        """Return the records written so far, in order."""
-        return self.directory.read_metrics()
-
-    def plot(self) -> Picture:
-        """Return the learning curve as drawn last. See `RunResult.plot`."""
-        return self.directory.plot()
 
     def stop(self, *, abort: bool = False) -> None:
         """Ask the run to handle what is queued, save and stop, and return at once. Without effect once it is over.
@@ -227,8 +213,8 @@ def _unless_aborted(result: RunResult) -> RunResult:
 
 
 def _from_a_plan(make: Callable[P, PlannedRun]) -> Callable[[Callable[[PlannedRun], T]], Callable[P, T]]:
-    """Return a decorator that gives a function of a planned run the parameters of `make`."""
-    hints = typing.get_type_hints(inspect.unwrap(make))  # without the metadata of the flags
+    """Return a decorator that gives a function of a planned run the parameters of `make`, and checks the options."""
+    hints = typing.get_type_hints(make)  # without the metadata of the flags
     signature = inspect.signature(make)
     signature = signature.replace(
         parameters=[one.replace(annotation=hints[one.name]) for one in signature.parameters.values()]
@@ -237,7 +223,8 @@ def _from_a_plan(make: Callable[P, PlannedRun]) -> Callable[[Callable[[PlannedRu
     def decorate(function: Callable[[PlannedRun], T]) -> Callable[P, T]:
         @functools.wraps(function)
         def planned(*args: P.args, **keywords: P.kwargs) -> T:
-            return function(make(*args, **keywords))
+            options = {flag.name: flag.validated(keywords[flag.name]) for flag in OPTIONS if flag.name in keywords}
+            return function(make(*args, **cast("Any", {**keywords, **options})))
 
         planned.__signature__ = signature.replace(  # type: ignore[attr-defined]  # read by help()
             return_annotation=inspect.signature(function).return_annotation

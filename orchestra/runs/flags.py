@@ -11,6 +11,7 @@ has `--no-name`, which sets None; one of type `tuple[str, ...]` may be given sev
 
 import argparse
 import difflib
+import functools
 import inspect
 import re
 import shutil
@@ -40,8 +41,6 @@ _BOUNDS = (("ge", ">="), ("gt", ">"), ("le", "<="), ("lt", "<"), ("multiple_of",
 _MIN_DESCRIPTION = 40  # columns
 # A value that was left out, as in `--steps --seed 1`. argparse's own error names neither the type nor the remedy.
 _MISSING = object()
-# A flag that was not given. None cannot say that: it is a value that can be given.
-_UNSET = object()
 
 
 class FlagParser(argparse.ArgumentParser):
@@ -100,29 +99,18 @@ class Flag:
         """`--no-name`, which sets False or None; None for a flag that takes neither."""
         return f"--no-{self.option[2:]}" if self.base is bool or self.optional else None
 
-    def value_of(self, text: str | list[str]) -> Any:
-        """Return the value of `text`, as typed on a command line.
-
-        Raises:
-            UsageError: the flag does not allow it.
-        """
-        if not self.choices:
-            return self.validated(text)
-        for choice in self.choices:
-            if str(choice) == text:
-                return choice
-        known = ", ".join(map(str, self.choices))
-        raise UsageError(
-            f"{self.option}: unknown choice {text!r}{_hint(str(text), map(str, self.choices))}; "
-            f"the known ones are {known}"
-        )
-
     def validated(self, value: object) -> Any:
-        """Return `value` converted to the flag's type.
+        """Return `value`, which may be the text that is typed on a command line, converted to the flag's type.
 
         Raises:
-            UsageError: it is of another type, or out of bounds.
+            UsageError: it is of another type, out of bounds, or not among the choices.
         """
+        if self.choices and value is not None:
+            choices = {str(choice): choice for choice in self.choices}
+            if str(value) in choices:
+                return choices[str(value)]
+            hint, known = _hint(str(value), choices), ", ".join(choices)
+            raise UsageError(f"{self.option}: unknown choice {value!r}{hint}; the known ones are {known}")
         try:
             return self.adapter.validate_python(value)
         except ValidationError as error:
@@ -218,26 +206,21 @@ class Flags:
         """
         group = parser.add_argument_group(title, description=self.describe() or "it has none")
         for flag in self:
-            dest = _dest(flag)
+            # A flag that is not given leaves nothing in the namespace, and the help has the flags in its description.
+            add = functools.partial(
+                group.add_argument, dest=_dest(flag), default=argparse.SUPPRESS, help=argparse.SUPPRESS
+            )
             try:
                 if flag.base is bool:
-                    group.add_argument(flag.option, dest=dest, action="store_const", const=True, help=argparse.SUPPRESS)
+                    add(flag.option, action="store_const", const=True)
                 else:
-                    action = "append" if flag.base is tuple else "store"
-                    group.add_argument(
-                        flag.option, dest=dest, action=action, nargs="?", const=_MISSING, help=argparse.SUPPRESS
-                    )
+                    add(flag.option, action="append" if flag.base is tuple else "store", nargs="?", const=_MISSING)
                 if flag.negation is not None:
-                    off = False if flag.base is bool else None
-                    group.add_argument(
-                        flag.negation, dest=dest, action="store_const", const=off, help=argparse.SUPPRESS
-                    )
+                    add(flag.negation, action="store_const", const=False if flag.base is bool else None)
             except argparse.ArgumentError as error:
                 raise UsageError(
                     f"parameter {flag.name!r} makes the flag {flag.option}, which the command has of its own"
                 ) from error
-            # After both: each add_argument sets a default for its dest, from which a given value must differ.
-            parser.set_defaults(**{dest: None if flag.base is tuple else _UNSET})
 
     def collect(self, namespace: argparse.Namespace) -> dict[str, Any]:
         """Return the values that were given, from the namespace of a parser to which `add_to` added the flags.
@@ -247,15 +230,15 @@ class Flags:
         """
         values = {}
         for flag in self:
-            given = getattr(namespace, _dest(flag), _UNSET)
-            if given is _UNSET or (given is None and flag.base is tuple):
+            if not hasattr(namespace, _dest(flag)):
                 continue
+            given = getattr(namespace, _dest(flag))
             if given is _MISSING or (isinstance(given, list) and _MISSING in given):
                 raise UsageError(
                     f"{flag.option}: its value is missing (it takes {flag.kind}; "
                     f"one that begins with a dash is written {flag.option}=VALUE)"
                 )
-            values[flag.name] = flag.value_of(given) if isinstance(given, str | list) else given
+            values[flag.name] = flag.validated(given) if isinstance(given, str | list) else given
         return values
 
     def validated(self, values: Mapping[str, object]) -> dict[str, Any]:

@@ -8,7 +8,6 @@ import contextlib
 import json
 import os
 import platform
-import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from orchestra.errors import UsageError
-from orchestra.runs.run_directory import RunDirectory
+from orchestra.runs.run_directory import RunDirectory, write_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +41,7 @@ def opened(run: RunDirectory, info: JoinInfo | None) -> Iterator[None]:
     written: dict[str, object] = {"pid": os.getpid()}
     if info is not None:
         written |= {"address": info.address, "secret": info.secret.hex(), "tls_dir": info.tls_dir}
-    # Written whole or not at all, and private from its first byte on.
-    temporary = run.join.with_name(f".{run.join.name}.{secrets.token_hex(4)}.tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        json.dump(written, file)
-    os.replace(temporary, run.join)
+    write_json(run.join, written, mode=0o600)
     try:
         yield
     finally:

@@ -1,12 +1,10 @@
 """Plans a run: checks all that can be checked, and lays out its topology. Nothing is started or written."""
 
-import functools
-import inspect
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, ParamSpec, TypeVar, cast
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -32,8 +30,6 @@ from orchestra.wire.transports.memory import MemoryTransport
 from orchestra.wire.transports.registry import transport_for
 from orchestra.wire.transports.tls import TLS_DIR_VARIABLE, folder_of_environment
 
-P = ParamSpec("P")
-T = TypeVar("T")
 Experiment = str | Path | Callable[..., Topology] | Topology
 """The path of an experiment's file, a function that returns a topology, or a topology."""
 
@@ -59,19 +55,6 @@ class PlannedRun:
     """The equivalent command line."""
 
 
-def _options_checked(make: Callable[P, T]) -> Callable[P, T]:
-    """Convert the options among the keywords of `make` to the types of their flags, or refuse them."""
-
-    @functools.wraps(make)
-    def checked(*args: P.args, **keywords: P.kwargs) -> T:
-        given = {name: keywords[name] for name in keywords.keys() & OPTIONS.defaults.keys()}
-        converted = OPTIONS.validated(given)
-        return make(*args, **cast("Any", {**keywords, **{name: converted[name] for name in given}}))
-
-    return checked
-
-
-@_options_checked
 def plan(
     experiment: Experiment | None = None,
     /,
@@ -130,7 +113,7 @@ def plan(
     ] = False,
     **flags: Any,
 ) -> PlannedRun:
-    """Check everything that can be checked of a run before it begins."""
+    """Check everything that can be checked of a run before it begins. The options are of the types of their flags."""
     if (importer := importing.get()) is not None:
         raise UsageError(
             f"a run is started while {str(importer)!r} is imported as an experiment; put the call under "
@@ -181,7 +164,7 @@ def plan(
     )
 
 
-OPTIONS = Flags.of(inspect.unwrap(plan), keywords_alone=True)
+OPTIONS = Flags.of(plan, keywords_alone=True)
 """The options of every run: keywords of `run`, and flags of `orchestra run`."""
 
 

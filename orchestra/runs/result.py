@@ -9,8 +9,33 @@ from orchestra.runs.run_directory import Picture, RunDirectory
 from orchestra.runs.runner import State
 
 
+class RunFiles:
+    """What a run has written so far."""
+
+    __slots__ = ()
+    directory: RunDirectory
+    """Where the run keeps its files."""
+
+    @property
+    def checkpoint(self) -> Path | None:
+        """The newest checkpoint, or None if there is none yet."""
+        return self.directory.newest_checkpoint()
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Return the records of `metrics.jsonl`, in order; none if the run has written no such file."""
+        return self.directory.read_metrics()
+
+    def plot(self) -> Picture:
+        """Return the learning curve as drawn last, which a notebook displays.
+
+        Raises:
+            UsageError: the run has drawn none.
+        """
+        return self.directory.plot()
+
+
 @dataclass(frozen=True, slots=True)
-class RunResult:
+class RunResult(RunFiles):
     """How a run ended, and where its files are."""
 
     state: State
@@ -29,23 +54,6 @@ class RunResult:
     def completed(self) -> bool:
         """True if the run ended by itself."""
         return self.state == "completed"
-
-    @property
-    def checkpoint(self) -> Path | None:
-        """The newest checkpoint, or None if there is none."""
-        return self.directory.newest_checkpoint()
-
-    def metrics(self) -> list[dict[str, Any]]:
-        """Return the records of `metrics.jsonl`, in order; none if the run wrote no such file."""
-        return self.directory.read_metrics()
-
-    def plot(self) -> Picture:
-        """Return the learning curve, which a notebook displays.
-
-        Raises:
-            UsageError: the run has drawn none.
-        """
-        return self.directory.plot()
 
 
 class RunFailed(OrchestraError):

@@ -1,6 +1,6 @@
 """The directory of a run: `runs/<experiment>/<YYYYmmdd-HHMMSS>-seed<k>/`, times in UTC.
 
-Its files, by the properties that give their paths:
+Its files, by the attributes that give their paths:
 
     config.json      config_path    what was started: file, flags, seed, command line, versions of the code
     metrics.jsonl    metrics        one record a line, written during the run
@@ -56,6 +56,18 @@ class RunDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.config_path = path / "config.json"
+        self.metrics = path / "metrics.jsonl"
+        self.tensorboard = path / "tensorboard"
+        self.logs = path / "logs"
+        self.checkpoints = path / "checkpoints"
+        self.state = path / "state"
+        """The saved states of the actors, one folder for each checkpoint. An `.unfinished` folder is incomplete."""
+        self.traces = path / "traces"
+        self.message_counts = path / "message_counts.json"
+        self.curve = path / "curve.png"
+        self.summary = path / "summary.json"
+        self.join = path / "join.json"
 
     @classmethod
     def create(cls, runs_dir: Path, experiment_name: str, seed: int, *, clock: Clock) -> Self:
@@ -113,22 +125,6 @@ class RunDirectory:
     def __repr__(self) -> str:
         return f"<RunDirectory {self.path}>"
 
-    @property
-    def config_path(self) -> Path:
-        return self.path / "config.json"
-
-    @property
-    def metrics(self) -> Path:
-        return self.path / "metrics.jsonl"
-
-    @property
-    def tensorboard(self) -> Path:
-        return self.path / "tensorboard"
-
-    @property
-    def logs(self) -> Path:
-        return self.path / "logs"
-
     def read_metrics(self) -> list[dict[str, Any]]:
         """Return the records of `metrics`, in order; none if there is no such file.
 
@@ -142,19 +138,10 @@ class RunDirectory:
         except ValueError as error:
             raise UsageError(str(error)) from error
 
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
     def newest_checkpoint(self) -> Path | None:
         """Return the checkpoint that was written last, or None if there is none."""
         found = self.checkpoints.glob("[!.]*")
         return max(found, key=lambda path: (path.stat().st_mtime_ns, path.name), default=None)
-
-    @property
-    def state(self) -> Path:
-        """The saved states of the actors, one folder for each checkpoint. An `.unfinished` folder is incomplete."""
-        return self.path / "state"
 
     def newest_state(self) -> Path:
         """Return the folder of the newest complete state.
@@ -167,18 +154,6 @@ class RunDirectory:
             raise UsageError(f"{str(self.path)!r} has saved nothing yet to go on from")
         return max(whole, key=lambda path: path.name)
 
-    @property
-    def traces(self) -> Path:
-        return self.path / "traces"
-
-    @property
-    def message_counts(self) -> Path:
-        return self.path / "message_counts.json"
-
-    @property
-    def curve(self) -> Path:
-        return self.path / "curve.png"
-
     def plot(self) -> Picture:
         """Return the learning curve as it was drawn last.
 
@@ -188,14 +163,6 @@ class RunDirectory:
         if not self.curve.exists():
             raise UsageError(f"the run in {str(self.path)!r} has drawn no curve (yet); its metrics() have the figures")
         return Picture(self.curve)
-
-    @property
-    def summary(self) -> Path:
-        return self.path / "summary.json"
-
-    @property
-    def join(self) -> Path:
-        return self.path / "join.json"
 
     def config(self) -> dict[str, Any]:
         """Return what `write_config` wrote.
@@ -265,10 +232,15 @@ class RunDirectory:
         )
 
 
-def write_json(path: Path, value: object) -> None:
+def write_json(path: Path, value: object, *, mode: int = 0o644) -> None:
     """Write `value` atomically: a reader, and the disk after a power cut, has the old file or the new one.
 
     Infinities and NaN become null, paths become text, and numpy scalars become numbers.
+
+    Args:
+        path: the file.
+        value: mappings, sequences and scalars.
+        mode: the permissions of the file. Nobody but its owner can read it before it has them.
 
     Raises:
         TypeError: `value` holds something that JSON cannot express.
@@ -279,7 +251,7 @@ def write_json(path: Path, value: object) -> None:
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            os.fchmod(file.fileno(), 0o644)  # mkstemp's files are for their owner alone
+            os.fchmod(file.fileno(), mode)
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
