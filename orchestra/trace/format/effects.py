@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, dataclass_transform
 
 GENERATION_SHIFT = 32
 """Bits of a message's number below its generation."""
@@ -48,18 +48,29 @@ class MessageType:
         return self.tag.rpartition(".")[2]
 
 
-@dataclass(frozen=True, slots=True)
+EFFECTS: dict[int, type["Effect"]] = {}
+"""The effect classes by code."""
+
+
+@dataclass_transform(frozen_default=True)
+@dataclass(frozen=True)
 class Effect:
-    """One action of an actor, or one event that it waited for, during an activation."""
+    """One action of an actor, or one event that it waited for, during an activation.
+
+    Each subclass is a frozen dataclass. Its code and the order of its fields are part of the format.
+    """
 
     code: ClassVar[int]
     """Number of the class in the file."""
     at: float
     """Seconds since the activation began."""
 
+    def __init_subclass__(cls, *, code: int) -> None:
+        cls.code = code
+        EFFECTS[code] = dataclass(frozen=True)(cls)
 
-@dataclass(frozen=True, slots=True)
-class Sent(Effect):
+
+class Sent(Effect, code=1):
     """The actor sent a message with `tell` or `tell_nowait`."""
 
     number: int
@@ -69,15 +80,13 @@ class Sent(Effect):
     nowait: bool
 
 
-@dataclass(frozen=True, slots=True)
-class SendCompleted(Effect):
+class SendCompleted(Effect, code=2):
     """A `tell` that had to wait for room completed. One that did not wait has no such effect."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class SendFailed(Effect):
+class SendFailed(Effect, code=3):
     """`tell` or `tell_nowait` raised."""
 
     number: int
@@ -85,8 +94,7 @@ class SendFailed(Effect):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Asked(Effect):
+class Asked(Effect, code=4):
     """The actor sent a request with `ask`."""
 
     number: int
@@ -95,15 +103,13 @@ class Asked(Effect):
     fields: Mapping[str, Any] | None
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerReceived(Effect):
+class AnswerReceived(Effect, code=5):
     """`ask` returned; the `Answer` record of this number holds the value."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class AskRaised(Effect):
+class AskRaised(Effect, code=6):
     """`ask` raised."""
 
     number: int
@@ -111,8 +117,7 @@ class AskRaised(Effect):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerGiven(Effect):
+class AnswerGiven(Effect, code=7):
     """The actor answered a request."""
 
     request: MessageId
@@ -120,8 +125,7 @@ class AnswerGiven(Effect):
     value: Any
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerRefused(Effect):
+class AnswerRefused(Effect, code=8):
     """A request to the actor ended with an error instead of an answer."""
 
     request: MessageId
@@ -130,8 +134,7 @@ class AnswerRefused(Effect):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Spawned(Effect):
+class Spawned(Effect, code=9):
     """The actor started a child."""
 
     address: str
@@ -139,8 +142,7 @@ class Spawned(Effect):
     """The child's class: `module:qualname`."""
 
 
-@dataclass(frozen=True, slots=True)
-class TimerSet(Effect):
+class TimerSet(Effect, code=10):
     """The actor set a timer that sends it a message. The delivery has this number."""
 
     number: int
@@ -149,22 +151,19 @@ class TimerSet(Effect):
     fields: Mapping[str, Any] | None
 
 
-@dataclass(frozen=True, slots=True)
-class TimerCancelled(Effect):
+class TimerCancelled(Effect, code=11):
     """The actor cancelled a timer, which may have fired before."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class MonotonicRead(Effect):
+class MonotonicRead(Effect, code=12):
     """The actor read `self.clock.monotonic()`."""
 
     value: float
 
 
-@dataclass(frozen=True, slots=True)
-class NowRead(Effect):
+class NowRead(Effect, code=13):
     """The actor read `self.clock.now()`."""
 
     microseconds: int
@@ -176,8 +175,7 @@ class NowRead(Effect):
         return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=self.microseconds)
 
 
-@dataclass(frozen=True, slots=True)
-class Offloaded(Effect):
+class Offloaded(Effect, code=14):
     """Offloaded work ended and the actor continued."""
 
     index: int
@@ -186,22 +184,19 @@ class Offloaded(Effect):
     """Type of the exception it raised; empty for none."""
 
 
-@dataclass(frozen=True, slots=True)
-class StopRequested(Effect):
+class StopRequested(Effect, code=15):
     """The actor, or other code through the node, requested its stop."""
 
     graceful: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Watched(Effect):
+class Watched(Effect, code=16):
     """The actor began to watch another one."""
 
     address: str
 
 
-@dataclass(frozen=True, slots=True)
-class Withdrawn(Effect):
+class Withdrawn(Effect, code=17):
     """The asker abandoned its request: a waiting handler is cancelled, a later answer is dropped."""
 
     request: MessageId
@@ -210,17 +205,3 @@ class Withdrawn(Effect):
 
 MESSAGE_EFFECTS = (Sent, Asked, TimerSet)
 """Effects that carry a message, whose type and values are the third and fourth field."""
-REQUEST_EFFECTS = (AnswerGiven, AnswerRefused, Withdrawn)
-"""Effects whose first field is the id of a request."""
-EFFECTS: dict[int, type[Effect]] = dict(
-    enumerate(
-        (
-            *(Sent, SendCompleted, SendFailed, Asked, AnswerReceived, AskRaised, AnswerGiven, AnswerRefused, Spawned),
-            *(TimerSet, TimerCancelled, MonotonicRead, NowRead, Offloaded, StopRequested, Watched, Withdrawn),
-        ),
-        1,
-    )
-)
-"""The effect classes by code. A new class goes to the end: the order is part of the format."""
-for _code, _kind in EFFECTS.items():
-    _kind.code = _code

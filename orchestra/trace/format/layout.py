@@ -9,8 +9,8 @@ import math
 import struct
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import fields
-from typing import Any, NamedTuple, cast
+from dataclasses import astuple, fields
+from typing import Any, NamedTuple, TypeVar, cast
 
 import msgpack
 import numpy as np
@@ -21,26 +21,8 @@ from orchestra.actors.codec import ARRAY, DTYPES, REF
 from orchestra.actors.ref import Ref
 from orchestra.errors import TraceError
 from orchestra.trace.format.dedup import DedupPlan, Extent
-from orchestra.trace.format.effects import EFFECTS, MESSAGE_EFFECTS, REQUEST_EFFECTS, Effect, MessageId, MessageType
-from orchestra.trace.format.records import (
-    INPUTS,
-    PHASES,
-    ActorSnapshot,
-    Answer,
-    Birth,
-    Close,
-    Delivery,
-    Digest,
-    End,
-    Experiment,
-    Failure,
-    Gap,
-    Handled,
-    Header,
-    Kind,
-    Late,
-    Record,
-)
+from orchestra.trace.format.effects import EFFECTS, Effect, MessageId, MessageType
+from orchestra.trace.format.records import INPUTS, PHASES, RECORDS, Digest, Experiment, Failure, Header, Kind, Record
 
 MAGIC = b"ORTRACE\n"
 VERSION = 3
@@ -58,6 +40,7 @@ MAX_BODY = (1 << 32) - 1
 ARRAY_KINDS = frozenset({Kind.BLOB, Kind.DEDUP})
 """The records that hold the bytes of an array."""
 
+T = TypeVar("T", bound=Record | Effect)
 _LENGTH = struct.Struct("<I")
 _EXTENT = struct.Struct("<QI")
 """An extent of a DEDUP record: offset in the file, length."""
@@ -155,7 +138,7 @@ def _table_begin(body: memoryview) -> int | None:
 
 def type_body(number: int, kind: MessageType) -> bytes:
     """Return the body of a TYPE record."""
-    return cast("bytes", msgpack.packb([number, kind.tag, kind.fingerprint, list(kind.fields), kind.request]))
+    return cast("bytes", msgpack.packb([number, *astuple(kind)]))
 
 
 def type_of(body: bytes) -> tuple[int, MessageType]:
@@ -166,10 +149,7 @@ def type_of(body: bytes) -> tuple[int, MessageType]:
 
 def header_body(header: Header) -> bytes:
     """Return the body of a HEADER record: the fields in order, so that their names are no part of the format."""
-    row = [getattr(header, field.name) for field in fields(Header)]
-    experiment = header.experiment
-    row[_EXPERIMENT] = experiment and [experiment.file, experiment.sha256, list(experiment.flags)]
-    return cast("bytes", msgpack.packb(row))
+    return cast("bytes", msgpack.packb(astuple(header)))
 
 
 def header_of(body: bytes) -> Header:
@@ -203,7 +183,7 @@ class Decoder:
             TraceError: the body does not match its kind.
         """
         try:
-            return _BUILDERS[kind](self, self.unpacked(body, resolve=resolve and kind in INPUTS))
+            return self._built(RECORDS[kind], self.unpacked(body, resolve=resolve and kind in INPUTS))
         except (KeyError, ValueError, TypeError, IndexError, struct.error, msgpack.UnpackException) as error:
             raise TraceError(f"cannot decode a {kind.name} record: {error!r}") from error
 
@@ -248,71 +228,50 @@ class Decoder:
             raise ValueError(f"its header is a {type(header).__name__}, not a list")
         return header
 
-    def type(self, number: int) -> MessageType:
+    def _type(self, number: int) -> MessageType:
         """Return the message type of a number; a placeholder where its record is lost."""
         found = self.types.get(number)
         if found is None:
             found = self.types[number] = MessageType(f"type_{number}", b"", (), request=False)
         return found
 
-    def fields(self, kind: MessageType, values: list[Any] | None) -> dict[str, Any] | None:
+    def _fields(self, kind: MessageType, values: list[Any] | None) -> dict[str, Any] | None:
         """Return a message's fields by name."""
         if values is None:
             return None
         names = kind.fields if len(kind.fields) == len(values) else [f"field_{i}" for i in range(len(values))]
         return dict(zip(names, values, strict=True))
 
-    def effects(self, rows: list[list[Any]]) -> tuple[Effect, ...]:
-        """Return the effects of a HANDLED or LATE record."""
-        return tuple(map(self._effect, rows))
-
-    def _effect(self, row: list[Any]) -> Effect:
-        code, at, *rest = row
-        kind = EFFECTS[code]
-        if kind in MESSAGE_EFFECTS:
-            message = self.type(rest[2])
-            rest[2:4] = [message, self.fields(message, rest[3])]
-        elif kind in REQUEST_EFFECTS:
-            rest[:2] = [MessageId(rest[0], rest[1])]
-        return kind(at, *rest)
-
-
-def _birth(decoder: Decoder, row: list[Any]) -> Birth:
-    row[-2] = None if row[-2] is None else tuple(row[-2])
-    return Birth(*row)
-
-
-def _delivery(decoder: Decoder, row: list[Any]) -> Delivery:
-    *begin, sender, number, type_number, correlation, nbytes, timer, values = row
-    kind = decoder.type(type_number)
-    begin += [MessageId(sender, number), kind, correlation, nbytes, timer, decoder.fields(kind, values)]
-    return Delivery(*begin)
+    def _built(self, kind: type[T], row: list[Any]) -> T:
+        """Return a record or an effect from its fields as a file holds them."""
+        places = _PLACES[kind]
+        for name, at in places.items():
+            value = row[at]
+            match name:
+                case "id" | "request":
+                    row[at : at + 2] = [MessageId(value, row[at + 1])]
+                case "type":
+                    row[at] = self._type(value)
+                case "fields":
+                    row[at] = self._fields(self._type(row[places["type"]]), value)
+                case "phase":
+                    row[at] = PHASES[value]
+                case "effects":
+                    row[at] = tuple(self._built(EFFECTS[code], rest) for code, *rest in value)
+                case "failure":
+                    row[at] = value and Failure(*value)
+                case "args":
+                    row[at] = None if value is None else tuple(value)
+        return kind(*row)
 
 
-def _answer(decoder: Decoder, row: list[Any]) -> Answer:
-    row[-2] = decoder.type(row[-2])
-    return Answer(*row)
+def _places(kind: type[Any]) -> dict[str, int]:
+    """The places of the fields whose values differ from those in the file, from the last to the first."""
+    names = [name for each in fields(kind) for name in [each.name] * (2 if each.name in _IDS else 1)]
+    return {name: names.index(name) for name in reversed(names) if name in _CONVERTED}
 
 
-def _handled(decoder: Decoder, row: list[Any]) -> Handled:
-    *begin, phase, clock, time, seconds, effects, failure = row
-    begin += [PHASES[phase], clock, time, seconds, decoder.effects(effects), failure and Failure(*failure)]
-    return Handled(*begin)
-
-
-def _late(decoder: Decoder, row: list[Any]) -> Late:
-    row[-1] = decoder.effects(row[-1])
-    return Late(*row)
-
-
-_BUILDERS: dict[Kind, Callable[[Decoder, list[Any]], Record]] = {
-    Kind.BIRTH: _birth,
-    Kind.DELIVERY: _delivery,
-    Kind.ANSWER: _answer,
-    Kind.HANDLED: _handled,
-    Kind.LATE: _late,
-    Kind.END: lambda _, row: End(*row),
-    Kind.SNAPSHOT: lambda _, row: ActorSnapshot(*row),
-    Kind.GAP: lambda _, row: Gap(*row),
-    Kind.CLOSE: lambda _, row: Close(*row),
-}
+_IDS = ("id", "request")
+"""Fields that stand as two entries in the file."""
+_CONVERTED = (*_IDS, "type", "fields", "phase", "effects", "failure", "args")
+_PLACES = {kind: _places(kind) for kind in (*RECORDS.values(), *EFFECTS.values())}

@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum
-from typing import Any, Literal
+from typing import Any, Literal, dataclass_transform
 
 import numpy as np
 
@@ -133,15 +133,45 @@ class Header:
         return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=self.wall + monotonic - self.monotonic)
 
 
-@dataclass(frozen=True, slots=True)
-class Birth:
-    """The begin of an actor's incarnation."""
+RECORDS: dict[Kind, type["Record"]] = {}
+"""The record classes by kind. Headers, types and arrays have none."""
+
+
+@dataclass_transform(frozen_default=True)
+@dataclass(frozen=True)
+class Record:
+    """A record of a file. Each subclass is a frozen dataclass; the order of its fields is part of the format."""
+
+    def __init_subclass__(cls, *, kind: Kind | None = None) -> None:
+        dataclass(frozen=True)(cls)
+        if kind is not None:
+            RECORDS[kind] = cls
+
+
+class IncarnationRecord(Record):
+    """The begin or the end of an incarnation."""
 
     actor: str
     incarnation: int
     """0 for the first, one more after each restart by supervision."""
     clock: int
     time: float
+
+
+class ActivationRecord(Record):
+    """A record of an activation; the first fields of most kinds."""
+
+    actor: str
+    incarnation: int
+    n: int
+    """The activation."""
+    clock: int
+    time: float
+
+
+class Birth(IncarnationRecord, kind=Kind.BIRTH):
+    """The begin of an actor's incarnation."""
+
     kind: str
     """Its class: `module:qualname`."""
     source: str
@@ -159,32 +189,18 @@ class Birth:
     kwargs: Mapping[str, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ActorSnapshot:
-    """The state of an actor before one of its activations; a replay can begin there."""
+class ActorSnapshot(ActivationRecord, kind=Kind.SNAPSHOT):
+    """The state of an actor before activation `n`; a replay can begin there."""
 
-    actor: str
-    incarnation: int
-    n: int
-    """The next activation."""
-    clock: int
-    time: float
     random: str
     """The state of its random number generator, as JSON."""
     state: Mapping[str, Any]
     """The result of `Actor.snapshot`, encoded."""
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(ActivationRecord, kind=Kind.DELIVERY):
     """A message was handed to its handler."""
 
-    actor: str
-    incarnation: int
-    n: int
-    """The activation."""
-    clock: int
-    time: float
     waited: float
     """Seconds in the mailbox."""
     id: MessageId
@@ -199,15 +215,9 @@ class Delivery:
     """By name; None where the type is excluded. A large array is an array or a `Digest`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(ActivationRecord, kind=Kind.ANSWER):
     """The answer to a request of the actor arrived."""
 
-    actor: str
-    incarnation: int
-    n: int
-    clock: int
-    time: float
     number: int
     """The number of the request, as in `Asked`."""
     type: MessageType
@@ -216,8 +226,7 @@ class Answer:
     """Encoded: a message is a dict of its fields. Also None where the request's type is excluded."""
 
 
-@dataclass(frozen=True, slots=True)
-class Handled:
+class Handled(Record, kind=Kind.HANDLED):
     """The end of an activation."""
 
     actor: str
@@ -233,37 +242,25 @@ class Handled:
     failure: Failure | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Late:
+class Late(ActivationRecord, kind=Kind.LATE):
     """Effects between activations (an answer given by a future), or the first part of very many effects within one.
 
     `n` is the activation that began last.
     """
 
-    actor: str
-    incarnation: int
-    n: int
-    clock: int
-    time: float
     effects: tuple[Effect, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class End:
+class End(IncarnationRecord, kind=Kind.END):
     """The end of an incarnation."""
 
-    actor: str
-    incarnation: int
-    clock: int
-    time: float
     reason: str
     """`stopped`, `aborted`, or the text of the exception that ended it."""
     final: bool
     """Whether no further incarnation follows."""
 
 
-@dataclass(frozen=True, slots=True)
-class Gap:
+class Gap(Record, kind=Kind.GAP):
     """Records that were not written."""
 
     reason: str
@@ -275,17 +272,13 @@ class Gap:
     """Number of lost records by actor."""
 
 
-@dataclass(frozen=True, slots=True)
-class Close:
+class Close(Record, kind=Kind.CLOSE):
     """The last record of a complete file."""
 
     clock: int
     time: float
     records: int
     dropped: int
-
-
-Record = Birth | ActorSnapshot | Delivery | Answer | Handled | Late | End | Gap | Close
 
 
 @dataclass(frozen=True, slots=True)
