@@ -6,15 +6,15 @@ appears under its name only when it is whole and on the disk.
 
 import errno
 import json
+import mmap
 import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from typing import Any, Self
-from zipfile import BadZipFile, ZipFile, ZipInfo
+from zipfile import ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 import numpy as np
 from numpy.lib import format as npy
@@ -22,9 +22,6 @@ from numpy.typing import DTypeLike, NDArray
 
 FORMAT = 2
 """Version of the names and meanings of all saved arrays; a file of another format is refused."""
-
-CHUNK = 1 << 20
-"""Bytes read at a time."""
 
 ROWS = 1024
 """Scattered rows copied at a time."""
@@ -51,23 +48,15 @@ class StateArray:
         return cls(pieces[0].dtype, shape, pieces, announced)
 
 
-@dataclass(frozen=True, slots=True)
-class StoredArray:
-    """An array to read: its dtype, its shape, and a function that fills a contiguous array from a given row on."""
-
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    read_into: Callable[[NDArray[Any], int], None]
-
-
 class ArrayReader:
     """Arrays to read by name, each checked against the dtype and shape that the caller expects.
 
-    Every method raises `CheckpointError` if an array is missing or does not fit.
+    Every method raises `CheckpointError` if an array is missing or does not fit. The arrays that are returned may be
+    read-only views of a file.
     """
 
-    def __init__(self, arrays: Mapping[str, StoredArray]) -> None:
-        self._arrays = dict(arrays)
+    def __init__(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        self._arrays = arrays
 
     def expect_names(self, names: Iterable[str]) -> None:
         """Check that these are all arrays, in any order."""
@@ -91,7 +80,7 @@ class ArrayReader:
         stored = self._find(name)
         if stored.shape or stored.dtype.kind != wanted.dtype.kind:
             raise CheckpointError(f"{name}: expected {value!r}, got {stored.dtype} of shape {stored.shape}")
-        if (got := self.read(name, stored.dtype, ()).item()) != value:
+        if (got := stored.item()) != value:
             raise CheckpointError(f"{name}: expected {value!r}, got {got!r}")
 
     def expect_format(self) -> None:
@@ -101,7 +90,7 @@ class ArrayReader:
 
     def length(self, name: str) -> int:
         """Return the length of an array's first axis."""
-        shape = self._find(name).shape
+        shape: tuple[int, ...] = self._find(name).shape
         if not shape:
             raise CheckpointError(f"{name}: expected an array, got a scalar")
         return shape[0]
@@ -109,22 +98,11 @@ class ArrayReader:
     def read(self, name: str, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray[Any]:
         """Return the array `name` of this dtype and shape."""
         self.expect(name, dtype, shape)
-        out = np.empty(shape, dtype)
-        self._find(name).read_into(out, 0)
-        return out
+        return self._arrays[name]
 
     def read_into(self, name: str, out: NDArray[Any]) -> None:
-        """Fill the contiguous `out` with the array `name` of its dtype and shape."""
-        self.expect(name, out.dtype, out.shape)
-        self._find(name).read_into(out, 0)
-
-    def read_in_chunks(self, name: str, dtype: DTypeLike, shape: tuple[int, ...]) -> Iterator[NDArray[Any]]:
-        """Yield the array `name` of this dtype and shape, `ROWS` rows at a time."""
-        self.expect(name, dtype, shape)
-        for start in range(0, shape[0], ROWS):
-            chunk = np.empty((min(ROWS, shape[0] - start), *shape[1:]), dtype)
-            self._find(name).read_into(chunk, start)
-            yield chunk
+        """Fill `out` with the array `name` of its dtype and shape."""
+        out[...] = self.read(name, out.dtype, out.shape)
 
     def read_count(self, name: str, *, most: int | None = None) -> int:
         """Return the int64 scalar `name`, from 0 to `most`."""
@@ -144,15 +122,15 @@ class ArrayReader:
         return np.random.Generator(bits)
 
     def read_all(self) -> dict[str, NDArray[Any]]:
-        """Return all arrays by name."""
-        return {name: self.read(name, stored.dtype, stored.shape) for name, stored in self._arrays.items()}
+        """Return copies of all arrays by name."""
+        return {name: stored.copy() for name, stored in self._arrays.items()}
 
     def part(self, prefix: str) -> "ArrayReader":
         """Return the arrays whose names begin with `prefix` and a slash, under the rest of their names."""
         start = f"{prefix}/"
         return ArrayReader({n.removeprefix(start): stored for n, stored in self._arrays.items() if n.startswith(start)})
 
-    def _find(self, name: str) -> StoredArray:
+    def _find(self, name: str) -> NDArray[Any]:
         if name not in self._arrays:
             raise CheckpointError(f"{name}: expected an array of this name, got {sorted(self._arrays)}")
         return self._arrays[name]
@@ -208,7 +186,7 @@ class Checkpointed:
             CheckpointError: `state` belongs to another object. The message names the first field that differs and the
                 expected value; nothing has changed.
         """
-        self.restore_from(ArrayReader({name: _stored(np.asarray(array)) for name, array in state.items()}))
+        self.restore_from(ArrayReader({name: np.asarray(array) for name, array in state.items()}))
 
     def save(self, path: str | Path) -> None:
         """Write the state to a file, which replaces the one at `path` once it is whole and on the disk."""
@@ -240,21 +218,11 @@ class Checkpointed:
 
 def _joined(array: StateArray) -> NDArray[Any]:
     out = np.empty(array.shape, array.dtype)
-    at = 0
+    flat, at = out.reshape(-1), 0
     for piece in array.pieces:
-        if array.shape:
-            out[at : at + len(piece)] = piece
-            at += len(piece)
-        else:
-            out[()] = piece
+        flat[at : at + piece.size] = piece.reshape(-1)
+        at += piece.size
     return out
-
-
-def _stored(array: NDArray[Any]) -> StoredArray:
-    def read_into(out: NDArray[Any], first: int) -> None:
-        out[...] = array[first : first + len(out)] if out.ndim else array
-
-    return StoredArray(array.dtype, array.shape, read_into)
 
 
 # Files ----------------------------------------------------------------------------------------------------------------
@@ -300,48 +268,43 @@ def _write_array(archive: ZipFile, name: str, array: StateArray) -> None:
 
 @contextmanager
 def open_checkpoint(path: str | Path) -> Iterator[ArrayReader]:
-    """Verify an array file and yield its arrays, which are read from the open file on demand.
+    """Verify an array file, map it into memory and yield its arrays, which are views of the file.
 
     Raises:
         CheckpointError: the file is damaged.
         OSError: the file is missing or cannot be read.
     """
-    with open(path, "rb") as file, ExitStack() as stack:
+    with open(path, "rb") as file:
         try:
-            archive = stack.enter_context(ZipFile(file))
-            if damaged := archive.testzip():
-                raise BadZipFile(f"{damaged} does not match its checksum")
-            arrays = {member.filename.removesuffix(".npy"): _find(archive, member) for member in archive.filelist}
+            with ZipFile(file) as archive:
+                if damaged := archive.testzip():
+                    raise BadZipFile(f"{damaged} does not match its checksum")
+                content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+                arrays = {
+                    member.filename.removesuffix(".npy"): _mapped(archive, member, content)
+                    for member in archive.filelist
+                }
         except (*_SPOILT, OSError) as error:
             # EINVAL is a seek to before the file's beginning: damage.
             if isinstance(error, OSError) and error.errno != errno.EINVAL:
                 raise
             raise CheckpointError(f"{path}: expected a whole checkpoint, got a damaged one: {error}") from error
-        yield ArrayReader(arrays)
+    yield ArrayReader(arrays)
 
 
 _SPOILT = (BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError, TypeError, OverflowError, struct.error)
 """Errors that reading a damaged archive raises."""
 
 
-def _find(archive: ZipFile, member: ZipInfo) -> StoredArray:
+def _mapped(archive: ZipFile, member: ZipInfo, content: memoryview) -> NDArray[Any]:
+    """Return an array of an archive as a view of the archive's content."""
     with archive.open(member) as file:
         if npy.read_magic(file) != (2, 0):
             raise ValueError(f"{member.filename} is not an array")
         shape, fortran, dtype = npy.read_array_header_2_0(file)
-        begin = file.tell()
-    if fortran or dtype.hasobject:
+        header_nbytes = file.tell()
+    if fortran or dtype.hasobject or member.compress_type != ZIP_STORED:
         raise ValueError(f"{member.filename} is not an array of plain memory in C order")
-
-    def read_into(out: NDArray[Any], first: int) -> None:
-        to = out.reshape(-1).view(np.uint8)
-        with archive.open(member) as file:
-            file.seek(begin + first * prod(shape[1:]) * dtype.itemsize)
-            while len(to):
-                chunk = file.read(min(len(to), CHUNK))
-                if not chunk:
-                    raise CheckpointError(f"{member.filename}: expected {len(to)} bytes more")
-                to[: len(chunk)] = np.frombuffer(chunk, np.uint8)
-                to = to[len(chunk) :]
-
-    return StoredArray(dtype, shape, read_into)
+    # A member begins with 30 bytes that end with the lengths of its name and of its extra field, which follow.
+    begin = member.header_offset + 30 + sum(struct.unpack_from("<HH", content, member.header_offset + 26))
+    return np.ndarray(shape, dtype, content[begin + header_nbytes : begin + member.file_size])

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from components.checkpoints.array_file import ArrayReader, CheckpointError, StateArray
 from components.replay_buffers.invalid import InvalidExperience, check_array, describe
-from components.replay_buffers.rows import Field, load_rows, picked_rows
+from components.replay_buffers.rows import Field, picked_rows
 from components.replay_buffers.segments import LENGTHS, Segment, begins, copy_segments, corners_of
 from components.replay_buffers.storage import BatchMemory, allocate, announce, freeze
 
@@ -288,7 +288,7 @@ class EpisodeStore:
     def _load_frames(self, reader: ArrayReader, slots: NDArray[np.int64], overwrites: Overwrites) -> None:
         rows = self._rows(slots)
         for name, array in self.arrays.items():
-            load_rows(reader, f"frames/{name}", array, rows)
+            array[rows] = reader.read(f"frames/{name}", array.dtype, (len(rows), *array.shape[1:]))
 
     def check_valid(self, slots: NDArray[np.int64]) -> list[str]:
         """Return one sentence for each inconsistency of the episodes in `slots` (n,); none if all is well."""

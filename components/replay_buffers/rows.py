@@ -242,7 +242,7 @@ class RowStore:
                     announce(overwrites, [array], used)
                 reader.read_into(f"rows/{name}", array[used])
             else:
-                load_rows(reader, f"rows/{name}", array, used)
+                array[used] = reader.read(f"rows/{name}", array.dtype, (len(used), *array.shape[1:]))
 
 
 def checked(value: Any, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], finite: bool) -> Any:
@@ -279,11 +279,3 @@ def picked_rows(array: NDArray[Any], rows: NDArray[np.int64]) -> StateArray:
             yield array[rows[start : start + ROWS]]
 
     return StateArray(array.dtype, (len(rows), *array.shape[1:]), pieces())
-
-
-def load_rows(reader: ArrayReader, name: str, array: NDArray[Any], rows: NDArray[np.int64]) -> None:
-    """Load an array of a checkpoint into some rows (n,) of `array`, a few at a time."""
-    start = 0
-    for chunk in reader.read_in_chunks(name, array.dtype, (len(rows), *array.shape[1:])):
-        array[rows[start : start + len(chunk)]] = chunk
-        start += len(chunk)
