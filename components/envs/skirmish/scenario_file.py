@@ -28,23 +28,15 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from components.envs.skirmish.scenarios import SCENARIOS, Draw, Group, Scenario
+from components.envs.skirmish.scenarios import SCENARIOS, Scenario, make_scenario
 from components.envs.skirmish.tables import kinds_table
-from components.envs.skirmish.terrain import MAP_SIZE, TERRAINS, Part, Terrain, carved
-from components.envs.skirmish.units import UNIT_TYPES, UnitType
+from components.envs.skirmish.terrain import MAP_SIZE, TERRAINS, Terrain, carved
 
 MOST_UNITS = 128
 """Of both sides together: what happens in a tick grows with the square of it."""
 
 Count = Annotated[int, Field(ge=1, le=MOST_UNITS)]
 Cells = Annotated[float, Field(ge=0.0, le=MAP_SIZE)]
-
-
-def _type_named(name: str) -> UnitType:
-    try:
-        return UNIT_TYPES[name]
-    except KeyError:
-        raise ValueError(f"there is no unit {name!r}; there are {', '.join(UNIT_TYPES)}") from None
 
 
 class _Table(BaseModel):
@@ -56,9 +48,6 @@ class GroupTable(_Table):
 
     units: Annotated[dict[str, Count], Field(min_length=1)]
     at: tuple[Cells, Cells]
-
-    def types(self) -> list[UnitType]:
-        return [unit for name, count in self.units.items() for unit in [_type_named(name)] * count]
 
 
 class DrawTable(_Table):
@@ -121,76 +110,29 @@ class ScenarioFile(_Table):
                     f"terrain [{south}, {north}, {west}, {east}] is no rectangle [south, north, west, east] within "
                     f"{MAP_SIZE} x {MAP_SIZE} cells"
                 )
-        parts: list[Part] = list(self.terrain)
-        return carved(*parts, winding=self.winding)
+        return carved(self.terrain, winding=self.winding)
 
     def scenario(self, name: str) -> Scenario:
         """Return the scenario; `name` is its name if the file gives none."""
-        return self._drawn(name) if self.draw is not None else self._fixed(name)
-
-    def _fixed(self, name: str) -> Scenario:
-        allies, ally_groups, ally_types = _side("allies", self.allies)
-        enemies, enemy_groups, enemy_types = _side("enemies", self.enemies)
-        if len(allies) + len(enemies) > MOST_UNITS:
-            raise ValueError(f"{len(allies) + len(enemies)} units are too many: {MOST_UNITS} at most")
-        several = len(ally_types) > 1 or len(enemy_types) > 1
-        types = tuple(dict.fromkeys(ally_types + enemy_types)) if several else ()
-        return Scenario(
+        scenario = make_scenario(
             self.name or name,
-            allies,
-            enemies,
-            self.limit,
-            "own",
-            ally_types=types,
-            enemy_types=types,
+            map_type="own",
             terrain=self.ground(),
-            ally_groups=ally_groups,
-            enemy_groups=enemy_groups,
-            hunts=self.hunts,
             march=() if self.march is None else (self.march,),
-            unit_ranges=self.unit_ranges,
+            **self.model_dump(exclude={"name", "terrain", "winding", "march"}),
         )
-
-    def _drawn(self, name: str) -> Scenario:
-        assert self.draw is not None
-        if self.draw.allies + self.draw.enemies > MOST_UNITS:
-            raise ValueError(f"{self.draw.allies + self.draw.enemies} units are too many: {MOST_UNITS} at most")
-        names = sorted(self.draw.weights)
-        types = tuple(_type_named(each) for each in names)
-        _one_race("draw", types)
-        whole = sum(self.draw.weights.values())
-        return Scenario(
-            self.name or name,
-            types[:1] * self.draw.allies,
-            types[:1] * self.draw.enemies,
-            self.limit,
-            "own",
-            ally_types=types,
-            enemy_types=types,
-            terrain=self.ground(),
-            draw=Draw(
-                types,
-                tuple(self.draw.weights[each] / whole for each in names),
-                tuple(_type_named(each) for each in self.draw.never_alone),
-                self.draw.surrounded,
-            ),
-            unit_ranges=self.unit_ranges,
-        )
-
-
-def _side(side: str, tables: list[GroupTable]) -> tuple[tuple[UnitType, ...], tuple[Group, ...], tuple[UnitType, ...]]:
-    """Its units, its groups, and its types in the order of their names."""
-    units = [unit for table in tables for unit in table.types()]
-    _one_race(side, tuple(units))
-    groups = tuple((table.at, len(table.types())) for table in tables)
-    return tuple(units), groups, tuple(sorted(dict.fromkeys(units), key=lambda unit: unit.name))
-
-
-def _one_race(side: str, units: tuple[UnitType, ...]) -> None:
-    races = sorted({unit.race for unit in units})
-    if len(races) > 1:
-        # Whether there is a column for shields is a matter of race, in SMAC and so here.
-        raise ValueError(f"{side} are of several races ({', '.join(races)}), must be of one")
+        sides = {"allies": scenario.allies, "enemies": scenario.enemies}
+        if scenario.draw is not None:
+            sides = {"draw": scenario.draw.types}
+        for side, units in sides.items():
+            races = sorted({unit.race for unit in units})
+            if len(races) > 1:
+                # Whether there is a column for shields is a matter of race, in SMAC and so here.
+                raise ValueError(f"{side} are of several races ({', '.join(races)}), must be of one")
+        total = len(scenario.allies) + len(scenario.enemies)
+        if total > MOST_UNITS:
+            raise ValueError(f"{total} units are too many: {MOST_UNITS} at most")
+        return scenario
 
 
 def load_scenario(path: Path) -> Scenario:

@@ -1,36 +1,18 @@
-"""The battlefields: who meets whom, where, and for how long. The names are those of the SMAC maps, and of SMACv2's."""
+"""The battlefields: who meets whom, where, and for how long. `scenarios.toml` holds those of SMAC and of SMACv2."""
 
+import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from components.envs.skirmish.terrain import (
-    CORRIDOR,
-    DOME,
-    HOLLOW,
-    OCTAGON,
-    OPEN,
-    STRIP,
-    TERRACES,
-    VALLEY,
-    Terrain,
-)
-from components.envs.skirmish.units import (
-    BANELING,
-    COLOSSUS,
-    HYDRALISK,
-    MARAUDER,
-    MARINE,
-    MEDIVAC,
-    SPINE_CRAWLER,
-    STALKER,
-    ZEALOT,
-    ZERGLING,
-    UnitType,
-)
+from components.envs.skirmish.terrain import TERRAINS, Terrain
+from components.envs.skirmish.units import UnitType, unit_named
 
 Point = tuple[float, float]
 
-Group = tuple[Point, int | None]
-"""Where the next so many units of a side start, next to each other; None for all the rest."""
+Group = tuple[Point, int]
+"""Where the next so many units of a side start, next to each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +23,9 @@ class Draw:
     """In the order in which units are numbered, and of the one-hot columns."""
     weights: tuple[float, ...]
     """How likely each type is; they sum to 1."""
-    never_alone: tuple[UnitType, ...] = ()
+    never_alone: tuple[UnitType, ...]
     """No army consists of these alone."""
-    surrounded: float = 0.5
+    surrounded: float
     """The share of episodes in which the allies start in the middle of enemies; else the sides mirror each other."""
 
 
@@ -58,12 +40,13 @@ class Scenario:
     """Steps after which the episode is truncated without a winner."""
     map_type: str
     """SMAC's word for the family of unit types."""
+    terrain: Terrain
     ally_types: tuple[UnitType, ...] = ()
     """Unit types of an ally's one-hot, in order; empty where there is one type only."""
     enemy_types: tuple[UnitType, ...] = ()
-    terrain: Terrain = STRIP
-    ally_groups: tuple[Group, ...] = (((9.0, 16.0), None),)
-    enemy_groups: tuple[Group, ...] = (((23.0, 16.0), None),)
+    ally_groups: tuple[Group, ...] = ()
+    """Empty where armies are drawn."""
+    enemy_groups: tuple[Group, ...] = ()
     hunts: bool = False
     """Whether the enemies hunt the nearest ally at any distance, instead of marching."""
     march: tuple[Point, ...] = ()
@@ -74,171 +57,81 @@ class Scenario:
     """An agent sees and shoots as far as its unit can, instead of 9 and 6 cells: SMACv2's rule."""
 
 
-def _marines(name: str, allies: int, enemies: int, limit: int) -> Scenario:
-    return Scenario(name, (MARINE,) * allies, (MARINE,) * enemies, limit, "marines")
+Table = Mapping[str, Any]
+"""A table of a scenario file."""
 
 
-def _stalkers_and_zealots(name: str, allies: tuple[int, int], enemies: tuple[int, int], limit: int) -> Scenario:
+def make_scenario(
+    name: str,
+    *,
+    limit: int,
+    map_type: str,
+    terrain: Terrain,
+    allies: Sequence[Table] = (),
+    enemies: Sequence[Table] = (),
+    enemy_types: Sequence[str] = (),
+    march: Sequence[Point] = (),
+    draw: Table | None = None,
+    **others: bool,
+) -> Scenario:
+    """Make a scenario of the tables of a file, which are valid.
+
+    Types have columns in the order of their names, by which SMAC numbers agents.
+
+    Raises:
+        ValueError: there is no unit of some name.
+    """
+    lots = None
+    if draw is not None:
+        weights = {unit_named(unit): weight for unit, weight in sorted(draw["weights"].items())}
+        shares = tuple(weight / sum(draw["weights"].values()) for weight in weights.values())
+        types = tuple(weights)
+        lots = Draw(types, shares, tuple(map(unit_named, draw["never_alone"])), draw["surrounded"])
+        ours, theirs = types[:1] * draw["allies"], types[:1] * draw["enemies"]
+    else:
+        ours, theirs = _units(allies), _units(enemies)
+        types = tuple(dict.fromkeys([*_by_name(ours), *_by_name(theirs)]))
+        if len(set(ours)) == len(set(theirs)) == 1:
+            types = ()
     return Scenario(
         name,
-        (STALKER,) * allies[0] + (ZEALOT,) * allies[1],
-        (STALKER,) * enemies[0] + (ZEALOT,) * enemies[1],
+        ours,
+        theirs,
         limit,
-        "stalkers_and_zealots",
-        ally_types=(STALKER, ZEALOT),
-        # Reversed on purpose: SMAC subtracts from the game's ids, in which the zealot comes before the stalker.
-        enemy_types=(ZEALOT, STALKER),
+        map_type,
+        terrain,
+        types,
+        tuple(map(unit_named, enemy_types)) or types,
+        _groups(allies),
+        _groups(enemies),
+        march=tuple((x, y) for x, y in march),
+        draw=lots,
+        **others,
     )
 
 
-def _stalkers(name: str, zealots: int, limit: int) -> Scenario:
-    return Scenario(name, (STALKER,) * 3, (ZEALOT,) * zealots, limit, "stalkers", terrain=OPEN)
+def _units(groups: Sequence[Table]) -> tuple[UnitType, ...]:
+    return tuple(unit_named(unit) for group in groups for unit, n in group["units"].items() for _ in range(n))
 
 
-def _marines_and_medivacs(name: str, enemies: tuple[int, int, int], limit: int) -> Scenario:
-    marines, marauders, medivacs = enemies
-    types = (MARAUDER, MARINE, MEDIVAC)
-    return Scenario(
-        name,
-        (MARAUDER,) * 2 + (MARINE,) * 7 + (MEDIVAC,),
-        (MARINE,) * marines + (MARAUDER,) * marauders + (MEDIVAC,) * medivacs,
-        limit,
-        "MMM",
-        ally_types=types,
-        enemy_types=types,
-    )
+def _by_name(units: Sequence[UnitType]) -> list[UnitType]:
+    return sorted(set(units), key=lambda unit: unit.name)
 
 
-def _drawn(race: str, allies: int, enemies: int) -> Scenario:
-    types, weights, never_alone = _RACES[race]
-    return Scenario(
-        f"{race}_{allies}_vs_{enemies}",
-        types[:1] * allies,
-        types[:1] * enemies,
-        200,
-        f"{race}_gen",
-        ally_types=types,
-        enemy_types=types,
-        terrain=OPEN,
-        draw=Draw(types, weights, never_alone),
-        unit_ranges=True,
-    )
+def _groups(groups: Sequence[Table]) -> tuple[Group, ...]:
+    return tuple((tuple(group["at"]), sum(group["units"].values())) for group in groups)
 
 
-# Types are in the order of their names, by which SMAC numbers agents.
-_RACES: dict[str, tuple[tuple[UnitType, ...], tuple[float, ...], tuple[UnitType, ...]]] = {
-    "protoss": ((COLOSSUS, STALKER, ZEALOT), (0.1, 0.45, 0.45), ()),
-    "terran": ((MARAUDER, MARINE, MEDIVAC), (0.45, 0.45, 0.1), (MEDIVAC,)),
-    "zerg": ((BANELING, HYDRALISK, ZERGLING), (0.1, 0.45, 0.45), (BANELING,)),
-}
+def _built_in() -> dict[str, Scenario]:
+    tables = tomllib.loads(Path(__file__).with_name("scenarios.toml").read_text(encoding="utf-8"))
+    for race, draw in tables["races"].items():
+        for allies, enemies in tables["sizes"]:
+            drawn = {"map_type": f"{race}_gen", "draw": draw | {"allies": allies, "enemies": enemies}}
+            tables["battles"][f"{race}_{allies}_vs_{enemies}"] = tables["drawn"] | drawn
+    return {
+        name: make_scenario(name, **(table | {"terrain": TERRAINS[table["terrain"]]}))
+        for name, table in tables["battles"].items()
+    }
 
-SCENARIOS = {
-    scenario.name: scenario
-    for scenario in (
-        _marines("3m", 3, 3, limit=60),
-        _marines("8m", 8, 8, limit=120),
-        _marines("25m", 25, 25, limit=150),
-        _marines("5m_vs_6m", 5, 6, limit=70),
-        _marines("8m_vs_9m", 8, 9, limit=120),
-        _marines("10m_vs_11m", 10, 11, limit=150),
-        _marines("27m_vs_30m", 27, 30, limit=180),
-        _stalkers_and_zealots("2s3z", (2, 3), (2, 3), limit=120),
-        _stalkers_and_zealots("3s5z", (3, 5), (3, 5), limit=150),
-        _stalkers_and_zealots("3s5z_vs_3s6z", (3, 5), (3, 6), limit=170),
-        _stalkers("3s_vs_3z", 3, limit=150),
-        _stalkers("3s_vs_4z", 4, limit=200),
-        _stalkers("3s_vs_5z", 5, limit=250),
-        Scenario(
-            "2m_vs_1z",
-            (MARINE,) * 2,
-            (ZEALOT,),
-            150,
-            "marines",
-            terrain=OCTAGON,
-            ally_groups=(((13.0, 12.0), 1), ((19.0, 12.0), 1)),
-            enemy_groups=(((16.0, 19.0), None),),
-            march=((13.0, 12.0), (19.0, 12.0)),
-        ),
-        Scenario(
-            "6h_vs_8z",
-            (HYDRALISK,) * 6,
-            (ZEALOT,) * 8,
-            150,
-            "hydralisks",
-            terrain=HOLLOW,
-            ally_groups=(((14.6, 9.49), None),),
-            enemy_groups=(((14.41, 16.76), None),),
-        ),
-        _marines_and_medivacs("MMM", (7, 2, 1), limit=150),
-        _marines_and_medivacs("MMM2", (8, 3, 1), limit=180),
-        Scenario(
-            "1c3s5z",
-            (COLOSSUS,) + (STALKER,) * 3 + (ZEALOT,) * 5,
-            (COLOSSUS,) + (STALKER,) * 3 + (ZEALOT,) * 5,
-            180,
-            "colossi_stalkers_zealots",
-            ally_types=(COLOSSUS, STALKER, ZEALOT),
-            enemy_types=(COLOSSUS, STALKER, ZEALOT),
-        ),
-        Scenario(
-            "bane_vs_bane",
-            (BANELING,) * 4 + (ZERGLING,) * 20,
-            (ZERGLING,) * 20 + (BANELING,) * 4,
-            200,
-            "bane",
-            ally_types=(BANELING, ZERGLING),
-            enemy_types=(BANELING, ZERGLING),
-            terrain=OCTAGON,
-            ally_groups=(((16.0, 8.0), 4), ((16.0, 11.0), None)),
-            enemy_groups=(((16.0, 21.0), 20), ((16.0, 24.0), None)),
-        ),
-        Scenario(
-            "so_many_baneling",
-            (ZEALOT,) * 7,
-            (BANELING,) * 32,
-            100,
-            "zealots",
-            terrain=VALLEY,
-            ally_groups=(((11.47, 12.02), None),),
-            enemy_groups=(((27.91, 28.24), None),),
-            march=((4.47, 4.33),),
-        ),
-        Scenario(
-            "corridor",
-            (ZEALOT,) * 6,
-            (ZERGLING,) * 24,
-            400,
-            "zealots",
-            terrain=CORRIDOR,
-            ally_groups=(((19.04, 19.12), None),),
-            enemy_groups=(((27.91, 28.24), None),),
-            march=((4.47, 4.33),),
-        ),
-        Scenario(
-            "2s_vs_1sc",
-            (STALKER,) * 2,
-            (SPINE_CRAWLER,),
-            300,
-            "stalkers",
-            terrain=DOME,
-            ally_groups=(((11.12, 10.34), 1), ((16.98, 10.37), 1)),
-            enemy_groups=(((13.92, 20.04), None),),
-        ),
-        Scenario(
-            "2c_vs_64zg",
-            (COLOSSUS,) * 2,
-            (ZERGLING,) * 64,
-            400,
-            "colossus",
-            terrain=TERRACES,
-            ally_groups=(((16.0, 16.0), None),),
-            enemy_groups=(((16.0, 9.0), None),),
-            hunts=True,
-        ),
-        *(
-            _drawn(race, allies, enemies)
-            for race in _RACES
-            for allies, enemies in ((5, 5), (10, 10), (10, 11), (20, 20), (20, 23))
-        ),
-    )
-}
+
+SCENARIOS = _built_in()

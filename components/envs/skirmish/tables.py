@@ -163,7 +163,7 @@ def _place(
     walkable = terrain.walkable()
     first = 0
     for point, size in groups:
-        last = len(units) if size is None else first + size
+        last = first + size
         for layer in LAYERS:
             # Those who aren't in each other's way are created on the same point.
             members = [index for index in range(first, last) if units[index].layer == layer]
@@ -216,7 +216,8 @@ def rules_table(
     units = _types(scenario)
     enemies = scenario.draw.types if scenario.draw else scenario.enemies
     rules = np.zeros(1, dtype=RULES)
-    march = scenario.march or (scenario.ally_groups[0][0],)
+    # Where armies are drawn, each episode says where they march to.
+    march = scenario.march or [place for place, _ in scenario.ally_groups[:1]] or [(0.0, 0.0)]
     values: dict[str, float] = {
         "allies": len(scenario.allies),
         "enemies": len(scenario.enemies),

@@ -1,7 +1,11 @@
-"""The ground that battles are fought on: SMAC's maps, by their cells."""
+"""The ground that battles are fought on. `terrains.toml` holds SMAC's maps, by their cells."""
 
-from dataclasses import dataclass, replace
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +20,6 @@ RAMP_HEIGHT = 199.0
 
 CLEARANCE = 0.4
 """How far from blocked cells a straight way must stay, to both sides."""
-
 
 Part = tuple[int, int, int, int]
 """A rectangle: south, north, west, east, in cells, the upper ones exclusive."""
@@ -108,38 +111,18 @@ def _ways(terrain: Terrain) -> NDArray[np.int16]:
     return ways
 
 
-def carved(*parts: Part, winding: bool = False) -> Terrain:
-    """The terrain that these rectangles make up."""
+def carved(parts: Iterable[Part], **others: Any) -> Terrain:
+    """The terrain that these rectangles make up; `others` are further fields of it."""
     south, north, west, east = zip(*parts, strict=True)
-    return Terrain(min(south), max(north), min(west), max(east), parts, winding=winding)
+    return Terrain(min(south), max(north), min(west), max(east), tuple(parts), **others)
 
 
-STRIP = Terrain(south=8, north=24)
-OPEN = Terrain(south=0, north=MAP_SIZE)
-OCTAGON = carved((6, 8, 10, 22), (8, 10, 8, 24), (10, 22, 6, 26), (22, 24, 8, 24), (24, 26, 10, 22))
-DOME = carved((8, 20, 8, 20), (20, 22, 10, 18), (22, 24, 12, 16))
-# The cells of the choke touch the others only at their corners; the real wall runs diagonally, so four more are open.
-_CHOKE = ((12, 14, 12, 14), (12, 14, 10, 12), (10, 12, 12, 14), (14, 16, 12, 14), (12, 14, 14, 16))
-_HALL = ((14, 16, 14, 26), (16, 18, 14, 28), (18, 22, 12, 30), (22, 24, 14, 30), (24, 26, 16, 30), (26, 28, 18, 30))
-CORRIDOR = carved((2, 12, 2, 12), *_CHOKE, *_HALL, (28, 30, 20, 30), winding=True)
-_LOWER_VALLEY = ((2, 4, 2, 8), (4, 8, 2, 12), (8, 12, 4, 16), (12, 16, 8, 20), (16, 18, 10, 20))
-_UPPER_VALLEY = ((18, 22, 14, 26), (22, 24, 16, 30), (24, 28, 20, 30), (28, 30, 22, 30))
-VALLEY = carved(*_LOWER_VALLEY, *_UPPER_VALLEY, winding=True)
-_BELOW = ((6, 8, 4, 28), (8, 10, 2, 30), (10, 12, 0, 32))
-_ABOVE = ((14, 16, 0, 32), (16, 18, 2, 30), (18, 20, 8, 24))
-TERRACES = replace(
-    carved(*_BELOW, (12, 14, 0, 4), (12, 14, 28, 32), *_ABOVE), cliffs=((12, 14, 4, 28),), plateau=14, winding=True
-)
-HOLLOW = carved((8, 10, 10, 20), (10, 18, 8, 22), (18, 20, 10, 20))
+def _terrain_of(table: dict[str, Any]) -> Terrain:
+    fields = table | {name: tuple(map(tuple, table[name])) for name in ("parts", "cliffs") if name in table}
+    return carved(**fields) if "parts" in table else Terrain(**fields)
 
-TERRAINS = {
-    "strip": STRIP,
-    "open": OPEN,
-    "octagon": OCTAGON,
-    "dome": DOME,
-    "corridor": CORRIDOR,
-    "valley": VALLEY,
-    "terraces": TERRACES,
-    "hollow": HOLLOW,
-}
+
+_TABLES = tomllib.loads(Path(__file__).with_name("terrains.toml").read_text(encoding="utf-8"))
+
+TERRAINS = {name: _terrain_of(table) for name, table in _TABLES.items()}
 """By the names that scenario files use."""

@@ -1,11 +1,8 @@
-"""Unit types: health, weapons and movement, in both published sets of weapon data.
+"""Unit types: health, weapons and movement, in both published sets of weapon data. `units.toml` holds the numbers."""
 
-Numbers are those of the game's own data files, per *Normal* second, of which one holds 16 game loops (ticks). The
-"Faster" figures of strategy sites are 1.4 times higher because they count 22.4 loops to a second; mixing the two is
-the classic mistake of re-implementations.
-"""
-
-from dataclasses import dataclass, replace
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 TICKS_PER_SECOND = 16.0
@@ -14,8 +11,6 @@ Ruleset = Literal["liberty", "lotv"]
 
 Layer = Literal["ground", "giant", "air"]
 """Units of one layer are in each other's way; giants step over those on the ground."""
-
-ZERG_REGENERATION = 0.2734
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,220 +73,39 @@ class UnitType:
     """Health per second that it heals. Range and scan are those of the healing beam; it does no damage."""
 
 
-MARINE = UnitType(
-    name="marine",
-    race="terran",
-    type_id=48,
-    health=45.0,
-    shield=0.0,
-    armour=0.0,
-    armored=False,
-    radius=0.375,
-    separation=0.375,
-    speed=2.25,
-    weapon=Weapon(damage=6.0, range=5.0, scan=5.0, period=0.8608, damage_point=0.05, hits_air=True),
-    sight=9.0,
-    full_cooldown=15.0,
-    light=True,
-    biological=True,
-)
-STALKER = UnitType(
-    name="stalker",
-    race="protoss",
-    type_id=74,
-    health=80.0,
-    shield=80.0,
-    armour=1.0,
-    armored=True,
-    radius=0.625,
-    separation=0.625,
-    speed=2.953125,
-    weapon=Weapon(
-        damage=10.0,
-        armored_bonus=4.0,
-        range=6.0,
-        scan=6.0,
-        period=1.44,
-        damage_point=0.167,
-        missile_speed=18.75,
-        hits_air=True,
-    ),
-    sight=10.0,
-    full_cooldown=35.0,
-)
-ZEALOT = UnitType(
-    name="zealot",
-    race="protoss",
-    type_id=73,
-    health=100.0,
-    shield=50.0,
-    armour=1.0,
-    armored=False,
-    radius=0.5,
-    separation=0.375,
-    speed=2.25,
-    weapon=Weapon(damage=8.0, hits=2, hit_gap=0.28, range=0.1, scan=5.0, period=1.2, damage_point=0.0),
-    sight=9.0,
-    full_cooldown=22.0,
-    light=True,
-    biological=True,
-)
-MARAUDER = UnitType(
-    name="marauder",
-    race="terran",
-    type_id=51,
-    health=125.0,
-    shield=0.0,
-    armour=1.0,
-    armored=True,
-    radius=0.5625,
-    separation=0.5,
-    speed=2.25,
-    weapon=Weapon(
-        damage=10.0, armored_bonus=10.0, range=6.0, scan=6.0, period=1.5, damage_point=0.0, missile_speed=20.0
-    ),
-    sight=10.0,
-    full_cooldown=25.0,
-    biological=True,
-)
-MEDIVAC = UnitType(
-    name="medivac",
-    race="terran",
-    type_id=54,
-    health=150.0,
-    shield=0.0,
-    armour=1.0,
-    armored=True,
-    radius=0.75,
-    separation=0.75,
-    speed=2.75,
-    weapon=Weapon(damage=0.0, range=4.0, scan=6.0, period=1.0, damage_point=0.0),
-    sight=11.0,
-    full_cooldown=1.0,
-    layer="air",
-    acceleration=2.3125,
-    healing=9.0,
-)
-COLOSSUS = UnitType(
-    name="colossus",
-    race="protoss",
-    type_id=4,
-    health=200.0,
-    shield=150.0,
-    armour=1.0,
-    armored=True,
-    radius=1.0,
-    separation=0.75,
-    speed=2.25,
-    weapon=Weapon(damage=20.0, range=6.0, scan=6.0, period=2.2, damage_point=0.083, sweep=1.25),
-    sight=10.0,
-    full_cooldown=24.0,
-    layer="giant",
-)
-HYDRALISK = UnitType(
-    name="hydralisk",
-    race="zerg",
-    type_id=107,
-    health=80.0,
-    shield=0.0,
-    armour=0.0,
-    armored=False,
-    radius=0.625,
-    separation=0.5,
-    speed=2.25,
-    weapon=Weapon(damage=12.0, range=5.0, scan=5.0, period=0.83, damage_point=0.208, missile_speed=40.0, hits_air=True),
-    sight=9.0,
-    full_cooldown=10.0,
-    light=True,
-    biological=True,
-    regeneration=ZERG_REGENERATION,
-)
+_TABLES = tomllib.loads(Path(__file__).with_name("units.toml").read_text(encoding="utf-8"))
 
-ZERGLING = UnitType(
-    name="zergling",
-    race="zerg",
-    type_id=105,
-    health=35.0,
-    shield=0.0,
-    armour=0.0,
-    armored=False,
-    radius=0.375,
-    separation=0.375,
-    speed=2.953125,
-    weapon=Weapon(damage=5.0, range=0.1, scan=5.0, period=0.696, damage_point=0.167),
-    sight=8.0,
-    full_cooldown=11.0,
-    light=True,
-    biological=True,
-    regeneration=ZERG_REGENERATION,
-)
-BANELING = UnitType(
-    name="baneling",
-    race="zerg",
-    type_id=9,
-    health=30.0,
-    shield=0.0,
-    armour=0.0,
-    armored=False,
-    radius=0.375,
-    separation=0.375,
-    speed=2.5,
-    weapon=Weapon(damage=20.0, light_bonus=15.0, range=0.25, scan=5.0, period=0.8332, damage_point=0.0, burst=2.2),
-    sight=8.0,
-    full_cooldown=1.0,
-    biological=True,
-    regeneration=ZERG_REGENERATION,
-)
-SPINE_CRAWLER = UnitType(
-    name="spine crawler",
-    race="zerg",
-    type_id=98,
-    health=300.0,
-    shield=0.0,
-    armour=2.0,
-    armored=True,
-    radius=0.875,
-    separation=0.875,
-    speed=0.0,
-    weapon=Weapon(damage=25.0, armored_bonus=5.0, range=7.0, scan=7.0, period=1.6, damage_point=0.333),
-    sight=11.0,
-    full_cooldown=1.0,
-    biological=True,
-    regeneration=ZERG_REGENERATION,
-)
 
-UNIT_TYPES = {
-    unit.name.replace(" ", "_"): unit
-    for unit in (
-        MARINE,
-        MARAUDER,
-        MEDIVAC,
-        STALKER,
-        ZEALOT,
-        COLOSSUS,
-        ZERGLING,
-        BANELING,
-        HYDRALISK,
-        SPINE_CRAWLER,
-    )
-}
+def _types_of(ruleset: Ruleset) -> dict[str, UnitType]:
+    """All unit types of a ruleset. Each table but that of "liberty" holds only what it changes."""
+    types = {}
+    for name, table in _TABLES["liberty"].items():
+        changed = _TABLES[ruleset].get(name, {})
+        weapon = Weapon(**(table["weapon"] | changed.get("weapon", {})))
+        types[name] = UnitType(**(table | changed | {"name": name.replace("_", " "), "weapon": weapon}))
+    return types
+
+
+UNIT_TYPES = _types_of("liberty")
 """By the names that scenario files use."""
 
-_LOTV_WEAPONS = {
-    SPINE_CRAWLER.name: replace(SPINE_CRAWLER.weapon, period=1.85),
-    MARAUDER.name: replace(MARAUDER.weapon, scan=6.5),
-    COLOSSUS.name: replace(COLOSSUS.weapon, damage=10.0, light_bonus=5.0, range=7.0, scan=7.5, period=1.5),
-    HYDRALISK.name: replace(HYDRALISK.weapon, period=0.75, scan=5.5),
-    MARINE.name: replace(MARINE.weapon, scan=5.5),
-    STALKER.name: replace(STALKER.weapon, damage=13.0, armored_bonus=5.0, period=1.87, scan=6.5),
-}
+_ARMED = {"liberty": UNIT_TYPES, "lotv": _types_of("lotv")}
+
+
+def unit_named(name: str) -> UnitType:
+    """The unit that scenario files call so.
+
+    Raises:
+        ValueError: there is none; the message lists those there are.
+    """
+    try:
+        return UNIT_TYPES[name]
+    except KeyError:
+        raise ValueError(f"there is no unit {name!r}; there are {', '.join(UNIT_TYPES)}") from None
 
 
 def armed(unit: UnitType, ruleset: Ruleset) -> UnitType:
     """The unit with the weapon of a ruleset: the maps' own ("liberty"), or the later multiplayer data ("lotv")."""
-    if ruleset == "lotv":
-        speed = 2.5 if unit.name == MEDIVAC.name else unit.speed
-        return replace(unit, weapon=_LOTV_WEAPONS.get(unit.name, unit.weapon), speed=speed)
-    if ruleset == "liberty":
-        return unit
-    raise ValueError(f"ruleset {ruleset!r} is unknown; there are 'liberty' and 'lotv'")
+    if ruleset not in _ARMED:
+        raise ValueError(f"ruleset {ruleset!r} is unknown; there are 'liberty' and 'lotv'")
+    return _ARMED[ruleset][unit.name.replace(" ", "_")]
