@@ -6,7 +6,7 @@ Sizes: E episodes, N steps and F = N + E frames of all of them, A agents, U acti
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -16,12 +16,9 @@ from torch.nn.functional import embedding
 
 from components.envs.base import EnvSpec
 from components.policies.base import EpisodeBatch, TrainStepResult
-from components.policies.inputs import AgentInputs
 from components.policies.optimizer import FlatOptimizer
 from components.policies.options import RecurrentOptions, check_options
-from components.policies.packing import Packing
-from components.policies.recurrent import RecurrentPolicy
-from components.policies.returns import lambda_returns
+from components.policies.recurrent import PackedSteps, RecurrentPolicy
 
 
 class CentralCritic(nn.Module):
@@ -65,17 +62,12 @@ class CentralCritic(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Counterfactuals:
-    """A packed batch as tensors, with the targets of the critic."""
+    """A packed batch, with the targets of the critic."""
 
-    packing: Packing
-    inputs: AgentInputs  # F * A rows
+    steps: PackedSteps
     obs: Tensor  # (F, A, O)
-    available: Tensor  # (N, A, U)
     state: Tensor  # (N, S)
-    actions: Tensor  # (N, A)
     last_actions: Tensor  # (F, A)
-    departs: Tensor  # (N,)
-    weights: Tensor  # (N, 1)
     epsilon: Tensor  # (N, 1, 1)
     target: Tensor  # (N, A)
 
@@ -123,9 +115,10 @@ class Coma(RecurrentPolicy):
         self.critic_size, self.critic_steps = critic_size, critic_steps
         options.setdefault("td_lambda", 0.8)
         super().__init__(spec, **options)
-        optimizer = self.options.optimizer
-        self._actor_optimizer = FlatOptimizer(self._flat[: self._n_acting], optimizer, self.options.learning_rate)
-        self._critic_optimizer = FlatOptimizer(self._flat[self._n_acting :], optimizer, critic_learning_rate)
+        of_actor, of_critic = self._flat[: self._n_acting], self._flat[self._n_acting :]
+        rate, kind, clip = self.options.learning_rate, self.options.optimizer, self.options.grad_norm_clip
+        self._actor_optimizer = FlatOptimizer(of_actor, [self.agent], kind, rate, clip)
+        self._critic_optimizer = FlatOptimizer(of_critic, [self.critic], kind, critic_learning_rate, clip)
 
     def _make_networks(self) -> tuple[dict[str, nn.Module], dict[str, nn.Module]]:
         self.critic, self.target_critic = (CentralCritic(self.spec, self.critic_size) for _ in range(2))
@@ -139,29 +132,22 @@ class Coma(RecurrentPolicy):
         """Gradient steps of the critic so far."""
         return self.updates * self.critic_steps
 
-    # Acting ---------------------------------------------------------------------------------------------------------
-
-    def act(
+    def _choose(
         self,
-        obs: NDArray[np.float32],  # (B, A, O)
-        available: NDArray[np.bool_],  # (B, A, U)
-        last_actions: NDArray[np.int64],  # (B, A)
-        hidden: NDArray[np.float32],  # (B, A, H)
-        *,
+        said: NDArray[np.floating[Any]],
+        available: NDArray[np.bool_],
         epsilon: float,
         rng: np.random.Generator,
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        logits, hidden = self._forward(obs, last_actions, hidden)
-        logits = np.where(available, logits, -np.inf)
+    ) -> NDArray[np.int64]:
         if epsilon == 0.0:
-            return logits.argmax(-1), hidden
-        weights = np.exp(logits - logits.max(-1, keepdims=True), dtype=np.float64)
+            return np.asarray(said.argmax(-1))
+        weights = np.exp(said - said.max(-1, keepdims=True), dtype=np.float64)
         chances = (1.0 - epsilon) * weights / weights.sum(-1, keepdims=True)
         chances += epsilon * available / available.sum(-1, keepdims=True)
         reached = chances.cumsum(-1)
         # Below the last, so that a rounding error never selects an action that is not available.
         drawn = rng.random((*reached.shape[:-1], 1)) * reached[..., -1:]
-        return (reached > drawn).argmax(-1), hidden
+        return np.asarray((reached > drawn).argmax(-1))
 
     # Learning -------------------------------------------------------------------------------------------------------
 
@@ -172,18 +158,16 @@ class Coma(RecurrentPolicy):
             ValueError: an array of the batch does not have the shape that the others and the spec demand.
             FloatingPointError: a gradient is not finite; its network is unchanged then.
         """
-        data = self.prepared(batch)
+        data = self.counterfactuals(batch)
         values, critic_loss, critic_norm = self._learn_critic(data)
         chances = self.chances(data)
-        taken = data.actions.unsqueeze(2)
-        advantage = values.gather(2, taken).squeeze(2) - (chances.detach() * values).sum(2)
+        taken = data.steps.actions.unsqueeze(2)
+        q_taken = values.gather(2, taken).squeeze(2)
+        advantage = q_taken - (chances.detach() * values).sum(2)
         loss = self.actor_loss(data, chances, advantage)
-        gradients = torch.autograd.grad(loss, list(self.agent.parameters()))
-        norm = self._actor_optimizer.step(gradients, clip=self.options.grad_norm_clip, what=f"update {self.updates}")
+        norm = self._actor_optimizer.step(loss, f"update {self.updates}")
         self.updates += 1
 
-        q_taken = values.gather(2, taken).squeeze(2)
-        error = (data.target - q_taken).abs()
         entropy = -(chances.detach() * chances.detach().clamp(min=1e-12).log()).sum(2)
         metrics = {
             "loss": float(loss.detach()),
@@ -192,92 +176,68 @@ class Coma(RecurrentPolicy):
             "critic_grad_norm": critic_norm,
             "advantage": float(advantage.abs().mean()),
             "entropy": float(entropy.mean()),
-            "q_taken": float(q_taken.mean()),
-            "target": float(data.target.mean()),
-            "td_error": float(error.mean()),
         }
-        return TrainStepResult(metrics, self._priorities(error.mean(1).numpy(force=True), batch, data.packing))
+        return self._result(metrics, q_taken, data.target, batch, data.steps.packing)
 
-    def prepared(self, batch: EpisodeBatch) -> Counterfactuals:
+    def counterfactuals(self, batch: EpisodeBatch) -> Counterfactuals:
         """Return `batch` as packed tensors, with the TD(λ) returns of the target critic (Eq. 3 of the paper).
 
         Raises:
             ValueError: as `learn`.
         """
-        self._check(batch)
-        packing = Packing.of(batch.lengths, batch.terminated, batch.actions.shape[1])
-        n_episodes = len(batch.lengths)
+        steps = self.prepared(batch)
+        packing, actions, n_episodes = steps.packing, steps.actions, steps.n_episodes
         epsilon = np.zeros(n_episodes, np.float32) if batch.epsilon is None else batch.epsilon
-        obs = self._gather("obs", batch.obs, packing.frames, self._dtype)
-        state = self._gather("state", batch.state, packing.frames, self._dtype)
-        available = self._gather("available", batch.available, packing.frames, torch.bool)
-        actions = self._gather("actions", batch.actions, packing.steps, torch.int64)
+        obs = self._gather("obs", batch.obs, packing, torch.float32).to(self._dtype)
         # Step k arrives at frame k + E: there its action is the last one.
         last_actions = torch.cat([actions.new_full((n_episodes, self.spec.n_agents), -1), actions])
-        inputs = self._inputs(batch, packing, last_actions.numpy(force=True))
-        departs = torch.from_numpy(packing.departs).to(self._device)
         with torch.no_grad():
             # The last frame has no action; a truncated episode is continued with the most probable one.
-            frame_actions = self.agent.values(inputs).masked_fill(~available, -torch.inf).argmax(2)
-            frame_actions[departs] = actions
-            values = self.target_critic(state, obs, frame_actions, last_actions)
-            taken = values.gather(2, frame_actions.unsqueeze(2)).squeeze(2).numpy(force=True)
-        value_tp1 = taken[n_episodes:]
-        value_tp1[packing.last[batch.terminated]] = 0.0
-        reward = batch.reward.reshape(-1)[packing.steps].astype(value_tp1.dtype)[:, None]
-        returns = lambda_returns(
-            reward, value_tp1, packing.step_blocks, gamma=self.options.gamma, td_lambda=self.options.td_lambda
-        )
+            frame_actions = steps.best(self.agent.values(steps.inputs)).squeeze(2)
+            frame_actions[steps.departs] = actions
+            values = self.target_critic(steps.state, obs, frame_actions, last_actions)
+            value_tp1 = values.gather(2, frame_actions.unsqueeze(2)).squeeze(2)[n_episodes:]
         return Counterfactuals(
-            packing=packing,
-            inputs=inputs,
+            steps=steps,
             obs=obs,
-            available=available[departs],
-            state=state[departs],
-            actions=actions,
+            state=steps.state_t,
             last_actions=last_actions,
-            departs=departs,
-            weights=torch.from_numpy(batch.weights[packing.episode]).to(self._device, self._dtype).unsqueeze(1),
             epsilon=torch.from_numpy(epsilon[packing.episode]).to(self._device, self._dtype).view(-1, 1, 1),
-            target=torch.from_numpy(returns).to(self._device),
+            target=self.targets(value_tp1, batch, steps),
         )
 
     def chances(self, data: Counterfactuals) -> Tensor:
         """Return the probability of each action at each step (N, A, U), exploration included."""
-        logits = self.agent.values(data.inputs)[data.departs]
-        softmax = logits.masked_fill(~data.available, -torch.inf).softmax(2)
-        uniform = data.available.to(self._dtype) / data.available.sum(2, keepdim=True)
+        steps = data.steps
+        logits, available = self.agent.values(steps.inputs)[steps.departs], steps.available[steps.departs]
+        softmax = logits.masked_fill(~available, -torch.inf).softmax(2)
+        uniform = available.to(self._dtype) / available.sum(2, keepdim=True)
         return (1.0 - data.epsilon) * softmax + data.epsilon * uniform
 
     def actor_loss(self, data: Counterfactuals, chances: Tensor, advantage: Tensor) -> Tensor:
         """Return minus the mean of log π(u) times the `advantage` (N, A): Eq. 7 of the paper, as a loss."""
-        taken = chances.gather(2, data.actions.unsqueeze(2)).squeeze(2)
+        taken = chances.gather(2, data.steps.actions.unsqueeze(2)).squeeze(2)
         # Without exploration a chance may round to 0 by the time that its action is learnt from.
         taken = taken.clamp(min=torch.finfo(taken.dtype).tiny)
-        return -(data.weights * advantage * taken.log()).sum() / advantage.numel()
+        return -(data.steps.weights * advantage * taken.log()).sum() / advantage.numel()
 
     def critic_loss(self, data: Counterfactuals, rows: slice) -> tuple[Tensor, Tensor]:
         """Return the mean squared error of the critic at the steps `rows`, and its values (R, A, U) there."""
-        departs = data.departs[rows]
-        values = self.critic(data.state[rows], data.obs[departs], data.actions[rows], data.last_actions[departs])
-        error = values.gather(2, data.actions[rows].unsqueeze(2)).squeeze(2) - data.target[rows]
-        return (data.weights[rows] * error.square()).sum() / error.numel(), values.detach()
+        departs, actions = data.steps.departs[rows], data.steps.actions[rows]
+        values = self.critic(data.state[rows], data.obs[departs], actions, data.last_actions[departs])
+        error = values.gather(2, actions.unsqueeze(2)).squeeze(2) - data.target[rows]
+        return (data.steps.weights[rows] * error.square()).sum() / error.numel(), values.detach()
 
     def _learn_critic(self, data: Counterfactuals) -> tuple[Tensor, float, float]:
         """Walk back in time over `critic_steps` spans; return the values (N, A, U) as each span found them."""
-        n_steps = len(data.actions)
+        n_steps = len(data.target)
         bounds = [n_steps * i // self.critic_steps for i in range(self.critic_steps + 1)]
         values = torch.empty(n_steps, self.spec.n_agents, self.spec.n_actions, dtype=self._dtype, device=self._device)
         total = largest = 0.0
-        parameters = list(self.critic.parameters())
         for made, (start, stop) in enumerate(reversed(list(pairwise(bounds)))):
             if start < stop:
                 loss, values[start:stop] = self.critic_loss(data, slice(start, stop))
-                norm = self._critic_optimizer.step(
-                    torch.autograd.grad(loss, parameters),
-                    clip=self.options.grad_norm_clip,
-                    what=f"the critic in update {self.updates}",
-                )
+                norm = self._critic_optimizer.step(loss, f"the critic in update {self.updates}")
                 total += float(loss.detach()) * (stop - start) / n_steps
                 largest = max(largest, norm)
             if (self.critic_updates + made + 1) % self.options.target_update_interval == 0:

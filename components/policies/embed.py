@@ -17,7 +17,7 @@ class _Embed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, obs: Tensor, w: Tensor, pairs: Tensor, table: Tensor, scratch: Scratch) -> Tensor:
         n_pairs = len(table)
-        x = scratch.take("embedded", n_pairs + len(obs), len(w), obs)
+        x = scratch.take("embedded", (n_pairs + len(obs), len(w)), obs.dtype)
         torch.mm(obs, w.t(), out=x[n_pairs:])
         kernel.rectify(x.numpy(), table.detach().contiguous().numpy(), pairs.numpy())
         ctx.save_for_backward(obs, pairs, x)
@@ -28,7 +28,7 @@ class _Embed(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, d_x: Tensor) -> tuple[Tensor | None, ...]:
         obs, pairs, x = ctx.saved_tensors
-        d_sum = ctx.scratch.take("d_embedded", len(obs), x.shape[1], x)
+        d_sum = ctx.scratch.take("d_embedded", (len(obs), x.shape[1]), x.dtype)
         d_table = x.new_empty(ctx.n_pairs, x.shape[1])
         kernel.rectify_back(x.numpy(), pairs.numpy(), d_x.contiguous().numpy(), d_sum.numpy(), d_table.numpy())
         return None, d_sum.t() @ obs, None, d_table, None

@@ -36,7 +36,7 @@ def tanh_(x: Tensor) -> Tensor:
 def _product(left: Tensor, right: Tensor, name: str, scratch: Scratch) -> Tensor:
     """Return `left` times `right`, in the memory of that name; there may be some columns of zeros behind."""
     panels = panels_of(right.numpy())
-    out = scratch.take(name, len(left) + ROWS, panels.shape[0] * panels.shape[2], left)
+    out = scratch.take(name, (len(left) + ROWS, panels.shape[0] * panels.shape[2]), left.dtype)
     fill(left.numpy(), panels, out.numpy())
     return out[: len(left)]
 
@@ -63,8 +63,8 @@ class _Unroll(torch.autograd.Function):
     ) -> Tensor:
         size, rows = w_h.shape[1], sum(blocks)
         # Of a pass that does not go back nothing is kept but the hidden states.
-        gates = scratch.take("gates", rows if goes_back else GROUP, 4 * size + _APART, x)
-        hidden = scratch.take("hidden", rows, size, x)
+        gates = scratch.take("gates", (rows if goes_back else GROUP, 4 * size + _APART), x.dtype)
+        hidden = scratch.take("hidden", (rows, size), x.dtype)
         of_x = _product(x, w_x.t(), "of_x", scratch)
         bias = torch.cat([b_x[: 2 * size] + b_h[: 2 * size], b_x[2 * size :], b_h[2 * size :]])
         kernel.unroll(
@@ -93,7 +93,7 @@ class _Unroll(torch.autograd.Function):
         scratch.passes += 1  # this one writes over the gates
         x, w_x, w_h, picks, hidden = ctx.saved_tensors
         size = w_h.shape[1]
-        d_of_x = scratch.take("d_of_x", len(x), 3 * size, x).zero_()
+        d_of_x = scratch.take("d_of_x", (len(x), 3 * size), x.dtype).zero_()
         of_step, of_x, dtype = (3 * size, size), (3 * size, x.shape[1]), hidden.numpy().dtype
         d_w_h, d_w_x = (room(*shape, dtype) for shape in (of_step, of_x))
         beside = room(GROUP, max(x.shape[1], size), dtype)

@@ -1,30 +1,33 @@
 """Gradient descent on one flat tensor: clip, check, step, and state for checkpoints."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 OptimizerKind = Literal["rmsprop", "adam"]
 _MOMENTS = {"rmsprop": {"square_avg"}, "adam": {"exp_avg", "exp_avg_sq"}}
 
 
 class FlatOptimizer:
-    """Steps the parameters that lie in `flat` (P,), all at once.
+    """Steps the parameters of `modules`, all at once.
 
     Args:
-        flat: the parameters, which are changed in place.
+        flat: where the parameters lie, (P,), which is changed in place.
+        modules: whose they are, in order.
         kind: "rmsprop" with alpha 0.99 and ε 1e-5 (Rashid et al. 2018), or "adam" with ε 1e-5 (Hu et al. 2021).
         learning_rate: of either.
+        clip: the norm that gradients are cut to.
     """
 
-    def __init__(self, flat: Tensor, kind: OptimizerKind, learning_rate: float) -> None:
-        self.kind = kind
-        self._flat = flat.detach()
-        self._learning_rate = learning_rate
+    def __init__(
+        self, flat: Tensor, modules: Iterable[nn.Module], kind: OptimizerKind, learning_rate: float, clip: float
+    ) -> None:
+        self._flat, self._parameters = flat.detach(), [p for module in modules for p in module.parameters()]
+        self.kind, self._learning_rate, self._clip = kind, learning_rate, clip
 
     def prepare(self) -> None:
         """Make the optimiser now rather than at the first step."""
@@ -39,12 +42,11 @@ class FlatOptimizer:
             return torch.optim.RMSprop([self._flat], lr=self._learning_rate, alpha=0.99, eps=1e-5)
         return torch.optim.Adam([self._flat], lr=self._learning_rate, eps=1e-5, fused=True)
 
-    def step(self, gradients: Sequence[Tensor], *, clip: float, what: str) -> float:
-        """Make a step along `gradients`, in the order of the parameters; return their norm before it was cut.
+    def step(self, loss: Tensor, what: str) -> float:
+        """Make a step along the gradient of `loss`; return its norm before it was cut.
 
         Args:
-            gradients: one for each parameter, together P numbers.
-            clip: the norm that they are cut to.
+            loss: a scalar.
             what: what failed, if it fails: "update 12".
 
         Raises:
@@ -52,12 +54,12 @@ class FlatOptimizer:
         """
         optimizer, gradient = self._optimizer, self._flat.grad
         assert gradient is not None
-        torch.cat([g.reshape(-1) for g in gradients], out=gradient)
+        torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, self._parameters)], out=gradient)
         norm = float(gradient.norm())
         if not math.isfinite(norm):
             raise FloatingPointError(f"the gradient of {what} has norm {norm}")
-        if norm > clip:
-            gradient *= clip / norm
+        if norm > self._clip:
+            gradient *= self._clip / norm
         optimizer.step()
         return norm
 

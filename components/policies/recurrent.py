@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Unpack
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from components.envs.base import EnvSpec
 from components.policies import kernel
-from components.policies.base import EpisodeBatch, Policy
+from components.policies.base import EpisodeBatch, Policy, TrainStepResult
 from components.policies.devices import opened
 from components.policies.initial import initialise
 from components.policies.inputs import AgentInputs
@@ -19,6 +20,47 @@ from components.policies.networks import RecurrentAgent, flatten_parameters
 from components.policies.optimizer import FlatOptimizer, same
 from components.policies.options import Options, RecurrentOptions
 from components.policies.packing import Packing
+from components.policies.returns import lambda_returns
+from components.policies.scratch import Scratch
+
+
+@dataclass(frozen=True, slots=True)
+class PackedSteps:
+    """A batch without its padding, as tensors: N steps and F = N + E frames of E episodes, in packed order."""
+
+    packing: Packing
+    inputs: AgentInputs  # F * A rows
+    actions: Tensor  # (N, A)
+    state: Tensor  # (F, S)
+    available: Tensor  # (F, A, U)
+    departs: Tensor  # (N,): the frame that a step leaves
+    weights: Tensor  # (N, 1): importance weights of prioritised sampling
+
+    @property
+    def n_episodes(self) -> int:
+        """E. Step k arrives at frame k + E, so values of the frames arrived at are `values[n_episodes:]`."""
+        return len(self.packing.last)
+
+    @property
+    def state_t(self) -> Tensor:
+        """The states that the steps leave, (N, S)."""
+        return self.state[self.departs]
+
+    @property
+    def state_tp1(self) -> Tensor:
+        """The states that the steps arrive at, (N, S)."""
+        return self.state[self.n_episodes :]
+
+    def best(self, q: Tensor) -> Tensor:
+        """Return each agent's available action of highest value in every frame, (F, A, 1), for values (F, A, U)."""
+        return torch.where(self.available, q, -torch.inf).max(2, keepdim=True)[1]
+
+    def taken(self, q: Tensor) -> Tensor:
+        """Return the values of the chosen actions (N, A), out of the values of all frames (F, A, U), without a copy."""
+        _, n_agents, n_actions = q.shape
+        agents = torch.arange(n_agents, device=q.device)
+        chosen = (self.departs.unsqueeze(1) * n_agents + agents) * n_actions + self.actions
+        return q.view(-1).gather(0, chosen.view(-1)).view(-1, n_agents)
 
 
 class RecurrentPolicy(Policy):
@@ -45,7 +87,8 @@ class RecurrentPolicy(Policy):
         generator = torch.Generator().manual_seed(self.options.seed)
         initialise(list(self._online.values()), self.options.init, generator)
         self._n_acting = sum(p.numel() for p in self.agent.parameters())
-        self._gathered: dict[str, Tensor] = {}
+        # A GPU copies from pinned memory asynchronously, while the next array is gathered.
+        self._gathered = Scratch(pinned=self._device.type == "cuda")
         self.update_targets()
 
     @abstractmethod
@@ -74,13 +117,16 @@ class RecurrentPolicy(Policy):
     def initial_hidden(self, n_envs: int) -> NDArray[np.float32]:
         return np.zeros((n_envs, self.spec.n_agents, self.options.hidden_size), np.float32)
 
-    def _forward(
+    def act(
         self,
         obs: NDArray[np.float32],  # (B, A, O)
+        available: NDArray[np.bool_],  # (B, A, U)
         last_actions: NDArray[np.int64],  # (B, A)
         hidden: NDArray[np.float32],  # (B, A, H)
-    ) -> tuple[NDArray[np.floating[Any]], NDArray[np.float32]]:
-        """Return the network's output for each action (B, A, U), and the next hidden state (B, A, H)."""
+        *,
+        epsilon: float,
+        rng: np.random.Generator,
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         rows = len(obs) * self.spec.n_agents
         with torch.inference_mode():
             said, hidden_rows = self.agent(
@@ -89,7 +135,18 @@ class RecurrentPolicy(Policy):
                 self._tensor(hidden.reshape(rows, -1), self._dtype),
             )
         after = hidden_rows.numpy(force=True).reshape(hidden.shape).astype(np.float32, copy=False)
-        return said.numpy(force=True).reshape(len(obs), self.spec.n_agents, -1), after
+        possible = np.where(available, said.numpy(force=True).reshape(available.shape), -np.inf)
+        return self._choose(possible, available, epsilon, rng), after
+
+    @abstractmethod
+    def _choose(
+        self,
+        said: NDArray[np.floating[Any]],
+        available: NDArray[np.bool_],
+        epsilon: float,
+        rng: np.random.Generator,
+    ) -> NDArray[np.int64]:
+        """Return the actions (B, A) for `said` (B, A, U), the network's output, -inf where not `available`."""
 
     def _tensor(self, array: NDArray[Any], dtype: torch.dtype) -> Tensor:
         # torch warns about read-only memory, so it is copied.
@@ -107,46 +164,70 @@ class RecurrentPolicy(Policy):
 
     # Batches --------------------------------------------------------------------------------------------------------
 
-    def _gather(self, name: str, padded: NDArray[Any], rows: NDArray[np.int64], dtype: torch.dtype) -> Tensor:
-        """Return the given rows of `padded`, whose first two axes are episode and time, in kept memory."""
-        item = padded.shape[2:]
-        gathered = self._memory(name, len(rows), item, padded.dtype)
-        # The rows are in range. Without `mode` numpy would gather into a temporary buffer first.
-        np.take(padded.reshape(-1, *item), rows, axis=0, out=gathered.numpy(), mode="clip")
-        # The memory is written again in the next gradient step, and this one waits for its results at its end.
-        return gathered.to(self._device, non_blocking=True).to(dtype)
+    def prepared(self, batch: EpisodeBatch) -> PackedSteps:
+        """Return `batch` as packed tensors on the device.
 
-    def _inputs(self, batch: EpisodeBatch, packing: Packing, last_actions: NDArray[np.int64]) -> AgentInputs:
-        """Return the inputs of the agents' network for every frame; `last_actions` is (F, A)."""
-        spec = self.spec
-        rows = len(packing.frames) * spec.n_agents
-        return AgentInputs.of(
+        Raises:
+            ValueError: an array of the batch does not have the shape that the others and the spec demand.
+        """
+        self._check(batch)
+        spec, packing = self.spec, Packing.of(batch.lengths, batch.terminated, batch.actions.shape[1])
+        n_episodes = len(batch.lengths)
+        # Step k arrives at frame k + E: there its action is the last one.
+        last_actions = np.full((len(packing.frames), spec.n_agents), -1)
+        last_actions[n_episodes:] = batch.actions.reshape(-1, spec.n_agents)[packing.steps]
+        inputs = AgentInputs.of(
             batch.obs,
             packing.frames,
             last_actions,
             packing.frame_blocks,
             packing.asked_blocks,
             n_actions=spec.n_actions,
-            memory=self._memory("living", rows, (spec.obs_size,), batch.obs.dtype),
-        ).to(self._device, self._dtype)
+            memory=self._gathered.take("living", (last_actions.size, spec.obs_size), torch.float32),
+        )
+        return PackedSteps(
+            packing=packing,
+            inputs=inputs.to(self._device, self._dtype),
+            actions=torch.from_numpy(last_actions[n_episodes:]).to(self._device),
+            state=self._gather("state", batch.state, packing, torch.float32).to(self._dtype),
+            available=self._gather("available", batch.available, packing, torch.bool),
+            departs=torch.from_numpy(packing.departs).to(self._device),
+            weights=torch.from_numpy(batch.weights[packing.episode]).to(self._device, self._dtype).unsqueeze(1),
+        )
 
-    def _memory(self, name: str, rows: int, item: tuple[int, ...], dtype: np.dtype[Any]) -> Tensor:
-        """Return an uninitialised (rows, *item) tensor, kept by that name, from which the device may fetch."""
-        kept = self._gathered.get(name)
-        if kept is None or len(kept) < rows:
-            like = torch.from_numpy(np.empty(0, dtype))
-            # A GPU copies from pinned memory asynchronously, while the next array is gathered.
-            pinned = self._device.type == "cuda"
-            kept = self._gathered[name] = torch.empty((rows, *item), dtype=like.dtype, pin_memory=pinned)
-        return kept[:rows]
+    def _gather(self, name: str, padded: NDArray[Any], packing: Packing, dtype: torch.dtype) -> Tensor:
+        """Return the frames of `padded`, an array of `dtype` by episode and time, on the device."""
+        item = padded.shape[2:]
+        gathered = self._gathered.take(name, (len(packing.frames), *item), dtype)
+        # The rows are in range. Without `mode` numpy would gather into a temporary buffer first.
+        np.take(padded.reshape(-1, *item), packing.frames, axis=0, out=gathered.numpy(), mode="clip")
+        # The memory is written again in the next gradient step, and this one waits for its results at its end.
+        return gathered.to(self._device, non_blocking=True)
 
-    def _priorities(self, error: NDArray[Any], batch: EpisodeBatch, packing: Packing) -> NDArray[np.float32]:
-        """Return an episode's η max|δ| + (1 - η) mean|δ| of the `error` (N,) of its steps."""
+    def targets(self, value_tp1: Tensor, batch: EpisodeBatch, steps: PackedSteps) -> Tensor:
+        """Return the targets (N, M), from `value_tp1` (N, M): the value of the frame after each step."""
+        packing, ahead = steps.packing, value_tp1.numpy(force=True).copy()
+        ahead[packing.last[batch.terminated]] = 0.0  # a cut episode keeps the value of its last frame
+        reward = batch.reward.reshape(-1)[packing.steps].astype(ahead.dtype)[:, None]
+        returns = lambda_returns(
+            reward, ahead, packing.step_blocks, gamma=self.options.gamma, td_lambda=self.options.td_lambda
+        )
+        return torch.from_numpy(returns).to(self._device)
+
+    def _result(
+        self, metrics: Mapping[str, float], q_taken: Tensor, target: Tensor, batch: EpisodeBatch, packing: Packing
+    ) -> TrainStepResult:
+        """Return `metrics` and those of the error of `q_taken` (N, M), and each episode's priority.
+
+        The priority is η max|δ| + (1 - η) mean|δ|, where δ is the mean error of a step.
+        """
+        error = (target - q_taken).abs()
+        told = {"q_taken": q_taken, "target": target, "td_error": error}
         padded = np.zeros(batch.reward.shape, np.float64)
-        padded.reshape(-1)[packing.steps] = error
-        mean = padded.sum(1) / batch.lengths
-        priorities = self.options.priority_eta * padded.max(1) + (1.0 - self.options.priority_eta) * mean
-        return np.asarray(priorities, np.float32)
+        padded.reshape(-1)[packing.steps] = error.mean(1).numpy(force=True)
+        eta, mean = self.options.priority_eta, padded.sum(1) / batch.lengths
+        priorities = np.asarray(eta * padded.max(1) + (1.0 - eta) * mean, np.float32)
+        return TrainStepResult({**metrics, **{name: float(x.mean()) for name, x in told.items()}}, priorities)
 
     def _check(self, batch: EpisodeBatch) -> None:
         spec = self.spec

@@ -1,5 +1,7 @@
 """Memory that gradient steps reuse."""
 
+from math import prod
+
 import torch
 from torch import Tensor
 
@@ -8,16 +10,20 @@ class Scratch:
     """Tensors by name that are handed out again and again; each is large enough for the largest request so far.
 
     Fresh memory for tens of megabytes per gradient step costs more in page faults than the arithmetic done in it.
+
+    Args:
+        pinned: whether a GPU may copy from the tensors while the program goes on.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, pinned: bool = False) -> None:
+        self._pinned = pinned
         self._kept: dict[str, Tensor] = {}
         self.passes = 0
         """Passes that have written here."""
 
-    def take(self, name: str, rows: int, columns: int, like: Tensor) -> Tensor:
-        """Return an uninitialised (rows, columns) tensor, typed as `like`; it overwrites the last of that name."""
-        kept = self._kept.get(name)
-        if kept is None or kept.numel() < rows * columns:
-            kept = self._kept[name] = torch.empty(rows * columns, dtype=like.dtype, device=like.device)
-        return kept[: rows * columns].view(rows, columns)
+    def take(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Return an uninitialised tensor on the CPU, which overwrites the last of that name."""
+        kept, size = self._kept.get(name), prod(shape)
+        if kept is None or kept.numel() < size:
+            kept = self._kept[name] = torch.empty(size, dtype=dtype, pin_memory=self._pinned)
+        return kept[:size].view(shape)

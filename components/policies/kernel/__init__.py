@@ -14,34 +14,16 @@ from typing import Any
 import numpy as np
 
 from components.policies.kernel.compiling import CODE
-from components.policies.kernel.gru import unroll, unroll_back
-from components.policies.kernel.head import say, say_back
-from components.policies.kernel.inputs import collect, rectify, rectify_back
-from components.policies.kernel.mixing import mix, mix_back
-from components.policies.kernel.product import GROUP, ROWS, add, add_outer, fill, fill_outer, panels_of, room
-from components.policies.kernel.scalars import exponential
-
-__all__ = [
-    "GROUP",
-    "ROWS",
-    "add",
-    "add_outer",
-    "collect",
-    "exponential",
-    "fill",
-    "fill_outer",
-    "mix",
-    "mix_back",
-    "panels_of",
-    "prepare",
-    "rectify",
-    "rectify_back",
-    "room",
-    "say",
-    "say_back",
-    "unroll",
-    "unroll_back",
-]
+from components.policies.kernel.gru import unroll as unroll
+from components.policies.kernel.gru import unroll_back as unroll_back
+from components.policies.kernel.head import say as say
+from components.policies.kernel.head import say_back as say_back
+from components.policies.kernel.inputs import collect as collect
+from components.policies.kernel.inputs import rectify as rectify
+from components.policies.kernel.inputs import rectify_back as rectify_back
+from components.policies.kernel.mixing import mix as mix
+from components.policies.kernel.mixing import mix_back as mix_back
+from components.policies.kernel.product import GROUP, fill, fill_outer, panels_of, room
 
 _FLOAT32: np.dtype[np.floating[Any]] = np.dtype(np.float32)
 

@@ -122,13 +122,13 @@ def batch(make_batch):
 def test_targets_are_the_td_lambda_returns_of_the_target_critic(spec, batch, td_lambda):
     policy = distinct(Coma(spec, td_lambda=td_lambda, hidden_size=8, critic_size=6, dtype=F64))
     expected = packed(policy, batch, [reference_targets(policy, batch, e) for e in range(4)])
-    np.testing.assert_allclose(policy.prepared(batch).target.numpy(), np.array(expected), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(policy.counterfactuals(batch).target.numpy(), np.array(expected), rtol=1e-9, atol=1e-9)
 
 
 def test_the_critics_loss_and_gradients_agree_with_the_reference(spec, batch):
     policy = distinct(Coma(spec, hidden_size=8, critic_size=6, dtype=F64))
     parameters = list(policy.critic.parameters())
-    loss, _ = policy.critic_loss(policy.prepared(batch), slice(None))
+    loss, _ = policy.critic_loss(policy.counterfactuals(batch), slice(None))
     total, count = 0.0, 0
     for e in range(4):
         targets = reference_targets(policy, batch, e)
@@ -159,10 +159,10 @@ def test_the_actors_gradient_is_the_counterfactual_one_of_the_paper(spec, batch)
                 count += 1
     expected = total / count
 
-    data = policy.prepared(batch)
+    data = policy.counterfactuals(batch)
     _, values = policy.critic_loss(data, slice(None))
     chances = policy.chances(data)
-    taken = data.actions.unsqueeze(2)
+    taken = data.steps.actions.unsqueeze(2)
     advantage = values.gather(2, taken).squeeze(2) - (chances.detach() * values).sum(2)
     loss = policy.actor_loss(data, chances, advantage)
     assert loss.item() == pytest.approx(expected.item(), rel=1e-9)
@@ -176,9 +176,9 @@ def test_an_agents_baseline_does_not_depend_on_what_it_did(spec, batch):
     other.actions[0, 2, 1] = (other.actions[0, 2, 1] + 1) % spec.n_actions
     rows = []
     for b in (batch, other):
-        data = policy.prepared(b)
+        data = policy.counterfactuals(b)
         _, values = policy.critic_loss(data, slice(None))
-        at = int(np.flatnonzero(data.packing.steps == 2)[0])
+        at = int(np.flatnonzero(data.steps.packing.steps == 2)[0])
         rows.append(values[at])
     torch.testing.assert_close(rows[0][1], rows[1][1], rtol=0, atol=1e-12)
     assert (rows[0][0] - rows[1][0]).abs().max() > 1e-3

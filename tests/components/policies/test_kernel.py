@@ -4,7 +4,7 @@ import numba
 import numpy as np
 import pytest
 
-from components.policies.kernel import exponential
+from components.policies.kernel.scalars import exponential
 
 
 @numba.njit
