@@ -9,8 +9,7 @@ import hashlib
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import perf_counter
 from typing import Any, TextIO, TypeVar, cast
@@ -100,34 +99,21 @@ class CompiledPackage:
         self._complete = True
 
     def _compile(self, title: str, calls: Mapping[str, Callable[[], object]], stream: TextIO) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
         print(f"Compiling {title} for this machine, once; the result stays in {self.home}", file=stream, flush=True)
         start = perf_counter()
-        with _progress(len(calls), stream) as show:
+        columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+        console = Console(file=stream)
+        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+            task = bar.add_task("", total=len(calls))
             for name, call in calls.items():
-                show(name)
+                bar.update(task, description=name)
                 call()
+                bar.advance(task)
         (self.home / "complete").touch()
         print(f"Compiled {title} in {perf_counter() - start:.0f} s", file=stream, flush=True)
         for old in self.home.parent.glob(f"{self.name}-*"):
             if old != self.home:
                 shutil.rmtree(old, ignore_errors=True)
-
-
-@contextmanager
-def _progress(n_calls: int, stream: TextIO) -> Iterator[Callable[[str], None]]:
-    """Show a bar on a terminal; yield what is called with the name of each function before it is compiled."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    console = Console(file=stream)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("", total=n_calls)
-        n_begun = 0
-
-        def show(name: str) -> None:
-            nonlocal n_begun
-            bar.update(task, description=name, completed=n_begun)
-            n_begun += 1
-
-        yield show

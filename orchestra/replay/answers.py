@@ -1,10 +1,13 @@
 """The answers that a replayed actor gives to requests: at once, later by a future, or never."""
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from orchestra.errors import ActorStopped, AskFailed
+from structlog.typing import FilteringBoundLogger
+
+from orchestra.actors.asks import PendingReplies
+from orchestra.actors.mailbox import Envelope
+from orchestra.actors.message import Message
 from orchestra.replay.effects import Output, RecordedEffects
 from orchestra.trace.analysis.values import recorded_form
 from orchestra.trace.format.effects import AnswerGiven, Withdrawn
@@ -15,59 +18,41 @@ RequestKey = tuple[str, int, int]
 
 
 class ReplayedAnswers:
-    """The answers of one incarnation.
+    """The answers of one incarnation, given as the runtime gives them.
 
     Args:
         address: the actor's address.
         emit: takes each answer as an output of the activation.
+        log: the actor's.
     """
 
-    def __init__(self, address: str, emit: Callable[[Output], Output]) -> None:
+    def __init__(self, address: str, emit: Callable[[Output], Output], log: FilteringBoundLogger) -> None:
+        self.replies = PendingReplies(address, self._give, self._refuse, None, log)
         self._address = address
         self._emit = emit
+        self._open: dict[RequestKey, Envelope] = {}
         self._given: dict[RequestKey, dict[str, Any]] = {}
-        self._parked: dict[RequestKey, asyncio.Future[Any]] = {}
-        self._withdrawn: set[RequestKey] = set()
 
-    def answer(self, delivery: Delivery, result: Any) -> None:
-        """Give the result of a handler: a value, or a future of one."""
-        request = request_key(delivery)
-        if request in self._withdrawn:
-            return  # it returned a value although it was cancelled
-        if not isinstance(result, asyncio.Future):
-            self._give(delivery, result)
-            return
-        self._parked[request] = result
-
-        def settled(future: asyncio.Future[Any]) -> None:
-            if self._parked.pop(request, None) is None:
-                return
-            if future.cancelled():
-                self._refuse(delivery, ActorStopped(f"{self._address} gave up the answer"))
-            elif (error := future.exception()) is not None:
-                self.fail(delivery, error)
+    async def handle(
+        self, handler: Callable[[Any], Any], delivery: Delivery, request: Message, *, is_async: bool
+    ) -> None:
+        """Have a handler of the actor handle a request, and answer it."""
+        number, sender = delivery.id.number, delivery.id.sender
+        envelope = Envelope(self._address, sender, request, correlation=delivery.correlation, number=number)
+        self._open[_key_of(envelope)] = envelope
+        try:
+            if is_async:
+                await self.replies.answer(envelope, handler)
             else:
-                try:
-                    self._give(delivery, future.result())
-                except TypeError as unfit:
-                    self.fail(delivery, unfit)
-
-        result.add_done_callback(settled)
-
-    def fail(self, delivery: Delivery, error: BaseException) -> None:
-        """Refuse a request because of an exception of its handler."""
-        self._refuse(delivery, AskFailed(f"{self._address}: {type(error).__name__}: {error}"))
+                self.replies.answer_at_once(envelope, handler)
+        except Exception as error:
+            self.replies.fail_in_hand(self.replies.blame(error))
+            raise
 
     def withdraw(self, effect: Withdrawn) -> None:
-        """Drop the answer to a request whose asker gave up."""
-        request = (*effect.request, effect.correlation)
-        self._withdrawn.add(request)
-        if (future := self._parked.pop(request, None)) is not None:
-            future.cancel()
-
-    def is_withdrawn(self, delivery: Delivery) -> bool:
-        """Return whether the asker of this request gave up."""
-        return request_key(delivery) in self._withdrawn
+        """Withdraw a request whose asker gave up."""
+        if (envelope := self._open.pop((*effect.request, effect.correlation), None)) is not None:
+            self.replies.withdraw(envelope)
 
     def compare(self, effects: RecordedEffects) -> None:
         """Compare the answers with those recorded in an activation."""
@@ -81,16 +66,19 @@ class ReplayedAnswers:
                 recorded = {"error": effect.error, "text": effect.text}
             effects.compare(f"the answer to {effect.request}", recorded, given)
 
-    def _give(self, delivery: Delivery, value: Any) -> None:
-        output = self._emit(Output("answered", delivery.id.sender, delivery.type.name, recorded_form(value)))
-        self._given[request_key(delivery)] = {"value": output.fields}
+    def _give(self, envelope: Envelope, value: Any) -> None:
+        output = self._note("answered", envelope, recorded_form(value))
+        self._given[_key_of(envelope)] = {"value": output.fields}
 
-    def _refuse(self, delivery: Delivery, error: Exception) -> None:
+    def _refuse(self, envelope: Envelope, error: Exception) -> None:
         kind, text = type(error).__name__, str(error)
-        self._emit(Output("refused", delivery.id.sender, delivery.type.name, f"{kind}: {text}"))
-        self._given[request_key(delivery)] = {"error": kind, "text": text}
+        self._note("refused", envelope, f"{kind}: {text}")
+        self._given[_key_of(envelope)] = {"error": kind, "text": text}
+
+    def _note(self, verb: str, envelope: Envelope, content: Any) -> Output:
+        self._open.pop(_key_of(envelope), None)
+        return self._emit(Output(verb, envelope.sender, type(envelope.message).__name__, content))
 
 
-def request_key(delivery: Delivery) -> RequestKey:
-    """Return the key of a delivered request."""
-    return (*delivery.id, delivery.correlation)
+def _key_of(envelope: Envelope) -> RequestKey:
+    return (envelope.sender, envelope.number, envelope.correlation)

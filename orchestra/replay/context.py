@@ -7,7 +7,7 @@ import inspect
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -22,7 +22,7 @@ from orchestra.actors.ref import Ref, speaking
 from orchestra.clock import Clock, TimerHandle
 from orchestra.errors import AskFailed
 from orchestra.nodes import spawning
-from orchestra.replay.answers import ReplayedAnswers, request_key
+from orchestra.replay.answers import ReplayedAnswers
 from orchestra.replay.effects import (
     Input,
     InputKey,
@@ -37,9 +37,10 @@ from orchestra.replay.effects import (
     was_aborted,
 )
 from orchestra.replay.event_loop import QuietLoop, current_line
-from orchestra.trace.analysis.values import FindArray, ValueDifference, effect_text, recorded_fields, value_difference
+from orchestra.trace.analysis.values import ValueDifference, effect_text, recorded_fields, value_difference
 from orchestra.trace.format import effects as recorded
-from orchestra.trace.format.records import Activation, Answer, Birth, Delivery, Header
+from orchestra.trace.format.records import Activation, Answer, Delivery, Incarnation
+from orchestra.trace.reading.run_trace import RunTrace
 
 T = TypeVar("T")
 E = TypeVar("E", recorded.Sent, recorded.Asked, recorded.TimerSet)
@@ -52,29 +53,19 @@ class ReplayContext:
     """The replay's implementation of an actor's context and of the sender behind its refs.
 
     Args:
-        header: the record's header.
-        birth: the birth of the incarnation.
-        find_array: looks up the array of a digest.
-        resolved: returns a recorded value with its arrays in place.
+        trace: holds the record.
+        incarnation: the actor's.
         run_directory: a scratch folder in the place of the run's, if the run had one.
-        recorded_directory: the path of the run's own folder.
         tolerance: relative and absolute tolerance of floating-point numbers.
     """
 
     def __init__(
-        self,
-        header: Header,
-        birth: Birth,
-        *,
-        find_array: FindArray,
-        resolved: Callable[[Any], Any],
-        run_directory: Path | None,
-        recorded_directory: str,
-        tolerance: float,
+        self, trace: RunTrace, incarnation: Incarnation, *, run_directory: Path | None, tolerance: float
     ) -> None:
+        header, birth = incarnation.header, incarnation.birth
         self.address = birth.actor
         self.rng = generator_for(header.seed, birth.actor, birth.incarnation)
-        self.clock: Clock = _ReplayClock(self)
+        self.clock: Clock = self  # it returns the recorded readings
         self.log: FilteringBoundLogger = structlog.wrap_logger(
             None, processors=[_dropped], wrapper_class=structlog.make_filtering_bound_logger(0)
         )
@@ -83,13 +74,15 @@ class ReplayContext:
         self.resume_from = Path(header.resume_from) if header.resume_from and not birth.incarnation else None
         self.factories: dict[str, Factory] = {}
         """The factories of the children spawned so far, by address."""
-        self._compare = partial(value_difference, tolerance=tolerance, find_array=find_array)
-        self._resolved = resolved
-        self._recorded_directory = recorded_directory
+        self._trace = trace
+        self._compare = partial(
+            value_difference, tolerance=tolerance, find_array=lambda digest: trace.array(digest.digest)
+        )
+        self._recorded_directory = header.run_directory
         self._loop = QuietLoop()
         self._context = contextvars.copy_context()
         self._context.run(speaking.set, self)
-        self._answers = ReplayedAnswers(self.address, self._emit)
+        self._answers = ReplayedAnswers(self.address, self._emit, self.log)
         self._begin(Activation(0, "start"), strict=False)
         self._pending: dict[InputKey, asyncio.Future[None]] = {}
         self._task: asyncio.Task[None] | None = None
@@ -101,7 +94,7 @@ class ReplayContext:
         """Run one activation to its end; compare it with the record if `strict`."""
         self._begin(activation, strict=strict)
         replayed = self._replayed
-        task = self._task = self._loop.create_task(work(), context=self._context)
+        task = self._task = self._answers.replies.task = self._loop.create_task(work(), context=self._context)
         self._play(task)
         if was_aborted(activation):
             replayed.unfinished = True
@@ -127,23 +120,14 @@ class ReplayContext:
             debugger: stops at the handler's first line.
         """
         is_async = inspect.iscoroutinefunction(handler)
-        if debugger is not None:
-            # It stops in the next frame that begins: the handler's, for a coroutine as well.
-            debugger.reset()
-            sys.settrace(debugger.trace_dispatch)
+        call = handler if debugger is None else partial(_traced, debugger, handler)
         try:
-            result = handler(message)
-            if is_async:
-                result = await result
             if delivery.correlation:
-                self._answers.answer(delivery, result)
-        except asyncio.CancelledError:
-            if not self._answers.is_withdrawn(delivery):
-                raise
-        except Exception as error:
-            if delivery.correlation:
-                self._answers.fail(delivery, error)
-            raise
+                await self._answers.handle(call, delivery, message, is_async=is_async)
+            elif is_async:
+                await call(message)
+            else:
+                call(message)
         finally:
             if debugger is not None:
                 sys.settrace(None)
@@ -219,24 +203,19 @@ class ReplayContext:
         answer = self._received.get(effect.number)
         if answer is None:
             raise AskFailed(f"the record holds no answer of {recipient} to this {kind}")
-        return type(request).answer_adapter().validate_python(self._resolved(answer.value))
+        return type(request).answer_adapter().validate_python(self._trace.resolved(answer.value))
 
     # Its clock and timers
 
-    def read_monotonic(self) -> float:
-        """Return the recorded reading of the monotonic clock."""
+    def monotonic(self) -> float:
         effect = self._effects.take(recorded.MonotonicRead, lambda: "read the monotonic clock")
         return self._loop.time() if effect is None else effect.value
 
-    def read_now(self) -> datetime:
-        """Return the recorded reading of the wall clock."""
+    def now(self) -> datetime:
         effect = self._effects.take(recorded.NowRead, lambda: "read the wall clock")
-        if effect is None:
-            return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=self._loop.time())
-        return effect.value
+        return datetime.fromtimestamp(self._loop.time(), UTC) if effect is None else effect.value
 
     def call_later(self, delay: float, call: Callable[[], None]) -> TimerHandle:
-        """Call `call` when the replay's loop has advanced by `delay` seconds."""
         return self._loop.call_later(delay, call)
 
     def timer_cancelled(self) -> None:
@@ -277,7 +256,7 @@ class ReplayContext:
                 else:
                     loop.advance_to(self._began + effect.at)
                     effects.inputs.remove(effect)
-                    self._deliver_input(effect, task)
+                    self._deliver_input(effect)
             elif task.done():
                 return
             elif due is not None:
@@ -290,12 +269,9 @@ class ReplayContext:
                 loop.run_ready()
                 return
 
-    def _deliver_input(self, effect: Input, task: asyncio.Task[None]) -> None:
+    def _deliver_input(self, effect: Input) -> None:
         if isinstance(effect, recorded.Withdrawn):
             self._answers.withdraw(effect)
-            delivery = self._replayed.activation.delivery
-            if delivery is not None and request_key(delivery) == (*effect.request, effect.correlation):
-                task.cancel()
             return
         future = self._pending[key_of(effect)]
         if isinstance(effect, recorded.SendFailed | recorded.AskRaised):
@@ -366,20 +342,18 @@ class ReplayContext:
             self._replayed.difference = (what, difference, line)
 
 
-class _ReplayClock:
-    """The clock of a replayed actor: it returns the recorded readings."""
-
-    def __init__(self, context: ReplayContext) -> None:
-        self.monotonic = context.read_monotonic
-        self.now = context.read_now
-        self.call_later = context.call_later
-
-
 class _ReplayTimer:
     """A timer of a replayed actor: its message comes from the record."""
 
     def __init__(self, context: ReplayContext) -> None:
         self.cancel = context.timer_cancelled
+
+
+def _traced(debugger: bdb.Bdb, handler: Callable[[Any], Any], message: Message) -> Any:
+    """Call a handler; the debugger stops in the next frame that begins: the handler's, for a coroutine as well."""
+    debugger.reset()
+    sys.settrace(debugger.trace_dispatch)
+    return handler(message)
 
 
 def _dropped(logger: WrappedLogger, method: str, line: EventDict) -> NoReturn:

@@ -104,17 +104,15 @@ class RecordedEffects:
         self._outputs: deque[Effect] = deque()
         failure = None if activation.handled is None else activation.handled.failure
         self._failure = "" if failure is None else f"{failure.type}: {failure.text}"
-        effects = activation.effects
-        for before, effect in pairwise(effects):
+        for before, effect in pairwise((None, *activation.effects)):
             if isinstance(effect, SendFailed) and isinstance(before, Sent) and before.number == effect.number:
                 self.refused[effect.number] = effect
-        for effect in effects:
-            if isinstance(effect, AnswerGiven | AnswerRefused):
+            elif isinstance(effect, AnswerGiven | AnswerRefused):
                 self.answers.append(effect)
-            elif not isinstance(effect, Input):
-                self._outputs.append(effect)
-            elif not (isinstance(effect, SendFailed) and effect.number in self.refused):
+            elif isinstance(effect, Input):
                 self.inputs.append(effect)
+            elif effect is not None:
+                self._outputs.append(effect)
 
     def differs(self, what: str, difference: ValueDifference) -> None:
         """Report a mismatch, unless one was reported before."""

@@ -6,6 +6,7 @@ import hashlib
 import importlib
 import inspect
 import json
+import pkgutil
 import platform
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -210,24 +211,19 @@ class Rebuilder:
 
     def _actor_class(self) -> type[Actor[Any]]:
         name = self.incarnation.birth.kind
-        module, _, qualname = name.partition(":")
-        self._load_experiment_of(module)
+        self._load_experiment_of(name)
         try:
-            found: Any = importlib.import_module(module)
-            for part in qualname.split("."):
-                found = getattr(found, part)
-        except (ImportError, AttributeError) as error:
+            found = pkgutil.resolve_name(name)
+        except (ImportError, AttributeError, ValueError) as error:
             raise CannotReplay(f"the class {name} cannot be imported: {error}") from error
         if not (isinstance(found, type) and issubclass(found, Actor)):
             raise CannotReplay(f"{name} is not an actor class")
         return found
 
     def _message_class(self, recorded: MessageType) -> type[Message]:
-        found = REGISTRY.get(recorded.tag)
-        if found is None:
+        if recorded.tag not in REGISTRY:
             self._import_owner(recorded.tag)
-            found = REGISTRY.get(recorded.tag)
-        if found is None:
+        if (found := REGISTRY.get(recorded.tag)) is None:
             raise CannotReplay(f"the message class {recorded.tag} does not exist; was it renamed?")
         if found.wire.fingerprint != recorded.fingerprint:
             raise CannotReplay(

@@ -14,7 +14,6 @@ import inspect
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Generic, Self, TypedDict, TypeVar, Unpack, overload
 
 from orchestra.actors.actor import Actor
@@ -112,12 +111,13 @@ class Replay(Generic[A]):
         """The first difference from the record, if there was one."""
         self.first = 0
         """The first activation of the replay: 0, the actor's birth, or the one after the snapshot it begins with."""
+        self.activation: Activation | None = None
+        """The next activation; None at the end of the record."""
+        self.failure: Exception | None = None
+        """The exception that ended the actor, with its traceback; None without one."""
         self._scratch: Path | None = None
         self._actor: Any = None
-        self._failure: Exception | None = None
-        self._next: Activation | None = None
-        self._last = 0
-        self._gap = ""
+        self._last = -1
         self._debugger: bdb.Bdb | None = None
         try:
             address = address_of(self.trace, actor)
@@ -133,13 +133,11 @@ class Replay(Generic[A]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<Replay of {self.address} at {self._next.n if self._next else 'its end'}>"
+        return f"<Replay of {self.address} at {self.activation.n if self.activation else 'its end'}>"
 
     def close(self) -> None:
         """Close the trace, and remove the scratch folder."""
@@ -166,14 +164,9 @@ class Replay(Generic[A]):
         return self._actor  # type: ignore[no-any-return]  # of the class that the address stands for
 
     @property
-    def activation(self) -> Activation | None:
-        """The next activation; None at the end of the record."""
-        return self._next
-
-    @property
     def delivery(self) -> Delivery | None:
         """The next delivery; None if the next activation is the birth or the stop, and at the end."""
-        return None if self._next is None else self._next.delivery
+        return None if self.activation is None else self.activation.delivery
 
     @property
     def message(self) -> Message | None:
@@ -190,14 +183,9 @@ class Replay(Generic[A]):
         return (*self._rebuilt.notes, begins)
 
     @property
-    def failure(self) -> Exception | None:
-        """The exception that ended the actor, with its traceback; None without one."""
-        return self._failure
-
-    @property
     def failure_record(self) -> Failure | None:
         """`failure` in the form of a trace, with its line."""
-        return None if self._failure is None else Failure(*failure_of(self._failure, self.kind))
+        return None if self.failure is None else Failure(*failure_of(self.failure, self.kind))
 
     @property
     def kind(self) -> type[Actor[Any]]:
@@ -241,18 +229,17 @@ class Replay(Generic[A]):
             ReplayDiverged: the actor differs from the record.
             CannotReplay: the record of this activation is incomplete.
         """
-        activation = self._next
+        activation = self.activation
         if activation is None:
             return None
-        if self._gap:
-            raise CannotReplay(self._gap)
+        if activation.n != self._last + 1:
+            between = f"between {self._last:,} and {activation.n:,}"
+            raise CannotReplay(f"{self.address}: the deliveries {between} were not recorded")
         self._debugger = debugger
         compares = self.strict and activation.handled is not None
         replayed = self._context.perform(activation, self._work(activation), strict=compares)
-        self._advance()
-        self._failure = replayed.error
-        if replayed.error is not None and not self.strict:
-            self._next = None
+        self._last, self.failure = activation.n, replayed.error
+        self.activation = None if replayed.error is not None and not self.strict else next(self._activations, None)
         if replayed.difference is None and compares:
             replayed.difference = self._failure_difference(activation)
         if replayed.difference is not None and self.strict:
@@ -280,7 +267,7 @@ class Replay(Generic[A]):
                     f"{self.address}: delivery {target:,} cannot be reached: the replay begins with a snapshot before "
                     f"delivery {self.first:,}"
                 )
-            if self._next is None or target < self._next.n:
+            if self.activation is None or target < self.activation.n:
                 self._begin()
             fits: Callable[[Delivery], bool] = lambda delivery: delivery.n == target  # noqa: E731 (one of three)
             sought = f"delivery {target:,}"
@@ -290,8 +277,8 @@ class Replay(Generic[A]):
             sought = f"further {name}"
         else:
             fits, sought = target, "delivery that fits"
-        while self._next is not None:
-            delivery = self._next.delivery
+        while self.activation is not None:
+            delivery = self.activation.delivery
             if delivery is not None and fits(delivery):
                 return delivery
             self.step()
@@ -308,7 +295,7 @@ class Replay(Generic[A]):
             ReplayDiverged: see `step`.
         """
         count = 0
-        while self._next is not None and (until is None or self._next.n < until):
+        while self.activation is not None and (until is None or self.activation.n < until):
             replayed = self.step()
             count += 1
             if each is not None and replayed is not None:
@@ -317,10 +304,10 @@ class Replay(Generic[A]):
 
     def __iter__(self) -> Iterator[Delivery]:
         """Yield each delivery before it is handled; asking for the next one handles it."""
-        while (activation := self._next) is not None:
+        while (activation := self.activation) is not None:
             if activation.delivery is not None:
                 yield activation.delivery
-            if self._next is activation:  # the body of the loop may have called step()
+            if self.activation is activation:  # the body of the loop may have called step()
                 self.step()
 
     # Inside
@@ -336,21 +323,12 @@ class Replay(Generic[A]):
             raise CannotReplay(f"{self.address} resumed from {resume_from!r}, which does not exist")
         self._rebuilder = Rebuilder(self.trace, incarnation, self.options, self._child_factory)
         self._rebuilt: Rebuilt = self._rebuilder.rebuild()
-        self._context = ReplayContext(
-            incarnation.header,
-            incarnation.birth,
-            find_array=self.find_array,
-            resolved=self.trace.resolved,
-            run_directory=self._scratch,
-            recorded_directory=recorded,
-            tolerance=self.tolerance,
-        )
-        self._actor = self._failure = self.divergence = None
-        self._last = 0
-        self._gap = ""
+        self._context = ReplayContext(self.trace, incarnation, run_directory=self._scratch, tolerance=self.tolerance)
+        self._actor = self.failure = self.divergence = None
         snapshot, self._activations = recorded_start(self.trace, incarnation, self._rebuilt.kind)
-        self._next = next(self._activations, None)
+        self.activation = next(self._activations, None)
         self.first = 0 if snapshot is None else snapshot.n
+        self._last = self.first - 1
         if snapshot is not None:
             self._restore(snapshot)
 
@@ -368,21 +346,12 @@ class Replay(Generic[A]):
                 f"{self.address} cannot restore its snapshot before delivery {snapshot.n:,}: "
                 f"{type(error).__name__}: {error}"
             ) from error
-        self._last = snapshot.n - 1
-
-    def _advance(self) -> None:
-        assert self._next is not None
-        self._last = self._next.n
-        following = next(self._activations, None)
-        if following is not None and following.n != self._last + 1:
-            self._gap = f"{self.address}: the deliveries between {self._last:,} and {following.n:,} were not recorded"
-        self._next = following
 
     def _work(self, activation: Activation) -> Callable[[], Any]:
         if activation.phase == "start":
             return self._start
         if activation.phase == "stop":
-            return self._stop
+            return self._actor.stopped  # type: ignore[no-any-return]  # a method of the actor
         delivery = activation.delivery
         if delivery is None:
             raise CannotReplay(f"{self.address}: the message of delivery {activation.n:,} was not recorded")
@@ -399,9 +368,6 @@ class Replay(Generic[A]):
             await self._context.handle(getattr(self._actor, name), delivery, message, self._debugger)
         elif isinstance(message, StopMsg):
             self._context.request_stop(graceful=message.graceful)
-
-    async def _stop(self) -> None:
-        await self._actor.stopped()
 
     def _message(self, delivery: Delivery) -> Message:
         return self._rebuilder.message(delivery, self.kind if self._actor is None else type(self._actor))

@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestra.actors.actor import Actor
 from orchestra.errors import CannotReplay, UsageError
-from orchestra.replay.effects import Output, ReplayedActivation, recorded_outputs
+from orchestra.replay.effects import ReplayedActivation, recorded_outputs
 from orchestra.replay.rebuild import RebuildOptions
 from orchestra.replay.replay import Replay
 from orchestra.replay.state import StateDifference, state_differences
@@ -67,8 +67,12 @@ class WhatIf:
             lines.append(f"  it failed in delivery {self.end:,}: {self.failure}")
         return "\n".join(lines)
 
-    def add(self, replayed: ReplayedActivation, recorded: list[Output], find_array: FindArray) -> None:
+    def add(self, replayed: ReplayedActivation, find_array: FindArray) -> None:
         """Compare and count the outputs of one activation."""
+        self.end = replayed.activation.n
+        if replayed.error is not None:
+            self.failure = f"{type(replayed.error).__name__}: {replayed.error}"
+        recorded = recorded_outputs(replayed.activation)
         for key in dict.fromkeys(output.key for output in (*recorded, *replayed.outputs)):
             counts = self.outputs.setdefault(key, OutputCounts(" ".join(key)))
             old, new = ([each for each in side if each.key == key] for side in (recorded, replayed.outputs))
@@ -127,16 +131,13 @@ def what_if(
                 replay.set_class(edited)
         if edited is not None:
             report.changes.append(f"the class {edited.__name__} of {Path(inspect.getfile(edited)).name}")
-        while (activation := replay.activation) is not None and (until is None or activation.n < until):
-            recorded = recorded_outputs(activation)
-            replayed = replay.step()
-            assert replayed is not None
+
+        def add(replayed: ReplayedActivation) -> None:
+            report.add(replayed, replay.find_array)
             if each is not None:
                 each(replayed)
-            report.end = activation.n
-            report.add(replayed, recorded, replay.find_array)
-            if replayed.error is not None:
-                report.failure = f"{type(replayed.error).__name__}: {replayed.error}"
+
+        replay.run(until=until, each=add)
         return report
 
 
