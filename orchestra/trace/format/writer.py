@@ -4,11 +4,11 @@ import io
 import os
 import shutil
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Self
 
 import msgpack
 
@@ -50,15 +50,6 @@ BEHIND = 4
 """Earlier windows whose pages are released again: the disk had not written all of them the first time."""
 
 
-class OutputFile(Protocol):
-    """An unbuffered file opened for writing."""
-
-    def write(self, data: bytes | memoryview, /) -> int | None: ...
-    def truncate(self, size: int, /) -> int: ...
-    def seek(self, offset: int, /) -> int: ...
-    def close(self) -> None: ...
-
-
 class TraceOutput(io.FileIO):
     """A new unbuffered file whose written pages are released from memory.
 
@@ -69,6 +60,7 @@ class TraceOutput(io.FileIO):
     """
 
     def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
         super().__init__(path, "xb")
         self._end = 0
         self._advised = 0
@@ -96,24 +88,16 @@ class TraceOutput(io.FileIO):
         self._advised = self._end
 
 
-def open_new(path: Path) -> OutputFile:
-    """Open a file that must not exist."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return TraceOutput(path)
-
-
+@dataclass(slots=True)
 class LostRecords:
     """Records that are missing from a trace, for its next GAP record."""
 
-    __slots__ = ("actors", "first_clock", "last_clock", "nbytes", "reason")
-
-    def __init__(self, reason: str = "") -> None:
-        self.reason = reason
-        self.actors: Counter[str] = Counter()
-        """Number of lost records by actor."""
-        self.nbytes = 0
-        self.first_clock = 0
-        self.last_clock = 0
+    reason: str = ""
+    actors: Counter[str] = field(default_factory=Counter)
+    """Number of lost records by actor."""
+    nbytes: int = 0
+    first_clock: int = 0
+    last_clock: int = 0
 
     @property
     def count(self) -> int:
@@ -127,7 +111,7 @@ class LostRecords:
         self.first_clock = self.first_clock or clock
         self.last_clock = clock
 
-    def merge(self, later: "LostRecords") -> None:
+    def merge(self, later: Self) -> None:
         """Add records that were lost later; their reason replaces the earlier one."""
         self.reason = later.reason
         self.actors.update(later.actors)
@@ -149,9 +133,6 @@ class TraceWriter:
         encoder: encodes pending records; holds the message types by number.
         clock: gives the time at which a file is opened.
         values: whether input arrays are written, beside their digests.
-        segment_bytes: file size at which the next file begins.
-        open_file: opens a new file for writing.
-        free: returns the free bytes on the disk of a folder.
     """
 
     def __init__(
@@ -163,9 +144,6 @@ class TraceWriter:
         *,
         clock: Clock,
         values: bool,
-        segment_bytes: int = SEGMENT_BYTES,
-        open_file: Callable[[Path], OutputFile] = open_new,
-        free: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
     ) -> None:
         self.paths: list[Path] = []
         """The files so far, oldest first."""
@@ -181,10 +159,7 @@ class TraceWriter:
         self._log = log.get(actor="trace")
         self._clock = clock
         self._values = values
-        self._segment_bytes = segment_bytes
-        self._open_file = open_file
-        self._free = free
-        self._file: OutputFile | None = None
+        self._file: TraceOutput | None = None
         self._size = 0
         self._index = IndexTables()
         self._mark = b""
@@ -264,7 +239,7 @@ class TraceWriter:
 
     def _is_short(self) -> bool:
         try:
-            return self._free(self._folder) < RESERVE_BYTES
+            return shutil.disk_usage(self._folder).free < RESERVE_BYTES
         except OSError:
             return False  # the write will fail with the reason
 
@@ -272,7 +247,7 @@ class TraceWriter:
         """Return whether a new file is needed after `pending` more bytes."""
         if self._file is None:
             return True
-        return self._size + pending >= self._segment_bytes or self._records >= SEGMENT_RECORDS
+        return self._size + pending >= SEGMENT_BYTES or self._records >= SEGMENT_RECORDS
 
     def _next_file(self) -> None:
         if self._file is not None:
@@ -280,7 +255,7 @@ class TraceWriter:
         path = self._folder / f"{self._stem}.{len(self.paths):03d}.trace"
         now, monotonic = self._clock.now().timestamp(), self._clock.monotonic()
         header = replace(self._header, segment=len(self.paths), wall=now, monotonic=monotonic)
-        self._file, self._size, self._records = self._open_file(path), 0, 0
+        self._file, self._size, self._records = TraceOutput(path), 0, 0
         self._forget()
         begin = preamble() + framed(Kind.HEADER, header_body(header))
         try:
@@ -366,13 +341,12 @@ class TraceWriter:
         if lost.actors:
             row = [lost.reason, lost.count, lost.nbytes, lost.first_clock, lost.last_clock, dict(lost.actors)]
             batch.add(_plain(Kind.GAP, row))
-            batch.has_gap = True
 
     def _write_batch(self, batch: "_Batch") -> None:
         """Write `batch`, all of it or nothing."""
         begin = self._size
         self._write_all(batch.pieces)
-        if batch.has_gap:
+        if self._lost.actors:
             self._index.gaps.append(begin)
             self._lost = LostRecords()
 
@@ -403,20 +377,16 @@ class TraceWriter:
             self.dropped += 1  # the system lost accepted data; a reader will find the damage
 
 
+@dataclass(slots=True)
 class _Batch:
     """Records to be written together."""
 
-    __slots__ = ("arrays", "has_gap", "nbytes", "pieces", "records")
-
-    def __init__(self) -> None:
-        self.pieces: list[bytes | memoryview] = []
-        self.nbytes = 0
-        self.has_gap = False
-        """Whether a GAP record is first."""
-        self.arrays: list[tuple[int, bytes]] = []
-        """Offset and digest of each array record."""
-        self.records: list[tuple[int, Entry, int]] = []
-        """Offset, entry and body length of each record of an actor."""
+    pieces: list[bytes | memoryview] = field(default_factory=list)
+    nbytes: int = 0
+    arrays: list[tuple[int, bytes]] = field(default_factory=list)
+    """Offset and digest of each array record."""
+    records: list[tuple[int, Entry, int]] = field(default_factory=list)
+    """Offset, entry and body length of each record of an actor."""
 
     def add(self, piece: bytes | memoryview) -> None:
         self.pieces.append(piece)

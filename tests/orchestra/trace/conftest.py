@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 import numpy as np
@@ -15,11 +16,12 @@ from numpy.typing import NDArray
 from orchestra import Actor, Axes, Message, Node, Ref, on
 from orchestra.actors.codec import Encoder
 from orchestra.testing import ManualClock, settle
+from orchestra.trace.format import writer as writing
 from orchestra.trace.format.effects import MessageType
 from orchestra.trace.format.encoding import PendingRecord, RecordEncoder
 from orchestra.trace.format.layout import Entry
 from orchestra.trace.format.records import Experiment, Header, Kind
-from orchestra.trace.format.writer import TraceWriter, open_new
+from orchestra.trace.format.writer import TraceOutput, TraceWriter
 from orchestra.trace.recording.settings import TraceSettings
 
 TYPES = {
@@ -98,8 +100,19 @@ def frame(n: int, size: int = 512) -> np.ndarray[Any, Any]:
 
 
 @pytest.fixture
-def writer(tmp_path: Path) -> Callable[..., TraceWriter]:
-    def made(**options: Any) -> TraceWriter:
+def writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., TraceWriter]:
+    """Makes a writer; optional are the size of a full file, what opens a file, and what returns the free bytes."""
+
+    def made(
+        *,
+        segment_bytes: int = writing.SEGMENT_BYTES,
+        open_file: Callable[[Path], Any] = TraceOutput,
+        free: Callable[[], int] = lambda: 1 << 40,
+        **options: Any,
+    ) -> TraceWriter:
+        monkeypatch.setattr(writing, "SEGMENT_BYTES", segment_bytes)
+        monkeypatch.setattr(writing, "TraceOutput", open_file)
+        monkeypatch.setattr(writing.shutil, "disk_usage", lambda folder: SimpleNamespace(free=free()))
         options = {"clock": ManualClock(), "values": True, **options}
         return TraceWriter(tmp_path, "toy.77", HEADER, RecordEncoder(types=TYPES), **options)
 
@@ -110,11 +123,11 @@ class BadDisk:
     """A file whose writes fail at times, some after half the bytes."""
 
     def __init__(self, path: Path, fails: Callable[[int], bool]) -> None:
-        self._file = open_new(path)
+        self._file = TraceOutput(path)
         self._fails = fails
         self.writes = 0
 
-    def write(self, data: bytes | memoryview, /) -> int | None:
+    def write(self, data: bytes | memoryview, /) -> int:
         self.writes += 1
         if self._fails(self.writes):
             self._file.write(data[: len(data) // 2])

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestra.trace.format.records import Close, Delivery, Gap
-from orchestra.trace.format.writer import TraceWriter, open_new
+from orchestra.trace.format.writer import TraceOutput, TraceWriter
 from orchestra.trace.reading.reader import TraceFile
 from orchestra.trace.recording.backlog import Backlog
 
@@ -18,7 +18,7 @@ class StuckDisk:
     """A file that takes nothing while its gate is shut."""
 
     def __init__(self, path: Path) -> None:
-        self._file = open_new(path)
+        self._file = TraceOutput(path)
         self.gate = threading.Event()
         self.gate.set()
         self.reached = threading.Event()

@@ -261,7 +261,7 @@ def test_an_unwritable_folder_costs_the_trace_only(writer: MakeWriter, toy: Any)
 
 def test_a_trace_leaves_free_space_on_the_disk(writer: MakeWriter, toy: Any) -> None:
     room = [1 << 40]
-    made = writer(free=lambda folder: room[0])
+    made = writer(free=lambda: room[0])
     for n in range(1, 10):
         room[0] = 1000 if 3 < n < 7 else 1 << 40
         made.write([toy.delivery(n)])
