@@ -98,7 +98,8 @@ def test_a_failure_long_after_birth_is_replayed_to_the_same_line(
     capsys.readouterr()
     with RunTrace(run) as trace:
         (recording,) = [each for each in trace.recordings if each.header.node == actor.partition("/")[0]]
-        numbers = [record.n for record in recording.records_of(actor, Kind.HANDLED)]
+        rows = [(index, row) for index in recording.indexes for row in index.rows(Kind.HANDLED, actor=actor)]
+        numbers = [int(index.entries["n"][row]) for index, row in rows]
         assert numbers[0] > 0  # its constructor and `started` have left the record
     with Replay(run, actor) as replay:
         assert replay.first > 1

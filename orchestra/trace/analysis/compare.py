@@ -124,10 +124,10 @@ def _first_difference(
 
 
 def _deliveries(trace: RunTrace, incarnation: Incarnation, ignored: Ignored) -> Iterator[Delivery]:
-    for activation in trace.recording(incarnation).records_of(incarnation.birth.actor, Kind.DELIVERY, resolve=False):
-        assert isinstance(activation, Delivery)
-        if activation.incarnation == incarnation.birth.incarnation and not ignored.message(activation):
-            yield activation
+    for delivery in trace.records_of(incarnation, Kind.DELIVERY, resolve=False):
+        assert isinstance(delivery, Delivery)
+        if not ignored.message(delivery):
+            yield delivery
 
 
 def _differences(

@@ -1,14 +1,18 @@
 """Traces in other formats: Chrome's trace format for ui.perfetto.dev, MCAP for Foxglove, Mermaid, JSON lines."""
 
 import json
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO, TextIO
+
+import numpy as np
 
 from orchestra.errors import UsageError
 from orchestra.trace.analysis.timeline import Timeline
 from orchestra.trace.analysis.values import as_json, fields_text, shortened
 from orchestra.trace.format.effects import AnswerGiven, AnswerReceived, Asked, MessageId, Sent, TimerSet
 from orchestra.trace.format.records import Delivery, Handled, Kind
+from orchestra.trace.reading.index import TraceIndex
 from orchestra.trace.reading.query import Query
 from orchestra.trace.reading.run_trace import Recording, RunTrace
 
@@ -147,10 +151,9 @@ def to_perfetto(trace: RunTrace, query: Query, out: TextIO) -> int:
 
 def _events(trace: RunTrace, query: Query) -> Iterator[dict[str, Any]]:
     timeline = Timeline(trace)
-    if query.where is None:
-        chosen = {(id(index), int(row)) for _, index in trace.indexes() for row in query.rows(trace, index)}
-    else:
-        chosen = {(id(each.index), each.row) for each in query.deliveries(trace)}
+    chosen: dict[TraceIndex, list[int]] = defaultdict(list)
+    for row in query.deliveries(trace):
+        chosen[row.index].append(row.row)
     for number, recording in enumerate(trace.recordings, 1):
         header = recording.header
         yield _named("process_name", number, 0, header.node)
@@ -178,26 +181,22 @@ def _events(trace: RunTrace, query: Query) -> Iterator[dict[str, Any]]:
                     yield _arrow("f", f"answer to {_key(MessageId(address, effect.number))}", **moment)
 
 
-def _activations(recording: Recording, chosen: set[tuple[int, int]]) -> Iterator[tuple[Delivery | None, Handled]]:
+def _activations(
+    recording: Recording, chosen: Mapping[TraceIndex, list[int]]
+) -> Iterator[tuple[Delivery | None, Handled]]:
     """The activations that have ended: of the chosen deliveries, and the starts and stops of all actors."""
     for index in recording.indexes:
-        deliveries: dict[tuple[int, int, int], int] = {}
-        entries = index.entries
-        for row in range(len(entries)):
-            entry = entries[row]
-            key = (int(entry["actor"]), int(entry["incarnation"]), int(entry["n"]))
-            if entry["kind"] == Kind.DELIVERY and (id(index), row) in chosen:
-                deliveries[key] = row
-            elif entry["kind"] == Kind.HANDLED:
-                before = deliveries.pop(key, None)
-                handled = index.record(row)
-                assert isinstance(handled, Handled)
-                if before is not None:
-                    delivery = index.record(before, resolve=False)
-                    assert isinstance(delivery, Delivery)
-                    yield delivery, handled
-                elif handled.phase != "message":
-                    yield None, handled
+        rows = np.array(chosen.get(index, ()), np.int64)
+        deliveries = dict(zip(index.ends(rows), rows, strict=True))
+        for row in index.rows(Kind.HANDLED):
+            handled = index.record(row)
+            assert isinstance(handled, Handled)
+            if row in deliveries:
+                delivery = index.record(deliveries[row], resolve=False)
+                assert isinstance(delivery, Delivery)
+                yield delivery, handled
+            elif handled.phase != "message":
+                yield None, handled
 
 
 def _arguments(delivery: Delivery | None, handled: Handled) -> dict[str, Any]:

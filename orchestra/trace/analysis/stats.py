@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestra.errors import ValuesMissing
-from orchestra.trace.format.records import Digest, Kind
-from orchestra.trace.reading.index import TraceIndex
+from orchestra.trace.format.records import Digest
 from orchestra.trace.reading.query import Query
 from orchestra.trace.reading.run_trace import RunTrace
 
@@ -66,7 +65,7 @@ def delivery_stats(trace: RunTrace, query: Query) -> list[DeliveryStats]:
         times = entries["time"][rows[[0, -1]]] + trace.elapsed(index.file.header, 0.0)
         first, last = min(first, times[0]), max(last, times[1])
         keys = entries["actor"][rows].astype(np.uint64) << np.uint64(32) | entries["type"][rows]
-        endings = _endings(index, rows)
+        endings = index.ends(rows)
         for key in np.unique(keys):
             chosen = keys == key
             own, ended = rows[chosen], endings[chosen]
@@ -116,27 +115,6 @@ def _joined(actor: str, name: str, parts: list[_Part], seconds: float) -> Delive
     waited, sizes, handling, flags = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     rates = (len(waited), len(waited) / seconds, int(sizes.sum()))
     return DeliveryStats(actor, name, *rates, _percentiles(waited), _percentiles(handling), int(flags.sum()))
-
-
-def _endings(index: TraceIndex, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """For each delivery the row of its HANDLED, or -1 where the file has none."""
-    handled = index.rows(Kind.HANDLED)
-    if not len(handled):
-        return np.full(len(rows), -1)
-    entries = index.entries
-    ended, begun = _activation(entries, handled), _activation(entries, rows)
-    order = np.argsort(ended, kind="stable")
-    at = order[np.minimum(np.searchsorted(ended, begun, sorter=order), len(order) - 1)]
-    found: NDArray[np.int64] = np.where(ended[at] == begun, handled[at], -1)
-    return found
-
-
-def _activation(entries: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Actor, incarnation and activation of each row as one number."""
-    actor = entries["actor"][rows].astype(np.uint64) << np.uint64(48)
-    incarnation = entries["incarnation"][rows].astype(np.uint64) << np.uint64(32)
-    made: NDArray[np.uint64] = actor | incarnation | entries["n"][rows]
-    return made
 
 
 def _percentiles(values: NDArray[Any]) -> tuple[float, ...]:

@@ -10,9 +10,8 @@ from typing import Protocol
 
 from orchestra.trace.format.effects import Asked, MessageId, Sent, TimerSet
 from orchestra.trace.format.records import Delivery, Handled, Kind
-from orchestra.trace.reading.index import TraceIndex
 from orchestra.trace.reading.query import DeliveryRow, find_message
-from orchestra.trace.reading.run_trace import Recording, RunTrace
+from orchestra.trace.reading.run_trace import RunTrace
 
 ENTRY_POINT_GROUP = "orchestra.stories"
 """Entry points of story keys: the option `--NAME VALUE` of `orchestra trace story`, and the function behind it."""
@@ -91,7 +90,8 @@ def cause_of(trace: RunTrace, row: DeliveryRow) -> DeliveryRow | None:
     message = row.delivery.id
     for recording, index in trace.indexes():
         for n, incarnation in index.sent_in(message.sender, message.number):
-            return _delivery_at(recording, index, message.sender, n, incarnation)
+            rows = index.rows(Kind.DELIVERY, actor=message.sender, incarnation=incarnation, since=n, until=n + 1)
+            return DeliveryRow(recording, index, int(rows[0])) if len(rows) else None
     return None
 
 
@@ -103,10 +103,3 @@ def consequences_of(trace: RunTrace, row: DeliveryRow) -> list[DeliveryRow]:
         if isinstance(effect, Sent | Asked | TimerSet):
             found += find_message(trace, MessageId(row.delivery.actor, effect.number))
     return found
-
-
-def _delivery_at(recording: Recording, index: TraceIndex, actor: str, n: int, incarnation: int) -> DeliveryRow | None:
-    """The delivery of one activation."""
-    rows, entries = index.rows(Kind.DELIVERY, actor=actor), index.entries
-    found = rows[(entries["n"][rows] == n) & (entries["incarnation"][rows] == incarnation)]
-    return DeliveryRow(recording, index, int(found[0])) if len(found) else None

@@ -17,88 +17,97 @@ SAVE_AGAIN = 8
 """The index of a growing file is saved again when the file has grown by one part in so many."""
 
 
-class TraceIndex:
+class TraceIndex(IndexTables):
     """The index of one file. `TraceIndex.of` loads or builds it."""
 
-    def __init__(self, file: TraceFile) -> None:
-        self.file = file
-        self._tables = IndexTables()
-        self._saved = 0
+    file: TraceFile
+    _saved = 0
 
     @classmethod
     def of(cls, file: TraceFile) -> Self:
         """Return the up-to-date index of `file`."""
-        index = cls(file)
-        found = IndexTables.load(file.path, file.bytes_at(*MARK), file.nbytes)
-        if found is not None:
-            index._tables, index._saved = found, found.scanned
-            file.adopt(dict(found.types), list(found.damages), closed=found.closed)
+        index = cls.load(file.path, file.bytes_at(*MARK), file.nbytes) or cls()
+        index.file, index._saved = file, index.scanned
+        file.adopt(index.types, index.damages, closed=index.closed)
         file.find_blob = index._find_blob
         index.refresh()
         return index
 
     @property
-    def addresses(self) -> list[str]:
-        """Actors, senders and recipients; the tables hold positions in this list."""
-        return self._tables.addresses
-
-    @property
     def entries(self) -> NDArray[Any]:
         """The records of actors (`index_tables.ENTRY`)."""
-        return self._tables.table("entries")
+        return self.table("entries")
 
     @property
     def sends(self) -> NDArray[Any]:
         """The messages that actors sent (`index_tables.SEND`)."""
-        return self._tables.table("sends")
-
-    @property
-    def gaps(self) -> list[int]:
-        """Offsets of the GAP records."""
-        return self._tables.gaps
+        return self.table("sends")
 
     def refresh(self) -> bool:
         """Index the records that were added to the file; return whether there are any."""
-        file, tables = self.file, self._tables
-        before = tables.scanned
+        file, before = self.file, self.scanned
         if file.nbytes <= before:
             return False
         for location in file.locations(before):
-            tables.scanned = location.end
+            self.scanned = location.end
             match location.kind:
                 case Kind.GAP:
-                    tables.gaps.append(location.offset)
+                    self.gaps.append(location.offset)
                 case Kind.HEADER | Kind.TYPE | Kind.CLOSE:
                     continue
                 case Kind.BLOB | Kind.DEDUP:
-                    tables.add_blob(location.offset, file.digest_at(location))
+                    self.add_blob(location.offset, file.digest_at(location))
                 case _:
-                    tables.add(location.offset, location.kind, location.length, file.header_at(location))
+                    self.add(location.offset, location.kind, location.length, file.header_at(location))
         file.forget_blobs()
-        if tables.scanned > before:
-            tables.types, tables.damages, tables.closed = file.types, file.damages, file.closed
-            if tables.closed or SAVE_AGAIN * (tables.scanned - self._saved) > tables.scanned:
-                tables.save(file.path, file.bytes_at(*MARK))
-                self._saved = tables.scanned
-        return tables.scanned > before
+        if self.scanned > before:
+            self.types, self.damages, self.closed = file.types, file.damages, file.closed
+            if self.closed or SAVE_AGAIN * (self.scanned - self._saved) > self.scanned:
+                self.save(file.path, file.bytes_at(*MARK))
+                self._saved = self.scanned
+        return self.scanned > before
 
-    def address(self, text: str) -> int | None:
-        """Return the position of an address, or None if it does not occur."""
-        return self._tables.numbers.get(text)
+    def rows(
+        self,
+        *kinds: Kind,
+        actor: str | None = None,
+        incarnation: int | None = None,
+        since: int = 0,
+        until: int | None = None,
+    ) -> NDArray[np.int64]:
+        """Return the rows of the entries of these kinds, in order.
 
-    def rows(self, *kinds: Kind, actor: str | None = None) -> NDArray[np.int64]:
-        """Return the rows of the entries of these kinds, of all actors or of one, in order."""
-        chosen = np.isin(self._tables.column("kind"), kinds)
+        Args:
+            kinds: at least one.
+            actor: the address of an actor; None for all actors.
+            incarnation: one of its incarnations; None for all of them.
+            since: of that incarnation, the first activation.
+            until: of that incarnation, the activation before which to stop.
+        """
+        chosen = np.isin(self.column("kind"), kinds)
         if actor is not None:
-            number = self.address(actor)
-            if number is None:
-                return np.empty(0, np.int64)
-            chosen &= self._tables.column("actor") == number
-        return np.flatnonzero(chosen)
+            chosen &= self.column("actor") == self.numbers.get(actor, len(self.numbers))
+        rows: NDArray[np.int64] = np.flatnonzero(chosen)
+        if incarnation is not None:
+            numbers = self.entries["n"][rows]
+            chosen = (self.entries["incarnation"][rows] == incarnation) & (numbers >= since)
+            rows = rows[chosen if until is None else chosen & (numbers < until)]
+        return rows
+
+    def ends(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return for each row of a delivery the row of its HANDLED, or -1 where the file has none."""
+        handled = self.rows(Kind.HANDLED)
+        if not len(handled):
+            return np.full(len(rows), -1)
+        ended, begun = self._activations(handled), self._activations(rows)
+        order = np.argsort(ended, kind="stable")
+        at = order[np.minimum(np.searchsorted(ended, begun, sorter=order), len(order) - 1)]
+        found: NDArray[np.int64] = np.where(ended[at] == begun, handled[at], -1)
+        return found
 
     def actors(self) -> set[str]:
         """Return the addresses of the recorded actors."""
-        return {self.addresses[number] for number in np.flatnonzero(np.bincount(self._tables.column("actor")))}
+        return {self.addresses[number] for number in np.flatnonzero(np.bincount(self.column("actor")))}
 
     def record(self, row: int, *, resolve: bool = True) -> Record:
         """Return the record of a row; without `resolve`, every large array in it is a `Digest`."""
@@ -106,15 +115,22 @@ class TraceIndex:
 
     def sent_in(self, sender: str, number: int) -> list[tuple[int, int]]:
         """Return the activations in which an actor sent a message, as pairs of activation and incarnation."""
-        address = self.address(sender)
-        if address is None:
-            return []
-        sends = self.sends
-        rows = sends["row"][(sends["number"] == number) & (sends["actor"] == address)]
-        return [(int(self.entries["n"][row]), int(self.entries["incarnation"][row])) for row in rows]
+        sends, entries = self.sends, self.entries
+        rows = sends["row"][
+            (sends["number"] == number) & (sends["actor"] == self.numbers.get(sender, len(self.numbers)))
+        ]
+        return [(int(entries["n"][row]), int(entries["incarnation"][row])) for row in rows]
+
+    def _activations(self, rows: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """Actor, incarnation and activation of each row as one number."""
+        entries = self.entries
+        actor = entries["actor"][rows].astype(np.uint64) << np.uint64(48)
+        incarnation = entries["incarnation"][rows].astype(np.uint64) << np.uint64(32)
+        made: NDArray[np.uint64] = actor | incarnation | entries["n"][rows]
+        return made
 
     def _find_blob(self, digest: bytes) -> int | None:
-        blobs = self._tables.table("blobs")
+        blobs = self.table("blobs")
         high, low = halves(digest)
         row = int(np.searchsorted(blobs["high"], np.uint64(high)))
         while row < len(blobs) and int(blobs["high"][row]) == high:

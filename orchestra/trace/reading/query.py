@@ -245,11 +245,10 @@ def find_serial(trace: RunTrace, sender: str, serial: int) -> list[DeliveryRow]:
 def _by_number(trace: RunTrace, sender: str, fits: Callable[[NDArray[Any]], NDArray[np.bool_]]) -> list[DeliveryRow]:
     found = []
     for recording, index in trace.indexes():
-        number = index.address(sender)
-        if number is not None:
+        if sender in index.numbers:
             entries = index.entries
-            chosen = (entries["kind"] == Kind.DELIVERY) & (entries["sender"] == number) & fits(entries["number"])
-            found += [DeliveryRow(recording, index, int(row)) for row in np.flatnonzero(chosen)]
+            sent = (entries["kind"] == Kind.DELIVERY) & (entries["sender"] == index.numbers[sender])
+            found += [DeliveryRow(recording, index, int(row)) for row in np.flatnonzero(sent & fits(entries["number"]))]
     return sorted(found, key=lambda each: each.clock)
 
 

@@ -3,7 +3,7 @@
 import mmap
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -182,7 +182,7 @@ class TraceFile:
         """Return the digest in the array record at `location`."""
         return self._memory[location.body : location.body + DIGEST_BYTES]
 
-    def adopt(self, types: dict[int, MessageType], damages: list[Damage], *, closed: bool) -> None:
+    def adopt(self, types: Mapping[int, MessageType], damages: Iterable[Damage], *, closed: bool) -> None:
         """Take over the results of an earlier scan."""
         self.types.update(types)
         self._damages.update({damage.offset: damage for damage in damages})
@@ -202,8 +202,8 @@ class TraceFile:
         Raises:
             TraceError: no intact record begins there.
         """
-        location = self._location(offset)
-        if location is None or location.end > len(self._memory) or not self._sound(location):
+        location = self._readable(offset)
+        if location is None:
             raise TraceError(f"{self.path}: no readable record begins at byte {offset:,}")
         return location
 
@@ -212,10 +212,8 @@ class TraceFile:
         offset = self._blobs.get(digest)
         if offset is None:
             offset = self.find_blob(digest)
-        location = None if offset is None else self._location(offset)
-        if location is None or location.end > len(self._memory) or location.kind not in ARRAY_KINDS:
-            return None
-        if not self._sound(location):
+        location = None if offset is None else self._readable(offset)
+        if location is None or location.kind not in ARRAY_KINDS:
             return None
         array = self._array(location)
         if digest_of(array) != digest:
@@ -268,6 +266,11 @@ class TraceFile:
         if own != zlib.crc32(memory[offset : offset + PREFIX.size - 4]):
             return None
         return RecordLocation(offset, _KINDS[kind], length)
+
+    def _readable(self, offset: int) -> RecordLocation | None:
+        location = self._location(offset)
+        whole = location is not None and location.end <= len(self._memory) and self._sound(location)
+        return location if whole else None
 
     def _next_sync(self, offset: int) -> int | None:
         while (offset := self._memory.find(SYNC, offset)) >= 0:

@@ -3,11 +3,10 @@
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Self
-
-import numpy as np
-from numpy.typing import NDArray
 
 from orchestra.actors.axes import AnyArray
 from orchestra.errors import NotATrace, TraceError, ValuesMissing
@@ -29,6 +28,9 @@ from orchestra.trace.format.records import (
 )
 from orchestra.trace.reading.index import TraceIndex
 from orchestra.trace.reading.reader import TraceFile
+
+_OF_ACTIVATIONS = (Kind.DELIVERY, Kind.ANSWER, Kind.HANDLED, Kind.LATE)
+"""The inputs and effects of activations."""
 
 
 class Recording:
@@ -60,18 +62,6 @@ class Recording:
         for file in self.files:
             for _, record in file.records():
                 yield record
-
-    def records_of(self, actor: str, *kinds: Kind, resolve: bool = True) -> Iterator[Record]:
-        """Yield the records of an actor of these kinds, in order.
-
-        Args:
-            actor: its address.
-            kinds: at least one.
-            resolve: whether to read large arrays; a record has `Digest`s in their place otherwise.
-        """
-        for index in self.indexes:
-            for row in index.rows(*kinds, actor=actor):
-                yield index.record(int(row), resolve=resolve)
 
     def notes(self) -> list[str]:
         """Return what is missing, in words: cut off, damaged, dropped or not closed."""
@@ -191,11 +181,25 @@ class RunTrace:
 
     def snapshot(self, incarnation: Incarnation) -> ActorSnapshot | None:
         """Return the newest recorded state of an incarnation, or None."""
-        found = None
-        for record in self.recording(incarnation).records_of(incarnation.birth.actor, Kind.SNAPSHOT):
-            if isinstance(record, ActorSnapshot) and record.incarnation == incarnation.birth.incarnation:
-                found = record
-        return found
+        snapshots = [each for each in self.records_of(incarnation, Kind.SNAPSHOT) if isinstance(each, ActorSnapshot)]
+        return snapshots[-1] if snapshots else None
+
+    def records_of(
+        self, incarnation: Incarnation, *kinds: Kind, since: int = 0, until: int | None = None, resolve: bool = True
+    ) -> Iterator[Record]:
+        """Yield the records of an incarnation of these kinds, in order.
+
+        Args:
+            incarnation: one of `incarnations`.
+            kinds: of records that belong to an activation; at least one.
+            since: the first activation.
+            until: the activation before which to stop.
+            resolve: whether to read large arrays; a record has `Digest`s in their place otherwise.
+        """
+        birth = incarnation.birth
+        for index in self.recording(incarnation).indexes:
+            for row in index.rows(*kinds, actor=birth.actor, incarnation=birth.incarnation, since=since, until=until):
+                yield index.record(row, resolve=resolve)
 
     def activations(
         self, incarnation: Incarnation, *, since: int = 0, until: int | None = None
@@ -207,37 +211,30 @@ class RunTrace:
             since: the first activation; earlier ones are not read.
             until: the activation before which to stop.
         """
-        current: Activation | None = None
-        for index in self.recording(incarnation).indexes:
-            for record in map(index.record, _rows_within(index, incarnation, since, until)):
-                assert isinstance(record, Delivery | Answer | Handled | Late)
-                if current is None or record.n != current.n:
-                    if current is not None:
-                        yield current
-                    current = Activation(record.n, "start" if record.n == 0 else "message")
+        records = self.records_of(incarnation, *_OF_ACTIVATIONS, since=since, until=until)
+        for n, group in groupby(records, attrgetter("n")):
+            made = Activation(n, "start" if n == 0 else "message")
+            for record in group:
                 match record:
                     case Delivery():
-                        current.delivery = record
+                        made.delivery = record
                     case Answer():
-                        current.answers[record.number] = record
+                        made.answers[record.number] = record
                     case Handled():
-                        current.handled = record
-                        current.phase = record.phase
+                        made.handled = record
+                        made.phase = record.phase
                     case Late():
-                        (current.early if current.handled is None else current.late).extend(record.effects)
-        if current is not None:
-            yield current
+                        (made.early if made.handled is None else made.late).extend(record.effects)
+            yield made
 
     def activation(self, incarnation: Incarnation, n: int | None = None) -> Activation | None:
         """Return activation `n` of an incarnation, or its last one; None where that was not recorded."""
+        birth = incarnation.birth
         if n is None:
-            for index in reversed(self.recording(incarnation).indexes):
-                rows = _rows_within(index, incarnation, 0, None)
-                if len(rows):
-                    n = int(index.entries["n"][rows].max())
-                    break
-            else:
-                return None
+            n = 0
+            for index in self.recording(incarnation).indexes:
+                rows = index.rows(*_OF_ACTIVATIONS, actor=birth.actor, incarnation=birth.incarnation)
+                n = max(n, int(index.entries["n"][rows].max(initial=0)))
         return next(self.activations(incarnation, since=n, until=n + 1), None)
 
     def array(self, digest: bytes) -> AnyArray | None:
@@ -288,21 +285,6 @@ def trace_files(path: Path) -> list[Path]:
             "record with --trace full or digest"
         )
     raise NotATrace(f"{str(path)!r} holds no trace: there is no *.trace in it, nor in its folder traces")
-
-
-def _rows_within(index: TraceIndex, incarnation: Incarnation, since: int, until: int | None) -> NDArray[np.int64]:
-    """The rows of an incarnation's inputs and effects, from activation `since` on, before `until`."""
-    birth = incarnation.birth
-    rows = index.rows(Kind.DELIVERY, Kind.ANSWER, Kind.HANDLED, Kind.LATE, actor=birth.actor)
-    entries = index.entries
-    chosen: NDArray[np.bool_] = entries["incarnation"][rows] == birth.incarnation
-    if since or until is not None:
-        numbers = entries["n"][rows]
-        chosen &= numbers >= since
-        if until is not None:
-            chosen &= numbers < until
-    found: NDArray[np.int64] = rows[chosen]
-    return found
 
 
 def _flight_number(stem: str) -> int:
