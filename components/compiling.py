@@ -108,10 +108,9 @@ class CompiledPackage:
         console = Console(file=stream)
         with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
             task = bar.add_task("", total=len(calls))
-            for name, call in calls.items():
-                bar.update(task, description=name)
+            for n_done, (name, call) in enumerate(calls.items()):
+                bar.update(task, description=name, completed=n_done)
                 call()
-                bar.advance(task)
         (self.home / "complete").touch()
         print(f"Compiled {title} in {perf_counter() - start:.0f} s", file=stream, flush=True)
         for old in self.home.parent.glob(f"{self.name}-*"):
