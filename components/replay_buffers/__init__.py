@@ -1,83 +1,40 @@
 """Replay buffers for whole episodes and for transitions, their selectors, and their rate limiter."""
 
-from components.checkpoints.array_file import CheckpointError, open_checkpoint, write_checkpoint
-from components.replay_buffers.closed import Closed
-from components.replay_buffers.episode_store import Episodes
-from components.replay_buffers.episodes import (
-    EpisodeBuffer,
-    EpisodeReplay,
-    EpisodeTable,
-    FreshEpisodes,
-    PrioritizedEpisodeReplay,
-    Sampled,
-    SampledRollouts,
-)
-from components.replay_buffers.federated import (
-    ClientSample,
-    FederatedReplay,
-    NotPushed,
-    SampledUnion,
-    UnionStatistics,
-)
-from components.replay_buffers.invalid import InvalidExperience, NameTaken, UnknownClient
-from components.replay_buffers.limiter import SampleToInsertRatio
-from components.replay_buffers.priorities import Priorities
-from components.replay_buffers.ranks import RankedPriorities
-from components.replay_buffers.rows import Field
-from components.replay_buffers.selectors import (
-    FifoSelector,
-    HighestSelector,
-    LifoSelector,
-    LowestSelector,
-    PrioritizedSelector,
-    Selector,
-    UniformSelector,
-)
-from components.replay_buffers.transitions import (
-    PrioritizedTransitions,
-    SampledTransitions,
-    Transitions,
-    TransitionTable,
-)
-from components.replay_buffers.windows import FrameStack, NStep, RolloutWindow
-
-__all__ = [
-    "CheckpointError",
-    "ClientSample",
-    "Closed",
-    "EpisodeBuffer",
-    "EpisodeReplay",
-    "EpisodeTable",
-    "Episodes",
-    "FederatedReplay",
-    "Field",
-    "FifoSelector",
-    "FrameStack",
-    "FreshEpisodes",
-    "HighestSelector",
-    "InvalidExperience",
-    "LifoSelector",
-    "LowestSelector",
-    "NStep",
-    "NameTaken",
-    "NotPushed",
-    "Priorities",
-    "PrioritizedEpisodeReplay",
-    "PrioritizedSelector",
-    "PrioritizedTransitions",
-    "RankedPriorities",
-    "RolloutWindow",
-    "SampleToInsertRatio",
-    "Sampled",
-    "SampledRollouts",
-    "SampledTransitions",
-    "SampledUnion",
-    "Selector",
-    "TransitionTable",
-    "Transitions",
-    "UniformSelector",
-    "UnionStatistics",
-    "UnknownClient",
-    "open_checkpoint",
-    "write_checkpoint",
-]
+from components.checkpoints.array_file import CheckpointError as CheckpointError
+from components.checkpoints.array_file import open_checkpoint as open_checkpoint
+from components.checkpoints.array_file import write_checkpoint as write_checkpoint
+from components.replay_buffers.closed import Closed as Closed
+from components.replay_buffers.episode_store import Episodes as Episodes
+from components.replay_buffers.episodes import EpisodeBuffer as EpisodeBuffer
+from components.replay_buffers.episodes import EpisodeReplay as EpisodeReplay
+from components.replay_buffers.episodes import EpisodeTable as EpisodeTable
+from components.replay_buffers.episodes import FreshEpisodes as FreshEpisodes
+from components.replay_buffers.episodes import PrioritizedEpisodeReplay as PrioritizedEpisodeReplay
+from components.replay_buffers.episodes import Sampled as Sampled
+from components.replay_buffers.episodes import SampledRollouts as SampledRollouts
+from components.replay_buffers.federated import ClientSample as ClientSample
+from components.replay_buffers.federated import FederatedReplay as FederatedReplay
+from components.replay_buffers.federated import NotPushed as NotPushed
+from components.replay_buffers.federated import SampledUnion as SampledUnion
+from components.replay_buffers.federated import UnionStatistics as UnionStatistics
+from components.replay_buffers.invalid import InvalidExperience as InvalidExperience
+from components.replay_buffers.invalid import NameTaken as NameTaken
+from components.replay_buffers.invalid import UnknownClient as UnknownClient
+from components.replay_buffers.limiter import SampleToInsertRatio as SampleToInsertRatio
+from components.replay_buffers.priorities import Priorities as Priorities
+from components.replay_buffers.ranks import RankedPriorities as RankedPriorities
+from components.replay_buffers.rows import Field as Field
+from components.replay_buffers.selectors import FifoSelector as FifoSelector
+from components.replay_buffers.selectors import HighestSelector as HighestSelector
+from components.replay_buffers.selectors import LifoSelector as LifoSelector
+from components.replay_buffers.selectors import LowestSelector as LowestSelector
+from components.replay_buffers.selectors import PrioritizedSelector as PrioritizedSelector
+from components.replay_buffers.selectors import Selector as Selector
+from components.replay_buffers.selectors import UniformSelector as UniformSelector
+from components.replay_buffers.transitions import PrioritizedTransitions as PrioritizedTransitions
+from components.replay_buffers.transitions import SampledTransitions as SampledTransitions
+from components.replay_buffers.transitions import Transitions as Transitions
+from components.replay_buffers.transitions import TransitionTable as TransitionTable
+from components.replay_buffers.windows import FrameStack as FrameStack
+from components.replay_buffers.windows import NStep as NStep
+from components.replay_buffers.windows import RolloutWindow as RolloutWindow

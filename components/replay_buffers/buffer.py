@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, Generic, Literal, TypedDict, TypeVar
+from typing import Any, Generic, Literal, TypeVar, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from components.checkpoints.array_file import ArrayReader, Checkpointed, StateAr
 from components.replay_buffers.closed import Closable
 from components.replay_buffers.episode_store import EpisodeStore
 from components.replay_buffers.federated import ClientSample
-from components.replay_buffers.priorities import Priorities
+from components.replay_buffers.priorities import Priorities, WeightOptions
 from components.replay_buffers.ranks import RankedPriorities
 from components.replay_buffers.ring import PrioritizedRing, Ring
 from components.replay_buffers.rows import RowStore
@@ -31,13 +31,13 @@ class Buffer(Closable, Checkpointed, Generic[StoreT, IndexT]):
     """A store and an index of the same slots.
 
     Args:
-        store: memory of the items.
         index: which slots are filled, drawn and emptied.
+        store: memory of the items.
     """
 
-    def __init__(self, store: StoreT, index: IndexT) -> None:
-        self._store: StoreT = store
+    def __init__(self, index: IndexT, store: StoreT) -> None:
         self._index: IndexT = index
+        self._store: StoreT = store
         self.capacity = index.capacity
         """Items held at most."""
 
@@ -112,26 +112,14 @@ class Buffer(Closable, Checkpointed, Generic[StoreT, IndexT]):
 # Drawn by priority ----------------------------------------------------------------------------------------------------
 
 
-class PriorityOptions(TypedDict, total=False):
+class PriorityOptions(WeightOptions, total=False):
     """Keywords of the buffers that draw by priority."""
 
-    alpha: float
-    beta: float
-    epsilon: float
-    normalize: Literal["batch", "buffer"]
-    decay: float
     variant: Variant
 
 
 def make_priorities(
-    capacity: int,
-    *,
-    alpha: float = 0.6,
-    beta: float = 0.4,
-    epsilon: float = 1e-6,
-    normalize: Literal["batch", "buffer"] = "batch",
-    decay: float = 1.0,
-    variant: Variant = "proportional",
+    capacity: int, *, variant: Variant = "proportional", **options: Unpack[WeightOptions]
 ) -> Priorities:
     """Return `Priorities`, or `RankedPriorities` for the variant `rank`, which has no `epsilon` and a `decay` of 1.
 
@@ -141,10 +129,11 @@ def make_priorities(
     if variant not in ("proportional", "rank"):
         raise ValueError(f"variant: expected proportional or rank, got {variant!r}")
     if variant == "proportional":
-        return Priorities(capacity, alpha=alpha, beta=beta, epsilon=epsilon, normalize=normalize, decay=decay)
-    if decay != 1.0:
+        return Priorities(capacity, **options)
+    if (decay := options.get("decay", 1.0)) != 1.0:
         raise ValueError(f"decay: expected 1 with ranks, which a draw does not change, got {decay}")
-    return RankedPriorities(capacity, alpha=alpha, beta=beta, normalize=normalize)
+    alpha, beta = options.get("alpha", 0.6), options.get("beta", 0.4)
+    return RankedPriorities(capacity, alpha=alpha, beta=beta, normalize=options.get("normalize", "batch"))
 
 
 class Prioritized:
@@ -210,8 +199,12 @@ class Prioritized:
 class Table:
     """What tables offer besides: their `slots`, and removal by name."""
 
-    slots: Slots
-    """Which slots hold an item, and how often each was drawn."""
+    _index: Slots
+
+    @property
+    def slots(self) -> Slots:
+        """Which slots hold an item, and how often each was drawn."""
+        return self._index
 
     def remove(self, indices: NDArray[np.int64], generations: NDArray[np.int64]) -> None:
         """Remove sampled items (B,); items already removed are counted in `stale_updates`.

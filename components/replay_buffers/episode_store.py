@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from components.checkpoints.array_file import ArrayReader, CheckpointError, StateArray
-from components.replay_buffers.invalid import InvalidExperience, check_array, describe
+from components.replay_buffers.invalid import InvalidExperience, check_array, check_finite, describe
 from components.replay_buffers.rows import Field, picked_rows
 from components.replay_buffers.segments import LENGTHS, Segment, begins, copy_segments, corners_of
 from components.replay_buffers.storage import BatchMemory, allocate, announce, freeze
@@ -57,16 +57,6 @@ class Episodes:
     def __len__(self) -> int:
         """Return the number of episodes, E."""
         return len(self.lengths)
-
-    def last(self, n: int) -> "Episodes":
-        """Return the last `n` episodes."""
-        skipped = len(self) - n
-        step = int(self.lengths[:skipped].sum())
-        first = dict.fromkeys(FRAME_FIELDS, step + skipped) | dict.fromkeys(STEP_FIELDS, step)
-        parts: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
-        for name, array in parts.items():
-            parts[name] = None if array is None else array[first.get(name, skipped) :]
-        return Episodes(**parts)
 
 
 class EpisodeStore:
@@ -144,10 +134,8 @@ class EpisodeStore:
         for name, (item, dtype) in self.items.items():
             rows = n_steps + n if name in FRAME_FIELDS else n_steps
             check_array(name, getattr(episodes, name), (rows, *item), dtype)
-        actions, reward = episodes.actions, episodes.reward
-        if not np.isfinite(reward).all():
-            step = int(np.flatnonzero(~np.isfinite(reward))[0])
-            raise InvalidExperience(f"reward: expected finite numbers, got {reward[step]} at step {step}")
+        actions = episodes.actions
+        check_finite("reward", episodes.reward, "at step")
         if actions.min() < 0 or actions.max() >= self.spec.n_actions:
             raise InvalidExperience(
                 f"actions: expected 0 to {self.spec.n_actions - 1}, got {actions.min()} to {actions.max()}"
@@ -155,9 +143,11 @@ class EpisodeStore:
         return n
 
     def write(self, slots: NDArray[np.int64], episodes: Episodes, overwrites: Overwrites) -> None:
-        """Write checked episodes to `slots` (E,); frames that are overwritten are announced before."""
-        frame = step = 0
-        for slot, n in zip(slots.tolist(), episodes.lengths.tolist(), strict=True):
+        """Write the last E of checked episodes to `slots` (E,); frames that are overwritten are announced before."""
+        skipped = len(episodes) - len(slots)
+        step = int(episodes.lengths[:skipped].sum())
+        frame = step + skipped
+        for slot, n in zip(slots.tolist(), episodes.lengths[skipped:].tolist(), strict=True):
             start = self._place(slot, n + 1)
             if overwrites is not None:
                 until_end = min(n + 1, self._n_frames - start)
@@ -172,8 +162,8 @@ class EpisodeStore:
             for name in STEP_FIELDS:  # no action is taken in an episode's last frame
                 self.arrays[name][(start + n) % self._n_frames] = 0
             frame, step = frame + n + 1, step + n
-        self.lengths[slots], self._terminated[slots] = episodes.lengths, episodes.terminated
-        self._epsilon[slots] = 0.0 if episodes.epsilon is None else episodes.epsilon
+        self.lengths[slots], self._terminated[slots] = episodes.lengths[skipped:], episodes.terminated[skipped:]
+        self._epsilon[slots] = 0.0 if episodes.epsilon is None else episodes.epsilon[skipped:]
 
     def _place(self, slot: int, n_frames: int) -> int:
         """Return where the `n_frames` of a new episode in `slot` begin; here every slot has room for any."""

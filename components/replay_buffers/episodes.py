@@ -52,12 +52,12 @@ class EpisodeBuffer(Buffer[EpisodeStore, IndexT]):
     """A buffer of whole episodes.
 
     Args:
-        store: memory of the episodes.
         index: which slots are filled, drawn and emptied.
+        store: memory of the episodes.
     """
 
-    def __init__(self, store: EpisodeStore, index: IndexT) -> None:
-        super().__init__(store, index)
+    def __init__(self, index: IndexT, store: EpisodeStore) -> None:
+        super().__init__(index, store)
         self.spec = store.spec
 
     def insert(self, episodes: Episodes, priorities: NDArray[np.floating[Any]] | None = None) -> None:
@@ -73,11 +73,10 @@ class EpisodeBuffer(Buffer[EpisodeStore, IndexT]):
                 gets more than `capacity` episodes. The message names the field and the expected value; nothing has
                 changed then.
         """
-        n = self._store.check(episodes)
-        placed = self._index.put(n, priorities)
+        placed = self._index.put(self._store.check(episodes), priorities)
         parts = [np.arange(to.start or 0, to.stop) if isinstance(to, slice) else to for to, _ in placed]
         slots = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        self._store.write(slots, episodes if len(slots) == n else episodes.last(len(slots)), self.overwrites)
+        self._store.write(slots, episodes, self.overwrites)
 
     def sample(self, batch_size: int, rng: np.random.Generator) -> Sampled:
         """Draw `batch_size` episodes, padded with zeros to the longest of them.
@@ -168,8 +167,7 @@ class EpisodeReplay(EpisodeBuffer[Ring]):
     state_kind = "EpisodeReplay"
 
     def __init__(self, spec: "EnvSpec", capacity: int, *, folder: str | Path | None = None) -> None:
-        index = Ring(capacity, distinct=True)
-        super().__init__(PackedEpisodeStore(spec, capacity, folder=folder), index)
+        super().__init__(Ring(capacity, distinct=True), PackedEpisodeStore(spec, capacity, folder=folder))
 
 
 class PrioritizedEpisodeReplay(Prioritized, EpisodeBuffer[PrioritizedRing]):
@@ -201,7 +199,7 @@ class PrioritizedEpisodeReplay(Prioritized, EpisodeBuffer[PrioritizedRing]):
         **options: Unpack[PriorityOptions],
     ) -> None:
         index = PrioritizedRing(make_priorities(capacity, **options), distinct=True)
-        super().__init__(PackedEpisodeStore(spec, capacity, folder=folder), index)
+        super().__init__(index, PackedEpisodeStore(spec, capacity, folder=folder))
 
     @property
     def share_fields(self) -> dict[str, Field | Segment]:
@@ -251,8 +249,7 @@ class FreshEpisodes(EpisodeBuffer[QueueRing]):
     state_kind = "FreshEpisodes"
 
     def __init__(self, spec: "EnvSpec", capacity: int, *, folder: str | Path | None = None) -> None:
-        index = QueueRing(capacity)
-        super().__init__(PackedEpisodeStore(spec, capacity, folder=folder), index)
+        super().__init__(QueueRing(capacity), PackedEpisodeStore(spec, capacity, folder=folder))
 
     @property
     def fresh(self) -> int:
@@ -292,5 +289,4 @@ class EpisodeTable(Table, EpisodeBuffer[Slots]):
         folder: str | Path | None = None,
         **options: Unpack[TableOptions],
     ) -> None:
-        self.slots = Slots(capacity, **options)
-        super().__init__(EpisodeStore(spec, capacity, folder=folder), self.slots)
+        super().__init__(Slots(capacity, **options), EpisodeStore(spec, capacity, folder=folder))

@@ -24,6 +24,13 @@ def check_array(name: str, array: Any, shape: tuple[int, ...], dtype: Any) -> No
         raise InvalidExperience(f"{name}: expected {np.dtype(dtype)} of shape {shape}, got {describe(array)}")
 
 
+def check_finite(name: str, array: NDArray[Any], place: str = "in row") -> None:
+    """Raise `InvalidExperience` unless all numbers (N, ...) are finite."""
+    if not np.isfinite(array).all():
+        row = int(np.flatnonzero(~np.isfinite(array).reshape(len(array), -1).all(1))[0])
+        raise InvalidExperience(f"{name}: expected finite numbers, got {array[row]} {place} {row}")
+
+
 def check_indices(indices: NDArray[np.int64], generations: NDArray[np.int64], capacity: int) -> None:
     """Raise `InvalidExperience` unless these are two arrays of one length, and every index is in 0 … capacity - 1."""
     for name, array in (("indices", indices), ("generations", generations)):

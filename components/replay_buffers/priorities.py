@@ -4,7 +4,7 @@ Items are slots, 0 to `capacity` - 1. An item is drawn with probability P_i = w_
 epsilon)^alpha.
 """
 
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,16 @@ from numpy.typing import NDArray
 from components.checkpoints.array_file import ArrayReader, CheckpointError, StateArray
 from components.replay_buffers.invalid import InvalidExperience, check_priorities
 from components.replay_buffers.segment_tree import LARGEST_SUM, SegmentTree, SumTree
+
+
+class WeightOptions(TypedDict, total=False):
+    """Keywords of `Priorities`."""
+
+    alpha: float
+    beta: float
+    epsilon: float
+    normalize: Literal["batch", "buffer"]
+    decay: float
 
 
 class Priorities:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from components.replay_buffers.invalid import InvalidExperience
+from components.replay_buffers.invalid import InvalidExperience, check_finite
 
 Floats: TypeAlias = NDArray[np.floating[Any]]
 
@@ -298,9 +298,8 @@ def _check(fields: Mapping[str, Floats], lengths: NDArray[np.integer[Any]], *, n
 def _check_floats(name: str, array: Floats, shape: tuple[int, ...], *, finite: bool = True) -> None:
     if array.shape != shape or array.dtype.kind != "f":
         raise InvalidExperience(f"{name}: expected floats of shape {shape}, got {array.dtype} of shape {array.shape}")
-    if finite and not np.isfinite(array).all():
-        step = int(np.flatnonzero(~np.isfinite(array).reshape(len(array), -1).all(1))[0])
-        raise InvalidExperience(f"{name}: expected finite numbers, got {array[step]} at step {step}")
+    if finite:
+        check_finite(name, array, "at step")
 
 
 def _check_unit(name: str, number: float) -> None:

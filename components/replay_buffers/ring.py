@@ -72,7 +72,14 @@ class Ring:
         """
         if priorities is not None:
             check_priorities(priorities, n)
-        return self._advance(n)
+        surplus = max(n - self.capacity, 0)
+        start = (self.inserted + surplus) % self.capacity
+        until_end = min(n - surplus, self.capacity - start)
+        self.inserted += n
+        placed: list[Placement] = [(slice(start, start + until_end), slice(surplus, surplus + until_end))]
+        if surplus + until_end < n:
+            placed.append((slice(n - surplus - until_end), slice(surplus + until_end, n)))
+        return placed
 
     def put_one(self, priority: float | None = None) -> int:
         """Return the slot of one new item.
@@ -85,16 +92,6 @@ class Ring:
         slot = self.inserted % self.capacity
         self.inserted += 1
         return slot
-
-    def _advance(self, n: int) -> list[Placement]:
-        surplus = max(n - self.capacity, 0)
-        start = (self.inserted + surplus) % self.capacity
-        until_end = min(n - surplus, self.capacity - start)
-        self.inserted += n
-        placed: list[Placement] = [(slice(start, start + until_end), slice(surplus, surplus + until_end))]
-        if surplus + until_end < n:
-            placed.append((slice(n - surplus - until_end), slice(surplus + until_end, n)))
-        return placed
 
     # Drawing --------------------------------------------------------------------------------------------------------
 
@@ -182,7 +179,7 @@ class PrioritizedRing(Ring):
 
     def put(self, n: int, priorities: NDArray[np.floating[Any]] | None = None) -> list[Placement]:
         weights = None if priorities is None else self.priorities.to_weights(priorities, n)
-        placed = self._advance(n)
+        placed = super().put(n)
         self._add(n, weights)
         if priorities is not None:
             self.priorities.note_max(priorities)

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import isfinite
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from components.checkpoints.array_file import ROWS, ArrayReader, StateArray, prefixed
-from components.replay_buffers.invalid import InvalidExperience, describe
+from components.replay_buffers.invalid import InvalidExperience, check_finite, describe
 from components.replay_buffers.ring import Placement
 from components.replay_buffers.storage import BatchMemory, allocate, announce, freeze
 from components.replay_buffers.windows import (
@@ -35,15 +35,23 @@ class Field(NamedTuple):
     """Whether NaN and infinities are refused. The check takes time, so it is optional; use it for rewards, say."""
 
 
+class RowOptions(TypedDict, total=False):
+    """Keywords of `RowStore`."""
+
+    n_step: NStep | None
+    window: Window | None
+    folder: str | Path | None
+
+
 class RowStore:
     """Memory for the rows of a buffer: one array per field, one row per slot.
 
     Args:
         fields: fields of a row, by name.
         capacity: slots.
-        n_step: how rewards are summed when rows are gathered.
-        window: which rows are gathered together.
-        folder: as for `allocate`.
+        n_step: how rewards of rows are summed when they are gathered; not at all by default.
+        window: rows that are gathered together; only the row itself by default.
+        folder: where rows are stored, in unnamed files that are mapped into memory; by default in memory.
 
     Raises:
         ValueError: there are no fields, one holds Python objects, or `n_step` or `window` does not fit the fields or
@@ -120,9 +128,8 @@ class RowStore:
                 raise InvalidExperience(
                     f"{name}: expected {dtype} of shape {(n, *shape)}, got {array.dtype} of shape {array.shape}"
                 )
-            if finite and not np.isfinite(array).all():
-                row = int(np.flatnonzero(~np.isfinite(array).reshape(n, -1).all(1))[0])
-                raise InvalidExperience(f"{name}: expected finite numbers, got {array[row]} in row {row}")
+            if finite:
+                check_finite(name, array)
         return n
 
     def check_row(self, row: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,9 +4,8 @@ Items are slots, 0 to `capacity` - 1, each with a priority: an error, say, or ho
 receives every change. Names and the order among equals are those of Reverb (Cassirer et al. 2021).
 """
 
-from abc import ABC, abstractmethod
 from heapq import heapify, heappop, heappush
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -153,19 +152,19 @@ class PrioritizedSelector:
         self._sums[reader.read("items", np.int64, (n,))] = reader.read("weights", np.float64, (n,))
 
 
-class _OrderedSelector(ABC):
+class _OrderedSelector:
     """Returns the first items, distinct and in order, from a heap whose outdated entries are skipped when met."""
 
     limit = np.inf
+    _by_age: ClassVar[bool]
+    """Whether items come in the order of their age, or in that of their priorities."""
+    _sign: ClassVar[int]
+    """1 if the oldest or lowest come first, -1 if the newest or highest do."""
 
     def __init__(self, capacity: int) -> None:
         self._heap: list[tuple[float, int, int]] = []  # key, tick, item
         self._ticks = np.full(capacity, -1, np.int64)  # tick of the current entry of an item; -1 if it is not held
         self._n = self._tick = 0
-
-    @abstractmethod
-    def _key(self, priority: float, tick: int) -> float:
-        """Return a key that is smaller for an item that comes first."""
 
     def _put(self, items: NDArray[np.int64], priorities: NDArray[np.float64]) -> None:
         if len(self._heap) + len(items) > 2 * (self._n + len(items)) + 64:
@@ -173,7 +172,7 @@ class _OrderedSelector(ABC):
             heapify(self._heap)
         for item, priority in zip(items.tolist(), priorities.tolist(), strict=True):
             self._ticks[item] = self._tick
-            heappush(self._heap, (self._key(priority, self._tick), self._tick, item))
+            heappush(self._heap, (self._sign * (self._tick if self._by_age else priority), self._tick, item))
             self._tick += 1
 
     def insert(self, items: NDArray[np.int64], priorities: NDArray[np.float64]) -> None:
@@ -181,7 +180,8 @@ class _OrderedSelector(ABC):
         self._n += len(items)
 
     def update(self, items: NDArray[np.int64], priorities: NDArray[np.float64]) -> None:
-        self._put(items, priorities)
+        if not self._by_age:
+            self._put(items, priorities)
 
     def delete(self, items: NDArray[np.int64]) -> None:
         self._ticks[items] = -1
@@ -229,32 +229,22 @@ class _OrderedSelector(ABC):
 class FifoSelector(_OrderedSelector):
     """Returns the oldest items, for any priorities."""
 
-    def _key(self, priority: float, tick: int) -> float:
-        return tick
-
-    def update(self, items: NDArray[np.int64], priorities: NDArray[np.float64]) -> None:
-        pass  # age does not change
+    _by_age, _sign = True, 1
 
 
 class LifoSelector(_OrderedSelector):
     """Returns the newest items, for any priorities."""
 
-    def _key(self, priority: float, tick: int) -> float:
-        return -tick
-
-    def update(self, items: NDArray[np.int64], priorities: NDArray[np.float64]) -> None:
-        pass  # age does not change
+    _by_age, _sign = True, -1
 
 
 class LowestSelector(_OrderedSelector):
     """Returns the items of lowest priority, and among equals the ones inserted or updated least recently."""
 
-    def _key(self, priority: float, tick: int) -> float:
-        return priority
+    _by_age, _sign = False, 1
 
 
 class HighestSelector(_OrderedSelector):
     """Returns the items of highest priority, and among equals the ones inserted or updated least recently."""
 
-    def _key(self, priority: float, tick: int) -> float:
-        return -priority
+    _by_age, _sign = False, -1

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from components.replay_buffers.buffer import Buffer, IndexT, Prioritized, PriorityOptions, Table, make_priorities
 from components.replay_buffers.ring import PrioritizedRing, Ring
-from components.replay_buffers.rows import Field, RowStore
+from components.replay_buffers.rows import Field, RowOptions, RowStore
 from components.replay_buffers.slots import Slots, TableOptions
 from components.replay_buffers.windows import NStep, Window
 
@@ -32,31 +32,13 @@ class TransitionBuffer(Buffer[RowStore, IndexT]):
     """A buffer of rows: every field is one array, so a batch is one gather per field.
 
     Args:
-        fields: fields of a row, by name.
         index: which slots are filled, drawn and emptied.
-        n_step: how rewards of rows are summed when they are sampled; not at all by default.
-        window: rows that are sampled together; only the sampled row by default. A row is not drawn if its window may
-            need overwritten rows.
-        folder: where rows are stored, in unnamed files that are mapped into memory; by default in memory.
-
-    Raises:
-        ValueError: there are no fields, one holds Python objects, or `n_step` or `window` does not fit the fields or
-            the capacity.
-        OSError: there is no such folder, or too little space in it.
+        store: memory of the rows.
     """
 
-    def __init__(
-        self,
-        fields: Mapping[str, Field],
-        index: IndexT,
-        *,
-        n_step: NStep | None = None,
-        window: Window | None = None,
-        folder: str | Path | None = None,
-    ) -> None:
-        store = RowStore(fields, index.capacity, n_step=n_step, window=window, folder=folder)
-        super().__init__(store, index)
-        self.fields, self.n_step, self.window = store.fields, n_step, window
+    def __init__(self, index: IndexT, store: RowStore) -> None:
+        super().__init__(index, store)
+        self.fields, self.n_step, self.window = store.fields, store.n_step, store.window
 
     @property
     def batch_fields(self) -> dict[str, Field]:
@@ -111,27 +93,17 @@ class Transitions(TransitionBuffer[Ring]):
     Args:
         fields: fields of a row, by name.
         capacity: rows held at most; the oldest are overwritten.
-        n_step: as for `TransitionBuffer`, like `window` and `folder`.
-        window: rows that are sampled together.
-        folder: where rows are stored.
+        options: as for `RowStore`. A row is not drawn if its window may need overwritten rows.
 
     Raises:
-        ValueError: `capacity` is below 1, or as for `TransitionBuffer`.
-        OSError: as for `TransitionBuffer`.
+        ValueError: `capacity` is below 1, or as for `RowStore`.
+        OSError: as for `RowStore`.
     """
 
     state_kind = "Transitions"
 
-    def __init__(
-        self,
-        fields: Mapping[str, Field],
-        capacity: int,
-        *,
-        n_step: NStep | None = None,
-        window: Window | None = None,
-        folder: str | Path | None = None,
-    ) -> None:
-        super().__init__(fields, Ring(capacity, window=window), n_step=n_step, window=window, folder=folder)
+    def __init__(self, fields: Mapping[str, Field], capacity: int, **options: Unpack[RowOptions]) -> None:
+        super().__init__(Ring(capacity, window=options.get("window")), RowStore(fields, capacity, **options))
 
 
 class PrioritizedTransitions(Prioritized, TransitionBuffer[PrioritizedRing]):
@@ -144,15 +116,15 @@ class PrioritizedTransitions(Prioritized, TransitionBuffer[PrioritizedRing]):
     Args:
         fields: fields of a row, by name.
         capacity: rows held at most; the oldest are overwritten.
-        n_step: as for `TransitionBuffer`, like `window` and `folder`.
-        window: rows that are sampled together.
+        n_step: as for `RowStore`, like `window` and `folder`.
+        window: rows that are sampled together. A row is not drawn if its window may need overwritten rows.
         folder: where rows are stored.
         options: `alpha`, `beta`, `epsilon`, `normalize` and `decay` as for `Priorities`; `variant` is `proportional`,
             or `rank` for `RankedPriorities`, where `epsilon` does not count and `decay` is 1.
 
     Raises:
-        ValueError: an argument is out of its range, or as for `TransitionBuffer`.
-        OSError: as for `TransitionBuffer`.
+        ValueError: an argument is out of its range, or as for `RowStore`.
+        OSError: as for `RowStore`.
     """
 
     state_kind = "PrioritizedTransitions"
@@ -168,7 +140,7 @@ class PrioritizedTransitions(Prioritized, TransitionBuffer[PrioritizedRing]):
         **options: Unpack[PriorityOptions],
     ) -> None:
         index = PrioritizedRing(make_priorities(capacity, **options), window=window)
-        super().__init__(fields, index, n_step=n_step, window=window, folder=folder)
+        super().__init__(index, RowStore(fields, capacity, n_step=n_step, window=window, folder=folder))
 
     @property
     def share_fields(self) -> dict[str, Field]:
@@ -188,12 +160,12 @@ class TransitionTable(Table, TransitionBuffer[Slots]):
     Args:
         fields: fields of a row, by name.
         capacity: rows held at most.
-        folder: as for `TransitionBuffer`.
+        folder: as for `RowStore`.
         options: as for `Slots`.
 
     Raises:
-        ValueError: as for `TransitionBuffer` and `Slots`.
-        OSError: as for `TransitionBuffer`.
+        ValueError: as for `RowStore` and `Slots`.
+        OSError: as for `RowStore`.
     """
 
     state_kind = "TransitionTable"
@@ -206,5 +178,4 @@ class TransitionTable(Table, TransitionBuffer[Slots]):
         folder: str | Path | None = None,
         **options: Unpack[TableOptions],
     ) -> None:
-        self.slots = Slots(capacity, **options)
-        super().__init__(fields, self.slots, folder=folder)
+        super().__init__(Slots(capacity, **options), RowStore(fields, capacity, folder=folder))
