@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from components.reporting.progress import new_tests
 from orchestra import RunDirectory, UsageError, read_records
 
 GOAL = 0.9
@@ -109,9 +109,7 @@ def read_trial(path: Path) -> Trial:
         raise UsageError(f"{str(path)!r} has no metrics") from error
     except ValueError as error:
         raise UsageError(str(error)) from error
-    # Every record repeats the last test.
-    tests = [after for before, after in pairwise([{}, *records]) if after.get("tests") != before.get("tests")]
-    tests = [record for record in tests if record.get("test_win_rate") is not None]
+    tests = [record for record in new_tests(records) if record.get("test_win_rate") is not None]
     if not tests:
         raise UsageError(f"{str(path)!r} has no greedy test yet")
 

@@ -1,9 +1,6 @@
 """The learning curve of a run as a picture: win rate and return, in training and in greedy tests, over env steps."""
 
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +12,16 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
+from components.reporting.progress import new_tests
+from components.reporting.replaced_file import replaced
 from orchestra import read_records
 
 # Blue and vermilion of Okabe and Ito's palette: told apart by the colour-blind, and in grey.
 _TRAIN = "#56b4e9"
 _TEST = "#d55e00"
-_LINE = "#808080"
-_TEXT = 9
+GREY = "#808080"
+TEXT = 9
+"""Size of a figure's text."""
 _APART = 0.06  # labels of the upper axis, at least, as a part of its width
 _MARKS = 60  # more tests than this have no room for a mark each
 
@@ -37,37 +37,56 @@ def draw_curve(metrics: Path, picture: Path, *, title: str | None = None) -> Non
         OSError: the file cannot be read, or the picture not written.
         ValueError: the file is no metrics file.
     """
-    _save(curve_figure(read_records(metrics), title=title), picture)
+    figure = curve_figure(read_records(metrics), title=title)
+    with replaced(picture) as unfinished:
+        figure.savefig(unfinished, format="png")
 
 
 def curve_figure(records: Sequence[Mapping[str, Any]], *, title: str | None = None) -> Figure:
     """Return the curve as a figure. The caller owns it and may change or save it."""
-    figure = Figure(figsize=(9.2, 3.8), dpi=160, layout="constrained", facecolor="white")
-    FigureCanvasAgg(figure)  # not pyplot: its figures are global, and live until they are closed
+    figure = new_figure(9.2, 3.8)
     rate, episode_return = figure.subplots(1, 2)
     if title is not None:
-        figure.suptitle(title, fontsize=_TEXT + 1, x=0.01, y=0.965, ha="left", va="center")
+        figure.suptitle(title, fontsize=TEXT + 1, x=0.01, y=0.965, ha="left", va="center")
     lines = _panel(rate, records, "win_rate", "win rate")
     _panel(episode_return, records, "return", "return of an episode")
-    rate.set_ylim(-0.03, 1.03)
+    show_percents(rate)
     rate.set_yticks(np.linspace(0, 1, 6))
-    rate.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     # One for both panels, and outside them: there it is never in the way of a curve.
-    figure.legend(handles=lines, loc="outside upper right", ncols=2, fontsize=_TEXT, frameon=False)
+    figure.legend(handles=lines, loc="outside upper right", ncols=2, fontsize=TEXT, frameon=False)
     return figure
 
 
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure of this size, in inches. The caller owns it."""
+    figure = Figure(figsize=(width, height), dpi=160, layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)  # not pyplot: its figures are global, and live until they are closed
+    return figure
+
+
+def show_percents(panel: Axes) -> None:
+    """Let the y axis of a panel go from 0 to 100 percent."""
+    panel.set_ylim(-0.03, 1.03)
+    panel.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+
+
+def label_axes(panel: Axes, x: str, y: str) -> None:
+    """Label the axes of a panel, and leave the lines that a reader needs."""
+    panel.set_xlabel(x, fontsize=TEXT)
+    panel.set_ylabel(y, fontsize=TEXT)
+    panel.grid(axis="y", color="#e6e6e6", linewidth=0.8)
+    panel.set_axisbelow(True)
+    panel.spines[["top", "right"]].set_visible(False)
+    panel.tick_params(labelsize=TEXT - 1)
+
+
 def _panel(axes: Axes, records: Sequence[Mapping[str, Any]], figure: str, label: str) -> list[Line2D]:
-    train_steps, train = _series(records, f"train_{figure}")
-    test_steps, test = _series(_tests(records), f"test_{figure}")
+    train, test = _series(records, f"train_{figure}"), _series(new_tests(records), f"test_{figure}")
     lines = [
         # A line of one point would not be seen.
+        *axes.plot(*train.T, color=_TRAIN, linewidth=1.3, marker="." if len(train) == 1 else "", label="training"),
         *axes.plot(
-            train_steps, train, color=_TRAIN, linewidth=1.3, marker="." if len(train) == 1 else "", label="training"
-        ),
-        *axes.plot(
-            test_steps,
-            test,
+            *test.T,
             color=_TEST,
             linewidth=1.6,
             marker="o",
@@ -78,13 +97,9 @@ def _panel(axes: Axes, records: Sequence[Mapping[str, Any]], figure: str, label:
             label="greedy test",
         ),
     ]
-    axes.set_ylabel(label, fontsize=_TEXT)
-    axes.set_xlabel("environment steps", fontsize=_TEXT)
-    axes.set_axisbelow(True)
-    axes.grid(axis="y", color="#e6e6e6", linewidth=0.8)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color(_LINE)
-    axes.tick_params(labelsize=_TEXT - 1, color=_LINE)
+    label_axes(axes, "environment steps", label)
+    axes.spines[["left", "bottom"]].set_color(GREY)
+    axes.tick_params(color=GREY)
     last = max((record["env_steps"] for record in records), default=0)
     if last > 0:
         axes.set_xlim(0, last)
@@ -95,31 +110,25 @@ def _panel(axes: Axes, records: Sequence[Mapping[str, Any]], figure: str, label:
         axes.set_xticks([0])
     if not train.size and not test.size:
         axes.set_yticks([])
-        axes.text(0.5, 0.5, "no figures yet", transform=axes.transAxes, ha="center", va="center", color=_LINE)
+        axes.text(0.5, 0.5, "no figures yet", transform=axes.transAxes, ha="center", va="center", color=GREY)
     _minutes_on_top(axes, records)
     return lines
 
 
-def _series(records: Sequence[Mapping[str, Any]], name: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The env steps and the values of those records that have one."""
+def _series(records: Sequence[Mapping[str, Any]], name: str) -> NDArray[np.float64]:
+    """(N, 2): the env steps and the values of those records that have one."""
     pairs = [(record["env_steps"], record[name]) for record in records if record.get(name) is not None]
-    both = np.array(pairs, dtype=np.float64).reshape(-1, 2)
-    return both[:, 0], both[:, 1]
-
-
-def _tests(records: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Of the records, each of which repeats the last test, those with a new one."""
-    return [*records[:1], *(after for before, after in pairwise(records) if after.get("tests") != before.get("tests"))]
+    return np.array(pairs, dtype=np.float64).reshape(-1, 2)
 
 
 def _minutes_on_top(axes: Axes, records: Sequence[Mapping[str, Any]]) -> None:
     """An upper axis whose marks stand at the env steps made after 0, 5, 10, … minutes; evenly only at an even pace."""
     top = axes.twiny()
     top.set_xlim(axes.get_xlim())
-    top.set_xlabel("minutes", fontsize=_TEXT)
-    top.tick_params(labelsize=_TEXT - 1, color=_LINE)
+    top.set_xlabel("minutes", fontsize=TEXT)
+    top.tick_params(labelsize=TEXT - 1, color=GREY)
     top.spines[["left", "right", "bottom"]].set_visible(False)
-    top.spines["top"].set_color(_LINE)
+    top.spines["top"].set_color(GREY)
     steps = np.array([0, *(record["env_steps"] for record in records)], dtype=np.float64)
     minutes = np.array([0, *(record["elapsed_s"] / 60 for record in records)], dtype=np.float64)
     minutes = np.maximum.accumulate(minutes)  # a continued run may have begun to count again
@@ -132,16 +141,3 @@ def _minutes_on_top(axes: Axes, records: Sequence[Mapping[str, Any]]) -> None:
             at.append(position)
             labels.append(f"{tick:g}")
     top.set_xticks(at, labels)
-
-
-def _save(figure: Figure, picture: Path) -> None:
-    # Written to another file first: a reader never sees half a picture.
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{picture.name}.", suffix=".tmp", dir=picture.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(file.fileno(), 0o644)  # mkstemp's files are for their owner alone
-            figure.savefig(file, format="png")
-        os.replace(temporary, picture)
-    except BaseException:
-        os.unlink(temporary)
-        raise

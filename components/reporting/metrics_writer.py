@@ -2,13 +2,13 @@
 
 import json
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
 from components.reporting.progress import Progress
+from components.reporting.replaced_file import replaced
 from orchestra import read_records
 
 
@@ -92,6 +92,5 @@ def _cut_torn_line(path: Path) -> None:
 
 def _forget_after(path: Path, env_steps: int) -> None:
     kept = [json.dumps(record) + "\n" for record in read_records(path) if record["env_steps"] <= env_steps]
-    rewritten = path.with_suffix(".unfinished")
-    rewritten.write_text("".join(kept), encoding="utf-8")
-    os.replace(rewritten, path)
+    with replaced(path) as rewritten:
+        rewritten.write_text("".join(kept), encoding="utf-8")

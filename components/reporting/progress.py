@@ -1,6 +1,9 @@
 """How far a training run is: one record, made by the Monitor, shown by the display and kept in `metrics.jsonl`."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,3 +39,8 @@ class Progress:
     """Workers that have joined and are alive."""
     restarts: int
     """Worker processes started again after they died."""
+
+
+def new_tests(records: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the records with a new test, of records each of which repeats the last test."""
+    return [after for before, after in pairwise([{}, *records]) if after.get("tests") != before.get("tests")]

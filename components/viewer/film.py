@@ -1,7 +1,6 @@
 """Battles as files: a picture for a page, a film for a talk."""
 
 import itertools
-import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from components.reporting.replaced_file import replaced
 from components.viewer.picture import battle_figure
 from components.viewer.recording import Battle
 from orchestra import UsageError
@@ -46,12 +46,8 @@ def save_picture(battle: Battle, path: Path, step: int) -> None:
         IndexError: the battle had no such step.
         OSError: it cannot be written.
     """
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    try:
-        battle_figure(battle, step, dpi=_PRINT_DPI).savefig(unfinished, format=path.suffix[1:])
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with replaced(path) as unfinished:
+        battle_figure(battle, step, dpi=_PRINT_DPI).savefig(unfinished)
 
 
 def save_film(battles: Sequence[Battle], path: Path, fps: float) -> int:
@@ -61,13 +57,8 @@ def save_film(battles: Sequence[Battle], path: Path, fps: float) -> int:
         UsageError: ffmpeg failed; it says why.
         OSError: it cannot be written.
     """
-    unfinished = path.with_name(f".{path.stem}.unfinished{path.suffix}")
-    try:
-        written = (_write_gif if path.suffix == ".gif" else _write_mp4)(_images(battles), unfinished, fps)
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
-    return written
+    with replaced(path) as unfinished:
+        return (_write_gif if path.suffix == ".gif" else _write_mp4)(_images(battles), unfinished, fps)
 
 
 def _images(battles: Sequence[Battle]) -> Iterator[NDArray[np.uint8]]:
