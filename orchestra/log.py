@@ -32,6 +32,8 @@ QUIET = "quiet"
 _NOT_IN_SHORT = {"timestamp", "level", "node", "actor", "event", "exception", "error", "library"}
 _LONGEST = 80
 _INDENT = " " * len("12:30:05 ")
+_warning_lock = threading.Lock()
+_warning_nodes: list[str] = []  # blocks of `at_least_warnings` that need its set-up
 
 
 class _Output:
@@ -156,15 +158,24 @@ def configured(folder: Path | None, *, node: str, level: str | int = "info", qui
 
 @contextlib.contextmanager
 def at_least_warnings(node: str) -> Iterator[None]:
-    """Print warnings to stderr while the block runs, unless logging is set up already."""
-    if structlog.is_configured():
-        yield
-        return
-    configure(None, node=node, level="warning")
+    """Print warnings to stderr while the block runs, unless logging is set up already.
+
+    Blocks may overlap, in several threads too: the set-up of the first lasts until the last one ends.
+    """
+    with _warning_lock:
+        warns = bool(_warning_nodes) or not structlog.is_configured()
+        if warns and not _warning_nodes:
+            configure(None, node=node, level="warning")
+        if warns:
+            _warning_nodes.append(node)
     try:
         yield
     finally:
-        close()
+        with _warning_lock:
+            if warns:
+                _warning_nodes.remove(node)
+                if not _warning_nodes:
+                    close()
 
 
 def close() -> None:

@@ -1,8 +1,10 @@
 """Replay client with a synchronous interface."""
 
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from components.replay_buffers.invalid import InvalidExperience, check_prioritie
 from components.replay_server.bounded_queue import OverflowPolicy
 from components.replay_server.client_session import ClientSession
 from components.replay_server.layouts import AnyLayout
-from components.replay_server.loop_thread import Deadline, LoopThread, ThreadOwner
+from components.replay_server.loop_thread import LoopThread, ThreadOwner
 from components.replay_server.outbox import Outbox
 from components.replay_server.protocol import LogLineMsg, PublishMsg, SampledMsg, SampleMsg, UnsubscribeMsg, UpdateMsg
 from components.replay_server.publications import Subscription
@@ -95,7 +97,7 @@ class ReplayClient(ThreadOwner):
         self.address, self.name = address, check_name(name, "a client")
         reconnector, rng = Reconnector(address, timeout, patience), np.random.default_rng(seed)
         self._session = session = ClientSession(reconnector, name, secret=secret, listen=listen, rng=rng)
-        self._thread = LoopThread(f"ReplayClient {name}", session.live, session.ended)
+        self._thread = LoopThread(f"ReplayClient {name}", partial(reconnector.run, session.connect), session.ended)
         self.layout: AnyLayout = self._thread.start()
         """Layout of the server."""
         self._fields = self.layout.sample_fields
@@ -169,9 +171,9 @@ class ReplayClient(ThreadOwner):
             Closed: the client is closed or has failed.
         """
         self._thread.check_open()
-        deadline = Deadline(timeout)
+        begun = time.monotonic()
         self._outbox.flush(timeout)
-        self._thread.call(self._session.wait_reported, deadline.left)
+        self._thread.call(self._session.wait_reported, timeout and timeout + begun - time.monotonic())
 
     def sample(self, batch_size: int, *, timeout: float | None = None) -> SampledUnion:
         """Draw a batch from the union of all clients' buffers; see `ReplayServer.sample`. Arrays may be read-only.
@@ -280,7 +282,7 @@ class ReplayClient(ThreadOwner):
             dropped=outbox.queue.dropped,
             refused=outbox.queue.refused,
             pushed=session.pushed,
-            held=session.held,
+            held=0 if session.buffer is None else len(session.buffer),
         )
 
     def close(self, *, timeout: float = 5.0) -> None:

@@ -16,6 +16,7 @@ from components.replay_buffers.invalid import InvalidExperience
 from components.replay_server import protocol
 from components.replay_server.layouts import AnyBuffer, AnyLayout, layout_from_plain
 from components.replay_server.loop_thread import LoopThread, Signal, first_of
+from components.replay_server.members import update_priorities
 from components.replay_server.outbox import Bundle, Outbox
 from components.replay_server.protocol import CLIENT, SERVER, accepted, frozen
 from components.replay_server.publications import Subscription
@@ -55,11 +56,12 @@ class ClientSession:
         self.server: Ref[Any] | None = None
         """The server's actor, while there is a connection."""
         self.me: Ref[protocol.ClientMsg]
-        self.wakes: asyncio.Event
+        self.wakes = asyncio.Event()
         """Set when there are entries to insert."""
         self.buffer: AnyBuffer | None = None
         """The replay buffer, if it is kept here."""
-        self.outbox: Outbox | None = None
+        self._news, self._outbox_set = Signal(), asyncio.Event()
+        self._outbox: Outbox
         self.subscriptions: dict[str, Subscription] = {}
         self.pushed = 0
         """Items drawn from the buffer and sent to the server."""
@@ -71,23 +73,14 @@ class ClientSession:
         self._snapshots = SnapshotWriter()
         self._layout: AnyLayout
 
-    async def live(self, thread: LoopThread) -> None:
-        """Connect to the server, again after every loss, until the client is closed.
+    async def connect(self, thread: LoopThread, within: float) -> None:
+        """Connect to the server, and stay until the connection is lost or the client closes.
 
         Raises:
-            Disconnected: no server was found in time, or it refuses the handshake.
+            TimeoutError: the server did not welcome the client within so many seconds.
             NameTaken: a client of this name has joined.
             InvalidExperience: the server has another layout than before.
         """
-        self.begin()
-        await self.reconnector.run(thread, lambda within: self._connect(thread, within))
-
-    def begin(self) -> None:
-        """Prepare the session, on its event loop."""
-        self.wakes, self._news = asyncio.Event(), Signal()
-        self._outbox_set: asyncio.Future[Outbox] = asyncio.get_running_loop().create_future()
-
-    async def _connect(self, thread: LoopThread, within: float) -> None:
         name = f"{self.name}-{secrets.token_hex(4)}"
         node = Node(name, listen=self._listen, join=self.reconnector.address, secret=self._secret)
         async with asyncio.timeout(within) as limit, node.running():
@@ -137,12 +130,13 @@ class ClientSession:
 
     async def start_inserting(self, buffer: AnyBuffer | None, outbox: Outbox) -> None:
         """Insert the entries of `outbox` from now on, into `buffer` if it is kept here."""
-        self.buffer, self.outbox = buffer, outbox
-        self._outbox_set.set_result(outbox)
+        self.buffer, self._outbox = buffer, outbox
+        self._outbox_set.set()
 
     async def _insert_all(self, server: Ref[Any], *, paced: bool) -> None:
         """Insert added entries in their order, until cancelled."""
-        outbox = await self._outbox_set
+        await self._outbox_set.wait()
+        outbox = self._outbox
         # A chunk on its way can make no room, and must not wait for the limiter where other clients do not see it.
         here = None if paced else self.buffer
         alone = paced or (outbox.queue.policy == "drop_oldest" and here is None)
@@ -193,7 +187,7 @@ class ClientSession:
 
     async def _report(self, server: Ref[Any]) -> None:
         """Report how much the buffer holds whenever it has changed, one report at a time."""
-        await self._outbox_set
+        await self._outbox_set.wait()
         while self.buffer is None:  # the server keeps the buffer
             await self._news.wait()
         self._changed()  # a new server has no report yet
@@ -281,28 +275,19 @@ class ClientSession:
             raise InvalidExperience("kept_by: expected clients, to save the buffer here; the server keeps it")
         return self.buffer
 
-    @property
-    def held(self) -> int:
-        """Entries in the buffer, if it is kept here."""
-        return 0 if self.buffer is None else len(self.buffer)
-
     def ended(self) -> None:
         """Wake waiting callers, so that they find the client closed."""
         for subscription in list(self.subscriptions.values()):
             subscription.wake()
-        if self.outbox is not None:
-            self.outbox.wake()
+        if self._outbox_set.is_set():
+            self._outbox.wake()
 
     # Requests of the server -----------------------------------------------------------------------------------------
 
     def draw(self, msg: protocol.DrawMsg) -> protocol.ClientSampleMsg:
         """Update priorities in the buffer kept here, if any are given, and draw items."""
-        buffer, refused = self._kept_here(), ""
-        if len(msg.indices):
-            try:
-                buffer.update(msg.indices, msg.generations, msg.priorities)
-            except InvalidExperience as error:
-                refused = str(error)
+        buffer, route = self._kept_here(), (msg.indices, msg.generations, msg.priorities)
+        refused = update_priorities(buffer, route) if len(msg.indices) else ""
         sample = self._draw(buffer, msg.n, refused)
         self.pushed += len(sample.indices)
         return sample

@@ -17,7 +17,7 @@ from components.replay_buffers.limiter import SampleToInsertRatio
 from components.replay_server.bounded_queue import Full
 from components.replay_server.layouts import AnyBuffer, AnyLayout
 from components.replay_server.loop_thread import Signal
-from components.replay_server.members import BufferOwner, RemoteBuffer, ServerBuffer
+from components.replay_server.members import BufferOwner, RemoteBuffer, ServerBuffer, update_priorities
 from components.replay_server.schemas import Rows
 from orchestra import OrchestraError, log
 
@@ -205,35 +205,28 @@ class Coordinator:
             InvalidExperience: entries or priorities are malformed, or the client keeps its own buffer.
             ValueError: the limiter never admits so many entries at a time.
         """
-        member, several = self._server_buffer(client), len(sizes) > 1
-        if several:
-            self.schema.check_sizes(rows, priorities, sizes)
+        member, chunks = self._server_buffer(client), self.schema.split(rows, priorities, sizes)
         async with self._entering:
             if self.limiter is None and not member.has(writer, number):
-                last = number + len(sizes) - 1 if several and number >= 0 else number
+                last = number if number < 0 else number + max(len(sizes), 1) - 1
                 try:
                     self._write(client, rows, priorities, writer, last)
                     return
                 except InvalidExperience:
-                    if not several:
+                    if len(sizes) < 2:
                         raise
             refused: ValueError | None = None
-            for some, given in self.schema.split(rows, priorities, sizes) if several else [(rows, priorities)]:
+            for some, given in chunks:
                 try:
-                    await self._insert(client, some, given, writer, number)
+                    if not self._server_buffer(client).has(writer, number):
+                        if self.limiter is not None:
+                            await self._admit(client, self.schema.check(some, given if len(given) else None))
+                        self._write(client, some, given, writer, number)
                 except ValueError as error:  # an InvalidExperience, or more than the limiter ever admits
                     refused = refused or error
                 number += number >= 0
             if refused is not None:
                 raise refused
-
-    async def _insert(self, client: str, rows: Rows, priorities: NDArray[np.float64], writer: int, number: int) -> None:
-        """Insert a chunk once the limiter admits it, unless it was inserted before."""
-        if self._server_buffer(client).has(writer, number):
-            return
-        if self.limiter is not None:
-            await self._admit(client, self.schema.check(rows, priorities if len(priorities) else None))
-        self._write(client, rows, priorities, writer, number)
 
     def _write(self, client: str, rows: Rows, priorities: NDArray[np.float64], writer: int, number: int) -> None:
         """Insert entries that were admitted; all of them, or none if they are malformed."""
@@ -378,7 +371,7 @@ class Coordinator:
         for client, route in routes.items():
             member = self._members[client]
             if isinstance(member, ServerBuffer):
-                self._count_lost(client, route, member.update(route))
+                self._count_lost(client, route, update_priorities(member.buffer, route))
                 self._draw_here(client, member, 0)
             else:
                 member.routes.append(route)
@@ -391,8 +384,8 @@ class Coordinator:
         if member.routes:
             await self._fetch(client, member, 0)
 
-    def _count_lost(self, client: str, route: Route | None, refused: str) -> None:
-        if route is not None and refused:
+    def _count_lost(self, client: str, route: Route, refused: str) -> None:
+        if refused and len(route[0]):
             self.lost_updates += len(route[0])
             self._log.info("priorities were lost", client=client, reason=refused)
 

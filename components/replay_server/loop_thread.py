@@ -4,21 +4,17 @@ import asyncio
 import concurrent.futures
 import os
 import threading
-import time
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, Self, TypeVar
 
 from components.replay_buffers.closed import Closed
-from orchestra import log, run_loop
+from orchestra import run_loop
 
 T = TypeVar("T")
 
 POLL_S = 0.5
 """How often a waiting caller checks that the thread is alive."""
-
-_logging = threading.Lock()
-_logged: list[Any] = []
 
 
 class LoopThread:
@@ -133,8 +129,7 @@ class LoopThread:
 
     def _run(self) -> None:
         try:
-            with _warnings_to_stderr(self.name):
-                run_loop(self._live())
+            run_loop(self._live())
         except BaseException as error:
             self._why = error
             if not self._ready.done():
@@ -175,30 +170,6 @@ class ThreadOwner:
         self.close()
 
 
-class Deadline:
-    """Time limit of a call that waits in the caller's thread.
-
-    Args:
-        timeout: seconds from now on; None is no limit.
-    """
-
-    def __init__(self, timeout: float | None) -> None:
-        self._until = None if timeout is None else time.monotonic() + timeout
-
-    @property
-    def left(self) -> float | None:
-        """Seconds left, below 0 once it has passed."""
-        return None if self._until is None else self._until - time.monotonic()
-
-    def wait(self, condition: threading.Condition) -> bool:
-        """Wait for a condition whose lock is held, until the limit at most. Return False if it has passed already."""
-        left = self.left
-        if left is not None and left <= 0:
-            return False
-        condition.wait(left)
-        return True
-
-
 class Signal:
     """Wakes all tasks that wait for a change. It belongs to one event loop."""
 
@@ -227,20 +198,3 @@ async def first_of(*waiting: Coroutine[Any, Any, Any]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
     for task in done:
         task.result()
-
-
-@contextmanager
-def _warnings_to_stderr(name: str) -> Iterator[None]:
-    """Configure logging while any loop thread runs. A thread of its own setup would end that of the others."""
-    with _logging:
-        if not _logged:
-            _logged.append(log.at_least_warnings(name))
-            _logged[0].__enter__()
-        _logged.append(name)
-    try:
-        yield
-    finally:
-        with _logging:
-            _logged.remove(name)
-            if len(_logged) == 1:
-                _logged.pop().__exit__(None, None, None)

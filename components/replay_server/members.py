@@ -9,12 +9,14 @@ from components.replay_buffers.federated import ClientSample, Route
 from components.replay_buffers.invalid import InvalidExperience
 from components.replay_server.layouts import AnyBuffer
 
+NO_ROUTE: Route = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
+
 
 class BufferOwner(Protocol):
     """A client that keeps its own replay buffer, elsewhere."""
 
-    async def draw(self, n: int, route: Route | None) -> tuple[ClientSample, str]:
-        """Update priorities of items drawn earlier, if any are given; then draw `n` items, maybe none.
+    async def draw(self, n: int, route: Route) -> tuple[ClientSample, str]:
+        """Update priorities (float64) of items drawn earlier, if any are given; then draw `n` items, maybe none.
 
         Returns the items, and why the priorities were refused; empty if they were not.
         """
@@ -34,11 +36,11 @@ class RemoteBuffer:
     routes: list[Route] = field(default_factory=list)
     """Priorities to be sent to the client."""
 
-    def take_route(self) -> Route | None:
+    def take_route(self) -> Route:
         """Remove and return all priorities to be sent, the newest last."""
-        routes, self.routes = self.routes, []
-        if len(routes) < 2:
-            return routes[0] if routes else None
+        if not self.routes:
+            return NO_ROUTE
+        routes, self.routes = [NO_ROUTE, *self.routes], []
         indices, generations, priorities = (np.concatenate(arrays) for arrays in zip(*routes, strict=True))
         return indices, generations, priorities
 
@@ -60,10 +62,11 @@ class ServerBuffer:
         """Return whether that chunk was inserted before."""
         return 0 <= number <= self.number and writer == self.writer
 
-    def update(self, route: Route) -> str:
-        """Update priorities of drawn items; return why they were refused, empty if they were not."""
-        try:
-            self.buffer.update(*route)
-        except InvalidExperience as error:
-            return str(error)
-        return ""
+
+def update_priorities(buffer: AnyBuffer, route: Route) -> str:
+    """Update priorities of drawn items; return why they were refused, empty if they were not."""
+    try:
+        buffer.update(*route)
+    except InvalidExperience as error:
+        return str(error)
+    return ""

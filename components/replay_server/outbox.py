@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from components.replay_buffers.invalid import InvalidExperience
 from components.replay_server.bounded_queue import BoundedQueue, OverflowPolicy
 from components.replay_server.layouts import AnyLayout, Layout
-from components.replay_server.loop_thread import Deadline
 from components.replay_server.schemas import EntryChunk, Rows, Span
 
 NONE = np.zeros(0)
@@ -28,7 +27,7 @@ class Bundle:
     def __init__(self, chunks: list[EntryChunk]) -> None:
         first, last = chunks[0], chunks[-1]
         self.chunks = chunks
-        self.rows = first.up_to(last).rows
+        self.rows = first.rows_to(last)
         """The entries of all chunks, as a replay buffer inserts them."""
         self.priorities = first.priorities if first is last else np.concatenate([it.priorities for it in chunks])
         """(N,), or none."""
@@ -67,7 +66,7 @@ class Outbox:
         layout: AnyLayout,
         mark: int,
         policy: OverflowPolicy,
-        check_open: Callable[[], None],
+        check_open: Callable[[], object],
         wake: Callable[[], None],
     ) -> None:
         if mark < 2 * layout.chunk:
@@ -158,17 +157,19 @@ class Outbox:
             self._rouse()
 
     def _make_room(self, n: int, timeout: float | None) -> None:
-        deadline = Deadline(timeout)
-        while not self.queue.make_room(n):
-            if self._n:
-                self._complete()  # room comes only once these entries are inserted
-                continue
-            if not deadline.wait(self._changed):
-                raise TimeoutError(
-                    f"there was no room for {n} entries within {timeout} s: {self.queue.level} of {self.queue.mark} "
-                    "wait to be inserted"
-                )
+        def made() -> bool:
             self._check_open()
+            while not self.queue.make_room(n):
+                if not self._n:
+                    return False
+                self._complete()  # room comes only once these entries are inserted
+            return True
+
+        if not self._changed.wait_for(made, timeout):
+            raise TimeoutError(
+                f"there was no room for {n} entries within {timeout} s: {self.queue.level} of {self.queue.mark} "
+                "wait to be inserted"
+            )
 
     def _oldest(self, chunks: Sequence[EntryChunk]) -> tuple[int, int]:
         """Return first index and end of the chunks to drop first."""
@@ -203,14 +204,11 @@ class Outbox:
 
     def flush(self, timeout: float | None) -> None:
         """Complete the chunk that is being collected, and wait until all added entries are inserted."""
-        deadline = Deadline(timeout)
         with self._lock:
             if self._n:
                 self._complete()
-            while self.queue.level:
-                self._check_open()
-                if not deadline.wait(self._changed):
-                    raise TimeoutError(f"{self.queue.level} entries were not inserted within {timeout} s")
+            if not self._changed.wait_for(lambda: not self.queue.level or self._check_open(), timeout):
+                raise TimeoutError(f"{self.queue.level} entries were not inserted within {timeout} s")
 
     # On the taking loop ---------------------------------------------------------------------------------------------
 

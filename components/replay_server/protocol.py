@@ -54,11 +54,8 @@ def frozen(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
 def _message_fields(record: Any) -> dict[str, Any]:
     """Return the fields of a dataclass with slots by name, its arrays frozen."""
     values = {name: getattr(record, name) for name in record.__slots__}
-    for name, value in values.items():
-        if isinstance(value, np.ndarray):
-            values[name] = freeze(value)
-    values["batch"] = frozen(record.batch)
-    return values
+    arrays = frozen({name: value for name, value in values.items() if isinstance(value, np.ndarray)})
+    return values | arrays | {"batch": frozen(record.batch)}
 
 
 # Answers --------------------------------------------------------------------------------------------------------------

@@ -127,7 +127,7 @@ class ReplayProxy(ThreadOwner):
         self._secret, self._listen = secret, listen
         self._reconnector = Reconnector(upstream, timeout, patience)
         self._connected = False
-        self._thread = LoopThread("ReplayProxy", self._live)
+        self._thread = LoopThread("ReplayProxy", partial(self._reconnector.run, self._connect))
         self.address: str = self._thread.start()
         """Where clients connect."""
 
@@ -147,9 +147,6 @@ class ReplayProxy(ThreadOwner):
 
     def __repr__(self) -> str:
         return f"<ReplayProxy at {self.address} for {self._reconnector.address}>"
-
-    async def _live(self, thread: LoopThread) -> None:
-        await self._reconnector.run(thread, partial(self._connect, thread))
 
     async def _connect(self, thread: LoopThread, within: float) -> None:
         upstream = self._reconnector.address

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from components.replay_buffers.invalid import InvalidExperience
 from components.replay_server.bounded_queue import BoundedQueue, Full, OverflowPolicy
-from components.replay_server.loop_thread import Deadline, Signal
+from components.replay_server.loop_thread import Signal
 from orchestra import OrchestraError, freeze, log
 
 Data = NDArray[np.uint8]
@@ -199,12 +199,10 @@ class Subscription:
             TimeoutError: there was none within `timeout` seconds.
             Closed: the client is closed or has failed.
         """
-        deadline = Deadline(timeout)
         with self._changed:
-            while (taken := self._queue.take()) is None:
-                self._check_open()
-                if not deadline.wait(self._changed):
-                    raise TimeoutError(f"nothing was published on {self.topic!r} within {timeout} s")
+            taken = self._changed.wait_for(lambda: self._queue.take() or self._check_open(), timeout)
+            if taken is None:
+                raise TimeoutError(f"nothing was published on {self.topic!r} within {timeout} s")
             data, weight = taken
             self._queue.free(weight)
             loop, self._loop = self._loop, None

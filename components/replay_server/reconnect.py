@@ -33,12 +33,12 @@ class Reconnector:
         """Why there is no connection now."""
         self._timeout, self._patience = timeout, patience
 
-    async def run(self, thread: LoopThread, connect: Callable[[float], Awaitable[None]]) -> None:
+    async def run(self, connect: Callable[[LoopThread, float], Awaitable[None]], thread: LoopThread) -> None:
         """Call `connect` until the thread closes.
 
         Args:
-            thread: ends this when it closes.
             connect: connects within the given seconds, counts `connections`, and returns when the connection is lost.
+            thread: the thread in which this runs.
 
         Raises:
             Disconnected: no server was found in time, or it refuses the handshake.
@@ -47,7 +47,7 @@ class Reconnector:
         while True:
             before = self.connections
             try:
-                await connect(until - time.monotonic())
+                await connect(thread, until - time.monotonic())
             except (Unreachable, TimeoutError, UnknownClient) as error:
                 self.why = str(error) or "it does not answer"
             except HandshakeError as error:

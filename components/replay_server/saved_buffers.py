@@ -7,7 +7,6 @@ from copy import copy
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from components.checkpoints.array_file import (
     ArrayReader,
@@ -65,7 +64,10 @@ class SavedBuffers(Checkpointed):
         reader.expect_format()
         reader.expect_value("kind", self.state_kind)
         names = _read_names(reader)
-        counts = {name: _read_counts(reader, name, len(names), least) for name, least in COUNTS.items()}
+        counts = {name: reader.read(name, np.int64, (len(names),)) for name in COUNTS}
+        for name, least in COUNTS.items():
+            if (counts[name] < least).any():
+                raise CheckpointError(f"{name}: expected numbers of at least {least}, got {counts[name]}")
         buffers = {}
         for i, name in enumerate(names):
             buffer = coordinator.new_buffer()
@@ -95,13 +97,6 @@ def _read_names(reader: ArrayReader) -> list[str]:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
         raise CheckpointError(f"clients: expected a list of names, each once, got {written!r}")
     return names
-
-
-def _read_counts(reader: ArrayReader, name: str, n: int, least: int) -> NDArray[np.int64]:
-    counts = reader.read(name, np.int64, (n,))
-    if (counts < least).any():
-        raise CheckpointError(f"{name}: expected numbers of at least {least}, got {counts}")
-    return counts
 
 
 class SnapshotWriter:

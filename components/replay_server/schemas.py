@@ -1,8 +1,8 @@
 """Schemas of entries: checking entries, one or many at a time, and collecting them into chunks."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from math import isfinite, prod
 from typing import TYPE_CHECKING, Any
@@ -55,13 +55,13 @@ class EntryChunk:
     @property
     def rows(self) -> Rows:
         """The entries, as a replay buffer inserts them."""
-        return self.arrays if self.span is None else {k: v[slice(*self.span)] for k, v in self.arrays.items()}
+        return self.rows_to(self)
 
-    def up_to(self, last: "EntryChunk") -> "EntryChunk":
-        """Return a chunk that spans the entries from this one to `last`; each chunk between follows the one before."""
+    def rows_to(self, last: "EntryChunk") -> Rows:
+        """Return the entries from this chunk to `last`; each chunk between follows the one before."""
         if self.span is None or last.span is None:
-            return self
-        return replace(self, span=(self.span[0], last.span[1]))
+            return self.arrays
+        return {name: array[self.span[0] : last.span[1]] for name, array in self.arrays.items()}
 
     def follows(self, other: "EntryChunk") -> bool:
         """Return whether this chunk can travel with `other`, in the same arrays: it begins where `other` ends.
@@ -82,6 +82,8 @@ class EntrySchema(ABC):
 
     together: bool = False
     """Whether sampled items are made of consecutive entries."""
+    one_at_a_time: bool = False
+    """Whether chunks travel one at a time, since the rows of an array are not entries."""
 
     def __init__(self, check_priorities: CheckPriorities) -> None:
         self.check_priorities = check_priorities
@@ -131,12 +133,19 @@ class EntrySchema(ABC):
             at_ends: whether a chunk ends where an episode does.
         """
 
-    def check_sizes(self, rows: Rows, priorities: NDArray[np.float64], sizes: Sequence[int]) -> None:
-        """Check that entries and priorities, if any, are those of chunks of `sizes` entries.
+    def split(
+        self, rows: Rows, priorities: NDArray[np.float64], sizes: Sequence[int]
+    ) -> Iterable[tuple[Rows, NDArray[np.float64]]]:
+        """Return the rows and priorities, maybe none, of each chunk; without several `sizes` all are one chunk.
 
         Raises:
-            InvalidExperience: they are not; or such entries come one chunk at a time.
+            InvalidExperience: they are not those of chunks of `sizes` entries; or such entries come one chunk at a
+                time.
         """
+        if len(sizes) < 2:
+            return [(rows, priorities)]
+        if self.one_at_a_time:
+            raise InvalidExperience(f"sizes: expected one chunk of episodes at a time, got {len(sizes)}")
         n = sum(sizes)
         if min(sizes) < 1 or len(priorities) not in (0, n):
             raise InvalidExperience(
@@ -146,13 +155,10 @@ class EntrySchema(ABC):
         for name, array in rows.items():
             if array.ndim == 0 or len(array) != n:
                 raise InvalidExperience(f"{name}: expected {n} rows, {len(sizes)} chunks together, got {array.shape}")
-
-    def split(
-        self, rows: Rows, priorities: NDArray[np.float64], sizes: Sequence[int]
-    ) -> Iterator[tuple[Rows, NDArray[np.float64]]]:
-        """Yield the rows and priorities, maybe none, of each chunk, after `check_sizes`."""
-        for size, stop in zip(sizes, accumulate(sizes), strict=True):
-            yield {name: array[stop - size : stop] for name, array in rows.items()}, priorities[stop - size : stop]
+        return (
+            ({name: array[stop - size : stop] for name, array in rows.items()}, priorities[stop - size : stop])
+            for size, stop in zip(sizes, accumulate(sizes), strict=True)
+        )
 
 
 class TransitionSchema(EntrySchema):
@@ -276,6 +282,8 @@ class EpisodeSchema(EntrySchema):
         check_priorities: as for `EntrySchema`.
     """
 
+    one_at_a_time = True
+
     def __init__(self, spec: "EnvSpec", check_priorities: CheckPriorities) -> None:
         super().__init__(check_priorities)
         self._checker = EpisodeStore(spec, 1)
@@ -323,6 +331,3 @@ class EpisodeSchema(EntrySchema):
             spans |= dict.fromkeys(STEP_FIELDS, (steps[start], steps[stop]))
             chunk = {name: array[slice(*spans.get(name, (start, stop)))].copy() for name, array in rows.items()}
             yield chunk, None, stop - start, True
-
-    def check_sizes(self, rows: Rows, priorities: NDArray[np.float64], sizes: Sequence[int]) -> None:
-        raise InvalidExperience(f"sizes: expected one chunk of episodes at a time, got {len(sizes)}")

@@ -5,7 +5,7 @@ without loss, and nothing that arrives is unpickled.
 """
 
 import secrets
-from contextlib import closing
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -320,17 +320,14 @@ class ReplayServer(ThreadOwner):
         return f"<ReplayServer at {self.address} of {self.layout.kind}>"
 
     async def _live(self, thread: LoopThread) -> None:
-        with closing(self._log):
+        async with AsyncExitStack() as at_end:
+            at_end.callback(self._log.close)
             self._saver.load_if_saved()
+            at_end.push_async_callback(self._saver.save_last)
             node = Node(f"server-{secrets.token_hex(4)}", listen=self._listen, secret=self.secret)
-            try:
-                async with node.running():
-                    node.spawn(SERVER, ReplayServerActor, node, self.coordinator, self.publications, self._log.write)
-                    thread.ready(node.listening)
-                    try:
-                        await first_of(thread.closing.wait(), self._saver.run())
-                    finally:
-                        await self.publications.close()
-                        await self.coordinator.close()
-            finally:
-                await self._saver.save_last()
+            await at_end.enter_async_context(node.running())
+            at_end.push_async_callback(self.coordinator.close)
+            at_end.push_async_callback(self.publications.close)
+            node.spawn(SERVER, ReplayServerActor, node, self.coordinator, self.publications, self._log.write)
+            thread.ready(node.listening)
+            await first_of(thread.closing.wait(), self._saver.run())

@@ -17,7 +17,6 @@ from orchestra import Node, OrchestraError, Ref, check_name
 
 ALIVE_S = 2.0
 """How long a client may take to prove that it is alive when another of its name joins."""
-NO_ROUTE: Route = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
 
 
 class RemoteOwner:
@@ -27,9 +26,8 @@ class RemoteOwner:
         self._client = client
         self._newest = (0, 0.0, 0, 0)  # number, total, held and inserted of the newest sample
 
-    async def draw(self, n: int, route: Route | None) -> tuple[ClientSample, str]:
-        indices, generations, priorities = NO_ROUTE if route is None else route
-        priorities = priorities.astype(np.float64, copy=False)
+    async def draw(self, n: int, route: Route) -> tuple[ClientSample, str]:
+        indices, generations, priorities = route
         msg = await self._client.ask(
             protocol.DrawMsg(n=n, indices=indices, generations=generations, priorities=priorities)
         )

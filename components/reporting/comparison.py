@@ -22,7 +22,6 @@ LAST_TESTS = 5
 class Trial:
     """One run: its greedy tests, K of them, and how fast it went."""
 
-    path: Path
     name: str
     seed: int
     flags: Mapping[str, Any]
@@ -121,7 +120,6 @@ def read_trial(path: Path) -> Trial:
     first = next((record for record in records if record["env_steps"] > 0), last)
     seconds = max(last["elapsed_s"] - first["elapsed_s"], 1e-9)
     return Trial(
-        path=path,
         name=path.resolve().parent.name,
         seed=seed,
         flags=flags,

@@ -6,13 +6,13 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Self, TextIO, TypeVar
+from typing import TextIO, TypeVar
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
-from rich.text import Text
+from rich.text import Span, Text
 
 from components.reporting.progress import Progress
 from components.reporting.terminal_echo import silenced
@@ -41,7 +41,7 @@ class Display:
     Any other stream, a file or a pipe, gets plain lines, at most one in `every_s` seconds. Time is the run's own, as
     the records tell it. When the stream is closed the display ends and the run continues.
 
-    Use it as a context manager, so that the terminal is given back whatever happens. One task at a time may use it.
+    `close` it whatever happens, so that the terminal is given back. One task at a time may use it.
     """
 
     def __init__(self, stream: TextIO, *, title: str = "", every_s: float = 10.0) -> None:
@@ -63,15 +63,9 @@ class Display:
         )
         self._stream = stream
         self._live: Live | None = None
-        self._echo_again: Callable[[], None] = _nothing
+        self._screen = contextlib.ExitStack()  # gives the terminal back
         self._rates = WinRates()
         self._gone = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
 
     def show(self, progress: Progress) -> None:
         """Show where the run is now."""
@@ -89,27 +83,24 @@ class Display:
 
     def close(self) -> None:
         """Take the screen away and give the terminal back. Closing twice is closing once."""
-        live, self._live = self._live, None
-        if live is not None:
-            self._attempt(live.stop)
-        echo_again, self._echo_again = self._echo_again, _nothing
-        echo_again()
+        self._live = None
+        self._attempt(self._screen.close)
 
     def _draw(self, progress: Progress) -> None:
         if self._live is None:
-            self._echo_again = silenced(self._stream)
+            self._screen.callback(silenced(self._stream))
             # The caller draws each update: rich starts no thread that could write in between.
             self._live = Live(console=self._console, auto_refresh=False, transient=True, vertical_overflow="crop")
-            self._live.start()
+            self._screen.enter_context(self._live)
         height = self._console.height - 1  # the cursor stands below the last line
         self._live.update(screen(progress, self._title, self._rates, self._console.width, height))
         self._live.refresh()
 
     def _print(self, text: Text) -> None:
         encoding = self._console.encoding
-        plain = text.plain
-        if plain.encode(encoding, "replace").decode(encoding) != plain:
-            text = Text(plain.encode(encoding, "replace").decode(encoding))
+        plain = text.plain.encode(encoding, "replace").decode(encoding)
+        if plain != text.plain:
+            text = Text(plain)
         # Never wrapped: a path in two pieces can neither be clicked nor copied.
         self._console.print(text, soft_wrap=True)
         self._console.file.flush()
@@ -122,15 +113,9 @@ class Display:
         except OSError as error:
             self._gone = True
             _log.warning("the display's stream is closed; the run continues", error=repr(error))
-            live, self._live = self._live, None
-            if live is not None:
-                # Gives back stdout and stderr, which rich had taken over, before it fails at the stream once more.
-                with contextlib.suppress(OSError):
-                    live.stop()
-
-
-def _nothing() -> None:
-    """Undo nothing."""
+            # Gives back stdout and stderr, which rich had taken over, before it fails at the stream once more.
+            with contextlib.suppress(OSError):
+                self._screen.close()
 
 
 def plain_line(progress: Progress) -> str:
@@ -191,18 +176,19 @@ def screen(progress: Progress, title: str, chart: "WinRates", width: int, height
         ),
         Text(),
     ]
-    rows = len(parts)
     blocks = _blocks(p)
+    heights = [len(block) for block in blocks]
+    rows = len(parts) + (p.busiest_actor is not None)
     if width >= _NARROW:
+        rows += max(heights)
         columns = Table.grid(expand=True, padding=(0, 3))
         for _ in blocks:
             columns.add_column(ratio=1)
         columns.add_row(*map(_block, blocks))
         parts.append(columns)
-        rows += max(map(len, blocks))
     else:
+        rows += sum(heights)
         parts.append(_block([row for block in blocks for row in block]))
-        rows += sum(map(len, blocks))
     if p.busiest_actor is not None:
         waiting = Text.assemble(
             ("fullest mailbox   ", "dim"),
@@ -211,11 +197,9 @@ def screen(progress: Progress, title: str, chart: "WinRates", width: int, height
             p.busiest_actor,
         )
         parts.append(_edges(waiting))  # in a grid: a long path is shortened, not wrapped
-        rows += 1
-    chart_rows = min(height - rows - 4, _CHART_ROWS) - (
-        1 - (height - rows) % 2
-    )  # 4: a blank, the legend, the two rows of the axis
-    if chart_rows >= 3 and not chart.is_empty:
+    # Without a blank, the legend and the two rows of the axis; odd where the chart fills the screen.
+    chart_rows = min(height - rows - 4, _CHART_ROWS) - (1 - (height - rows) % 2)
+    if chart_rows >= 3 and (chart.train or chart.test):
         parts += [Text(), _Chart(chart, until=p.env_steps, rows=chart_rows)]
     return Group(*parts)
 
@@ -227,10 +211,6 @@ class WinRates:
         self.train: list[tuple[int, float]] = []
         self.test: list[tuple[int, float]] = []
         self._tests = 0
-
-    @property
-    def is_empty(self) -> bool:
-        return not self.train and not self.test
 
     def add(self, progress: Progress) -> None:
         """Remember the record's win rates: training's always, a test's where it is not that of the record before."""
@@ -337,32 +317,27 @@ def _block(rows: Sequence[tuple[str, str, str]]) -> Table:
 
 def _ending(p: Progress, title: str, summary: Sequence[str], curve: Path | None) -> Text:
     average = p.env_steps / p.elapsed_s if p.elapsed_s > 0 else 0.0
-    rows = [
-        ("env steps", f"{p.env_steps:,} of {p.goal_steps:,}, {_rate(average)}/s on average"),
-        ("episodes", f"{p.episodes:,}"),
-        ("updates", f"{p.updates:,}"),
-    ]
-    if p.train_win_rate is not None:
-        rows.append(("training", _result(p.train_win_rate, p.train_return)))
-    if p.test_win_rate is not None:
-        best = "" if p.best_test_win_rate is None else f" (the best test: {_percent(p.best_test_win_rate)})"
-        rows.append(("greedy test", _result(p.test_win_rate, p.test_return) + best))
-    if p.restarts:
-        rows.append(("restarts", f"{p.restarts} of worker processes that died"))
-    text = Text(f"{title or 'the run'}: {p.state} after {clock_time(p.elapsed_s)}\n")
-    text.stylize("bold", 0, len(title or "the run"))
-    for what, said in rows:
-        text.append(f"  {what:<{_ENDING}}{said}\n")
-    for line in summary:
-        text.append(f"  {line}\n")
+    best = "" if p.best_test_win_rate is None else f" (the best test: {_percent(p.best_test_win_rate)})"
+    rows = {
+        "env steps": f"{p.env_steps:,} of {p.goal_steps:,}, {_rate(average)}/s on average",
+        "episodes": f"{p.episodes:,}",
+        "updates": f"{p.updates:,}",
+        "training": _result(p.train_win_rate, p.train_return),
+        "greedy test": _result(p.test_win_rate, p.test_return, best),
+        "restarts": p.restarts and f"{p.restarts} of worker processes that died",
+    }
+    lines = [*(f"{what:<{_ENDING}}{said}" for what, said in rows.items() if said), *summary]
     if curve is not None:
-        text.append(f"  {'curve':<{_ENDING}}{curve}\n")
-    text.right_crop(1)
-    return text
+        lines.append(f"{'curve':<{_ENDING}}{curve}")
+    name = title or "the run"
+    head = f"{name}: {p.state} after {clock_time(p.elapsed_s)}"
+    return Text("\n  ".join([head, *lines]), spans=[Span(0, len(name), "bold")])
 
 
-def _result(win_rate: float, episode_return: float | None) -> str:
-    return f"{_percent(win_rate)} won" + ("" if episode_return is None else f", return {episode_return:.2f}")
+def _result(win_rate: float | None, episode_return: float | None, more: str = "") -> str:
+    if win_rate is None:
+        return ""
+    return f"{_percent(win_rate)} won" + ("" if episode_return is None else f", return {episode_return:.2f}") + more
 
 
 def _edges(left: RenderableType, right: Text | None = None) -> Table:

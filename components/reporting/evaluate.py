@@ -1,13 +1,9 @@
 """`orchestra evaluate`: how well the newest checkpoint of a run plays, greedily."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from components.factories import factories_of
 from orchestra import FlagParser, RunDirectory, UsageError
-
-if TYPE_CHECKING:
-    from components.rollout import EnvFactory, PolicyFactory
 
 
 def command(arguments: list[str]) -> int:
@@ -26,24 +22,22 @@ def command(arguments: list[str]) -> int:
     if options.seed < 0:
         raise UsageError(f"--seed: {options.seed} is not allowed: it must be 0 or more")
     run = RunDirectory.open(options.run)
-    from components.checkpoints.policy_file import load_checkpoint, newest_checkpoint
+    from components.checkpoints.policy_file import newest_checkpoint
 
-    path = options.checkpoint or newest_checkpoint(run.checkpoints)
-    make_env, make_policy = factories_of(run)
-    print(_evaluate(make_env, make_policy, path, options.episodes, options.seed, load_checkpoint))
+    print(_evaluate(run, options.checkpoint or newest_checkpoint(run.checkpoints), options.episodes, options.seed))
     return 0
 
 
-def _evaluate(
-    make_env: "EnvFactory", make_policy: "PolicyFactory", path: Path, episodes: int, seed: int, load: Any
-) -> str:
+def _evaluate(run: RunDirectory, path: Path, episodes: int, seed: int) -> str:
     import numpy as np
 
+    from components.checkpoints.policy_file import load_checkpoint
     from components.rollout import play
 
+    make_env, make_policy = factories_of(run)
     env = make_env(min(episodes, 64), seed=seed)
     policy = make_policy(env.spec, seed=0)
-    loaded = load(path, policy)
+    loaded = load_checkpoint(path, policy)
     played = play(env, policy, episodes, np.random.default_rng(seed))
     env.close()
     wins = int(played.won.sum())

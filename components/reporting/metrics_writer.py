@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from components.reporting.progress import Progress
 from components.reporting.replaced_file import replaced
@@ -16,7 +16,7 @@ class MetricsWriter:
     """Writes records as they come; each is on its way to the disk when `write` returns.
 
     An existing file is continued, without the half line that a killed process may have left at its end.
-    Use it as a context manager, or call `close`. One task at a time may write.
+    Call `close` at the end. One task at a time may write.
     """
 
     def __init__(self, path: Path, tensorboard: Path | None = None, resumes_at: int | None = None) -> None:
@@ -41,12 +41,6 @@ class MetricsWriter:
 
             self._events = SummaryWriter(str(tensorboard), purge_step=resumes_at)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
-
     def write(self, progress: Progress, more: Mapping[str, float | int | None] | None = None) -> None:
         """Append one flat record: the fields of `progress`, and `more` figures beside them (a learner's own).
 
@@ -57,10 +51,10 @@ class MetricsWriter:
             ValueError: `more` names a field of `Progress`.
         """
         fields = asdict(progress)
-        clashes = fields.keys() & (more or {}).keys()
-        if clashes:
+        more = more or {}
+        if clashes := fields.keys() & more.keys():
             raise ValueError(f"a figure may not take the name of a field of Progress: {', '.join(sorted(clashes))}")
-        record = {name: _finite(value) for name, value in {**fields, **(more or {})}.items()}
+        record = {name: _finite(value) for name, value in (fields | dict(more)).items()}
         self._file.write(json.dumps(record, allow_nan=False) + "\n")
         self._file.flush()
         if self._events is not None:
@@ -86,8 +80,7 @@ def _cut_torn_line(path: Path) -> None:
     if not path.exists():
         return
     with path.open("rb+") as file:
-        whole = file.read().rfind(b"\n") + 1
-        file.truncate(whole)
+        file.truncate(file.read().rfind(b"\n") + 1)
 
 
 def _forget_after(path: Path, env_steps: int) -> None:

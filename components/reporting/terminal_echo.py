@@ -3,7 +3,7 @@
 import contextlib
 import os
 import signal
-import sys
+import termios
 from collections.abc import Callable
 from typing import TextIO
 
@@ -13,10 +13,6 @@ def silenced(stream: TextIO) -> Callable[[], None]:
 
     A terminal that belongs to another process is not changed. Keys keep their meaning.
     """
-    if sys.platform == "win32":
-        return lambda: None
-    import termios
-
     try:
         descriptor = stream.fileno()
         if os.tcgetpgrp(descriptor) != os.getpgrp():

@@ -46,7 +46,12 @@ def command(arguments: list[str]) -> int:
         raise UsageError("--step selects the step of a picture: use it with --save FILE.png, .pdf or .svg")
 
     env, make_player = _played(options.scenario, options.policy, options.checkpoint, options.seed)
-    battles = _battles(env, make_player, options.episodes, options.seed)
+    import numpy as np
+
+    from components.viewer.recording import record
+
+    rng = np.random.default_rng(options.seed)
+    battles = [record(env, make_player(env, rng)) for _ in range(options.episodes)]
     if options.save is None:
         _to_terminal(battles, options.fps)
     else:
@@ -93,15 +98,6 @@ def _skirmish(scenario: str, seed: int) -> "Skirmish":
         return Skirmish(scenario, 1, seed=seed)
     except ValueError as error:
         raise UsageError(str(error)) from error
-
-
-def _battles(env: "Skirmish", make_player: "PlayerFactory", episodes: int, seed: int) -> "Sequence[Battle]":
-    import numpy as np
-
-    from components.viewer.recording import record
-
-    rng = np.random.default_rng(seed)
-    return [record(env, make_player(env, rng)) for _ in range(episodes)]
 
 
 def _to_terminal(battles: "Sequence[Battle]", fps: float) -> None:

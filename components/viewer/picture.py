@@ -1,5 +1,6 @@
 """One step of a battle as a figure, fit to be printed. Distances are in cells of the map."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -130,20 +131,16 @@ def _casualties(axes: Axes, battle: Battle, frame: Frame) -> None:
 
 
 def _strikes(axes: Axes, battle: Battle, frame: Frame) -> None:
+    if not frame.strikes:
+        return
     where = np.stack([frame.units["x"], frame.units["y"]], axis=1)
-    for heals in (False, True):
-        for agents, colour in ((True, ALLY), (False, ENEMY)):
-            struck = [s for s in frame.strikes if s.heals == heals and (s.by < battle.n_agents) == agents]
-            if not struck:
-                continue
-            lines = [(where[strike.by], where[strike.to]) for strike in struck]
-            style = {"linestyles": (0, (2, 1.5)), "colors": _HEAL} if heals else {"colors": colour}
-            # Above the dead and below the living, whose bodies hide the ends; a dot says where a shot arrives.
-            axes.add_collection(LineCollection(lines, linewidths=1.1, alpha=0.75, zorder=3, **style))
-            ends = np.array([_edge(battle, frame, strike.by, strike.to) for strike in struck])
-            axes.scatter(
-                ends[:, 0], ends[:, 1], s=12, color=style["colors"], edgecolors="white", linewidths=0.5, zorder=6
-            )
+    lines = [(where[strike.by], where[strike.to]) for strike in frame.strikes]
+    ends = np.array([_edge(battle, frame, strike.by, strike.to) for strike in frame.strikes])
+    colours = [_HEAL if s.heals else ALLY if s.by < battle.n_agents else ENEMY for s in frame.strikes]
+    styles = [(0, (2.0, 1.5) if strike.heals else None) for strike in frame.strikes]
+    # Above the dead and below the living, whose bodies hide the ends; a dot says where a shot arrives.
+    axes.add_collection(LineCollection(lines, colors=colours, linestyles=styles, linewidths=1.1, alpha=0.75, zorder=3))
+    axes.scatter(ends[:, 0], ends[:, 1], s=12, color=colours, edgecolors="white", linewidths=0.5, zorder=6)
 
 
 def _edge(battle: Battle, frame: Frame, by: int, to: int) -> tuple[float, float]:
@@ -232,10 +229,6 @@ def _legend(figure: Figure, battle: Battle, frame: Frame, total: float) -> None:
 
 def _counted(battle: Battle, frame: Frame, members: Sequence[int]) -> list[tuple[UnitType, str]]:
     """Every type of a side, with how many of how many stand."""
-    kinds = list(dict.fromkeys(battle.types[i] for i in members))
-    counted = []
-    for kind in kinds:
-        these = [i for i in members if battle.types[i] == kind]
-        standing = sum(bool(frame.units["health"][i] > 0.0) for i in these)
-        counted.append((kind, f"{kind.name} {standing}/{len(these)}"))
-    return counted
+    counts = Counter(battle.types[i] for i in members)
+    standing = Counter(battle.types[i] for i in members if frame.units["health"][i] > 0.0)
+    return [(kind, f"{kind.name} {standing[kind]}/{n}") for kind, n in counts.items()]

@@ -29,31 +29,23 @@ def random_player(env: Skirmish, rng: np.random.Generator) -> Player:
     return play
 
 
-def nearest_player(env: Skirmish, rng: np.random.Generator) -> Player:
-    """Attack the nearest enemy in reach, else walk towards the nearest of all. Healers do so with friends."""
+def attacker(dislike: Callable[[Skirmish, int], NDArray[np.float64]]) -> PlayerFactory:
+    """Attack the enemy in reach with the least `dislike`, else walk towards the nearest. Healers do so with friends.
+
+    Args:
+        dislike: a function from an environment and an agent to the agent's dislike (N,) of every unit.
+    """
 
     def play(env: Skirmish) -> NDArray[np.int64]:
-        return np.array([[_approach(env, i, _distances(env, i)) for i in range(env.spec.n_agents)]])
+        return np.array([[_approach(env, i, dislike(env, i)) for i in range(env.spec.n_agents)]])
 
-    return play
-
-
-def weakest_player(env: Skirmish, rng: np.random.Generator) -> Player:
-    """Attack the weakest enemy in reach, else walk towards the nearest of all. Healers do so with friends."""
-
-    def play(env: Skirmish) -> NDArray[np.int64]:
-        left = env.units["health"][0] + env.units["shield"][0]
-        return np.array([[_approach(env, i, left) for i in range(env.spec.n_agents)]])
-
-    return play
+    return lambda env, rng: play
 
 
-PLAYERS: dict[str, PlayerFactory] = {
-    "random": random_player,
-    "nearest": nearest_player,
-    "weakest": weakest_player,
-}
-"""By the names that the command line uses."""
+def _strength(env: Skirmish, agent: int) -> NDArray[np.float64]:
+    """(N,): health and shield of every unit."""
+    strength: NDArray[np.float64] = env.units["health"][0] + env.units["shield"][0]
+    return strength
 
 
 def policy_player(policy: Policy) -> PlayerFactory:
@@ -100,3 +92,11 @@ def _approach(env: Skirmish, agent: int, dislike: NDArray[np.float64]) -> int:
     if abs(dy) > abs(dx):
         ways.reverse()
     return next((way for way in ways if available[way]), STOP)
+
+
+PLAYERS: dict[str, PlayerFactory] = {
+    "random": random_player,
+    "nearest": attacker(_distances),
+    "weakest": attacker(_strength),
+}
+"""By the names that the command line uses."""

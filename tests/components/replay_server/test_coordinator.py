@@ -54,8 +54,8 @@ class Far:
             self.memory.insert(rows(*items))
         coordinator.receive(name, self.memory.share(0, self.rng))
 
-    async def draw(self, n, route=None):
-        if route is not None:
+    async def draw(self, n, route):
+        if len(route[0]):
             self.memory.update(*route)
         if n:
             self.asked.append(n)
@@ -236,8 +236,8 @@ def test_priorities_travel_with_the_next_request_to_the_client(run):
         far = Far(coordinator, "far", 1, 2, 3)
         heard = []
 
-        async def draw(n, route=None, before=far.draw):
-            heard.append((n, None if route is None else route[2].tolist()))
+        async def draw(n, route, before=far.draw):
+            heard.append((n, route[2].tolist()))
             return await before(n, route)
 
         far.draw = draw
@@ -250,7 +250,7 @@ def test_priorities_travel_with_the_next_request_to_the_client(run):
         await turns()
         coordinator.update(sampled, np.zeros(3))  # and by themselves if nothing is asked
         await turns()
-        assert heard == [(3, None), (2, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), (0, [0.0, 0.0, 0.0])]
+        assert heard == [(3, []), (2, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]), (0, [0.0, 0.0, 0.0])]
         once, last = np.unique(sampled.indices[::-1], return_index=True)
         far.memory.update(sampled.indices, sampled.generations, np.array([4.0, 5.0, 6.0]))
         assert far.memory.priorities[once].tolist() == np.array([6.0, 5.0, 4.0])[last].tolist()
@@ -263,8 +263,8 @@ def test_a_client_that_refuses_priorities_is_not_removed(run):
         coordinator = make()
         far = Far(coordinator, "far", 1, 2, 3)
 
-        async def draw(n, route=None):
-            return far.memory.share(n, far.rng), "" if route is None else "indices: expected others"
+        async def draw(n, route):
+            return far.memory.share(n, far.rng), "indices: expected others" if len(route[0]) else ""
 
         far.draw = draw
         sampled = await coordinator.sample(3)

@@ -40,7 +40,6 @@ class World:
 
     async def live(self):
         """Enter, and stay, as code of the client's process."""
-        self.session.begin()
         self.outbox = Outbox(LAYOUT, 512, "block", lambda: None, self.session.wakes.set)
         await self.session.start_inserting(None, self.outbox)
         await self.session.stay(self.client.node, asyncio.Event(), lambda layout: None)

@@ -21,6 +21,7 @@ from components.replay_buffers import (
 )
 from components.replay_server import Disconnected, Full, Layout, ReplayClient, ReplayServer
 from components.replay_server.client_session import UNDER_WAY
+from components.replay_server.members import NO_ROUTE
 from components.replay_server.protocol import ClientSampleMsg
 from components.replay_server.server_actor import RemoteOwner
 from orchestra import UsageError
@@ -189,10 +190,10 @@ def test_the_newest_sample_counts_when_answers_overtake_reports(run):
     async def main():
         overtaken = RemoteOwner(Agent(late, early))
         assert overtaken.is_news(first)
-        sample, _ = await overtaken.draw(1, None)
+        sample, _ = await overtaken.draw(1, NO_ROUTE)
         assert sample.total == 8.0
         assert not overtaken.is_news(early), "a newer sample arrived before"
-        sample, _ = await overtaken.draw(2, None)
+        sample, _ = await overtaken.draw(2, NO_ROUTE)
         assert (len(sample.indices), sample.total, sample.held, sample.inserted) == (2, 8.0, 3, 3)
 
     run(main())

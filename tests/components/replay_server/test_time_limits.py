@@ -38,7 +38,6 @@ class Client:
         self.session = ClientSession(
             Reconnector("sim://server", 1.0, 0.0), self.name, secret=b"", listen=None, rng=np.random.default_rng(0)
         )
-        self.session.begin()
         self.closing = asyncio.Event()
         outbox = Outbox(LAYOUT, 64, "block", lambda: None, self.session.wakes.set)
         await self.session.start_inserting(LAYOUT.new_buffer(), outbox)

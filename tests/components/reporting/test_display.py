@@ -1,5 +1,6 @@
 """A run can be watched on a terminal, in a file, and at its end; and watching never hurts it."""
 
+import contextlib
 import errno
 import io
 import os
@@ -181,7 +182,7 @@ def test_a_file_gets_a_line_at_most_every_so_many_seconds() -> None:
 def test_a_file_is_told_in_whole_lines_without_colours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")  # set by many a CI, where the stream is a file nevertheless
     file = io.StringIO()
-    with Display(file) as display:
+    with contextlib.closing(Display(file)) as display:
         display.show(TRAINING)
         assert file.getvalue() == LINE + "\n"
         display.finish(TRAINING)
@@ -281,7 +282,7 @@ def test_a_long_run_keeps_the_ends_of_its_curve_and_a_bounded_number_of_points()
 def test_a_terminal_is_drawn_on_and_given_back() -> None:
     terminal = Terminal()
     stdout, stderr = sys.stdout, sys.stderr
-    with Display(terminal, title="qmix_8m") as display:
+    with contextlib.closing(Display(terminal, title="qmix_8m")) as display:
         display.show(STARTING)
         display.show(TRAINING)
         assert "120,480 of 1,000,000 env steps" in without_codes(terminal.getvalue())
@@ -294,7 +295,7 @@ def test_a_terminal_is_drawn_on_and_given_back() -> None:
 
 def test_the_terminal_is_given_back_also_when_the_run_fails() -> None:
     def run() -> None:
-        with Display(terminal) as display:
+        with contextlib.closing(Display(terminal)) as display:
             display.show(TRAINING)
             raise KeyboardInterrupt
 
@@ -305,7 +306,7 @@ def test_the_terminal_is_given_back_also_when_the_run_fails() -> None:
 
 
 ON_A_TERMINAL = """
-import fcntl, signal, sys, termios
+import contextlib, fcntl, signal, sys, termios
 from dataclasses import replace
 from components.reporting.display import Display
 from components.reporting.progress import Progress
@@ -314,7 +315,7 @@ fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 kinds = Progress.__annotations__.items()
 progress = Progress(**{name: None if "None" in str(kind) else 1 for name, kind in kinds} | {"state": "training"})
-with Display(sys.stdout) as display:
+with contextlib.closing(Display(sys.stdout)) as display:
     display.show(progress)
     print("up", flush=True)
     signal.sigwait({signal.SIGINT})
@@ -355,7 +356,7 @@ def test_what_is_typed_does_not_show_on_the_screen_and_shows_again_afterwards() 
 
 def test_what_is_printed_meanwhile_stays_above_the_screen() -> None:
     terminal = Terminal()
-    with Display(terminal) as display:
+    with contextlib.closing(Display(terminal)) as display:
         display.show(TRAINING)
         print("a warning", file=sys.stderr)
         display.show(TRAINING)
@@ -409,7 +410,7 @@ def test_a_run_that_ended_at_once_has_a_summary_too() -> None:
 
 def test_the_summary_takes_the_place_of_the_screen() -> None:
     terminal = Terminal()
-    with Display(terminal, title="qmix_8m") as display:
+    with contextlib.closing(Display(terminal, title="qmix_8m")) as display:
         display.show(TRAINING)
         display.finish(replace(TRAINING, state="done"), curve=Path("curve.png"))
     codes_and_text = terminal.getvalue()
@@ -436,7 +437,7 @@ def test_a_name_that_the_stream_cannot_write_does_not_stop_the_summary() -> None
 def test_a_reader_that_goes_away_ends_the_showing_and_not_the_run(terminal: bool, error: OSError) -> None:
     stream = Leaving(terminal=terminal, after=1, error=error)
     stdout = sys.stdout
-    with capture_logs() as logged, Display(stream, every_s=1) as display:
+    with capture_logs() as logged, contextlib.closing(Display(stream, every_s=1)) as display:
         for second in range(5):
             display.show(replace(TRAINING, elapsed_s=float(second)))
         display.finish(TRAINING)

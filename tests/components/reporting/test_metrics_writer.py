@@ -1,5 +1,6 @@
 """What a run writes down of itself can be read back, also after it was killed."""
 
+import contextlib
 import json
 import math
 import struct
@@ -52,7 +53,7 @@ def events(folder: Path) -> Iterator[tuple[str, int, float]]:
 
 
 def test_a_record_is_one_flat_line(tmp_path: Path) -> None:
-    with MetricsWriter(tmp_path / "metrics.jsonl") as writer:
+    with contextlib.closing(MetricsWriter(tmp_path / "metrics.jsonl")) as writer:
         writer.write(PROGRESS, {"td_error": 0.5})
         writer.write(replace(PROGRESS, env_steps=8192))
 
@@ -64,13 +65,13 @@ def test_a_record_is_one_flat_line(tmp_path: Path) -> None:
 
 
 def test_a_record_can_be_read_as_soon_as_it_is_written(tmp_path: Path) -> None:
-    with MetricsWriter(tmp_path / "metrics.jsonl") as writer:
+    with contextlib.closing(MetricsWriter(tmp_path / "metrics.jsonl")) as writer:
         writer.write(PROGRESS)
         assert read_records(tmp_path / "metrics.jsonl") == [asdict(PROGRESS)]
 
 
 def test_figures_that_are_not_finite_become_null_and_no_event(tmp_path: Path) -> None:
-    with MetricsWriter(tmp_path / "metrics.jsonl", tmp_path / "tensorboard") as writer:
+    with contextlib.closing(MetricsWriter(tmp_path / "metrics.jsonl", tmp_path / "tensorboard")) as writer:
         writer.write(replace(PROGRESS, loss=math.nan, train_return=math.inf), {"norm": -math.inf})
 
     (record,) = read_records(tmp_path / "metrics.jsonl")
@@ -79,14 +80,14 @@ def test_figures_that_are_not_finite_become_null_and_no_event(tmp_path: Path) ->
 
 
 def test_numpy_s_figures_are_figures(tmp_path: Path) -> None:
-    with MetricsWriter(tmp_path / "metrics.jsonl") as writer:
+    with contextlib.closing(MetricsWriter(tmp_path / "metrics.jsonl")) as writer:
         writer.write(replace(PROGRESS, loss=np.float32(0.5), updates=np.int64(7)), {"norm": np.float32("nan")})  # type: ignore[arg-type, dict-item]
     (record,) = read_records(tmp_path / "metrics.jsonl")
     assert (record["loss"], record["updates"], record["norm"]) == (0.5, 7, None)
 
 
 def test_tensorboard_has_the_same_figures_over_env_steps(tmp_path: Path) -> None:
-    with MetricsWriter(tmp_path / "metrics.jsonl", tmp_path / "tensorboard") as writer:
+    with contextlib.closing(MetricsWriter(tmp_path / "metrics.jsonl", tmp_path / "tensorboard")) as writer:
         writer.write(PROGRESS, {"td_error": 0.5})
         writer.write(replace(PROGRESS, env_steps=8192, loss=0.0625))
 
@@ -115,7 +116,7 @@ def test_tensorboard_has_the_same_figures_over_env_steps(tmp_path: Path) -> None
 
 def test_a_figure_cannot_hide_a_field_of_progress(tmp_path: Path) -> None:
     with (
-        MetricsWriter(tmp_path / "metrics.jsonl") as writer,
+        contextlib.closing(MetricsWriter(tmp_path / "metrics.jsonl")) as writer,
         pytest.raises(ValueError, match=r"^a figure may not take the name of a field of Progress: loss, updates$"),
     ):
         writer.write(PROGRESS, {"updates": 1, "norm": 1, "loss": 1})
@@ -128,7 +129,7 @@ def test_a_continued_file_loses_the_line_that_was_torn_and_no_other(tmp_path: Pa
     path.write_text('{"env_steps": 0}\n' + torn)
     assert read_records(path) == [{"env_steps": 0}]
 
-    with MetricsWriter(path) as writer:
+    with contextlib.closing(MetricsWriter(path)) as writer:
         writer.write(PROGRESS)
 
     assert read_records(path) == [{"env_steps": 0}, asdict(PROGRESS)]
@@ -136,10 +137,10 @@ def test_a_continued_file_loses_the_line_that_was_torn_and_no_other(tmp_path: Pa
 
 def test_a_run_that_goes_on_forgets_what_comes_again(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    with MetricsWriter(path) as writer:
+    with contextlib.closing(MetricsWriter(path)) as writer:
         for env_steps in (100, 200, 250, 300):
             writer.write(replace(PROGRESS, env_steps=env_steps))
-    with MetricsWriter(path, resumes_at=250) as writer:
+    with contextlib.closing(MetricsWriter(path, resumes_at=250)) as writer:
         writer.write(replace(PROGRESS, env_steps=280))
     assert [record["env_steps"] for record in read_records(path)] == [100, 200, 250, 280]
 
