@@ -158,13 +158,6 @@ class Checkpointed:
     overwrites: Callable[[NDArray[Any]], None] | None = None
     """Called with the memory of announced arrays before it is overwritten; set by `Snapshot`."""
 
-    def _announce(self, arrays: Iterable[NDArray[Any]], *rows: slice) -> None:
-        """Announce that these rows of the arrays are about to be overwritten."""
-        if (overwrites := self.overwrites) is not None:
-            for array in arrays:
-                for part in rows:
-                    overwrites(array[part])
-
     def _state_arrays(self) -> dict[str, StateArray]:
         """Return the arrays to save, as views where possible."""
         return {}

@@ -1,6 +1,7 @@
 """Policy checkpoints (`.pt`): all that learning needs of a policy, loaded with weights only and never unpickled."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -70,21 +71,18 @@ def as_arrays(state: Any) -> Any:
     """Return a `Policy.state_dict` with NumPy arrays for tensors; arrays share the tensors' memory where they can."""
     import torch  # slow to import, and planning a run does without
 
-    match state:
-        case torch.Tensor():
-            return state.numpy(force=True)
-        case dict():
-            return {name: as_arrays(value) for name, value in state.items()}
-    return state
+    return _converted(state, torch.Tensor, lambda tensor: tensor.numpy(force=True))
 
 
 def as_tensors(state: Any) -> Any:
     """Return the argument of `as_arrays`; each array, which may be read-only, becomes a tensor of its own memory."""
     import torch  # slow to import, and planning a run does without
 
-    match state:
-        case np.ndarray():
-            return torch.from_numpy(state.copy())
-        case dict():
-            return {name: as_tensors(value) for name, value in state.items()}
-    return state
+    return _converted(state, np.ndarray, lambda array: torch.from_numpy(array.copy()))
+
+
+def _converted(state: Any, kind: type, convert: Callable[[Any], Any]) -> Any:
+    """Return nested dicts with every value of a kind converted."""
+    if isinstance(state, dict):
+        return {name: _converted(value, kind, convert) for name, value in state.items()}
+    return convert(state) if isinstance(state, kind) else state

@@ -9,7 +9,7 @@ types that the constructor is annotated with.
 import asyncio
 import inspect
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol, get_origin
 
@@ -97,22 +97,22 @@ def request(
     return SpawnMsg(name=name, kind=class_name(kind), parent=parent, args=list(args), kwargs=dict(kwargs))
 
 
-def factory_of(message: SpawnMsg) -> partial[Actor[Any]]:
-    """Return the factory of the actor that `message` asks for.
+def factory_of(name: str, given: Sequence[Any], named: Mapping[str, Any]) -> partial[Actor[Any]]:
+    """Return the factory of an actor of the class that travels as `name`, with these arguments.
 
     Raises:
         SpawnRefused: this process has no such class, or the arguments do not fit its constructor.
     """
-    kind = ACTORS.get(message.kind)
+    kind = ACTORS.get(name)
     if kind is None:
         raise SpawnRefused(
-            f"this process has not defined the actor class {message.kind}; define or import it in the experiment's file"
+            f"this process has not defined the actor class {name}; define or import it in the experiment's file"
         )
     try:
         hints = typing.get_type_hints(_constructor(kind), include_extras=True)
     except (NameError, TypeError):
         hints = {}  # names that only a type checker sees; their arguments arrive unchecked
-    args, kwargs = list(message.args), dict(message.kwargs)
+    args, kwargs = list(given), dict(named)
     for index, (parameter, value) in enumerate(_assigned(kind, tuple(args), kwargs)):
         if parameter.name not in hints:
             continue
@@ -187,7 +187,7 @@ class RemoteSpawning:
     def spawn_for(self, message: SpawnMsg) -> SpawnedMsg:
         """Start an actor at the request of another node, as a child of `message.parent`."""
         try:
-            factory = factory_of(message)
+            factory = factory_of(message.kind, message.args, message.kwargs)
             cell = self._node.start_cell(message.name, actor_class(factory.func), factory, parent=message.parent)
         except UsageError as error:
             return SpawnedMsg(refusal=str(error))

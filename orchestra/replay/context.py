@@ -16,13 +16,14 @@ import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, WrappedLogger
 
 from orchestra.actors.actor import Actor
+from orchestra.actors.asks import PendingReplies
 from orchestra.actors.context import generator_for
+from orchestra.actors.mailbox import Envelope
 from orchestra.actors.message import Message, Request
 from orchestra.actors.ref import Ref, speaking
 from orchestra.clock import Clock, TimerHandle
 from orchestra.errors import AskFailed
 from orchestra.nodes import spawning
-from orchestra.replay.answers import ReplayedAnswers
 from orchestra.replay.effects import (
     Input,
     InputKey,
@@ -37,7 +38,13 @@ from orchestra.replay.effects import (
     was_aborted,
 )
 from orchestra.replay.event_loop import QuietLoop, current_line
-from orchestra.trace.analysis.values import ValueDifference, effect_text, recorded_fields, value_difference
+from orchestra.trace.analysis.values import (
+    ValueDifference,
+    effect_text,
+    recorded_fields,
+    recorded_form,
+    value_difference,
+)
 from orchestra.trace.format import effects as recorded
 from orchestra.trace.format.records import Activation, Answer, Delivery, Incarnation
 from orchestra.trace.reading.run_trace import RunTrace
@@ -45,6 +52,9 @@ from orchestra.trace.reading.run_trace import RunTrace
 T = TypeVar("T")
 E = TypeVar("E", recorded.Sent, recorded.Asked, recorded.TimerSet)
 Factory = Callable[[], Actor[Any]]
+
+RequestKey = tuple[str, int, int]
+"""Sender, number and correlation of a request."""
 
 _CANCELLED = "CancelledError"
 
@@ -82,7 +92,11 @@ class ReplayContext:
         self._loop = QuietLoop()
         self._context = contextvars.copy_context()
         self._context.run(speaking.set, self)
-        self._answers = ReplayedAnswers(self.address, self._emit, self.log)
+        self._replies = PendingReplies(self.address, self._answer, self._refuse, None, self.log)
+        self._requests: dict[RequestKey, Envelope] = {}
+        """The delivered requests that have no answer yet."""
+        self._answers: dict[RequestKey, dict[str, Any]] = {}
+        """The answers that were not compared yet: their `value`, or `error` and `text`."""
         self._begin(Activation(0, "start"), strict=False)
         self._pending: dict[InputKey, asyncio.Future[None]] = {}
         self._task: asyncio.Task[None] | None = None
@@ -94,7 +108,7 @@ class ReplayContext:
         """Run one activation to its end; compare it with the record if `strict`."""
         self._begin(activation, strict=strict)
         replayed = self._replayed
-        task = self._task = self._answers.replies.task = self._loop.create_task(work(), context=self._context)
+        task = self._task = self._replies.task = self._loop.create_task(work(), context=self._context)
         self._play(task)
         if was_aborted(activation):
             replayed.unfinished = True
@@ -123,11 +137,20 @@ class ReplayContext:
         call = handler if debugger is None else partial(_traced, debugger, handler)
         try:
             if delivery.correlation:
-                await self._answers.handle(call, delivery, message, is_async=is_async)
+                (sender, number), correlation = delivery.id, delivery.correlation
+                envelope = Envelope(self.address, sender, message, correlation=correlation, number=number)
+                self._requests[sender, number, correlation] = envelope
+                if is_async:
+                    await self._replies.answer(envelope, call)
+                else:
+                    self._replies.answer_at_once(envelope, call)
             elif is_async:
                 await call(message)
             else:
                 call(message)
+        except Exception as error:
+            self._replies.fail_in_hand(self._replies.blame(error))
+            raise
         finally:
             if debugger is not None:
                 sys.settrace(None)
@@ -271,7 +294,8 @@ class ReplayContext:
 
     def _deliver_input(self, effect: Input) -> None:
         if isinstance(effect, recorded.Withdrawn):
-            self._answers.withdraw(effect)
+            if (envelope := self._requests.pop((*effect.request, effect.correlation), None)) is not None:
+                self._replies.withdraw(envelope)
             return
         future = self._pending[key_of(effect)]
         if isinstance(effect, recorded.SendFailed | recorded.AskRaised):
@@ -297,7 +321,13 @@ class ReplayContext:
     def _conclude(self) -> None:
         """Compare what is known only at the end of an activation: answers, and outputs that are missing."""
         effects, replayed = self._effects, self._replayed
-        self._answers.compare(effects)
+        for effect in effects.answers:
+            given = self._answers.pop((*effect.request, effect.correlation), None)
+            if isinstance(effect, recorded.AnswerGiven):
+                effects.compare(f"the answer to {effect.request}", {"value": effect.value}, given)
+            elif effect.error != "ActorStopped":  # else refused by the runtime when the actor had ended
+                refusal = {"error": effect.error, "text": effect.text}
+                effects.compare(f"the answer to {effect.request}", refusal, given)
         handled = replayed.activation.handled
         new_failure = replayed.error is not None and (handled is None or not handled.failure)
         if not replayed.unfinished and not new_failure:
@@ -327,6 +357,19 @@ class ReplayContext:
         elif effect is not None:
             self._effects.compare(" ".join(output.key), effect.fields, output.fields)
         return effect
+
+    def _answer(self, envelope: Envelope, value: Any) -> None:
+        self._note_answer("answered", envelope, recorded_form(value))
+
+    def _refuse(self, envelope: Envelope, error: Exception) -> None:
+        kind, text = type(error).__name__, str(error)
+        self._note_answer("refused", envelope, f"{kind}: {text}", error=kind, text=text)
+
+    def _note_answer(self, verb: str, envelope: Envelope, content: Any, **refusal: str) -> None:
+        output = self._emit(Output(verb, envelope.sender, type(envelope.message).__name__, content))
+        request = (envelope.sender, envelope.number, envelope.correlation)
+        self._requests.pop(request, None)
+        self._answers[request] = refusal or {"value": output.fields}
 
     def _emit(self, output: Output) -> Output:
         """Note an output, with the run's folder in the place of the scratch folder, and return it."""

@@ -5,14 +5,11 @@ import difflib
 import hashlib
 import importlib
 import inspect
-import json
 import pkgutil
-import platform
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from importlib import metadata
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -21,7 +18,6 @@ from orchestra.actors import codec
 from orchestra.actors.actor import Actor, making
 from orchestra.actors.addresses import node_of
 from orchestra.actors.message import REGISTRY, Message
-from orchestra.actors.system_messages import SpawnMsg
 from orchestra.errors import CannotReplay, ExperimentChanged, UsageError, ValuesMissing
 from orchestra.nodes import spawning
 from orchestra.replay.context import Factory, ReplayContext
@@ -32,6 +28,7 @@ from orchestra.trace.format.effects import MessageType
 from orchestra.trace.format.records import Activation, ActorSnapshot, Delivery, Incarnation
 from orchestra.trace.reading.run_trace import RunTrace
 from orchestra.trace.recording.capture import source_hash
+from orchestra.trace.recording.settings import versions
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,19 +81,19 @@ class Rebuilder:
             CannotReplay: the trace does not hold enough.
             ExperimentChanged: the experiment is not the recorded one.
         """
-        rebuilt = self._unchanged()
+        kind, factory = self._unchanged()
+        notes = self._notes(kind)
         arguments, edited = self.options.arguments, self.options.edited
         if not arguments and edited is None:
-            return rebuilt
-        factory = rebuilt.factory if isinstance(rebuilt.factory, partial) else partial(rebuilt.factory)
-        if factory.func is not rebuilt.kind:
+            return Rebuilt(kind, factory, notes)
+        call = factory if isinstance(factory, partial) else partial(factory)
+        if call.func is not kind:
             raise CannotReplay(
-                f"{self.incarnation.birth.actor} is constructed by {factory.func!r}; only the arguments of its class "
-                f"{rebuilt.kind.__name__} could be changed"
+                f"{self.incarnation.birth.actor} is constructed by {call.func!r}; only the arguments of its class "
+                f"{kind.__name__} could be changed"
             )
-        kind: Any = edited or rebuilt.kind
-        changed: Factory = partial(kind, *factory.args, **{**factory.keywords, **(arguments or {})})
-        return replace(rebuilt, kind=kind, factory=changed)
+        changed: Any = edited or kind
+        return Rebuilt(changed, partial(changed, *call.args, **{**call.keywords, **(arguments or {})}), notes)
 
     def flag_names(self) -> list[str]:
         """Return the names of the experiment's flags; none for an actor that no experiment planned.
@@ -123,19 +120,24 @@ class Rebuilder:
             )
         return codec.build(message, self.trace.resolved(dict(delivery.fields)))
 
-    def _unchanged(self) -> Rebuilt:
+    def _unchanged(self) -> tuple[type[Actor[Any]], Factory]:
+        """Return the actor's class, and its factory without the changes of the options."""
         birth, options = self.incarnation.birth, self.options
         if options.factory is not None:
-            return self._noted(options.kind or self._actor_class(), options.factory)
+            return options.kind or self._actor_class(), options.factory
         if birth.origin == "planned":
             return self._planned()
         kind = self._actor_class()
         if birth.origin == "child":
             if birth.args is None:
-                return self._noted(kind, self.factory_from_parent(self.incarnation))
-            if node_of(birth.parent) != node_of(birth.actor):
-                return self._noted(kind, self._remote_factory())
-            return self._noted(kind, partial(kind, *birth.args, **(birth.kwargs or {})))
+                return kind, self.factory_from_parent(self.incarnation)
+            kwargs = birth.kwargs or {}
+            if node_of(birth.parent) == node_of(birth.actor):
+                return kind, partial(kind, *birth.args, **kwargs)
+            try:
+                return kind, spawning.factory_of(birth.kind, birth.args, kwargs)
+            except UsageError as error:
+                raise CannotReplay(f"{birth.actor} cannot be constructed: {error}") from error
         required = [
             parameter.name
             for parameter in inspect.signature(kind).parameters.values()
@@ -147,36 +149,21 @@ class Rebuilder:
                 f"{birth.actor} was spawned from outside of actors, and the trace does not hold its constructor's "
                 f"arguments; give a factory: Replay(..., factory=lambda: {kind.__name__}({', '.join(required)}))"
             )
-        return self._noted(kind, kind)
+        return kind, kind
 
-    def _remote_factory(self) -> Factory:
-        """Return the factory of an actor that a parent on another node requested."""
+    def _planned(self) -> tuple[type[Actor[Any]], Factory]:
         birth = self.incarnation.birth
-        request = SpawnMsg(
-            name=birth.actor.partition("/")[2],
-            kind=birth.kind,
-            parent=birth.parent,
-            args=list(birth.args or ()),
-            kwargs=dict(birth.kwargs or {}),
-        )
-        try:
-            return spawning.factory_of(request)
-        except UsageError as error:
-            raise CannotReplay(f"{birth.actor} cannot be constructed: {error}") from error
-
-    def _planned(self) -> Rebuilt:
-        birth = self.incarnation.birth
-        topology = self._topology()
-        planned = {f"{node.name}/{actor.name}": actor for node in topology.nodes.values() for actor in node.actors}
+        nodes = self._topology().nodes.values()
+        planned = {f"{node.name}/{actor.name}": actor for node in nodes for actor in node.actors}
         actor = planned.get(birth.actor)
         if actor is None:
             raise ExperimentChanged(
                 f"the experiment no longer plans {birth.actor}; it plans {', '.join(planned) or 'no actor'}"
             )
         if actor.kind.__qualname__ != birth.kind.partition(":")[2]:
-            kind = f"{actor.kind.__module__}:{actor.kind.__qualname__}"
+            kind = spawning.class_name(actor.kind)
             raise ExperimentChanged(f"{birth.actor} was a {birth.kind} in the run, and is planned as a {kind} now")
-        return self._noted(actor.kind, actor.factory)
+        return actor.kind, actor.factory
 
     def _topology(self) -> Topology:
         """Return the run's topology, built for this replay alone."""
@@ -245,16 +232,16 @@ class Rebuilder:
         load_experiment(self._experiment_file())
         return True
 
-    def _noted(self, kind: type[Actor[Any]], factory: Factory) -> Rebuilt:
+    def _notes(self, kind: type[Actor[Any]]) -> tuple[str, ...]:
         notes = []
         recorded = self.incarnation.birth.source
         if recorded and source_hash(kind) != recorded:
             notes.append(f"the class {kind.__name__} has changed since the run")
+        now = versions()
         for name, then in self.incarnation.header.versions.items():
-            now = _version(name)
-            if then and now and then != now:
-                notes.append(f"{name} was {then} in the run, and is {now} now")
-        return Rebuilt(kind, factory, tuple(notes))
+            if then and then != now.get(name, then):
+                notes.append(f"{name} was {then} in the run, and is {now[name]} now")
+        return tuple(notes)
 
 
 def address_of(trace: RunTrace, actor: str | type[Actor[Any]]) -> str:
@@ -271,7 +258,7 @@ def address_of(trace: RunTrace, actor: str | type[Actor[Any]]) -> str:
         hint = f" (did you mean {close[0]}?)" if close else ""
         every = ", ".join(known) or "none"
         raise CannotReplay(f"{trace.path}: nothing was recorded of {actor!r}{hint}; the recorded actors are {every}")
-    name = f"{actor.__module__}:{actor.__qualname__}"
+    name = spawning.class_name(actor)
     found = sorted({each.birth.actor for each in trace.incarnations() if each.birth.kind == name})
     if len(found) == 1:
         return found[0]
@@ -312,16 +299,6 @@ def recorded_start(
     )
 
 
-def from_snapshot(
-    context: ReplayContext, factory: Factory, snapshot: ActorSnapshot, state: dict[str, Any]
-) -> Actor[Any]:
-    """Return the actor with the state of a snapshot: constructed, not started, and restored."""
-    made = constructed(context, factory)
-    context.rng.bit_generator.state = json.loads(snapshot.random)
-    made.restore(state)
-    return made
-
-
 def constructed(context: ReplayContext, factory: Factory) -> Actor[Any]:
     """Return a new actor that lives in `context`."""
     token = making.set(context)
@@ -347,12 +324,3 @@ def _edited_message(delivery: Delivery, kind: type[Actor[Any]]) -> type[Message]
     if any(message.wire.tag == tag for message in kind.handlers):
         return None
     return next((each for each in kind.handlers if (each.__name__, each.wire.fields) == (name, fields)), None)
-
-
-def _version(name: str) -> str | None:
-    if name == "python":
-        return platform.python_version()
-    try:
-        return metadata.version("orchestra-rl" if name == "orchestra" else name)
-    except metadata.PackageNotFoundError:
-        return None  # not installed here; an actor that needs it fails to import

@@ -11,6 +11,7 @@ It is synchronous, so that a debugger or a notebook needs no event loop.
 
 import bdb
 import inspect
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,7 +30,6 @@ from orchestra.replay.rebuild import (
     Rebuilt,
     address_of,
     constructed,
-    from_snapshot,
     recorded_start,
     scratch_folder,
 )
@@ -333,11 +333,13 @@ class Replay(Generic[A]):
             self._restore(snapshot)
 
     def _restore(self, snapshot: ActorSnapshot) -> None:
-        """Construct the actor with the state of a snapshot."""
+        """Construct the actor, which is not started, and restore the state of a snapshot."""
         state = self.trace.resolved(dict(snapshot.state))
 
         async def restore() -> None:
-            self._actor = from_snapshot(self._context, self._rebuilt.factory, snapshot, state)
+            self._actor = constructed(self._context, self._rebuilt.factory)
+            self._context.rng.bit_generator.state = json.loads(snapshot.random)
+            self._actor.restore(state)
 
         handled = Handled(self.address, snapshot.incarnation, snapshot.n - 1, "start", 0, snapshot.time, 0.0, ())
         error = self._context.perform(Activation(snapshot.n - 1, "start", handled=handled), restore, strict=False).error

@@ -71,53 +71,47 @@ def state_differences(
         large: whether to compare large arrays.
         unwritten: the byte that fills uninitialised memory in each of the two; such elements are not compared.
     """
-    yield from _Walk(large, unwritten).compare((), one, other)
+    # The objects are kept in the values, so that no other object gets their ids meanwhile.
+    seen: dict[tuple[int, int], tuple[Any, Any]] = {}
 
-
-class _Walk:
-    def __init__(self, large: bool, unwritten: tuple[int, int] | None) -> None:
-        self._large = large
-        self._unwritten = unwritten
-        self._seen: set[tuple[int, int]] = set()
-        self._kept: list[Any] = []  # keeps temporary objects alive, so that no other object gets their ids
-
-    def compare(self, steps: tuple[Step, ...], one: Any, other: Any) -> Iterator[StateDifference]:
-        if one is other or isinstance(one, _OPAQUE):
+    def compare(steps: tuple[Step, ...], one: Any, other: Any) -> Iterator[StateDifference]:
+        if one is other or isinstance(one, _OPAQUE) or (id(one), id(other)) in seen:
             return
+        difference: ValueDifference | None = None
         if type(one) is not type(other):
-            yield StateDifference(steps, one, other, ValueDifference("", exact_text(one), exact_text(other)))
-            return
-        if isinstance(one, _ATOMS):
-            if (difference := value_difference(_plain(one), _plain(other))) is not None:
-                yield StateDifference(steps, one, other, difference)
-            return
-        if (id(one), id(other)) in self._seen:
-            return
-        self._seen.add((id(one), id(other)))
-        self._kept += (one, other)
-        arrays = _as_array(one), _as_array(other)
-        if arrays[0] is not None and arrays[1] is not None:
-            small = arrays[0].nbytes < LARGE
-            if (self._large or small) and (difference := self._written(arrays[0], arrays[1])) is not None:
-                yield StateDifference(steps, one, other, difference)
-            return
-        parts, others = _parts(one), _parts(other)
-        if [step for step, _ in parts] != [step for step, _ in others]:
-            yield StateDifference(steps, one, other, _other_parts(parts, others))
-            return
-        for (step, part), (_, counterpart) in zip(parts, others, strict=True):
-            yield from self.compare((*steps, step), part, counterpart)
+            difference = ValueDifference("", exact_text(one), exact_text(other))
+        elif isinstance(one, _ATOMS):
+            difference = value_difference(_plain(one), _plain(other))
+        else:
+            seen[id(one), id(other)] = one, other
+            left, right = _as_array(one), _as_array(other)
+            if left is not None and right is not None:
+                difference = _written(left, right, unwritten) if large or left.nbytes < LARGE else None
+            else:
+                parts, others = _parts(one), _parts(other)
+                if [step for step, _ in parts] == [step for step, _ in others]:
+                    for (step, part), (_, counterpart) in zip(parts, others, strict=True):
+                        yield from compare((*steps, step), part, counterpart)
+                else:
+                    difference = _other_parts(parts, others)
+        if difference is not None:
+            yield StateDifference(steps, one, other, difference)
 
-    def _written(self, one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> ValueDifference | None:
-        """Return the first difference between two arrays, without elements that neither object wrote."""
-        found = value_difference(one, other)
-        if found is None or self._unwritten is None or one.shape != other.shape or one.dtype != other.dtype:
-            return found
-        left, right = (array.reshape(-1).view(np.uint8).reshape(-1, array.itemsize) for array in (one, other))
-        never = (left == self._unwritten[0]).all(1) & (right == self._unwritten[1]).all(1)
-        agreed = other.reshape(-1).copy()
-        agreed[never] = one.reshape(-1)[never]
-        return value_difference(one, agreed.reshape(one.shape))
+    return compare((), one, other)
+
+
+def _written(
+    one: np.ndarray[Any, Any], other: np.ndarray[Any, Any], unwritten: tuple[int, int] | None
+) -> ValueDifference | None:
+    """Return the first difference between two arrays, without elements that neither object wrote."""
+    found = value_difference(one, other)
+    if found is None or unwritten is None or one.shape != other.shape or one.dtype != other.dtype:
+        return found
+    left, right = (array.reshape(-1).view(np.uint8).reshape(-1, array.itemsize) for array in (one, other))
+    never = (left == unwritten[0]).all(1) & (right == unwritten[1]).all(1)
+    agreed = other.reshape(-1).copy()
+    agreed[never] = one.reshape(-1)[never]
+    return value_difference(one, agreed.reshape(one.shape))
 
 
 def _plain(value: Any) -> Any:

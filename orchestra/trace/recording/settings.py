@@ -88,7 +88,7 @@ class TraceSettings:
             deterministic=deterministic,
             pid=os.getpid(),
             host=socket.gethostname(),
-            versions=_versions(),
+            versions=versions(),
             experiment=experiment,
             run_directory="" if run_directory is None else str(run_directory),
             resume_from="" if resume_from is None else str(resume_from),
@@ -114,7 +114,8 @@ class TraceSettings:
 NO_TRACE = TraceSettings(mode="off")
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Return the versions of the trace format, of Python and of the installed packages that results depend on."""
     found = {"trace": str(VERSION), "python": ".".join(map(str, sys.version_info[:3]))}
     for name, distribution in _DISTRIBUTIONS.items():
         try:
