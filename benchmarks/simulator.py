@@ -206,7 +206,8 @@ def cost_of_parts(scenario: str, seconds: float) -> dict[str, float]:
     moments = np.concatenate(found)
     units = np.zeros(moments.shape[1], moments.dtype)
     raw, kept = units.view(np.int64), moments.view(np.int64).reshape(len(moments), -1)
-    world = (env.kinds[0], env._damage, env._rules[0], env._footing, env._ways, env._height)
+    (damage, ways), (footing, height, *_) = env._ground, env._seen
+    world = (env.kinds[0], damage, env._rules[0], footing, ways, height)
 
     def nanoseconds(last: int) -> float:
         def once() -> None:

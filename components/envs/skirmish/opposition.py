@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from components.envs.skirmish import kernel
-from components.envs.skirmish.kernel.constants import CELLS, FIRST_TARGET
+from components.envs.skirmish.kernel.constants import CELLS, FIRST_TARGET, Played, Seen
 from components.envs.skirmish.options import Features
 from components.envs.skirmish.records import UNIT
 from components.envs.skirmish.scenarios import Scenario
@@ -45,16 +45,10 @@ class Opposition:
         self.units: NDArray[Any] = kernel.records(np.zeros((n_envs, total), UNIT))
         self.over = np.ones(n_envs, np.bool_)
 
-    def look(
-        self,
-        units: NDArray[Any],
-        battles: NDArray[Any],
-        kinds: NDArray[Any],
-        rules: NDArray[Any],
-        footing: NDArray[np.int8],
-        height: NDArray[np.float64],
-    ) -> None:
+    def look(self, played: Played, seen: Seen) -> None:
         """Write all arrays from those of the allies' side."""
+        units, battles, kinds, rules = played
+        footing, height, *_ = seen
         allies = len(self._scenario.allies)
         self.units[:, : self.n_agents] = units[:, allies:]
         self.units[:, self.n_agents :] = units[:, :allies]
@@ -72,15 +66,14 @@ class Opposition:
         turned["ally_shield"], turned["enemy_shield"] = rules["enemy_shield"], rules["ally_shield"]
         self.over[:] = battles["over"]
         kernel.show_all(
-            self.units,
-            battles,
-            kernel.records(swap_sides(kinds, self._scenario)),
-            kernel.records(turned),
-            np.ascontiguousarray(footing[:, ::-1, ::-1]),
-            np.ascontiguousarray(height[::-1, ::-1]),
-            self.obs,
-            self.state,
-            self.available,
+            (self.units, battles, kernel.records(swap_sides(kinds, self._scenario)), kernel.records(turned)),
+            (
+                np.ascontiguousarray(footing[:, ::-1, ::-1]),
+                np.ascontiguousarray(height[::-1, ::-1]),
+                self.obs,
+                self.state,
+                self.available,
+            ),
         )
 
     def orders_of(self, opponent: "Opponent") -> NDArray[np.int64]:

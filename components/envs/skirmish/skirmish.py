@@ -14,12 +14,17 @@ from components.envs.skirmish.opposition import Opponent, Opposition
 from components.envs.skirmish.options import Features, Rewards
 from components.envs.skirmish.records import BATTLE, UNIT
 from components.envs.skirmish.scenario_file import scenario_named
-from components.envs.skirmish.tables import catalogue_table, damage_table, kinds_table, rules_table, spiral_table
+from components.envs.skirmish.tables import (
+    catalogue_table,
+    damage_table,
+    fresh_table,
+    kinds_table,
+    rules_table,
+    spiral_table,
+)
 from components.envs.skirmish.units import Ruleset, UnitType
 
 HARDEST = 10
-
-"""Not empty once this process has seen the kernel compiled."""
 
 
 class Skirmish(Env):
@@ -117,13 +122,10 @@ class Skirmish(Env):
         kinds = kinds_table(self.scenario, ruleset)
         self.kinds = kernel.records(np.repeat(kinds[None], n_envs if drawn else 1, axis=0))
         """(1, N) of `records.KIND`, allies first: the type of each unit; (B, N) where armies are drawn."""
-        self._catalogue = kernel.records(catalogue_table(self.scenario, ruleset))
-        self._spiral = spiral_table(self.scenario)
         self._changing = (*_CHANGING, "kinds") if drawn else _CHANGING
         self._opponent = opponent
         self._opposition = Opposition(self.scenario, self.features, n_envs) if opponent else None
         self._enemy_actions = np.zeros((1, enemies), np.int64)
-        self._damage = damage_table(self.scenario, ruleset)
         self._rules = kernel.records(
             rules_table(
                 self.scenario,
@@ -136,19 +138,16 @@ class Skirmish(Env):
                 commanded=opponent is not None,
             )
         )
-        self._footing = self.scenario.terrain.footing()
-        self._ways = self.scenario.terrain.ways()
-        self._height = self.scenario.terrain.height()
         self._everywhere = np.ones(n_envs, dtype=np.bool_)
 
         # Gathered once: with one battle, doing it in every step would take as long as a tick.
-        outcome = (self.reward, self.terminated, self.truncated, self.won)
-        self._written = (self.obs, self.state, self.available, *outcome)
-        played = (self.units, self.battles, self.kinds)
-        seen = (self._footing, self._height, self.obs, self.state, self.available)
-        self._for_reset = (*played, self._catalogue, self._spiral, self._rules, *seen, *outcome)
-        self._for_step = (*played, self._damage, self._rules, self._footing, self._ways, *seen[1:], *outcome)
-        self._for_show = (*played, self._rules, *seen)
+        terrain = self.scenario.terrain
+        self._played = (self.units, self.battles, self.kinds, self._rules)
+        self._seen = (terrain.footing(), terrain.height(), self.obs, self.state, self.available)
+        self._outcome = (self.reward, self.terminated, self.truncated, self.won)
+        catalogue = kernel.records(catalogue_table(self.scenario, ruleset))
+        self._start = (kernel.records(fresh_table()), catalogue, spiral_table(self.scenario))
+        self._ground = (damage_table(self.scenario, ruleset), terrain.ways())
 
     def __repr__(self) -> str:
         return f"<Skirmish {self.spec.name} x {self.n_envs}>"
@@ -164,7 +163,7 @@ class Skirmish(Env):
         elif which.shape != (self.n_envs,) or which.dtype != np.bool_:
             raise ValueError(f"which is {which.dtype} {which.shape}, must be bool {(self.n_envs,)}")
         self.prepare()
-        kernel.reset_all(np.ascontiguousarray(which), *self._for_reset)
+        kernel.reset_all(np.ascontiguousarray(which), self._start, self._played, self._seen, self._outcome)
 
     def prepare(self) -> None:
         """Compile the kernel, which takes some twenty seconds once on a machine. The first `reset` does it too."""
@@ -173,16 +172,15 @@ class Skirmish(Env):
     def _calls(self) -> dict[str, Callable[[], object]]:
         """Return a call of each function of the kernel, with no battle at all."""
         actions = np.zeros((0, self.spec.n_agents), np.int64)
-        battles = {id(array) for array in (self.units, self.battles, *self._written)}
-
-        def none(arrays: tuple[Any, ...]) -> list[Any]:
-            return [array[:0] if id(array) in battles else array for array in arrays]
-
+        units, battles, *others = self._played
+        none = (units, battles[:0], *others)
         return {
-            "first_refused": lambda: kernel.first_refused(actions, *none((self.battles, self.available))),
-            "reset_all": lambda: kernel.reset_all(self._everywhere[:0], *none(self._for_reset)),
-            "step_all": lambda: kernel.step_all(actions, self._enemy_actions, *none(self._for_step)),
-            "show_all": lambda: kernel.show_all(*none(self._for_show)),
+            "first_refused": lambda: kernel.first_refused(actions, battles[:0], self.available),
+            "reset_all": lambda: kernel.reset_all(self._everywhere, self._start, none, self._seen, self._outcome),
+            "step_all": lambda: kernel.step_all(
+                actions, self._enemy_actions, *self._ground, none, self._seen, self._outcome
+            ),
+            "show_all": lambda: kernel.show_all(none, self._seen),
         }
 
     def step(self, actions: NDArray[np.int64]) -> None:
@@ -217,9 +215,9 @@ class Skirmish(Env):
         Actions must lie in range and battles must not be over: nothing looks.
         """
         if self._opponent is not None and self._opposition is not None:
-            self._opposition.look(self.units, self.battles, self.kinds, self._rules, self._footing, self._height)
+            self._opposition.look(self._played, self._seen)
             self._enemy_actions = self._opposition.orders_of(self._opponent)
-        kernel.step_all(actions, self._enemy_actions, *self._for_step)
+        kernel.step_all(actions, self._enemy_actions, *self._ground, self._played, self._seen, self._outcome)
 
     def types_in(self, b: int) -> tuple[UnitType, ...]:
         """Return the types of the units of battle `b` in this episode, allies first."""
@@ -229,7 +227,7 @@ class Skirmish(Env):
 
     def show(self) -> None:
         """Recompute `obs`, `state` and `available` after a change of `units`."""
-        kernel.show_all(*self._for_show)
+        kernel.show_all(self._played, self._seen)
 
     def snapshot(self) -> dict[str, NDArray[Any]]:
         """Copies of everything that changes, its random generators included, as arrays of numbers.

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from components.envs.skirmish.kernel.constants import AIR, BEAM_TICKS, GIANT, GROUND, SWEEP_TICKS
 from components.envs.skirmish.options import Features, Rewards, shield_bit
-from components.envs.skirmish.records import KIND, RULES
+from components.envs.skirmish.records import KIND, RULES, UNIT
 from components.envs.skirmish.scenarios import Group, Scenario
 from components.envs.skirmish.terrain import MAP_SIZE, Terrain
 from components.envs.skirmish.units import TICKS_PER_SECOND, Ruleset, UnitType, armed
@@ -53,6 +53,14 @@ def hexagonal_spiral(count: int, spacing: float) -> list[tuple[float, float]]:
                 places.append((x, y))
                 x, y = x + dx, y + dy
     return [(x * spacing, y * spacing) for x, y in places[:count]]
+
+
+def fresh_table() -> NDArray[Any]:
+    """(1,) of `UNIT`: a unit before its first step, except for what depends on its kind, its side and its place."""
+    fresh = np.zeros(1, dtype=UNIT)
+    for field in ("stop", "target", "attacker", "hit_target", "last_action"):
+        fresh[field] = -1
+    return fresh
 
 
 def kinds_table(scenario: Scenario, ruleset: Ruleset) -> NDArray[Any]:

@@ -1,11 +1,11 @@
 """B battles: what Python calls.
 
 `kinds` is (1, N) where armies are always the same, (B, N) where they are drawn; `enemy_actions` likewise (1, E) where
-nobody commands the enemies.
+nobody commands the enemies. Arrays come in plain tuples: numba unpacks those faster than named ones.
 """
 
 from components.envs.skirmish.kernel.compiling import compiled
-from components.envs.skirmish.kernel.constants import Bools, Doubles, Floats, Footing, Ints, Records, Ways
+from components.envs.skirmish.kernel.constants import Bools, Doubles, Ints, Outcome, Played, Records, Seen, Start, Ways
 from components.envs.skirmish.kernel.episode import judge, line_up
 from components.envs.skirmish.kernel.tick import play_step
 from components.envs.skirmish.kernel.views import show
@@ -26,30 +26,24 @@ def first_refused(actions: Ints, battles: Records, available: Bools) -> int:
 
 
 @compiled
-def reset_all(
-    which: Bools,
-    units: Records,
-    battles: Records,
-    kinds: Records,
-    catalogue: Records,
-    spiral: Doubles,
-    rules: Records,
-    footing: Footing,
-    height: Doubles,
-    obs: Floats,
-    state: Floats,
-    available: Bools,
-    reward: Floats,
-    terminated: Bools,
-    truncated: Bools,
-    won: Bools,
-) -> None:
+def show_battle(b: int, played: Played, seen: Seen) -> None:
+    """Write what can be seen of battle b."""
+    units, battles, kinds, rules = played
+    footing, height, obs, state, available = seen
+    armies = kinds[b % len(kinds)]
+    show(units[b], battles[b], armies, rules[0], footing[0], height, available[b], obs[b], state[b])
+
+
+@compiled
+def reset_all(which: Bools, start: Start, played: Played, seen: Seen, outcome: Outcome) -> None:
     """Begin a new episode in the battles that `which` (B,) names."""
+    units, battles, kinds, rules = played
+    reward, terminated, truncated, won = outcome
     for b in range(len(battles)):
         if which[b]:
             armies = kinds[b % len(kinds)]
-            line_up(units[b], battles[b], armies, catalogue, spiral, rules[0], footing)
-            show(units[b], battles[b], armies, rules[0], footing[0], height, available[b], obs[b], state[b])
+            line_up(units[b], battles[b], armies, start, rules[0], seen[0])
+            show_battle(b, played, seen)
             reward[b] = 0.0
             terminated[b] = False
             truncated[b] = False
@@ -58,45 +52,20 @@ def reset_all(
 
 @compiled
 def step_all(
-    actions: Ints,
-    enemy_actions: Ints,
-    units: Records,
-    battles: Records,
-    kinds: Records,
-    damage: Doubles,
-    rules: Records,
-    footing: Footing,
-    ways: Ways,
-    height: Doubles,
-    obs: Floats,
-    state: Floats,
-    available: Bools,
-    reward: Floats,
-    terminated: Bools,
-    truncated: Bools,
-    won: Bools,
+    actions: Ints, enemy_actions: Ints, damage: Doubles, ways: Ways, played: Played, seen: Seen, outcome: Outcome
 ) -> None:
     """One step of every battle; the actions have been checked."""
+    units, battles, kinds, rules = played
     for b in range(len(battles)):
         armies = kinds[b % len(kinds)]
         orders = enemy_actions[b % len(enemy_actions)]
-        play_step(units[b], battles[b], armies, damage, rules[0], footing, ways, actions[b], orders)
-        judge(b, units[b], battles[b], armies, rules[0], reward, terminated, truncated, won)
-        show(units[b], battles[b], armies, rules[0], footing[0], height, available[b], obs[b], state[b])
+        play_step(units[b], battles[b], armies, damage, rules[0], seen[0], ways, actions[b], orders)
+        judge(b, units[b], battles[b], armies, rules[0], outcome)
+        show_battle(b, played, seen)
 
 
 @compiled
-def show_all(
-    units: Records,
-    battles: Records,
-    kinds: Records,
-    rules: Records,
-    footing: Footing,
-    height: Doubles,
-    obs: Floats,
-    state: Floats,
-    available: Bools,
-) -> None:
+def show_all(played: Played, seen: Seen) -> None:
     """Write again what can be seen, after the records were changed from outside."""
-    for b in range(len(battles)):
-        show(units[b], battles[b], kinds[b % len(kinds)], rules[0], footing[0], height, available[b], obs[b], state[b])
+    for b in range(len(played[1])):
+        show_battle(b, played, seen)

@@ -18,6 +18,13 @@ Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 Ways = NDArray[np.int16]
 
+Start = tuple[Records, Records, Doubles]  # a fresh unit (1,), what armies are drawn from (T,), where they stand (N, 2)
+Played = tuple[Records, Records, Records, Records]  # units (B, N), battles (B,), kinds, rules (1,)
+Seen = tuple[
+    Footing, Doubles, Floats, Floats, Bools
+]  # footing, height; obs (B, A, O), state (B, S), available (B, A, U)
+Outcome = tuple[Floats, Bools, Bools, Bools]  # reward, terminated, truncated, won, all (B,)
+
 IDLE, MOVE, ATTACK, ADVANCE = 0, 1, 2, 3
 
 GROUND, GIANT, AIR = 0, 1, 2

@@ -6,28 +6,20 @@ from components.envs.skirmish.kernel.constants import (
     ADVANCE,
     FIRST_ENERGY,
     IDLE,
-    Bools,
-    Doubles,
-    Floats,
     Footing,
+    Outcome,
     Record,
     Records,
+    Start,
 )
 from components.envs.skirmish.kernel.drawing import draw_armies, draw_places, drawn_divisor
 from components.envs.skirmish.kernel.ground import is_open, stay_inside
 
 
 @compiled
-def line_up(
-    units: Records,
-    battle: Record,
-    kinds: Records,
-    catalogue: Records,
-    spiral: Doubles,
-    rules: Record,
-    footing: Footing,
-) -> None:
+def line_up(units: Records, battle: Record, kinds: Records, start: Start, rules: Record, footing: Footing) -> None:
     """Put everybody at the start, alive and well."""
+    fresh, catalogue, spiral = start
     march_x, march_y = rules.march_x, rules.march_y
     battle.divisor = rules.reward_divisor
     if rules.drawn:
@@ -41,6 +33,7 @@ def line_up(
     for i in range(len(units)):
         unit, kind = units[i], kinds[i]
         ally = i < rules.allies
+        units[i] = fresh[0]
         unit.x = kind.start_x
         unit.y = kind.start_y
         if rules.start_jitter > 0.0:
@@ -55,38 +48,10 @@ def line_up(
         unit.shield = kind.shield
         unit.energy = FIRST_ENERGY if kind.healing > 0.0 else 0.0
         unit.before = kind.health + kind.shield
-        unit.quiet = 0
         unit.facing_x = 1.0 if ally else -1.0
-        unit.facing_y = 0.0
-        unit.heading_x = 0.0
-        unit.heading_y = 0.0
-        unit.stride = 0.0
-        unit.pace = 0.0
-        unit.steer_x = 0.0
-        unit.steer_y = 0.0
-        unit.push_x = 0.0
-        unit.push_y = 0.0
         unit.order = IDLE if ally or rules.commanded else ADVANCE
         unit.goal_x = march_x
         unit.goal_y = march_y
-        unit.stop = -1
-        unit.target = -1
-        unit.attacker = -1
-        unit.help_in = 0
-        unit.bursting = False
-        unit.healing = False
-        unit.holding = False
-        unit.arrived = False
-        unit.aiming = False
-        unit.windup = 0.0
-        unit.cooldown = 0.0
-        unit.hits_left = 0
-        unit.hit_in = 0.0
-        unit.hit_target = -1
-        unit.hit_x = 0.0
-        unit.hit_y = 0.0
-        unit.last_action = -1
-        unit.event = 0
 
     # Agents are numbered by type, then x, then y; they differ in nothing else yet, so moving the places is enough.
     for i in range(1, rules.allies):
@@ -107,18 +72,9 @@ def line_up(
 
 
 @compiled
-def judge(
-    b: int,
-    units: Records,
-    battle: Record,
-    kinds: Records,
-    rules: Record,
-    reward: Floats,
-    terminated: Bools,
-    truncated: Bools,
-    won: Bools,
-) -> None:
+def judge(b: int, units: Records, battle: Record, kinds: Records, rules: Record, outcome: Outcome) -> None:
     """What SMAC makes of the step: the reward, and whether it was the last."""
+    reward, terminated, truncated, won = outcome
     allies_left, enemies_left = 0, 0
     gained, lost = 0.0, 0.0
     for i in range(len(units)):

@@ -148,19 +148,14 @@ def play_step(
     """The ticks between two decisions. Orders arrive after the first of them, as in the game."""
     for i in range(len(units)):
         units[i].before = units[i].health + units[i].shield
+    commanded = len(units) if rules.commanded else rules.allies
     for tick in range(rules.ticks):
         play_tick(units, battle, kinds, damage, rules, footing, ways)
         if tick == 0:
-            for i in range(rules.allies):
+            for i in range(commanded):
                 if units[i].health > 0.0:
-                    give_order(i, actions[i], units, kinds, rules)
-            if rules.commanded:
-                for e in range(rules.enemies):
-                    if units[rules.allies + e].health > 0.0:
-                        give_order(rules.allies + e, enemy_actions[e], units, kinds, rules)
-    for i in range(rules.allies):
-        units[i].last_action = actions[i]
-    if rules.commanded:
-        for e in range(rules.enemies):
-            units[rules.allies + e].last_action = enemy_actions[e]
+                    action = actions[i] if i < rules.allies else enemy_actions[i - rules.allies]
+                    give_order(i, action, units, kinds, rules)
+    for i in range(commanded):
+        units[i].last_action = actions[i] if i < rules.allies else enemy_actions[i - rules.allies]
     battle.steps += 1
