@@ -268,7 +268,7 @@ class Node:
     def recorder_for(self, settings: ActorSettings, state: StateSource) -> CellRecorder | None:
         """Return a recorder for a new actor, or None if it is not recorded."""
         recorder = self.recorder
-        if recorder is None or not settings.kind.recorded or not recorder.records(settings.address):
+        if recorder is None or not settings.kind.recorded or not recorder.filters.records(settings.address):
             return None
         return CellRecorder(recorder, settings, state)
 

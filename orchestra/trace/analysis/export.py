@@ -3,6 +3,7 @@
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any, BinaryIO, TextIO
 
 import numpy as np
@@ -105,11 +106,8 @@ def to_mermaid(trace: RunTrace, query: Query, out: TextIO) -> int:
     """Write a sequence diagram of the first `MAX_ARROWS` deliveries that match `query`; return their number."""
     arrows: list[str] = []
     participants: dict[str, None] = {}
-    more = False
-    for row in query.deliveries(trace):
-        if len(arrows) == MAX_ARROWS:
-            more = True
-            break
+    rows = list(islice(query.deliveries(trace), MAX_ARROWS + 1))
+    for row in rows[:MAX_ARROWS]:
         delivery = row.delivery
         participants |= {delivery.id.sender: None, delivery.actor: None}
         line = "-->>" if delivery.timer else "->>"
@@ -118,7 +116,7 @@ def to_mermaid(trace: RunTrace, query: Query, out: TextIO) -> int:
     out.write(f"# {trace.path.name}\n\n```mermaid\nsequenceDiagram\n")
     out.writelines(f"    participant {_identifier(address)} as {_escaped(address)}\n" for address in participants)
     out.write("\n".join(arrows) + "\n```\n")
-    if more:
+    if len(rows) > MAX_ARROWS:
         out.write(f"\nThe first {MAX_ARROWS} messages; select others with --actor, --since or --where.\n")
     return len(arrows)
 

@@ -72,10 +72,8 @@ def story(rows: Iterable[DeliveryRow]) -> list[StoryStop]:
 def around(trace: RunTrace, start: DeliveryRow, *, depth: int) -> list[DeliveryRow]:
     """Return `start`, its chain of causes, and its consequences up to `depth` steps; `MAX_STOPS` at most."""
     found = [start]
-    cause = cause_of(trace, start)
-    while cause is not None and len(found) < MAX_STOPS:
+    while len(found) < MAX_STOPS and (cause := cause_of(trace, found[-1])) is not None:
         found.append(cause)
-        cause = cause_of(trace, cause)
     front = [start]
     for _ in range(depth):
         front = [each for before in front for each in consequences_of(trace, before)]

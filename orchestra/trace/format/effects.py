@@ -7,6 +7,7 @@ from typing import Any, ClassVar, NamedTuple, dataclass_transform
 
 GENERATION_SHIFT = 32
 """Bits of a message's number below its generation."""
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class MessageId(NamedTuple):
@@ -172,7 +173,7 @@ class NowRead(Effect, code=13):
     @property
     def value(self) -> datetime:
         """The time read, in UTC."""
-        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=self.microseconds)
+        return EPOCH + timedelta(microseconds=self.microseconds)
 
 
 class Offloaded(Effect, code=14):

@@ -69,11 +69,6 @@ class IndexTables:
         self._rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in _TABLES}
         self._tables: dict[str, list[NDArray[Any]]] = {name: [np.empty(0, dtype)] for name, dtype in _TABLES.items()}
 
-    @property
-    def count(self) -> int:
-        """Number of entries."""
-        return self._count
-
     def add(self, offset: int, kind: Kind, length: int, row: Sequence[Any]) -> None:
         """Add a record of an actor by its offset, the length of its body, and its header, whose values are not read."""
         self._rows["entries"].append(self._entry(offset, kind, length, row))
@@ -155,32 +150,28 @@ class IndexTables:
         except (OSError, ValueError):
             return None  # not written yet
         try:
-            if memory[:8].tobytes() != MAGIC:
-                return None
             length = int(memory[8:16].view("<u8")[0])
-            content = json.loads(memory[20 : 20 + length].tobytes())
-            if zlib.crc32(memory[20 : 20 + length].tobytes()) != int(memory[16:20].view("<u4")[0]):
+            text = memory[20 : 20 + length].tobytes()
+            if memory[:8].tobytes() != MAGIC or zlib.crc32(text) != int(memory[16:20].view("<u4")[0]):
                 return None
+            content = json.loads(text)
             position = -(-(20 + length) // 16) * 16
             made = cls()
-            for name, dtype in _TABLES.items():
-                size = content["rows"][name] * dtype.itemsize
-                made._tables[name] = [memory[position : position + size].view(dtype)]
+            parts: dict[str, NDArray[Any]] = {}
+            for name, dtype in (_TABLES | _COLUMNS).items():
+                size = content["rows"].get(name, content["rows"]["entries"]) * dtype.itemsize
+                parts[name] = memory[position : position + size].view(dtype)
                 position += size
-            for name, plain in _COLUMNS.items():
-                size = content["rows"]["entries"] * plain.itemsize
-                made._columns[name] = memory[position : position + size].view(plain)
-                position += size
-            if position != len(memory):
-                return None
+            if position != len(memory) or content["scanned"] > nbytes or content["mark"] != mark.hex():
+                return None  # written halfway, or of another file
+            made._tables = {name: [parts[name]] for name in _TABLES}
+            made._columns = {name: parts[name] for name in _COLUMNS}
             made.types = {
                 int(number): MessageType(tag, bytes.fromhex(fingerprint), tuple(fields), request)
                 for number, (tag, fingerprint, fields, request) in content["types"].items()
             }
         except (ValueError, IndexError, KeyError, TypeError):
             return None  # another format, or written halfway: the index is rebuilt
-        if content["scanned"] > nbytes or content["mark"] != mark.hex():
-            return None  # it belongs to another file
         made.addresses, made.gaps, made.scanned = content["addresses"], content["gaps"], content["scanned"]
         made.numbers = {address: number for number, address in enumerate(made.addresses)}
         made.damages, made.closed = [Damage(*damage) for damage in content["damages"]], content["closed"]

@@ -22,13 +22,13 @@ its bytes are those of the input with the same digest.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import IntEnum
 from typing import Any, Literal, dataclass_transform
 
 import numpy as np
 
-from orchestra.trace.format.effects import Effect, MessageId, MessageType
+from orchestra.trace.format.effects import EPOCH, Effect, MessageId, MessageType
 
 Mode = Literal["off", "flight", "digest", "full"]
 Phase = Literal["start", "message", "stop"]
@@ -130,7 +130,7 @@ class Header:
 
     def at(self, monotonic: float) -> datetime:
         """Return the wall-clock time, in UTC, of a monotonic time of this process."""
-        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=self.wall + monotonic - self.monotonic)
+        return EPOCH + timedelta(seconds=self.wall + monotonic - self.monotonic)
 
 
 RECORDS: dict[Kind, type["Record"]] = {}

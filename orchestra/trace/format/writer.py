@@ -245,9 +245,8 @@ class TraceWriter:
 
     def _is_full(self, pending: int) -> bool:
         """Return whether a new file is needed after `pending` more bytes."""
-        if self._file is None:
-            return True
-        return self._size + pending >= SEGMENT_BYTES or self._records >= SEGMENT_RECORDS
+        full = self._size + pending >= SEGMENT_BYTES or self._records >= SEGMENT_RECORDS
+        return full or self._file is None
 
     def _next_file(self) -> None:
         if self._file is not None:

@@ -2,6 +2,7 @@
 
 import heapq
 import time
+from collections import UserDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -17,7 +18,7 @@ from orchestra.trace.format.effects import MessageId
 from orchestra.trace.format.records import Delivery, Digest, Handled, Header, Kind
 from orchestra.trace.reading.index import TraceIndex
 from orchestra.trace.reading.run_trace import Recording, RunTrace, trace_files
-from orchestra.trace.reading.where import Where
+from orchestra.trace.reading.where import PROPERTIES, Where
 
 POLL_S = 0.2
 """Seconds between two looks at a growing trace."""
@@ -80,24 +81,18 @@ class DeliveryRow:
         return condition_values(self.delivery, self.index.file.blob)
 
 
-class ConditionValues(Mapping[str, Any]):
+class ConditionValues(UserDict[str, Any]):
     """Values of a delivery by name. An array is read when it is used."""
 
     def __init__(self, values: dict[str, Any], blob: Callable[[bytes], AnyArray | None]) -> None:
-        self._values = values
+        super().__init__(values)
         self._blob = blob
 
     def __getitem__(self, name: str) -> Any:
-        value = self._values[name]
+        value = self.data[name]
         if isinstance(value, Digest) and (found := self._blob(value.digest)) is not None:
-            value = self._values[name] = found.view(value.dtype).reshape(value.shape)
+            value = self.data[name] = found.view(value.dtype).reshape(value.shape)
         return value.address if isinstance(value, Ref) else value
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
 
 
 def condition_values(delivery: Delivery, blob: Callable[[bytes], AnyArray | None]) -> ConditionValues:
@@ -107,15 +102,7 @@ def condition_values(delivery: Delivery, blob: Callable[[bytes], AnyArray | None
         delivery: the record.
         blob: returns the bytes of an array by digest, or None.
     """
-    known = {
-        "actor": delivery.actor,
-        "sender": delivery.id.sender,
-        "type": delivery.type.name,
-        "n": delivery.n,
-        "bytes": delivery.nbytes,
-        "waited": delivery.waited,
-        "incarnation": delivery.incarnation,
-    }
+    known = {name: value_of(delivery) for name, value_of in PROPERTIES.items()}
     return ConditionValues({**known, **(delivery.fields or {})}, blob)
 
 

@@ -57,12 +57,6 @@ class Recording:
         """Whether its process closed all files."""
         return all(index.file.closed for index in self.indexes)
 
-    def records(self) -> Iterator[Record]:
-        """Yield all records, in the order in which they were written."""
-        for file in self.files:
-            for _, record in file.records():
-                yield record
-
     def notes(self) -> list[str]:
         """Return what is missing, in words: cut off, damaged, dropped or not closed."""
         notes: list[str] = []

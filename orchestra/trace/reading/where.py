@@ -12,12 +12,13 @@ import operator
 from collections.abc import Callable, Collection, Mapping
 from functools import reduce
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
 from orchestra.errors import UsageError, ValuesMissing
-from orchestra.trace.format.records import Digest
+from orchestra.trace.format.records import Delivery, Digest
 
 _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
@@ -51,9 +52,16 @@ _FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "sum": np.sum,
 }
 MAX_LENGTH = 1000
-KNOWN = ("actor", "sender", "type", "n", "bytes", "waited", "incarnation")
+PROPERTIES: dict[str, Callable[[Delivery], Any]] = {
+    "actor": attrgetter("actor"),
+    "sender": attrgetter("id.sender"),
+    "type": attrgetter("type.name"),
+    "n": attrgetter("n"),
+    "bytes": attrgetter("nbytes"),
+    "waited": attrgetter("waited"),
+    "incarnation": attrgetter("incarnation"),
+}
 """Properties of every delivery that a condition can name beside the fields."""
-
 
 Evaluate = Callable[[Mapping[str, Any]], Any]
 
@@ -100,7 +108,7 @@ class Where:
 
     def may_hold(self, names: Collection[str]) -> bool:
         """Return whether the condition can hold for a message with exactly the fields `names`."""
-        return _may_hold(self._tree, {*names, *KNOWN})
+        return _may_hold(self._tree, {*names, *PROPERTIES})
 
 
 def _compiled(node: ast.AST) -> Evaluate:

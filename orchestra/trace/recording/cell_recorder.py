@@ -6,7 +6,7 @@ to keep them.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
 
@@ -19,6 +19,7 @@ from orchestra.actors.message import Message, Request
 from orchestra.actors.weights import FLAT
 from orchestra.clock import Clock, TimerHandle
 from orchestra.trace.format import effects
+from orchestra.trace.format.effects import EPOCH
 from orchestra.trace.format.encoding import PendingRecord
 from orchestra.trace.format.records import Kind
 from orchestra.trace.recording.capture import failure_of, frozen_message, frozen_value, holds_messages, source_hash
@@ -38,7 +39,8 @@ MOST_EFFECTS = 1024
 """Effects of the current activation that are held back; then all go to the sink in a LATE record."""
 _SENT = effects.Sent.code
 _HANDLED = Kind.HANDLED
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SIZE = 6
+"""Place of the bytes of the message in a delivery that is not put."""
 _MICROSECOND = timedelta(microseconds=1)
 
 
@@ -104,7 +106,7 @@ class CellRecorder:
         recorder = self._recorder
         if self._incarnation >= 0:
             self._end(self._reason, final=False)
-        recorder.cells.add(self)
+        recorder.in_hand.add(self.in_hand)
         self._incarnation += 1
         self._n = 0
         self._timers.clear()
@@ -160,20 +162,14 @@ class CellRecorder:
             nbytes += self._weight
             self._weight = 0
         ended = self._monotonic()
-        delivered = self._delivered
+        delivered, self._delivered = self._delivered, ()
         if delivered:
-            self._delivered = ()
-            then, queued, sender, number, message, correlation, size, timer = delivered
-            nbytes += DELIVERY_BYTES + size
-            self._put((
-                _HANDLED, self._address, clock, nbytes, self._incarnation, self._n, self._phase, began, ended,
-                done, failure, then, queued, sender, number, message, correlation, size, timer,
-            ))  # fmt: skip
-        else:
-            self._put((
-                _HANDLED, self._address, clock, nbytes, self._incarnation, self._n, self._phase, began, ended,
-                done, failure,
-            ))  # fmt: skip
+            nbytes += DELIVERY_BYTES + delivered[_SIZE]
+        end = (
+            _HANDLED, self._address, clock, nbytes, self._incarnation, self._n, self._phase, began, ended,
+            done, failure,
+        )  # fmt: skip
+        self._put(end + delivered)
         self._active = False
 
     def failed(self, error: BaseException, *, expected: bool) -> None:
@@ -191,7 +187,7 @@ class CellRecorder:
         if self._active:
             self.handled(["Aborted", reason, "", 0, ""])
         self._end(reason, final=True)
-        self._recorder.cells.discard(self)
+        self._recorder.in_hand.discard(self.in_hand)
 
     def _end(self, reason: str, *, final: bool) -> None:
         clock, now = self._recorder.tick(), self._monotonic()
@@ -298,14 +294,6 @@ class CellRecorder:
         """Record that the actor's stop was requested."""
         self._effect(effects.StopRequested.code, graceful)
 
-    def monotonic_read(self, value: float) -> None:
-        """Record a reading of the monotonic clock."""
-        self._effect(effects.MonotonicRead.code, value)
-
-    def now_read(self, value: datetime) -> None:
-        """Record a reading of the wall clock."""
-        self._effect(effects.NowRead.code, (value - _EPOCH) // _MICROSECOND)
-
     # Inside
 
     def _begin(self, phase: int, now: float) -> None:
@@ -315,10 +303,9 @@ class CellRecorder:
         self._offloads = 0
 
     def _delivery(self) -> PendingRecord:
-        clock, queued, sender, number, message, correlation, nbytes, timer = self._delivered
-        row = (self._address, self._incarnation, self._n, clock, self._began, queued)
-        content = (sender, number, message, correlation, nbytes, timer)
-        return (Kind.DELIVERY, self._address, clock, nbytes + DELIVERY_BYTES, *row, *content)
+        clock, *message = self._delivered
+        row = (self._address, self._incarnation, self._n, clock, self._began, *message)
+        return (Kind.DELIVERY, self._address, clock, self._delivered[_SIZE] + DELIVERY_BYTES, *row)
 
     def _put_delivery(self) -> None:
         """Put the current delivery before its activation ends."""
@@ -354,12 +341,12 @@ class RecordedClock:
 
     def monotonic(self) -> float:
         value = self._clock.monotonic()
-        self._recorder.monotonic_read(value)
+        self._recorder._effect(effects.MonotonicRead.code, value)
         return value
 
     def now(self) -> datetime:
         value = self._clock.now()
-        self._recorder.now_read(value)
+        self._recorder._effect(effects.NowRead.code, (value - EPOCH) // _MICROSECOND)
         return value
 
     def call_later(self, delay: float, call: Callable[[], None]) -> TimerHandle:

@@ -1,6 +1,6 @@
 """The recorder of a node: it keeps the Lamport clock and passes records to a sink. It encodes and writes nothing."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from orchestra.clock import Clock
@@ -22,12 +22,6 @@ class Sink(Protocol):
     def put_snapshot(self, pending: PendingRecord) -> None: ...
     def dump(self, reason: str, in_hand: Iterable[PendingRecord] = (), *, failure: bool = False) -> None: ...
     def close(self, in_hand: Iterable[PendingRecord] = ()) -> None: ...
-
-
-class InHand(Protocol):
-    """The recorder of an actor, which may hold a record that it has not put."""
-
-    def in_hand(self) -> list[PendingRecord]: ...
 
 
 class NodeRecorder:
@@ -57,13 +51,9 @@ class NodeRecorder:
         self.logical = 0
         """The Lamport clock."""
         self.sink = sink
-        self.cells: set[InHand] = set()
-        """The recorders of running actors."""
-        self._filters = filters or Filters()
-
-    def records(self, actor: str) -> bool:
-        """Return whether the actor at this address is recorded."""
-        return self._filters.records(actor)
+        self.in_hand: set[Callable[[], Sequence[PendingRecord]]] = set()
+        """Return the records that the recorder of a running actor holds and has not put."""
+        self.filters = filters or Filters()
 
     def tick(self) -> int:
         """Advance the Lamport clock by one event; return its time."""
@@ -88,4 +78,4 @@ class NodeRecorder:
         self.sink.close(self._in_hand())
 
     def _in_hand(self) -> list[PendingRecord]:
-        return [pending for cell in self.cells for pending in cell.in_hand()]
+        return [pending for held in self.in_hand for pending in held()]

@@ -95,19 +95,17 @@ class TraceSettings:
         )
         filters = Filters(self.include, self.exclude)
 
-        def flight_writer(number: int, reason: str) -> TraceWriter:
-            stem = f"{node}.{generation}.flight-{number}"
-            own = replace(header, reason=reason)
-            return TraceWriter(folder, stem, own, RecordEncoder(filters), clock=clock, values=True)
+        def writer(suffix: str, reason: str) -> TraceWriter:
+            own, values = replace(header, reason=reason), self.mode != "digest"
+            stem = f"{node}.{generation}{suffix}"
+            return TraceWriter(folder, stem, own, RecordEncoder(filters), clock=clock, values=values)
 
         sink: Sink
         if self.mode == "flight":
-            sink = FlightRing(flight_writer, limit=self.flight_bytes, at_end=self.at_end)
+            limit, at_end = self.flight_bytes, self.at_end
+            sink = FlightRing(lambda number, why: writer(f".flight-{number}", why), limit=limit, at_end=at_end)
         else:
-            values = self.mode == "full"
-            sink = Backlog(
-                TraceWriter(folder, f"{node}.{generation}", header, RecordEncoder(filters), clock=clock, values=values),
-            )
+            sink = Backlog(writer("", header.reason))
         return NodeRecorder(sink, generation=generation, clock=clock, planned=planned, filters=filters)
 
 

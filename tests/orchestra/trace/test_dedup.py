@@ -81,7 +81,7 @@ def test_repeated_episodes_are_written_once(writer: MakeWriter, toy: Any, tmp_pa
         kinds = [place.kind for place in file.locations() if place.kind in (Kind.BLOB, Kind.DEDUP)]
     assert kinds == [Kind.DEDUP] * 3  # the third message has the array of the first
     with RunTrace(tmp_path) as trace:
-        told = [record for record in trace.recordings[0].records() if isinstance(record, Delivery)]
+        told = [record for _, record in trace.recordings[0].files[0].records() if isinstance(record, Delivery)]
         for record, pixels in zip(told, [first, second, first, longer], strict=True):
             np.testing.assert_array_equal(record.fields["pixels"], pixels)
         assert not told[1].fields["pixels"].flags.writeable

@@ -84,7 +84,7 @@ def test_a_repeated_array_is_written_once_and_resolves_sent_digests(
     made.close()
     assert made.nbytes < 2 * big.nbytes
     with RunTrace(tmp_path) as trace:
-        *told, done = [record for record in trace.recordings[0].records() if not isinstance(record, Close)]
+        *told, done = [record for _, record in trace.recordings[0].files[0].records() if not isinstance(record, Close)]
         assert all(np.array_equal(record.fields["pixels"], big) for record in told if isinstance(record, Delivery))
         assert isinstance(done, Handled)
         (sent,) = done.effects
@@ -97,7 +97,7 @@ def test_a_digest_without_values_raises_values_missing(writer: MakeWriter, toy: 
     made.write([toy.delivery(1, [1, toy.frame(1)], kind=2), toy.delivery(2, [2, toy.frame(1, 4)], kind=2)])
     made.close()
     with RunTrace(tmp_path) as trace:
-        large, small, _ = trace.recordings[0].records()
+        (_, large), (_, small), _ = trace.recordings[0].files[0].records()
         assert isinstance(large, Delivery)
         assert isinstance(small, Delivery)
         with pytest.raises(ValuesMissing, match=r"float32\[512\] \w+ were not recorded.*--trace full"):
