@@ -15,12 +15,12 @@ from components.checkpoints.snapshot import Snapshot
 from components.replay_buffers.invalid import InvalidExperience
 from components.replay_server import protocol
 from components.replay_server.layouts import AnyBuffer, AnyLayout, layout_from_plain
-from components.replay_server.loop_thread import LoopThread, Signal, first_of
+from components.replay_server.loop_thread import LoopThread, Signal
 from components.replay_server.members import update_priorities
 from components.replay_server.outbox import Bundle, Outbox
 from components.replay_server.protocol import CLIENT, SERVER, accepted, frozen
 from components.replay_server.publications import Subscription
-from components.replay_server.reconnect import Disconnected, Reconnector, listen_beside, root_lost
+from components.replay_server.reconnect import Disconnected, Reconnector, listen_beside
 from components.replay_server.saved_buffers import SnapshotWriter
 from orchestra import Actor, Escalate, Node, OrchestraError, Ref, Request, Supervision, Unreachable, on
 
@@ -111,22 +111,18 @@ class ClientSession:
             ready(layout)
         elif layout != self._layout:
             raise InvalidExperience(f"layout: expected the one from before, {self._layout}, got {layout}")
-        self.reconnector.connections += 1
         for topic in self.subscriptions:
             await server.ask(protocol.SubscribeMsg(topic=topic, ref=self.me))
         self.server = server
+        work = self._insert_all(server, paced=welcome.paced), self._report(server)
         try:
-            await first_of(
-                closing.wait(), root_lost(node), self._insert_all(server, paced=welcome.paced), self._report(server)
-            )
+            await self.reconnector.stay(node, closing, *work)
         finally:
             self.server = None
         if closing.is_set():
             with suppress(OrchestraError, TimeoutError):
                 async with asyncio.timeout(GOODBYE_S):
                     await server.ask(protocol.LeaveMsg(client=self.name))
-        else:
-            self.reconnector.why = node.stop_requested.result()
 
     async def start_inserting(self, buffer: AnyBuffer | None, outbox: Outbox) -> None:
         """Insert the entries of `outbox` from now on, into `buffer` if it is kept here."""

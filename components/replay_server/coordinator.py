@@ -288,9 +288,8 @@ class Coordinator:
             raise Full(f"sample: expected fewer than {self.max_waiting} batches to be waited for, max_waiting")
         self._waiting += 1
         try:
-            async with asyncio.timeout(within):
-                async with self._leaving:
-                    return await self._sample(batch_size)
+            async with asyncio.timeout(within), self._leaving:
+                return await self._sample(batch_size)
         except TimeoutError:
             raise TimeoutError(f"no batch of {batch_size} within {within} s: {self._lacking(batch_size)}") from None
         finally:

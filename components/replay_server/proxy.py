@@ -12,10 +12,10 @@ from typing import Any, ClassVar, TypeVar
 
 from components.replay_server import protocol
 from components.replay_server.bounded_queue import Full, OverflowPolicy
-from components.replay_server.loop_thread import LoopThread, ThreadOwner, first_of
+from components.replay_server.loop_thread import LoopThread, ThreadOwner
 from components.replay_server.protocol import CLIENT, SERVER
 from components.replay_server.publications import Publications
-from components.replay_server.reconnect import Reconnector, listen_beside, root_lost
+from components.replay_server.reconnect import Reconnector, listen_beside
 from components.replay_server.request_actor import RequestActor, answers
 from orchestra import Actor, Escalate, Node, Ref, Request, Supervision
 
@@ -161,17 +161,14 @@ class ReplayProxy(ThreadOwner):
                 if not self._reconnector.connections:
                     thread.ready(down.listening)
                 self._listen = down.listening
-                self._reconnector.connections += 1
                 self._connected = True
                 try:
-                    await first_of(thread.closing.wait(), root_lost(up))
+                    await self._reconnector.stay(up, thread.closing)
                 finally:
                     self._connected = False
                     await publications.close()
                     traffic.clients.clear()
                     traffic.topics.clear()
-            if not thread.closing.is_set():
-                self._reconnector.why = up.stop_requested.result()
 
 
 forwards = partial(answers, context=Context)
@@ -260,8 +257,7 @@ class ForwardToServer(RequestActor[protocol.ServerMsg]):
         return answer
 
     async def _stop_front(self, client: str) -> None:
-        front = self.traffic.clients.pop(client, None)
-        cell = None if front is None else self._up.cells.get(front)
+        cell = self._up.cells.get(self.traffic.clients.pop(client, ""))
         if cell is not None:
             await cell.stop()
 

@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 from components.replay_buffers.invalid import UnknownClient
 from components.replay_server.loop_thread import LoopThread, first_of
@@ -37,7 +38,7 @@ class Reconnector:
         """Call `connect` until the thread closes.
 
         Args:
-            connect: connects within the given seconds, counts `connections`, and returns when the connection is lost.
+            connect: connects within the given seconds, and then waits in `stay`.
             thread: the thread in which this runs.
 
         Raises:
@@ -61,10 +62,12 @@ class Reconnector:
                 raise Disconnected(f"no server was found at {self.address} within {within:g} s: {self.why}")
             await first_of(thread.closing.wait(), asyncio.sleep(RETRY_S))
 
-
-async def root_lost(node: Node) -> str:
-    """Wait until the server of a node is lost, and return why."""
-    return await asyncio.shield(node.stop_requested)
+    async def stay(self, node: Node, closing: asyncio.Event, *work: Coroutine[Any, Any, None]) -> None:
+        """Count a connection, and do `work` until the server of `node` is lost, `closing` is set, or work fails."""
+        self.connections += 1
+        await first_of(closing.wait(), asyncio.wait([node.stop_requested]), *work)
+        if not closing.is_set():
+            self.why = node.stop_requested.result()
 
 
 def listen_beside(address: str) -> str | None:

@@ -119,9 +119,9 @@ class EntrySchema(ABC):
     @abstractmethod
     def _check_rows(self, rows: Rows) -> int: ...
 
-    @abstractmethod
     def is_end(self, entry: Mapping[str, Any]) -> bool:
         """Return whether an entry ends an episode, so that no item holds it and the next."""
+        return True
 
     @abstractmethod
     def chunks(self, rows: Rows, most: int, *, at_ends: bool) -> Iterator[tuple[Rows, Span, int, bool]]:
@@ -129,7 +129,7 @@ class EntrySchema(ABC):
 
         Args:
             rows: checked entries. No entry is collected.
-            most: entries of a chunk at most.
+            most: entries of a chunk at most; no more than those of a collected chunk.
             at_ends: whether a chunk ends where an episode does.
         """
 
@@ -222,10 +222,14 @@ class TransitionSchema(EntrySchema):
 
     def take(self) -> tuple[Rows, Span]:
         arrays, span = self._handed_out, (self._start, self._next)
+        self._begin_chunk()
+        return arrays, span
+
+    def _begin_chunk(self) -> None:
+        """Begin a chunk, in new memory unless there is room for a whole one."""
         self._start = self._next
         if self._n_rows - self._next < self._chunk:
             self._begin_block()
-        return arrays, span
 
     def _check_rows(self, rows: Rows) -> int:
         return self._checker.check(rows)
@@ -236,20 +240,16 @@ class TransitionSchema(EntrySchema):
     def chunks(self, rows: Rows, most: int, *, at_ends: bool) -> Iterator[tuple[Rows, Span, int, bool]]:
         spans = self._spans(rows, most, at_ends=at_ends)
         while spans:
-            begin, room = spans[0][0], self._n_rows - self._next
-            fitting = [span for span in spans if span[1] - begin <= room]
-            if not fitting:
-                self._begin_block()
-                continue
-            row, end, arrays = self._next, fitting[-1][1], self._handed_out
+            begin, row, arrays = spans[0][0], self._next, self._handed_out
+            fitting = [span for span in spans if span[1] - begin <= self._n_rows - row]
+            end = fitting[-1][1]
             for name, array in self._block.items():
                 array[row : row + end - begin] = rows[name][begin:end]
-            self._start = self._next = row + end - begin
+            self._next = row + end - begin
+            self._begin_chunk()
             spans = spans[len(fitting) :]
             for first, stop, last in fitting:
                 yield arrays, (row + first - begin, row + stop - begin), stop - first, last
-        if self._n_rows - self._next < self._chunk:
-            self._begin_block()
 
     def _spans(self, rows: Rows, most: int, *, at_ends: bool) -> list[tuple[int, int, bool]]:
         """Return first row and end of each chunk, and whether it ends an episode."""
@@ -318,9 +318,6 @@ class EpisodeSchema(EntrySchema):
 
     def _check_rows(self, rows: Rows) -> int:
         return self._checker.check(Episodes.of(rows))
-
-    def is_end(self, entry: Mapping[str, Any]) -> bool:
-        return True
 
     def chunks(self, rows: Rows, most: int, *, at_ends: bool) -> Iterator[tuple[Rows, Span, int, bool]]:
         lengths = rows["lengths"]
