@@ -66,16 +66,17 @@ class RunCounters:
 
     def progress(self, phase: Phase | None, goal: int, workers: int) -> ProgressMsg:
         """Return the progress towards `goal` steps; without a `phase` the counts decide which one it is."""
-        won, total, length = zip(*self._recent, strict=True) if self._recent else ((), (), ())
+        means = [sum(each) / len(each) for each in zip(*self._recent, strict=True)]
+        won, total, length = means or (None, None, None)
         return ProgressMsg(
             state=phase or ("training" if self.updates else "collecting" if self.episodes else "starting"),
             env_steps=self.env_steps,
             goal_steps=goal,
             episodes=self.episodes,
             updates=self.updates,
-            train_win_rate=_mean(won),
-            train_return=_mean(total),
-            train_length=_mean(length),
+            train_win_rate=won,
+            train_return=total,
+            train_length=length,
             epsilon=self._epsilon,
             params_lag=self._lag,
             workers=workers,
@@ -106,7 +107,3 @@ class RunCounters:
         self.metrics = tuple((name, value) for name, value in values["metrics"])
         self.evaluation_due.next, self.checkpoint_due.next = values["next_evaluation"], values["next_checkpoint"]
         self.limiter.inserted, self.limiter.sampled, self.limiter.deleted = values["limiter"]
-
-
-def _mean(values: tuple[float, ...]) -> float | None:
-    return sum(values) / len(values) if values else None

@@ -4,7 +4,7 @@ import hashlib
 import sys
 from typing import TYPE_CHECKING
 
-from orchestra import Flags, RunDirectory, Topology, UsageError, build, load_experiment, recorded_experiment
+from orchestra import Flags, RunDirectory, UsageError, build, load_experiment, recorded_experiment
 
 if TYPE_CHECKING:
     from components.rollout import EnvFactory, PolicyFactory
@@ -20,19 +20,14 @@ def factories_of(run: RunDirectory) -> tuple["EnvFactory", "PolicyFactory"]:
     """
     from components.worker import Worker
 
-    topology = _planned(run)
-    for node in topology.nodes.values():
-        for actor in node.actors:
-            if issubclass(actor.kind, Worker):
-                return actor.factory.keywords["env"], actor.factory.keywords["policy"]
-    raise UsageError(f"topology {topology.name!r} has no Worker, so it does not say what is played")
-
-
-def _planned(run: RunDirectory) -> Topology:
-    """Build the run's topology again from its config."""
     file, name, values = recorded_experiment(run)
     function = load_experiment(file, name)
     if hashlib.sha256(file.read_bytes()).hexdigest() != run.config()["experiment"].get("sha256"):
         print(f"orchestra: note: {file} has changed since the run", file=sys.stderr)
     flags = Flags.of(function)
-    return build(function, {flag.name: flag.validated(values.get(flag.name, flag.default)) for flag in flags})
+    topology = build(function, {flag.name: flag.validated(values.get(flag.name, flag.default)) for flag in flags})
+    for node in topology.nodes.values():
+        for actor in node.actors:
+            if issubclass(actor.kind, Worker):
+                return actor.factory.keywords["env"], actor.factory.keywords["policy"]
+    raise UsageError(f"topology {topology.name!r} has no Worker, so it does not say what is played")

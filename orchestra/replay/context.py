@@ -195,10 +195,7 @@ class ReplayContext:
         self._effects.expect(recorded.Spawned(0.0, address, class_name), "different child", "address", "kind")
         return Ref(address)
 
-    async def spawn_remote(
-        self, node: str, name: str, kind: type[Actor[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Ref[Any]:
-        return await spawning.spawn(self, node, name, kind, args, kwargs)
+    spawn_remote = spawning.spawn
 
     # The sender behind its refs
 

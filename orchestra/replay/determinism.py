@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from types import FrameType
 from typing import Any
@@ -75,7 +75,12 @@ def first_mismatch(make: Callable[[], Replay[Any]], *, until: int | None = None)
             assert first is not None
             count += 1
             large = one.activation is None or count % LARGE_ARRAYS_EVERY == 0
-            found = _output_difference(first, second) or _state_difference(first, one, other, large=large)
+            found = _output_difference(first, second)
+            if found is None and first.error is None:
+                inside = next(state_differences(one.actor, other.actor, large=large, unwritten=_FILL), None)
+                if inside is not None:
+                    path, difference = inside.path + inside.difference.path, inside.difference
+                    found = "its state afterwards", replace(difference, path=path)
             if found is not None:
                 during = activation_text(activation.delivery, activation.phase)
                 divergence = Divergence(one.address, activation.n, during, *found)
@@ -97,18 +102,6 @@ def _output_difference(one: ReplayedActivation, other: ReplayedActivation | None
     if repr(one.error) != repr(other.error):
         return "different failure", ValueDifference("", repr(one.error), repr(other.error))
     return None
-
-
-def _state_difference(
-    replayed: ReplayedActivation, one: Replay[Any], other: Replay[Any], *, large: bool
-) -> tuple[str, ValueDifference] | None:
-    if replayed.error is not None:
-        return None
-    inside = next(state_differences(one.actor, other.actor, large=large, unwritten=_FILL), None)
-    if inside is None:
-        return None
-    path = inside.path + inside.difference.path
-    return "its state afterwards", ValueDifference(path, inside.difference.left, inside.difference.right)
 
 
 def _suspects(make: Callable[[], Replay[Any]], activation: Activation) -> tuple[str, ...]:

@@ -28,8 +28,6 @@ class QuietLoop(asyncio.BaseEventLoop):
 
     def __init__(self) -> None:
         super().__init__()
-        self.unhandled: list[dict[str, Any]] = []
-        """Exceptions that no code caught, as asyncio reports them."""
         self._now = 0.0
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._numbers = itertools.count()
@@ -78,7 +76,7 @@ class QuietLoop(asyncio.BaseEventLoop):
         return handle
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        self.unhandled.append(context)
+        """Do nothing: asyncio reported the exceptions that no code caught in the run already."""
 
     def run_in_executor(self, executor: Any, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
         raise NotImplementedError("a replayed actor has no threads; use `self.offload` instead of `run_in_executor`")

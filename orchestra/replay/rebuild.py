@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -274,15 +273,14 @@ def recorded_start(
     Raises:
         CannotReplay: the record reaches back neither to the actor's birth nor to a snapshot.
     """
-    activations = trace.activations(incarnation)
-    first = next(activations, None)
-    if first is not None and first.n == 0:
-        return None, chain([first], activations)
-    snapshot = trace.snapshot(incarnation)
-    while first is not None and snapshot is not None and first.n < snapshot.n:
-        first = next(activations, None)
-    if first is not None and snapshot is not None and first.n == snapshot.n:
-        return snapshot, chain([first], activations)
+    first, snapshot = next(trace.activations(incarnation), None), None
+    if first is None or first.n > 0:
+        snapshot = trace.snapshot(incarnation)
+        if snapshot is not None:
+            first = next(trace.activations(incarnation, since=snapshot.n), None)
+    begin = 0 if snapshot is None else snapshot.n
+    if first is not None and first.n == begin:
+        return snapshot, trace.activations(incarnation, since=begin)
     if first is not None:
         begins = f"the record begins at {first.n:,}"
     else:

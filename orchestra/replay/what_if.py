@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,6 +18,8 @@ from orchestra.runs.experiment import import_file
 from orchestra.trace.analysis.values import FindArray, ValueDifference, exact_text, value_difference
 
 EDITED = "edited"
+OUTCOMES = ("as recorded", "different", "missing", "new")
+"""What may become of an output: `missing` is one that only the record has, `new` one that only the replay has."""
 
 
 @dataclass(slots=True)
@@ -25,23 +28,13 @@ class OutputCounts:
 
     what: str
     """`told learner/orchestrator TrainResultMsg`."""
-    same: int = 0
-    different: int = 0
-    missing: int = 0
-    """Outputs that only the record has."""
-    new: int = 0
-    """Outputs that only the replay has."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """Outputs by one of `OUTCOMES`."""
     first: tuple[int, ValueDifference] | None = None
     """The first delivery with a different output, and the difference."""
 
     def __str__(self) -> str:
-        counts = [
-            (self.same, "as recorded"),
-            (self.different, "different"),
-            (self.missing, "missing"),
-            (self.new, "new"),
-        ]
-        text = ", ".join(f"{count:,} {words}" for count, words in counts if count)
+        text = ", ".join(f"{self.counts[each]:,} {each}" for each in OUTCOMES if self.counts[each])
         first = "" if self.first is None else f"\n    first in delivery {self.first[0]:,}: {_text(self.first[1])}"
         return f"  {self.what}: {text}{first}"
 
@@ -73,17 +66,16 @@ class WhatIf:
         if replayed.error is not None:
             self.failure = f"{type(replayed.error).__name__}: {replayed.error}"
         recorded = recorded_outputs(replayed.activation)
-        for key in dict.fromkeys(output.key for output in (*recorded, *replayed.outputs)):
-            counts = self.outputs.setdefault(key, OutputCounts(" ".join(key)))
+        for key in dict.fromkeys(each.key for each in (*recorded, *replayed.outputs)):
+            output = self.outputs.setdefault(key, OutputCounts(" ".join(key)))
             old, new = ([each for each in side if each.key == key] for side in (recorded, replayed.outputs))
-            counts.missing += max(len(old) - len(new), 0)
-            counts.new += max(len(new) - len(old), 0)
+            output.counts["missing"] += max(len(old) - len(new), 0)
+            output.counts["new"] += max(len(new) - len(old), 0)
             for before, now in zip(old, new, strict=False):
                 difference = value_difference(before.fields, now.fields, find_array=find_array)
-                counts.same += difference is None
-                counts.different += difference is not None
-                if difference is not None and counts.first is None:
-                    counts.first = (replayed.activation.n, difference)
+                output.counts["as recorded" if difference is None else "different"] += 1
+                if difference is not None and output.first is None:
+                    output.first = (replayed.activation.n, difference)
 
 
 def what_if(
