@@ -29,9 +29,6 @@ def on_request(nodes: Sequence[Node], then: Callable[[], None] | None = None) ->
         then: given by the root, which passes the signal on: called after each signal. The text then also goes to
             stderr.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread can handle signals
-        return
     writing: list[threading.Thread] = []
 
     def dump(number: int, frame: FrameType | None) -> None:
@@ -44,13 +41,24 @@ def on_request(nodes: Sequence[Node], then: Callable[[], None] | None = None) ->
         if then is not None:
             then()
 
-    before = signal.signal(signal.SIGUSR1, dump)
+    try:
+        with handling(dump, signal.SIGUSR1):
+            yield
+    finally:
+        for thread in writing:
+            thread.join()
+
+
+@contextlib.contextmanager
+def handling(handler: Callable[[int, FrameType | None], None], *signals: signal.Signals) -> Iterator[None]:
+    """Within the block, have `handler` handle `signals`. Only the main thread can; in any other this does nothing."""
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    before = {number: signal.signal(number, handler) for number in signals} if in_main_thread else {}
     try:
         yield
     finally:
-        signal.signal(signal.SIGUSR1, signal.SIG_DFL if before is None else before)
-        for thread in writing:
-            thread.join()
+        for number, handled in before.items():
+            signal.signal(number, signal.SIG_DFL if handled is None else handled)
 
 
 def actors_of(node: Node, running: FrameType | None = None) -> list[dict[str, Any]]:

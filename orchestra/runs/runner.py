@@ -11,7 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractContextManager, AsyncExitStack
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Literal, TypeVar
@@ -30,7 +30,6 @@ from orchestra.runs.processes import Launch, LocalLauncher
 from orchestra.runs.run_directory import RunDirectory, without_secrets, write_json
 from orchestra.runs.topology import Topology
 from orchestra.trace.format.records import Experiment
-from orchestra.trace.recording.recorder import NodeRecorder
 from orchestra.wire.transports.registry import transport_for
 
 T = TypeVar("T")
@@ -123,35 +122,29 @@ def tuned_gc() -> Iterator[None]:
 
 def node_of(name: str, topology: Topology, launch: Launch, *, deterministic: bool = False, **more: Any) -> Node:
     """Return the node `name` of a run, not yet open. `more` are arguments of `Node`."""
-    return Node(
-        name,
-        seed=launch.seed,
-        run_directory=launch.run_directory,
-        resume_from=launch.resume_from,
-        deterministic=deterministic,
-        recorder=_recorder_of(name, topology, launch, deterministic=deterministic),
-        shared_memory=launch.shared_memory,
-        tls_dir=launch.tls_dir,
-        **more,
-    )
-
-
-def _recorder_of(node: str, topology: Topology, launch: Launch, *, deterministic: bool) -> NodeRecorder | None:
     experiment = None
     if launch.experiment is not None:
         digest = hashlib.sha256(launch.experiment.read_bytes()).hexdigest()
         experiment = Experiment(str(launch.experiment), digest, tuple(without_secrets(launch.flags)))
-    return launch.trace.recorder(
-        node,
+    for_both: dict[str, Any] = {
+        "seed": launch.seed,
+        "run_directory": launch.run_directory,
+        "resume_from": launch.resume_from,
+        "deterministic": deterministic,
+    }
+    recorder = launch.trace.recorder(
+        name,
         RunDirectory(launch.run_directory).traces,
         clock=RealClock(),
-        seed=launch.seed,
-        deterministic=deterministic,
-        planned=frozenset(f"{node}/{actor.name}" for actor in topology.nodes[node].actors),
+        planned=frozenset(f"{name}/{actor.name}" for actor in topology.nodes[name].actors),
         experiment=experiment,
-        run_directory=launch.run_directory,
-        resume_from=launch.resume_from,
+        **for_both,
     )
+    node = Node(name, recorder=recorder, shared_memory=launch.shared_memory, tls_dir=launch.tls_dir, **for_both, **more)
+    if name == topology.root.name:
+        node.main_actor = topology.main_actor()
+        node.directory.expect(topology.nodes)
+    return node
 
 
 async def run_in_one_process(topology: Topology, launch: Launch, stopping: Stopping | None = None) -> Ending:
@@ -179,9 +172,6 @@ async def run_in_one_process(topology: Topology, launch: Launch, stopping: Stopp
                 join=root_address if nodes else None,
                 secret=secret,
             )
-            if not nodes:
-                node.main_actor = main_actor
-                node.directory.expect(topology.nodes)
             nodes.append(await stack.enter_async_context(node.running()))
             _spawn_all(topology, node)
             if main is None:
@@ -202,8 +192,6 @@ async def run_in_processes(topology: Topology, launch: Launch, listen: str, stop
     root = topology.root.name
     others = [name for name in topology.nodes if name != root]
     node = node_of(root, topology, launch, listen=listen)
-    node.main_actor = main_actor
-    node.directory.expect(topology.nodes)
     async with node.running():
         launcher = LocalLauncher(node, launch, others)
         node.processes = launcher.statistics
@@ -313,31 +301,23 @@ async def _until_stopped(root: Node, cell: Cell, stopping: Stopping) -> Ending:
     return Ending(asked if asked and reason == ABORTED else "failed", reason, verdict)
 
 
-@contextlib.contextmanager
-def _on_signals(call: Callable[[str, float], None], *signals: signal.Signals) -> Iterator[None]:
+def _on_signals(call: Callable[[str, float], None], *signals: signal.Signals) -> AbstractContextManager[None]:
     """While the block runs, have the loop call `call` with the name and the time of each signal that arrives.
 
     Only the main thread can handle signals; in any other thread this does nothing. The loop's own signal handlers
     are not used: uvloop's report a signal twice that arrives while another one is handled.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     loop = asyncio.get_running_loop()
 
     def arrived(number: int, frame: FrameType | None) -> None:
         loop.call_soon_threadsafe(call, f"signal {signal.Signals(number).name}", time.monotonic())
 
-    before = {number: signal.signal(number, arrived) for number in signals}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+    return stacks.handling(arrived, *signals)
 
 
-@contextlib.contextmanager
-def _recorded_on_request(nodes: Sequence[Node], then: Callable[[], None] = lambda: None) -> Iterator[None]:
+def _recorded_on_request(
+    nodes: Sequence[Node], then: Callable[[], None] = lambda: None
+) -> AbstractContextManager[None]:
     """While the block runs, answer SIGUSR2 by writing the flight records of `nodes`; then call `then`."""
 
     def write(reason: str, at: float) -> None:
@@ -346,8 +326,7 @@ def _recorded_on_request(nodes: Sequence[Node], then: Callable[[], None] = lambd
                 node.recorder.dump("SIGUSR2")
         then()
 
-    with _on_signals(write, signal.SIGUSR2):
-        yield
+    return _on_signals(write, signal.SIGUSR2)
 
 
 async def _final_statistics(root: Node) -> list[NodeStatistics]:
