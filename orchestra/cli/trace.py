@@ -9,7 +9,7 @@ from rich.filesize import decimal
 from rich.text import Text
 
 from orchestra.cli import trace_export, trace_story
-from orchestra.cli.trace_flags import add_filters, add_json, console_of, message_rows, parser_of, query_of, table
+from orchestra.cli.trace_flags import console_of, message_rows, opened, parser_of, query_of, table
 from orchestra.errors import TraceError, UsageError
 from orchestra.trace.analysis.stats import DeliveryStats, delivery_stats, lags
 from orchestra.trace.analysis.values import as_json, effect_text, fields_text, seconds_text, value_text
@@ -46,10 +46,7 @@ def _overview() -> str:
 
 def ls(arguments: list[str]) -> int:
     """List the files and actors of a trace, and its gaps."""
-    parser = parser_of("ls", ls)
-    add_json(parser)
-    options = parser.parse_strictly(arguments)
-    with RunTrace(options.run) as trace:
+    with opened(parser_of("ls", ls, filters=False), arguments) as (options, trace):
         totals: dict[str, tuple[int, int, int]] = {}
         for each in delivery_stats(trace, Query()):
             count, nbytes, failed = totals.get(each.actor, (0, 0, 0))
@@ -85,12 +82,9 @@ def ls(arguments: list[str]) -> int:
 def grep(arguments: list[str]) -> int:
     """Print the deliveries that match, one per line, in causal order."""
     parser = parser_of("grep", grep)
-    add_filters(parser)
     parser.add_argument("--limit", type=int, default=LIMIT, help=f"print at most N; 0 for all (default: {LIMIT})")
     parser.add_argument("--last", action="store_true", help="newest first")
-    add_json(parser)
-    options = parser.parse_strictly(arguments)
-    with RunTrace(options.run) as trace:
+    with opened(parser, arguments) as (options, trace):
         count = 0
         for row in query_of(options).deliveries(trace, newest_first=options.last):
             if options.limit and count == options.limit:
@@ -106,10 +100,7 @@ def grep(arguments: list[str]) -> int:
 
 def tail(arguments: list[str]) -> int:
     """Print the deliveries that match while they are recorded, until the run ends or Ctrl-C."""
-    parser = parser_of("follow", tail)
-    add_filters(parser)
-    add_json(parser)
-    options = parser.parse_strictly(arguments)
+    options = parser_of("follow", tail).parse_strictly(arguments)
     for trace, row in follow(options.run, query_of(options)):
         _print_delivery(row, trace, as_lines=options.json)
     return 0
@@ -117,14 +108,12 @@ def tail(arguments: list[str]) -> int:
 
 def show(arguments: list[str]) -> int:
     """Print one activation: its message with all fields, its effects, and how long it took."""
-    parser = parser_of("show", show)
+    parser = parser_of("show", show, filters=False)
     parser.add_argument(
         "what", metavar="ACTOR[:N] | SENDER#NUMBER", help="activation N of an actor (default: the last), or a message"
     )
     parser.add_argument("--incarnation", type=int, default=None, help="of the actor (default: the newest)")
-    add_json(parser)
-    options = parser.parse_strictly(arguments)
-    with RunTrace(options.run) as trace:
+    with opened(parser, arguments) as (options, trace):
         incarnation, activation = _activation_of(trace, options.what, options.incarnation)
         birth = incarnation.birth
         if options.json:
@@ -137,8 +126,7 @@ def show(arguments: list[str]) -> int:
 
 def stats(arguments: list[str]) -> int:
     """Print counts, rates, bytes, waiting and handling times by actor and type, or how far a counter lags."""
-    parser = parser_of("stats", stats)
-    add_filters(parser, where=False)
+    parser = parser_of("stats", stats, where=False)
     parser.add_argument(
         "--lag",
         metavar="FIELD[,FIELD]",
@@ -146,10 +134,8 @@ def stats(arguments: list[str]) -> int:
         help="print how far each sender lags behind the highest value of a counter; give all names that messages use "
         "for it, as in version,versions",
     )
-    add_json(parser)
-    options = parser.parse_strictly(arguments)
-    query = query_of(options)
-    with RunTrace(options.run) as trace:
+    with opened(parser, arguments) as (options, trace):
+        query = query_of(options)
         found: list[Any] = lags(trace, query, options.lag.split(",")) if options.lag else delivery_stats(trace, query)
         if options.json:
             for each in found:

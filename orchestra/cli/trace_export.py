@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.filesize import decimal
 
-from orchestra.cli.trace_flags import add_filters, add_json, parser_of, query_of
+from orchestra.cli.trace_flags import opened, parser_of, query_of
 from orchestra.errors import UsageError
 from orchestra.trace.analysis.compare import Comparison, Ignored, compare
 from orchestra.trace.analysis.export import to_jsonl, to_mcap, to_mermaid, to_perfetto
@@ -27,13 +27,11 @@ _FORMATS: dict[str, tuple[Callable[..., int], str, bool]] = {
 
 def export(arguments: list[str]) -> int:
     """Write the trace in another format: perfetto (ui.perfetto.dev), mcap (Foxglove), mermaid (Markdown), jsonl."""
-    parser = parser_of("export", export)
+    parser = parser_of("export", export, json=False)
     parser.add_argument("--to", required=True, choices=list(_FORMATS), help="the format")
     parser.add_argument("-o", "--output", type=Path, default=None, metavar="FILE", help="default: beside the trace")
-    add_filters(parser)
-    options = parser.parse_strictly(arguments)
-    write, extension, binary = _FORMATS[options.to]
-    with RunTrace(options.run) as trace:
+    with opened(parser, arguments) as (options, trace):
+        write, extension, binary = _FORMATS[options.to]
         folder = options.run if options.run.is_dir() else options.run.parent
         path = options.output or folder / f"trace-{options.to}.{extension}"
         try:
@@ -48,7 +46,7 @@ def export(arguments: list[str]) -> int:
 
 def diff(arguments: list[str]) -> int:
     """Compare two runs of one seed: print the first delivery that differs, field by field; exit code 1 if one does."""
-    parser = parser_of("diff", diff)
+    parser = parser_of("diff", diff, filters=False)
     parser.add_argument("other", metavar="OTHER_RUN_DIR", type=Path, help="the other run")
     parser.add_argument("--actor", default="*", metavar="PATTERN", help="compare only matching actors")
     parser.add_argument(
@@ -60,9 +58,7 @@ def diff(arguments: list[str]) -> int:
         "(ProgressMsg); may be repeated",
     )
     parser.add_argument("--all", action="store_true", help="print the first difference of each actor")
-    add_json(parser)
-    options = parser.parse_strictly(arguments)
-    with RunTrace(options.run) as left, RunTrace(options.other) as right:
+    with opened(parser, arguments) as (options, left), RunTrace(options.other) as right:
         found = compare(left, right, actor=options.actor, ignored=Ignored(options.ignore))
         if options.json:
             print(json.dumps(as_json(found)))

@@ -1,8 +1,9 @@
 """Parts shared by the commands of `orchestra trace`: arguments, message names, tables."""
 
-from collections.abc import Callable
+import contextlib
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -17,20 +18,36 @@ PIPED_COLUMNS = 160
 """Width of tables that are not printed to a terminal."""
 
 
-def parser_of(name: str, command: Callable[[list[str]], int]) -> FlagParser:
-    """Return a parser with the argument that names the run."""
+def parser_of(
+    name: str, command: Callable[[list[str]], int], *, filters: bool = True, where: bool = True, json: bool = True
+) -> FlagParser:
+    """Return a parser with the argument that names the run and the flags of several commands.
+
+    Args:
+        name: of the command.
+        command: its docstring is the description.
+        filters: add the flags that select deliveries; `query_of` reads them.
+        where: add `--where` to them.
+        json: add `--json`.
+    """
     parser = FlagParser(prog=f"orchestra trace {name}", description=command.__doc__)
     parser.add_argument("run", metavar="RUN_DIR", type=Path, help="a run directory or a trace file")
+    if filters:
+        _add_filters(parser, where=where)
+    if json:
+        parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
     return parser
 
 
-def add_json(parser: FlagParser) -> None:
-    """Add `--json`."""
-    parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
+@contextlib.contextmanager
+def opened(parser: FlagParser, arguments: Sequence[str]) -> Iterator[tuple[Namespace, RunTrace]]:
+    """Parse the arguments, and within the block yield the options and the trace that they name."""
+    options = parser.parse_strictly(arguments)
+    with RunTrace(options.run) as trace:
+        yield options, trace
 
 
-def add_filters(parser: FlagParser, *, where: bool = True) -> None:
-    """Add the flags that select deliveries."""
+def _add_filters(parser: FlagParser, *, where: bool) -> None:
     group = parser.add_argument_group("which deliveries")
     group.add_argument("--actor", default="*", metavar="PATTERN", help="the recipient: 'worker-*/worker'")
     group.add_argument("--sender", default="*", metavar="PATTERN", help="the sender")
@@ -48,8 +65,8 @@ def add_filters(parser: FlagParser, *, where: bool = True) -> None:
         )
 
 
-def query_of(options: Any) -> Query:
-    """Return the query in the flags of `add_filters`."""
+def query_of(options: Namespace) -> Query:
+    """Return the query in the flags that select deliveries."""
     where = getattr(options, "where", None)
     names = ("actor", "sender", "type", "since", "until", "min_bytes", "max_bytes")
     given = {name: getattr(options, name) for name in names}

@@ -4,7 +4,7 @@ import json
 
 from rich.text import Text
 
-from orchestra.cli.trace_flags import add_filters, add_json, console_of, message_rows, parser_of, query_of
+from orchestra.cli.trace_flags import console_of, message_rows, parser_of, query_of
 from orchestra.errors import TraceError, UsageError
 from orchestra.trace.analysis.story import StoryStop, around, story, story_keys
 from orchestra.trace.analysis.values import as_json, fields_text, seconds_text, shortened
@@ -23,8 +23,6 @@ def command(arguments: list[str]) -> int:
     group.add_argument("--depth", type=int, default=3, help="steps of consequences after --message (default: 3)")
     for name, key in keys.items():
         group.add_argument(f"--{name}", help=(key.__doc__ or "").splitlines()[0].replace("%", "%%"))
-    add_filters(parser)
-    add_json(parser)
     options = parser.parse_strictly(arguments)
     given = [name for name in ("message", *keys) if getattr(options, name) is not None]
     query = query_of(options)
