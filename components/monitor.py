@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from functools import partial
 from pathlib import Path
 from typing import TextIO
@@ -34,6 +34,7 @@ ANSWER_S = 1.0
 """Seconds that a node has to answer; a busier one is asked again at the next tick."""
 SOLVED = 0.9
 """Win rate of an evaluation from which a scenario counts as solved."""
+_SAME = [field.name for field in fields(Progress) if field.name in ProgressMsg.model_fields]
 
 
 class TickMsg(Message):
@@ -172,26 +173,17 @@ class Monitor(Actor[ProgressMsg | EvaluationResultMsg | TickMsg | SaveCheckpoint
         span = max(now - then, 1e-9)
         test = self._test
         return Progress(
-            state=msg.state,
+            **{name: getattr(msg, name) for name in _SAME},
             elapsed_s=now - self._since,
-            env_steps=msg.env_steps,
-            goal_steps=msg.goal_steps,
-            episodes=msg.episodes,
-            updates=msg.updates,
             env_steps_per_s=(msg.env_steps - steps) / span,
             updates_per_s=(msg.updates - updates) / span,
-            train_win_rate=msg.train_win_rate,
-            train_return=msg.train_return,
             tests=self._tests,
             test_win_rate=None if test is None else test.win_rate,
             test_return=None if test is None else test.mean_return,
             best_test_win_rate=self._best,
             loss=dict(msg.metrics).get("loss"),
-            epsilon=msg.epsilon,
-            params_lag=msg.params_lag,
             busiest_actor=None if self._busiest is None else self._busiest[0],
             mailbox_depth=None if self._busiest is None else self._busiest[1],
-            workers=msg.workers,
             restarts=self._restarts,
         )
 
@@ -213,18 +205,15 @@ class Monitor(Actor[ProgressMsg | EvaluationResultMsg | TickMsg | SaveCheckpoint
         }
 
     def _words(self) -> list[str]:
-        words = []
-        if self._solved is not None:
-            words.append(
-                f"solved       a test reached {SOLVED:.0%} after {self._solved['env_steps']:,} steps, "
-                f"{self._solved['updates']:,} updates, {self._solved['minutes']:.1f} minutes"
-            )
-        return words
+        if self._solved is None:
+            return []
+        return [
+            f"solved       a test reached {SOLVED:.0%} after {self._solved['env_steps']:,} steps, "
+            f"{self._solved['updates']:,} updates, {self._solved['minutes']:.1f} minutes"
+        ]
 
 
 def _draw(title: str, metrics: Path, picture: Path) -> None:
-    from components.reporting.curve import (
-        draw_curve,  # matplotlib: every process imports this file, and one of them draws
-    )
+    from components.reporting.curve import draw_curve  # slow: matplotlib, with which one process draws
 
     draw_curve(metrics, picture, title=title)

@@ -34,7 +34,6 @@ from orchestra import (
     State,
     Supervision,
     TerminatedMsg,
-    TimerHandle,
     Unreachable,
     UsageError,
     on,
@@ -135,18 +134,17 @@ class Orchestrator(
         self._interrupted = False
         self._evaluated = False  # the last evaluation has its result
         self._returning = 0  # workers that a resumed run waits for
-        self._return_timer: TimerHandle | None = None
 
     async def started(self) -> None:
         if self.resume_from is not None:
             values, _ = run_state.read(self.resume_from, self.me.address)
             self._load_values(values)
             self._returning = max(values["workers"], 1)
-            self._return_timer = self.after(RETURN_S, TimeoutMsg(waited_for="workers"))
+            self.after(RETURN_S, TimeoutMsg(waited_for="workers"))
         await self._report("starting")
 
     def snapshot(self) -> State | None:
-        if self._return_timer is not None:
+        if self._returning:
             return None  # `restore` could not take over the timer
         return {
             **self._values(),
@@ -156,8 +154,8 @@ class Orchestrator(
             "params": self._params,
             "flags": [self._collecting, self._finishing, self._interrupted, self._evaluated],
             "requested": self._counters.requested,
-            "evaluations": self._evaluations.state(),
-            "save_point": self._save_point.state(),
+            "evaluations": vars(self._evaluations),
+            "save_point": vars(self._save_point),
         }
 
     def restore(self, state: State) -> None:
@@ -167,8 +165,8 @@ class Orchestrator(
         self._params = LoadParamsMsg.model_validate(state["params"]) if state["params"] else None
         self._collecting, self._finishing, self._interrupted, self._evaluated = state["flags"]
         self._counters.requested = state["requested"]
-        self._evaluations.restore(state["evaluations"])
-        self._save_point.restore(state["save_point"])
+        self._evaluations = EvaluationQueue(**state["evaluations"])
+        self._save_point = SavePoint(**state["save_point"])
 
     async def stopped(self) -> None:
         """Save the policy, unless the last checkpoint has it."""
@@ -383,9 +381,6 @@ class Orchestrator(
     async def _continue(self) -> None:
         """Let all actors continue, with the same parameters whether or not the run was resumed."""
         self._returning = 0
-        if self._return_timer is not None:
-            self._return_timer.cancel()
-            self._return_timer = None
         self._collecting = self._counters.limiter.may_insert()
         if self._params is not None:
             self._params = self._params.model_copy(update={"env_steps": self._counters.env_steps})

@@ -1,25 +1,25 @@
 """Save point: which actors still have to save before a checkpoint of the run is complete."""
 
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import field
 
-from orchestra import State
+from pydantic.dataclasses import dataclass
 
 
+@dataclass
 class SavePoint:
     """The checkpoint that is being taken, without messages and files.
 
     `begin` names the actors that save first. A checkpoint is `ready` for the other actors when each of them has saved
-    or is gone (`mark_saved`) and nothing is in flight any more. `commit` ends it.
+    or is gone (`mark_saved`) and nothing is in flight any more. `commit` ends it. Its fields are its state.
     """
 
-    def __init__(self) -> None:
-        self.env_steps: int | None = None
-        """Environment steps of the checkpoint that is being taken; None between two."""
-        self.committed: int | None = None
-        """Environment steps of the last complete checkpoint; None before the first."""
-        self.unsaved: set[str] = set()
-        """Addresses of the actors that have not saved yet."""
+    env_steps: int | None = None
+    """Environment steps of the checkpoint that is being taken; None between two."""
+    committed: int | None = None
+    """Environment steps of the last complete checkpoint; None before the first."""
+    unsaved: set[str] = field(default_factory=set)
+    """Addresses of the actors that have not saved yet."""
 
     @property
     def active(self) -> bool:
@@ -41,11 +41,3 @@ class SavePoint:
     def commit(self, env_steps: int) -> None:
         """End the checkpoint. Transitions that were in flight when it began count, so it may have more steps."""
         self.env_steps, self.committed = None, env_steps
-
-    def state(self) -> dict[str, Any]:
-        """Return the state for `restore`."""
-        return {"env_steps": self.env_steps, "committed": self.committed, "unsaved": sorted(self.unsaved)}
-
-    def restore(self, state: State) -> None:
-        """Take over the `state` of another save point."""
-        self.env_steps, self.committed, self.unsaved = state["env_steps"], state["committed"], set(state["unsaved"])

@@ -59,18 +59,7 @@ class TrajectoryManager(Actor[InsertTransitionMsg | SampleBatchMsg | UpdatePrior
 
     @on(InsertTransitionMsg)
     def insert(self, msg: InsertTransitionMsg) -> None:
-        self._replay.insert(
-            Episodes(
-                msg.obs,
-                msg.state,
-                msg.available,
-                msg.actions,
-                msg.reward,
-                msg.terminated,
-                msg.lengths,
-                msg.epsilon,
-            )
-        )
+        self._replay.insert(Episodes(**{field.name: getattr(msg, field.name) for field in fields(Episodes)}))
 
     @on(SampleBatchMsg)
     async def sample(self, msg: SampleBatchMsg) -> None:

@@ -74,9 +74,9 @@ class WorkerProxy(
             "params": self._params,
             "collecting": self._collecting,
             "gathered": self._gathered,
-            "evaluations": self._evaluations.state(),
+            "evaluations": vars(self._evaluations),
             "saving": self._saving,
-            "unsaved": sorted(self._unsaved),
+            "unsaved": self._unsaved,
         }
 
     def restore(self, state: State) -> None:
@@ -86,7 +86,7 @@ class WorkerProxy(
         collecting = state["collecting"]
         self._collecting = SetCollectingMsg.model_validate(collecting) if collecting else None
         self._gathered = [InsertTransitionMsg.model_validate(each) for each in state["gathered"]]
-        self._evaluations.restore(state["evaluations"])
+        self._evaluations = EvaluationQueue(**state["evaluations"])
         self._saving = SaveStateMsg.model_validate(state["saving"]) if state["saving"] else None
         self._unsaved = set(state["unsaved"])
 
