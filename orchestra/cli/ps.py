@@ -1,5 +1,6 @@
 """`orchestra ps`: print a table of the actors of a running run."""
 
+from argparse import Namespace
 from pathlib import Path
 
 from orchestra.errors import UsageError
@@ -15,25 +16,22 @@ def command(arguments: list[str]) -> int:
         description="Print the actors of a running run, with their queues, rates and states, and the links between "
         "its nodes.",
     )
-    add_run(parser)
     parser.add_argument("--json", action="store_true", help="print all statistics as JSON")
     parser.add_argument("--all", action="store_true", help="include the actors of the runtime itself")
-    parser.add_argument(
-        "--seconds", type=float, default=1.0, metavar="S", help="time over which rates are measured (default: 1)"
-    )
-    options = parser.parse_strictly(arguments)
-    if options.seconds <= 0:
-        raise UsageError(f"--seconds: {options.seconds:g} is not allowed: it must be more than 0")
-    run = which_run(options.run, options.runs_dir)
-    info = join_file.find(run)
+    options = parsed(parser, arguments, "time over which rates are measured")
+    run, info = run_of(options)
     from orchestra.cli.run_table import print_once
 
     print_once(run, info, options.seconds, as_json=options.json, own=options.all)
     return 0
 
 
-def add_run(parser: FlagParser) -> None:
-    """Add the arguments that select a run."""
+def parsed(parser: FlagParser, arguments: list[str], seconds: str) -> Namespace:
+    """Parse the arguments, with those that select a run, and `--seconds`, of which `seconds` is the help.
+
+    Raises:
+        UsageError: they are misused.
+    """
     parser.add_argument(
         "run", metavar="RUN_DIR", type=Path, nargs="?", help="the run's directory (default: the newest)"
     )
@@ -44,12 +42,18 @@ def add_run(parser: FlagParser) -> None:
         metavar="DIR",
         help="where the newest run is searched (default: runs)",
     )
+    parser.add_argument("--seconds", type=float, default=1.0, metavar="S", help=f"{seconds} (default: 1)")
+    options = parser.parse_strictly(arguments)
+    if options.seconds <= 0:
+        raise UsageError(f"--seconds: {options.seconds:g} is not allowed: it must be more than 0")
+    return options
 
 
-def which_run(given: Path | None, runs_dir: Path) -> RunDirectory:
-    """Return the selected run: the one at `given`, or the newest.
+def run_of(options: Namespace) -> tuple[RunDirectory, join_file.JoinInfo]:
+    """Return the selected run, and how to join it.
 
     Raises:
-        UsageError: there is no such run.
+        UsageError: there is no such run, or it cannot be joined.
     """
-    return RunDirectory.newest(runs_dir) if given is None else RunDirectory.open(given)
+    run = RunDirectory.newest(options.runs_dir) if options.run is None else RunDirectory.open(options.run)
+    return run, join_file.find(run)

@@ -12,6 +12,7 @@ import sys
 import termios
 import tty
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from rich.console import Console, Group
@@ -95,7 +96,10 @@ class _Screen:
             quit_pressed = asyncio.create_task(self._quit.wait())
             ends: set[asyncio.Future[Any]] = {quit_pressed, observer.left}
             # This task draws each update: rich starts no thread that could write in between.
-            with Live(console=self._console, screen=True, auto_refresh=False) as live, _keys(self._press(live)):
+            with (
+                Live(console=self._console, screen=True, auto_refresh=False) as live,
+                _keys(partial(self._press, live)),
+            ):
                 while not (self._quit.is_set() or observer.left.done()):
                     now = await observer.status()
                     self._shown = view.rows(before, now)
@@ -105,17 +109,14 @@ class _Screen:
             quit_pressed.cancel()
             return f"the run in {self._title!r} is over" if observer.left.done() else f"left {self._title!r} to itself"
 
-    def _press(self, live: Live) -> Callable[[str], None]:
-        def pressed(key: str) -> None:
-            if key in ("q", "\x03"):
-                self._quit.set()
-            elif key == "a":
-                self._own = not self._own
-            else:
-                self._order = _ORDERS.get(key, self._order)
-            self._draw(live)
-
-        return pressed
+    def _press(self, live: Live, key: str) -> None:
+        if key in ("q", "\x03"):
+            self._quit.set()
+        elif key == "a":
+            self._own = not self._own
+        else:
+            self._order = _ORDERS.get(key, self._order)
+        self._draw(live)
 
     def _draw(self, live: Live) -> None:
         width, height = self._console.size

@@ -15,7 +15,7 @@ import functools
 import inspect
 import threading
 import typing
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +28,7 @@ from orchestra.runs.plan import OPTIONS, PlannedRun, plan
 from orchestra.runs.processes import Launch
 from orchestra.runs.result import RunFailed, RunFiles, RunResult, failure_text
 from orchestra.runs.run_directory import RunDirectory
-from orchestra.runs.runner import ABORTED, Ending, Stopping, run_in_one_process, run_in_processes, run_loop, tuned_gc
+from orchestra.runs.runner import ABORTED, Stopping, run_in_one_process, run_in_processes, run_loop, tuned_gc
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -53,18 +53,26 @@ def carry_out(
         RunFailed: it began, and failed.
     """
     planned.topology.prepare()
+    return run_loop(_carry_out_here(planned, stopping, begun))
+
+
+async def _carry_out_here(
+    planned: PlannedRun,
+    stopping: Stopping | None = None,
+    begun: Callable[[RunDirectory], object] = lambda _: None,
+) -> RunResult:
+    """Run a prepared topology to the end, on the running event loop. Takes and raises what `carry_out` does."""
     with _going_on(planned) as (run, launch):
         begun(run)
-        ending = run_loop(_ending(planned, launch, stopping))
-    return _result(planned, run, ending)
-
-
-async def _carry_out_here(planned: PlannedRun) -> RunResult:
-    """Run to the end, on the running event loop. Raises what `carry_out` raises."""
-    await asyncio.to_thread(planned.topology.prepare)  # it may compile for a minute
-    with _going_on(planned) as (run, launch):
-        ending = await _ending(planned, launch, None)
-    return _result(planned, run, ending)
+        if planned.listen is None:
+            ending = await run_in_one_process(planned.topology, launch, stopping)
+        else:
+            ending = await run_in_processes(planned.topology, launch, planned.listen, stopping)
+    result = RunResult(ending.state, ending.reason, run)
+    if ending.state == "failed":
+        text = f"the run failed: {ending.verdict} ({ending.reason}); traceback in {_log_file(planned, run)}"
+        raise RunFailed(text, result)
+    return result
 
 
 @contextlib.contextmanager
@@ -98,20 +106,6 @@ def _going_on(planned: PlannedRun) -> Iterator[tuple[RunDirectory, Launch]]:
             yield run, replace(planned.launch, run_directory=run.path, resume_from=resume_from)
     finally:
         _one_at_a_time.release()
-
-
-def _ending(planned: PlannedRun, launch: Launch, stopping: Stopping | None) -> Coroutine[Any, Any, Ending]:
-    if planned.listen is None:
-        return run_in_one_process(planned.topology, launch, stopping)
-    return run_in_processes(planned.topology, launch, planned.listen, stopping)
-
-
-def _result(planned: PlannedRun, run: RunDirectory, ending: Ending) -> RunResult:
-    result = RunResult(ending.state, ending.reason, run)
-    if ending.state == "failed":
-        text = f"the run failed: {ending.verdict} ({ending.reason}); traceback in {_log_file(planned, run)}"
-        raise RunFailed(text, result)
-    return result
 
 
 def _log_file(planned: PlannedRun, run: RunDirectory) -> Path:
@@ -266,6 +260,7 @@ async def run_async(planned: PlannedRun) -> RunResult:
 
     Cancelled, it stops the run in order first.
     """
+    await asyncio.to_thread(planned.topology.prepare)  # it may compile for a minute
     return _unless_aborted(await _carry_out_here(planned))
 
 

@@ -17,7 +17,6 @@ from orchestra import log
 from orchestra.actors import supervision
 from orchestra.actors.statistics import ProcessStatistics
 from orchestra.actors.supervision import Restart
-from orchestra.clock import Clock
 from orchestra.errors import OrchestraError, UsageError
 from orchestra.nodes.node import Node
 from orchestra.trace.recording.settings import NO_TRACE, TraceSettings
@@ -88,7 +87,6 @@ class LocalLauncher:
         self._launch = launch
         self._nodes = list(nodes)
         self._policy = policy or Restart(limit=3, within=60.0, backoff=0.5, backoff_max=10.0)
-        self._clock: Clock = root.clock
         self._processes: dict[str, asyncio.subprocess.Process] = {}
         self._restarts = dict.fromkeys(nodes, 0)
         self._given_up: set[str] = set()
@@ -160,12 +158,13 @@ class LocalLauncher:
             if self._over:
                 return
             await self._clear(node)
-            failures.append(self._clock.monotonic())
+            failures.append(self._root.clock.monotonic())
             match supervision.decide(self._policy, failures, failures[-1]):
                 case supervision.RestartAfter(delay):
                     self._restarts[node] += 1
                     self._log.warning("process died and is started again", process=node, pid=pid, how=died)
-                    await self._pause(delay)
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._stopping.wait(), delay)
                 case _:
                     self._give_up(node, died, len(failures))
                     return
@@ -207,13 +206,6 @@ class LocalLauncher:
         self._processes[node] = process
         self._log.info("process started", process=node, pid=process.pid)
         return process
-
-    async def _pause(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._stopping.wait()
-        except TimeoutError:
-            return
 
     def _give_up(self, node: str, died: str, deaths: int) -> None:
         self._given_up.add(node)

@@ -21,7 +21,6 @@ No secret stays in it. The environment is not recorded; of a flag that is named 
 import hashlib
 import itertools
 import json
-import math
 import os
 import platform
 import re
@@ -32,6 +31,8 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Self
+
+from pydantic_core import PydanticSerializationError, to_json
 
 from orchestra.clock import Clock
 from orchestra.errors import UsageError
@@ -246,11 +247,14 @@ def write_json(path: Path, value: object, *, mode: int = 0o644) -> None:
         TypeError: `value` holds something that JSON cannot express.
         OSError: the folder cannot be written to.
     """
-    text = json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    try:
+        text = to_json(value, indent=2, inf_nan_mode="null", fallback=_plain) + b"\n"
+    except PydanticSerializationError as error:
+        raise TypeError(str(error)) from error
     # In the same folder: only within a file system is a rename one step.
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        with os.fdopen(descriptor, "wb") as file:
             os.fchmod(file.fileno(), mode)
             file.write(text)
             file.flush()
@@ -309,17 +313,9 @@ def git_state(folder: Path) -> dict[str, Any] | None:
 def _plain(value: object) -> object:
     import numpy as np  # reading a run directory does without it
 
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if isinstance(value, Path):
-        return str(value)
     if isinstance(value, np.generic):
-        return _plain(value.item())
-    return value
+        return value.item()
+    raise TypeError(f"a {type(value).__name__} is not JSON serializable")
 
 
 def without_secrets(argv: Sequence[str]) -> list[str]:
