@@ -1,5 +1,6 @@
 """Orchestrator: starts, stops and paces the other actors. It counts and routes, and holds no data."""
 
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from components.checkpoints import run_state
@@ -57,6 +58,7 @@ class TrainerLost(Unreachable):
     """The Trainer is gone, and with it all that it had learned."""
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Orchestrator(
     Actor[
         JoinMsg
@@ -97,35 +99,29 @@ class Orchestrator(
 
     supervision: ClassVar[Supervision] = Escalate()
 
-    def __init__(
-        self,
-        *,
-        trajectories: Ref[InsertTransitionMsg | SampleBatchMsg | SaveCheckpointMsg],
-        monitor: Ref[ProgressMsg | EvaluationResultMsg | SaveCheckpointMsg],
-        limiter: SampleToInsertRatio,
-        batch_size: int,
-        goal_steps: int,
-        batches_in_flight: int = 2,
-        eval_interval: int = 10_000,
-        eval_episodes: int = 32,
-        checkpoint_interval: int = 100_000,
-    ) -> None:
-        if limiter.min_size < batch_size:
+    trajectories: Ref[InsertTransitionMsg | SampleBatchMsg | SaveCheckpointMsg]
+    monitor: Ref[ProgressMsg | EvaluationResultMsg | SaveCheckpointMsg]
+    limiter: SampleToInsertRatio
+    batch_size: int
+    goal_steps: int
+    batches_in_flight: int = 2
+    eval_interval: int = 10_000
+    eval_episodes: int = 32
+    checkpoint_interval: int = 100_000
+
+    def __post_init__(self) -> None:
+        if self.limiter.min_size < self.batch_size:
             raise UsageError(
-                f"a batch is {batch_size} episodes, but sampling would begin at {limiter.min_size}; "
-                f"begin at {batch_size} or later"
+                f"a batch is {self.batch_size} episodes, but sampling would begin at {self.limiter.min_size}; "
+                f"begin at {self.batch_size} or later"
             )
-        self._trajectories = trajectories
-        self._monitor = monitor
-        self._batch_size = batch_size
-        self._goal_steps = goal_steps
-        self._batches_in_flight = batches_in_flight
-        self._eval_episodes = eval_episodes
         self._trainer: Ref[BatchTrainingDataMsg | SaveCheckpointMsg] | None = None
         self._downstream = Downstream()
         self._params: LoadParamsMsg | None = None
         self._counters = RunCounters(
-            limiter, Interval(eval_interval, next=0), Interval(checkpoint_interval, next=checkpoint_interval)
+            self.limiter,
+            Interval(self.eval_interval, next=0),
+            Interval(self.checkpoint_interval, next=self.checkpoint_interval),
         )
         self._evaluations = EvaluationQueue()
         self._save_point = SavePoint()
@@ -223,7 +219,7 @@ class Orchestrator(
 
     @on(InsertTransitionMsg)
     async def insert(self, msg: InsertTransitionMsg) -> None:
-        await self._trajectories.tell(msg)
+        await self.trajectories.tell(msg)
         self._counters.count(msg, None if self._params is None else self._params.version)
         await self._drive()
         if not self._paused:  # an actor that has saved must not get another request
@@ -248,8 +244,8 @@ class Orchestrator(
     async def evaluated(self, msg: EvaluationResultMsg) -> None:
         if self._evaluations.finished(msg.env_steps) is None:
             return  # of a player that was taken for dead; another one plays this evaluation
-        await self._monitor.tell(msg)
-        if self._finishing and msg.env_steps >= self._goal_steps:  # not a late result of an earlier evaluation
+        await self.monitor.tell(msg)
+        if self._finishing and msg.env_steps >= self.goal_steps:  # not a late result of an earlier evaluation
             self._evaluated = True
         await self._save_if_ready()
         self._stop_if_complete()
@@ -257,7 +253,7 @@ class Orchestrator(
     async def _begin_due(self) -> None:
         """Begin the end, an evaluation or a checkpoint if its number of steps is reached."""
         steps = self._counters.env_steps
-        if steps >= self._goal_steps:
+        if steps >= self.goal_steps:
             await self._finish()
         elif self._counters.evaluation_due.due(steps):
             self._counters.evaluation_due.advance(steps)
@@ -269,9 +265,9 @@ class Orchestrator(
         """Request the batches that may be requested now, and pause or resume the workers accordingly."""
         if self._finishing or self._interrupted or self._paused:
             return
-        while self._trainer is not None and (number := self._counters.request_batch(self._batches_in_flight)):
-            await self._trajectories.tell(
-                SampleBatchMsg(number=number, batch_size=self._batch_size, trainer=self._trainer)
+        while self._trainer is not None and (number := self._counters.request_batch(self.batches_in_flight)):
+            await self.trajectories.tell(
+                SampleBatchMsg(number=number, batch_size=self.batch_size, trainer=self._trainer)
             )
         await self._set_collecting(self._counters.limiter.may_insert())
 
@@ -285,7 +281,7 @@ class Orchestrator(
         if not self._downstream.players:
             return False
         steps, reply_to = self._counters.env_steps, Ref[EvaluationResultMsg](self.me.address)
-        self._evaluations.add(EvaluateMsg(episodes=self._eval_episodes, env_steps=steps, reply_to=reply_to))
+        self._evaluations.add(EvaluateMsg(episodes=self.eval_episodes, env_steps=steps, reply_to=reply_to))
         await self._assign_evaluations()
         return True
 
@@ -333,7 +329,7 @@ class Orchestrator(
         if begun != steps:  # transitions arrived since it began
             run_state.rename(self.run_directory, begun, steps)
         await self._report("saving")
-        for ref in (self._trajectories, self._trainer, self._monitor):
+        for ref in (self.trajectories, self._trainer, self.monitor):
             await ref.ask(SaveCheckpointMsg(env_steps=steps))
         run_state.write(self.run_directory, steps, self.me.address, self._values())
         # A replay of this process begins with the checkpoint that it resumed from.
@@ -387,7 +383,7 @@ class Orchestrator(
         latest = [] if self._params is None else [self._params]
         await self._downstream.tell(*latest, SetCollectingMsg(collecting=self._collecting))
         await self._drive()
-        if self._counters.env_steps >= self._goal_steps:
+        if self._counters.env_steps >= self.goal_steps:
             await self._finish()
 
     async def _finish(self) -> None:
@@ -406,4 +402,4 @@ class Orchestrator(
             self.stop()
 
     async def _report(self, phase: Phase | None = None) -> None:
-        await self._monitor.tell(self._counters.progress(phase, self._goal_steps, self._downstream.workers))
+        await self.monitor.tell(self._counters.progress(phase, self.goal_steps, self._downstream.workers))

@@ -1,6 +1,6 @@
 """Trainer: learns from batches and publishes its parameters."""
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import ClassVar
 
@@ -21,6 +21,7 @@ from messages import (
 from orchestra import Actor, Escalate, Ref, State, Supervision, UsageError, on
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Trainer(Actor[BatchTrainingDataMsg | SaveCheckpointMsg]):
     """A policy that learns behind a mailbox.
 
@@ -37,22 +38,16 @@ class Trainer(Actor[BatchTrainingDataMsg | SaveCheckpointMsg]):
 
     supervision: ClassVar[Supervision] = Escalate()
 
-    def __init__(
-        self,
-        *,
-        spec: EnvSpec,
-        policy: PolicyFactory,
-        to: Ref[JoinMsg | LoadParamsMsg | TrainResultMsg],
-        priorities_to: Ref[UpdatePriorityMsg] | None = None,
-        publish_interval: int = 1,
-        threads: int = 1,
-    ) -> None:
-        self._threads = threads
-        self._policy = with_threads(threads, policy, spec, seed=int(self.rng.integers(1 << 31)))
+    spec: EnvSpec
+    policy: PolicyFactory
+    to: Ref[JoinMsg | LoadParamsMsg | TrainResultMsg]
+    priorities_to: Ref[UpdatePriorityMsg] | None = None
+    publish_interval: int = 1
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        self._policy = with_threads(self.threads, self.policy, self.spec, seed=int(self.rng.integers(1 << 31)))
         self._policy.prepare()
-        self._to = to
-        self._priorities_to = priorities_to
-        self._publish_interval = publish_interval
         self._version = 0
 
     async def started(self) -> None:
@@ -60,7 +55,7 @@ class Trainer(Actor[BatchTrainingDataMsg | SaveCheckpointMsg]):
             path = _policy_file(self.resume_from.parent.parent, self.resume_from.name)
             self._version = load_checkpoint(path, self._policy)["version"]
         await self._publish()
-        await self._to.tell(JoinMsg(role="trainer", ref=self.me))
+        await self.to.tell(JoinMsg(role="trainer", ref=self.me))
 
     def snapshot(self) -> State:
         return {"policy": as_arrays(self._policy.state_dict()), "version": self._version}
@@ -73,16 +68,16 @@ class Trainer(Actor[BatchTrainingDataMsg | SaveCheckpointMsg]):
     async def train(self, msg: BatchTrainingDataMsg) -> None:
         batch = EpisodeBatch(**{field.name: getattr(msg, field.name) for field in fields(EpisodeBatch)})
         since = self.clock.monotonic()
-        learned = await self.offload(with_threads, self._threads, self._policy.learn, batch)
+        learned = await self.offload(with_threads, self.threads, self._policy.learn, batch)
         seconds = self.clock.monotonic() - since
-        if self._priorities_to is not None:
-            await self._priorities_to.tell(
+        if self.priorities_to is not None:
+            await self.priorities_to.tell(
                 UpdatePriorityMsg(indices=msg.indices, generations=msg.generations, priorities=learned.priorities)
             )
-        await self._to.tell(
+        await self.to.tell(
             TrainResultMsg(number=msg.number, seconds=seconds, metrics=tuple(sorted(learned.metrics.items())))
         )
-        if msg.number % self._publish_interval == 0:
+        if msg.number % self.publish_interval == 0:
             self._version += 1
             await self._publish()
 
@@ -95,7 +90,7 @@ class Trainer(Actor[BatchTrainingDataMsg | SaveCheckpointMsg]):
         return str(path)
 
     async def _publish(self) -> None:
-        await self._to.tell(LoadParamsMsg(version=self._version, params=self._policy.params(), env_steps=None))
+        await self.to.tell(LoadParamsMsg(version=self._version, params=self._policy.params(), env_steps=None))
 
 
 def _policy_file(run_directory: Path, name: str) -> Path:

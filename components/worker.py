@@ -1,5 +1,6 @@
 """Worker: steps environments with the newest parameters and sends the episodes that ended."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from components.checkpoints import run_state
@@ -36,6 +37,7 @@ class UpstreamLost(Unreachable):
     """The upstream of this worker is gone. A restarted worker joins its replacement."""
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | SetCollectingMsg | EvaluateMsg | SaveStateMsg]):
     """Collects experience while it is told to and has parameters, and plays evaluations.
 
@@ -49,24 +51,17 @@ class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | SetCollectingMsg | E
         threads: threads that torch may use for acting.
     """
 
-    def __init__(
-        self,
-        *,
-        env: EnvFactory,
-        policy: PolicyFactory,
-        to: Ref[JoinMsg | InsertTransitionMsg],
-        n_envs: int,
-        exploration: LinearSchedule,
-        steps_per_turn: int = 8,
-        threads: int = 1,
-    ) -> None:
-        self._threads = threads
-        self._env = env
-        self._to = to
-        self._exploration = exploration
-        self._steps_per_turn = steps_per_turn
-        own = env(n_envs, seed=self._seed())
-        self._policy = with_threads(threads, policy, own.spec, seed=0)
+    env: EnvFactory
+    policy: PolicyFactory
+    to: Ref[JoinMsg | InsertTransitionMsg]
+    n_envs: int
+    exploration: LinearSchedule
+    steps_per_turn: int = 8
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        own = self.env(self.n_envs, seed=self._seed())
+        self._policy = with_threads(self.threads, self.policy, own.spec, seed=0)
         self._rollout = Rollout(own, self._policy, self.rng)
         self._env_steps = 0
         self._loaded = False
@@ -125,10 +120,10 @@ class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | SetCollectingMsg | E
         self._stepping = False
         if not (self._collecting and self._loaded):  # paused since; or an earlier incarnation sent it
             return
-        epsilon = self._exploration(self._env_steps)
-        episodes = await self.offload(with_threads, self._threads, self._rollout.collect, self._steps_per_turn, epsilon)
+        epsilon = self.exploration(self._env_steps)
+        episodes = await self.offload(with_threads, self.threads, self._rollout.collect, self.steps_per_turn, epsilon)
         if episodes is not None:
-            await self._to.tell(episodes)
+            await self.to.tell(episodes)
         await self._step_on()
 
     @on(EvaluateMsg)
@@ -137,8 +132,8 @@ class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | SetCollectingMsg | E
             self._evaluations.append(msg)  # `load` plays it: the sender waits for a result
             return
         n_envs, seed = min(EVALUATION_ENVS, msg.episodes), self._seed()
-        factory = (self._env, n_envs, seed, self._policy, msg.episodes, self.rng)
-        played = await self.offload(with_threads, self._threads, play_once, *factory)
+        factory = (self.env, n_envs, seed, self._policy, msg.episodes, self.rng)
+        played = await self.offload(with_threads, self.threads, play_once, *factory)
         await msg.reply_to.tell(
             EvaluationResultMsg(
                 version=self._rollout.version,
@@ -185,8 +180,8 @@ class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | SetCollectingMsg | E
         self.rng.bit_generator.state = values["rng"]
 
     async def _join(self) -> None:
-        self.watch(self._to)
-        await self._to.tell(JoinMsg(role="worker", ref=self.me))
+        self.watch(self.to)
+        await self.to.tell(JoinMsg(role="worker", ref=self.me))
 
     async def _step_on(self) -> None:
         if self._collecting and self._loaded and not self._stepping:
