@@ -3,7 +3,6 @@
 Shapes: B copies, T steps of an episode (the limit at most), A agents; E finished episodes, N steps of all of them.
 """
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -202,8 +201,7 @@ def _played(memory: NDArray[Any], t: NDArray[np.int64]) -> NDArray[np.bool_]:
     return played
 
 
-@dataclass(frozen=True, slots=True)
-class EpisodeResults:
+class EpisodeResults(NamedTuple):
     """Results of E episodes."""
 
     won: NDArray[np.bool_]  # (E,)
@@ -227,10 +225,8 @@ def play(env: Env, policy: Policy, episodes: int, rng: np.random.Generator, *, e
 
     The first episodes that began count, not the first that ended: that would favour short ones.
     """
-    won: list[NDArray[np.bool_]] = []
-    returns: list[NDArray[np.float64]] = []
-    lengths: list[NDArray[np.int64]] = []
-    while (left := episodes - sum(len(round_) for round_ in won)) > 0:
+    rounds: list[EpisodeResults] = []
+    while (left := episodes - sum(len(part.won) for part in rounds)) > 0:
         env.reset()
         hidden = policy.initial_hidden(env.n_envs)
         last_actions = np.full((env.n_envs, env.spec.n_agents), -1, np.int64)
@@ -258,7 +254,5 @@ def play(env: Env, policy: Policy, episodes: int, rng: np.random.Generator, *, e
                 hidden[done] = 0.0
                 last_actions[done] = -1
         count = min(left, env.n_envs)
-        won.append(victory[:count])
-        returns.append(total[:count])
-        lengths.append(length[:count])
-    return EpisodeResults(np.concatenate(won), np.concatenate(returns), np.concatenate(lengths))
+        rounds.append(EpisodeResults(victory[:count], total[:count], length[:count]))
+    return EpisodeResults(*map(np.concatenate, zip(*rounds, strict=True)))

@@ -1,35 +1,17 @@
 """Messages of the reinforcement-learning actors."""
 
-from messages.control import (
-    EvaluateMsg,
-    EvaluationResultMsg,
-    JoinMsg,
-    ProgressMsg,
-    SaveCheckpointMsg,
-    SaveStateMsg,
-    SetCollectingMsg,
-    StateSavedMsg,
-    TrainResultMsg,
-    WorkerCountMsg,
-)
-from messages.experience import InsertTransitionMsg
-from messages.params import LoadParamsMsg
-from messages.sampling import BatchTrainingDataMsg, SampleBatchMsg, UpdatePriorityMsg
-
-__all__ = [
-    "BatchTrainingDataMsg",
-    "EvaluateMsg",
-    "EvaluationResultMsg",
-    "InsertTransitionMsg",
-    "JoinMsg",
-    "LoadParamsMsg",
-    "ProgressMsg",
-    "SampleBatchMsg",
-    "SaveCheckpointMsg",
-    "SaveStateMsg",
-    "SetCollectingMsg",
-    "StateSavedMsg",
-    "TrainResultMsg",
-    "UpdatePriorityMsg",
-    "WorkerCountMsg",
-]
+from messages.control import EvaluateMsg as EvaluateMsg
+from messages.control import EvaluationResultMsg as EvaluationResultMsg
+from messages.control import JoinMsg as JoinMsg
+from messages.control import ProgressMsg as ProgressMsg
+from messages.control import SaveCheckpointMsg as SaveCheckpointMsg
+from messages.control import SaveStateMsg as SaveStateMsg
+from messages.control import SetCollectingMsg as SetCollectingMsg
+from messages.control import StateSavedMsg as StateSavedMsg
+from messages.control import TrainResultMsg as TrainResultMsg
+from messages.control import WorkerCountMsg as WorkerCountMsg
+from messages.experience import InsertTransitionMsg as InsertTransitionMsg
+from messages.params import LoadParamsMsg as LoadParamsMsg
+from messages.sampling import BatchTrainingDataMsg as BatchTrainingDataMsg
+from messages.sampling import SampleBatchMsg as SampleBatchMsg
+from messages.sampling import UpdatePriorityMsg as UpdatePriorityMsg

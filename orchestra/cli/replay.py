@@ -7,9 +7,9 @@ import pdb  # noqa: T100 (--pdb)
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from orchestra.cli.exit_codes import FAILED
 from orchestra.errors import CannotReplay, ReplayDiverged, UsageError
@@ -224,14 +224,12 @@ def _delivery_text(delivery: Delivery) -> str:
     return f"delivery {delivery.n:,}: {delivery.type.name}({fields}) from {delivery.id}"
 
 
-@contextlib.contextmanager
-def _quietly() -> Iterator[None]:
+def _quietly() -> contextlib.redirect_stdout[io.StringIO]:
     """Suppress the printed output of actors: the run printed it already."""
-    with contextlib.redirect_stdout(io.StringIO()):
-        yield
+    return contextlib.redirect_stdout(io.StringIO())
 
 
-class _Progress:
+class _Progress(contextlib.AbstractContextManager["_Progress"]):
     """The progress of a replay, shown on a terminal."""
 
     def __init__(self, actor: str) -> None:
@@ -240,9 +238,6 @@ class _Progress:
         self._activations = 0
         self._outputs = 0
         self._shows = sys.stderr.isatty()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.clear()

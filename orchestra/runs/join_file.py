@@ -9,7 +9,7 @@ import json
 import os
 import platform
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
@@ -24,15 +24,12 @@ class JoinInfo:
 
     address: str
     """The address at which the root listens."""
-    secret: bytes
+    secret: bytes = field(repr=False)
     """The run's secret, which every node proves to know."""
     pid: int
     """The process id of the root."""
     tls_dir: str = ""
     """The folder of the run's certificates, if it goes over TLS."""
-
-    def __repr__(self) -> str:
-        return f"<JoinInfo {self.address}>"
 
 
 @contextlib.contextmanager

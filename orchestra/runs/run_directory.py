@@ -18,6 +18,7 @@ No secret stays in it. The environment is not recorded; of a flag that is named 
 `join.json`, which holds the run's own secret, is removed at the end.
 """
 
+import contextlib
 import hashlib
 import itertools
 import json
@@ -37,7 +38,6 @@ from pydantic_core import PydanticSerializationError, to_json
 from orchestra.clock import Clock
 from orchestra.errors import UsageError
 
-_FOLDERS = ("checkpoints", "logs", "tensorboard", "traces")
 _SECRET = re.compile(r"(^|[-_])(secret|token|password|passphrase|api[-_]key)$", re.IGNORECASE)
 _HIDDEN = "(not recorded)"
 
@@ -84,17 +84,15 @@ class RunDirectory:
         try:
             parent.mkdir(parents=True, exist_ok=True)
             for count in itertools.count(1):
-                path = parent / (stem if count == 1 else f"{stem}-{count}")
-                try:
-                    path.mkdir()  # of two runs that try, one succeeds
-                except FileExistsError:
-                    continue
-                break
-            for name in _FOLDERS:
-                (path / name).mkdir()
+                run = cls(parent / (stem if count == 1 else f"{stem}-{count}"))
+                with contextlib.suppress(FileExistsError):
+                    run.path.mkdir()  # of two runs that try, one succeeds
+                    break
+            for folder in (run.checkpoints, run.logs, run.tensorboard, run.traces):
+                folder.mkdir()
         except OSError as error:
             raise UsageError(f"cannot make a run directory in {str(runs_dir)!r}: {error.strerror}") from error
-        return cls(path)
+        return run
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -292,22 +290,16 @@ def read_records(path: Path) -> list[dict[str, Any]]:
 
 def git_state(folder: Path) -> dict[str, Any] | None:
     """Return the commit of the checkout `folder`, and whether tracked files differ from it; None outside a checkout."""
-
-    def git(*arguments: str) -> str:
-        return subprocess.run(  # noqa: S603 (a fixed program, no shell)
-            ["git", "-C", str(folder), *arguments],  # noqa: S607 (whichever git the user has)
-            check=True,
-            capture_output=True,
-            text=True,
-            timeout=10,
-            env=os.environ | {"GIT_OPTIONAL_LOCKS": "0"},  # must not block a commit that is in progress
-        ).stdout.strip()
-
+    command = ["git", "-C", str(folder), "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
+    environment = os.environ | {"GIT_OPTIONAL_LOCKS": "0"}  # must not block a commit that is in progress
     try:
-        commit = git("rev-parse", "HEAD")
-        return {"commit": commit, "dirty": bool(git("status", "--porcelain", "--untracked-files=no"))}
+        told = subprocess.run(command, check=True, capture_output=True, text=True, timeout=10, env=environment)  # noqa: S603 (a fixed program, no shell)
     except (OSError, subprocess.SubprocessError):
-        return None  # no git, no checkout, or a checkout without a commit
+        return None  # no git, or no checkout
+    lines = told.stdout.splitlines()
+    commit = lines[0].removeprefix("# branch.oid ")
+    changed = any(not line.startswith("#") for line in lines)
+    return None if commit == "(initial)" else {"commit": commit, "dirty": changed}
 
 
 def _plain(value: object) -> object:

@@ -45,7 +45,9 @@ def test_the_join_file_is_readable_by_its_owner_alone_and_gone_after_the_run(dir
 
 
 def test_the_repr_does_not_show_the_secret() -> None:
-    assert repr(JoinInfo("tcp://127.0.0.1:80", SECRET, os.getpid())) == "<JoinInfo tcp://127.0.0.1:80>"
+    assert (
+        repr(JoinInfo("tcp://127.0.0.1:80", SECRET, 7)) == "JoinInfo(address='tcp://127.0.0.1:80', pid=7, tls_dir='')"
+    )
 
 
 def test_a_run_in_one_process_says_what_helps_instead(directory: RunDirectory) -> None:
