@@ -7,10 +7,9 @@ appears under its name only when it is whole and on the disk.
 import errno
 import json
 import mmap
-import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -19,6 +18,8 @@ from zipfile import ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import DTypeLike, NDArray
+
+from orchestra import replacing
 
 FORMAT = 2
 """Version of the names and meanings of all saved arrays; a file of another format is refused."""
@@ -227,25 +228,9 @@ def write_checkpoint(path: str | Path, arrays: Mapping[str, StateArray] | Mappin
     The file at `path` is at any time the old one or the whole new one. A writer that dies leaves a file with `.partial`
     after its name, which is never read and which the next attempt replaces.
     """
-    path = Path(path)
-    partial = path.with_name(path.name + ".partial")
-    try:
-        with open(partial, "wb") as file:
-            with ZipFile(file, "w") as archive:
-                for name, array in arrays.items():
-                    _write_array(archive, name, array if isinstance(array, StateArray) else StateArray.of(array))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            partial.unlink()
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)  # so that the name itself is on the disk too
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    with replacing(Path(path)) as file, ZipFile(file, "w") as archive:
+        for name, array in arrays.items():
+            _write_array(archive, name, array if isinstance(array, StateArray) else StateArray.of(array))
 
 
 def _write_array(archive: ZipFile, name: str, array: StateArray) -> None:

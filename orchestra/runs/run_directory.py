@@ -26,12 +26,11 @@ import os
 import platform
 import re
 import subprocess
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 
 from pydantic_core import PydanticSerializationError, to_json
 
@@ -231,15 +230,47 @@ class RunDirectory:
         )
 
 
+@contextlib.contextmanager
+def replacing(path: Path, *, mode: int = 0o644) -> Iterator[IO[bytes]]:
+    """Yield a file to write, which replaces the one at `path` when the block ends.
+
+    A reader, and the disk after a power cut, has the old file or the whole new one, also if the block raises. A process
+    that dies leaves a file with `.partial` after its name, which the next attempt replaces.
+
+    Args:
+        path: the file.
+        mode: the permissions of the new file, less the umask. It has them from its first byte on.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    partial = path.with_name(path.name + ".partial")
+    partial.unlink(missing_ok=True)  # else it would keep its permissions
+    try:
+        with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # the rename itself is in the folder
+    finally:
+        os.close(folder)
+
+
 def write_json(path: Path, value: object, *, mode: int = 0o644) -> None:
-    """Write `value` atomically: a reader, and the disk after a power cut, has the old file or the new one.
+    """Write `value` as `replacing` does.
 
     Infinities and NaN become null, paths become text, and numpy scalars become numbers.
 
     Args:
         path: the file.
         value: mappings, sequences and scalars.
-        mode: the permissions of the file. Nobody but its owner can read it before it has them.
+        mode: the permissions of the file.
 
     Raises:
         TypeError: `value` holds something that JSON cannot express.
@@ -249,23 +280,8 @@ def write_json(path: Path, value: object, *, mode: int = 0o644) -> None:
         text = to_json(value, indent=2, inf_nan_mode="null", fallback=_plain) + b"\n"
     except PydanticSerializationError as error:
         raise TypeError(str(error)) from error
-    # In the same folder: only within a file system is a rename one step.
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(file.fileno(), mode)
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)  # the rename itself is in the folder
-    finally:
-        os.close(folder)
+    with replacing(path, mode=mode) as file:
+        file.write(text)
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
