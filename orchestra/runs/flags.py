@@ -21,7 +21,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn, Self, Union
+from typing import Any, Literal, NoReturn, Self, Union
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
@@ -308,7 +308,7 @@ def _flag(parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Flag:
     if parameter.default is inspect.Parameter.empty:
         raise UsageError(f"{where} has no default")
     hint = hints[parameter.name]
-    base, choices, optional, metadata = _taken_apart(hint, where)
+    base, choices, optional, infos = _taken_apart(hint, where)
     # Settings are kept as JSON, which has neither infinity nor NaN.
     adapter = TypeAdapter[Any](hint, config=ConfigDict(allow_inf_nan=False))
     try:
@@ -322,36 +322,34 @@ def _flag(parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Flag:
         choices=choices,
         optional=optional,
         default=default,
-        kind=_kind(base, choices, metadata),
-        description=_description(metadata),
+        kind=_kind(base, choices, infos),
+        description=" ".join(next((info.description for info in infos if info.description), "").split()),
         adapter=adapter,
     )
 
 
-def _taken_apart(hint: Any, where: str) -> tuple[type, tuple[str | int, ...], bool, tuple[Any, ...]]:
-    """Return the base type, the choices, whether None is allowed, and every annotation, outermost first."""
-    origin = typing.get_origin(hint)
-    if origin is Annotated:
-        inner, *metadata = typing.get_args(hint)
-        base, choices, optional, further = _taken_apart(inner, where)
-        return base, choices, optional, (*metadata, *further)
+def _taken_apart(hint: Any, where: str) -> tuple[type, tuple[str | int, ...], bool, list[FieldInfo]]:
+    """Return base type, choices, whether None is allowed, and the annotations of all levels, outermost first."""
+    info = FieldInfo.from_annotation(hint)
+    hint = info.annotation
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (Union, types.UnionType):
-        members = [member for member in typing.get_args(hint) if member is not types.NoneType]
+        members = [member for member in arguments if member is not types.NoneType]
         if len(members) == 1:
-            base, choices, _, annotations = _taken_apart(members[0], where)
+            base, choices, _, infos = _taken_apart(members[0], where)
             if base is bool:
                 raise UsageError(f"{where} is bool | None; a switch has two positions, use a Literal for three")
-            return base, choices, True, annotations
+            return base, choices, True, [info, *infos]
     if origin is Literal:
-        members = [member for member in typing.get_args(hint) if member is not None]
+        members = [member for member in arguments if member is not None]
         texts = {str(member) for member in members}
         if members and all(type(member) in (str, int) for member in members) and len(texts) == len(members):
-            return str, tuple(members), None in typing.get_args(hint), ()
+            return str, tuple(members), None in arguments, [info]
         raise UsageError(f"{where} is {_spelled(hint)}; choices must be distinct texts or whole numbers")
     if hint in _KINDS and hint is not tuple:
-        return hint, (), False, ()
-    if origin is tuple and typing.get_args(hint) == (str, ...):
-        return tuple, (), False, ()
+        return hint, (), False, [info]
+    if origin is tuple and arguments == (str, ...):
+        return tuple, (), False, [info]
     raise UsageError(
         f"{where} is of type {_spelled(hint)}; a flag is a bool, int, float, str, Path or Literal, or one | None, "
         "or a tuple[str, ...]"
@@ -362,20 +360,13 @@ def _spelled(hint: Any) -> str:
     return hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else str(hint).replace("typing.", "")
 
 
-def _kind(base: type, choices: tuple[str | int, ...], metadata: tuple[Any, ...]) -> str:
+def _kind(base: type, choices: tuple[str | int, ...], infos: list[FieldInfo]) -> str:
     if choices:
         return "|".join(map(str, choices))
-    bounds = []
-    for item in metadata:
-        for constraint in item.metadata if isinstance(item, FieldInfo) else (item,):
-            # annotated_types names the attribute after the bound: Ge(ge=1)
-            bounds += [f"{sign} {getattr(constraint, name)}" for name, sign in _BOUNDS if hasattr(constraint, name)]
+    constraints = [constraint for info in infos for constraint in info.metadata]
+    # annotated_types names the attribute after the bound: Ge(ge=1)
+    bounds = [f"{sign} {getattr(one, name)}" for one in constraints for name, sign in _BOUNDS if hasattr(one, name)]
     return f"{_KINDS[base]} {', '.join(bounds)}".rstrip()
-
-
-def _description(metadata: tuple[Any, ...]) -> str:
-    texts = (item.description for item in metadata if isinstance(item, FieldInfo) and item.description)
-    return " ".join(next(texts, "").split())
 
 
 def _hint(given: str, known: Iterable[str]) -> str:
