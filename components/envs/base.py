@@ -43,6 +43,15 @@ class Env(ABC):
     truncated: NDArray[np.bool_]  # (B,): it was cut at `episode_limit`; its last observation still has a value
     won: NDArray[np.bool_]  # (B,): set where it ended with a win
 
+    def _allocate(self) -> None:
+        """Make the arrays above, all zero, of the sizes in `spec`."""
+        spec, copies = self.spec, self.n_envs
+        self.obs = np.zeros((copies, spec.n_agents, spec.obs_size), np.float32)
+        self.state = np.zeros((copies, spec.state_size), np.float32)
+        self.available = np.zeros((copies, spec.n_agents, spec.n_actions), np.bool_)
+        self.reward = np.zeros(copies, np.float32)
+        self.terminated, self.truncated, self.won = np.zeros((3, copies), np.bool_)
+
     def prepare(self) -> None:  # noqa: B027  # most have nothing to prepare
         """Do what takes long once on a machine, as compiling does. A run's first process does, before it starts others.
 
@@ -90,3 +99,27 @@ class Env(ABC):
 
     def close(self) -> None:  # noqa: B027 (most environments hold nothing, and need not say so)
         """Release processes, sockets and files. The default holds none."""
+
+
+def check_mask(which: NDArray[Any], n_envs: int) -> None:
+    """Raise `ValueError` unless `which` is a mask of shape (B,)."""
+    if which.shape != (n_envs,) or which.dtype != np.bool_:
+        raise ValueError(f"which is {which.dtype} {which.shape}, must be bool {(n_envs,)}")
+
+
+def check_integers(actions: NDArray[Any], shape: tuple[int, ...], whose: str = "actions") -> None:
+    """Raise `ValueError` unless `actions` are integers of this shape."""
+    if actions.shape != shape or actions.dtype.kind not in "iu":
+        raise ValueError(f"{whose} are {actions.dtype} {actions.shape}, must be integers {shape}")
+
+
+def are_available(actions: NDArray[Any], available: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return whether each action (B, A), any integer, is one of the available ones (B, A, U)."""
+    inside = (actions >= 0) & (actions < available.shape[-1])
+    taken = np.take_along_axis(available, np.where(inside, actions, 0)[..., None], axis=-1)
+    return np.asarray(inside & taken[..., 0], np.bool_)
+
+
+def not_available(action: str, available: NDArray[np.bool_]) -> ValueError:
+    """Return the refusal of an action of an agent that may take those of the mask `available` (U,)."""
+    return ValueError(f"{action} is not available, of these one is: {np.flatnonzero(available).tolist()}")

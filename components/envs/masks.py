@@ -3,6 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from components.envs.base import are_available
 from components.envs.skirmish.kernel.constants import NO_OP, STOP
 from components.envs.skirmish.skirmish import Skirmish
 
@@ -15,7 +16,6 @@ def possible(env: Skirmish, actions: NDArray[np.int64]) -> tuple[NDArray[np.int6
     """
     if actions.shape != env.available.shape[:2]:
         raise ValueError(f"actions are of shape {actions.shape}, must be {env.available.shape[:2]}")
-    inside = (actions >= 0) & (actions < env.spec.n_actions)
-    may = inside & np.take_along_axis(env.available, np.where(inside, actions, 0)[..., None], axis=2)[..., 0]
+    may = are_available(actions, env.available)
     idle = np.where(env.available[..., NO_OP], NO_OP, STOP)
     return np.where(may, actions, idle), ~may

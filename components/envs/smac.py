@@ -23,7 +23,7 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from components.envs.base import Env, EnvSpec
+from components.envs.base import Env, EnvSpec, are_available, check_integers, check_mask, not_available
 from orchestra import UsageError
 
 _GAME = Path(__file__).with_name("smac_game.py")
@@ -103,14 +103,7 @@ class Smac(Env):
             state_size=sizes["state_shape"],
             episode_limit=sizes["episode_limit"],
         )
-        agents = self.spec.n_agents
-        self.obs = np.zeros((n_envs, agents, self.spec.obs_size), np.float32)
-        self.state = np.zeros((n_envs, self.spec.state_size), np.float32)
-        self.available = np.zeros((n_envs, agents, self.spec.n_actions), np.bool_)
-        self.reward = np.zeros(n_envs, np.float32)
-        self.terminated = np.zeros(n_envs, np.bool_)
-        self.truncated = np.zeros(n_envs, np.bool_)
-        self.won = np.zeros(n_envs, np.bool_)
+        self._allocate()
         self._over = np.ones(n_envs, np.bool_)
         self._lost = np.zeros(n_envs, np.bool_)
 
@@ -129,8 +122,7 @@ class Smac(Env):
             GameFailed: a game failed several times in a row.
         """
         which = np.ones(self.n_envs, np.bool_) if which is None else which
-        if which.shape != (self.n_envs,) or which.dtype != np.bool_:
-            raise ValueError(f"which is {which.dtype} {which.shape}, must be bool {(self.n_envs,)}")
+        check_mask(which, self.n_envs)
         self._lost[:] = False
         self._begin(np.flatnonzero(which).tolist())
 
@@ -176,19 +168,13 @@ class Smac(Env):
         self._finalizer()
 
     def _check(self, actions: NDArray[np.int64]) -> None:
-        shape = (self.n_envs, self.spec.n_agents)
-        if actions.shape != shape or actions.dtype.kind not in "iu":
-            raise ValueError(f"actions are {actions.dtype} {actions.shape}, must be integers {shape}")
+        check_integers(actions, (self.n_envs, self.spec.n_agents))
         if self._over.any():
             raise ValueError(f"copy {np.argmax(self._over)} is over: reset it before stepping on")
-        inside = (actions >= 0) & (actions < self.spec.n_actions)
-        may = inside & np.take_along_axis(self.available, np.where(inside, actions, 0)[..., None], axis=2)[..., 0]
+        may = are_available(actions, self.available)
         if not may.all():
             b, i = np.argwhere(~may)[0]
-            choices = np.flatnonzero(self.available[b, i]).tolist()
-            raise ValueError(
-                f"copy {b}, agent {i}: action {actions[b, i]} is not available, of these one is: {choices}"
-            )
+            raise not_available(f"copy {b}, agent {i}: action {actions[b, i]}", self.available[b, i])
 
     def _begin(self, copies: list[int]) -> None:
         """Start episodes, with new games where needed; a game that fails to start is tried again."""

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from components.envs.base import are_available, check_integers, not_available
 from components.envs.skirmish import kernel
 from components.envs.skirmish.kernel.constants import CELLS, FIRST_TARGET, Played, Seen
 from components.envs.skirmish.options import Features
@@ -83,20 +84,12 @@ class Opposition:
             ValueError: it answers with another shape or type, or with an action that is not available.
         """
         actions = np.asarray(opponent(self))
-        shape = (len(self.over), self.n_agents)
-        if actions.shape != shape or actions.dtype.kind not in "iu":
-            raise ValueError(f"the opponent's actions are {actions.dtype} {actions.shape}, must be integers {shape}")
-        inside = (actions >= 0) & (actions < self.n_actions)
-        chosen = np.where(inside, actions, 0)
-        may = inside & np.take_along_axis(self.available, chosen[:, :, None], axis=2)[:, :, 0]
-        wrong = np.argwhere(~may & ~self.over[:, None])
+        check_integers(actions, (len(self.over), self.n_agents), "the opponent's actions")
+        wrong = np.argwhere(~are_available(actions, self.available) & ~self.over[:, None])
         if len(wrong):
             b, e = wrong[0]
-            choices = np.flatnonzero(self.available[b, e]).tolist()
-            raise ValueError(
-                f"battle {b}, enemy {e}: the opponent's action {actions[b, e]} is not available, of these one is: "
-                f"{choices}"
-            )
+            asked = f"battle {b}, enemy {e}: the opponent's action {actions[b, e]}"
+            raise not_available(asked, self.available[b, e])
         return np.ascontiguousarray(actions, np.int64)
 
 

@@ -4,7 +4,11 @@ Everything that changes is in `UNIT` and `BATTLE`; everything that stays is in `
 wide throughout, so that compiled and uncompiled code round alike; only what is shown to a policy is float32.
 """
 
+from dataclasses import fields
+
 import numpy as np
+
+from components.envs.skirmish.options import Features, Rewards
 
 _FLOAT, _INT, _BOOL = np.float64, np.int64, np.bool_
 
@@ -136,24 +140,9 @@ RULES = np.dtype(
         ("type_bits", _INT),
         ("ally_shield", _BOOL),
         ("enemy_shield", _BOOL),
-        ("obs_all_health", _BOOL),
-        ("obs_own_health", _BOOL),
-        ("obs_own_position", _BOOL),
-        ("obs_last_action", _BOOL),
-        ("obs_pathing_grid", _BOOL),
-        ("obs_terrain_height", _BOOL),
-        ("obs_timestep_number", _BOOL),
-        ("obs_instead_of_state", _BOOL),
-        ("state_last_action", _BOOL),
-        ("state_timestep_number", _BOOL),
-        ("reward_sparse", _BOOL),
-        ("reward_only_positive", _BOOL),
-        ("reward_death_value", _FLOAT),
-        ("reward_win", _FLOAT),
-        ("reward_defeat", _FLOAT),
-        ("reward_negative_scale", _FLOAT),
+        *((option.name, _BOOL) for option in fields(Features)),
+        *((f"reward_{option.name}", type(option.default)) for option in fields(Rewards)),
         ("reward_divisor", _FLOAT),  # of battles whose armies are always the same
-        ("reward_scale_rate", _FLOAT),  # zero where rewards are not scaled
     ],
     align=True,
 )

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from components.envs.base import Env, EnvSpec
+from components.envs.base import Env, EnvSpec, check_integers, check_mask, not_available
 from components.envs.skirmish import kernel
 from components.envs.skirmish.kernel.constants import FIRST_TARGET
 from components.envs.skirmish.opposition import Opponent, Opposition
@@ -101,14 +101,7 @@ class Skirmish(Env):
             state_size=self.features.state_size(self.scenario),
             episode_limit=self.scenario.limit,
         )
-        self.obs = np.zeros((n_envs, agents, self.spec.obs_size), dtype=np.float32)
-        self.state = np.zeros((n_envs, self.spec.state_size), dtype=np.float32)
-        self.available = np.zeros((n_envs, agents, self.spec.n_actions), dtype=np.bool_)
-        self.reward = np.zeros(n_envs, dtype=np.float32)
-        self.terminated = np.zeros(n_envs, dtype=np.bool_)
-        self.truncated = np.zeros(n_envs, dtype=np.bool_)
-        self.won = np.zeros(n_envs, dtype=np.bool_)
-
+        self._allocate()
         self.units = kernel.records(np.zeros((n_envs, agents + enemies), dtype=UNIT))
         """(B, N) of `records.UNIT`, allies first. After writing to it, call `show`."""
         self.battles = kernel.records(np.zeros(n_envs, dtype=BATTLE))
@@ -160,8 +153,7 @@ class Skirmish(Env):
         """
         if which is None:
             which = self._everywhere
-        elif which.shape != (self.n_envs,) or which.dtype != np.bool_:
-            raise ValueError(f"which is {which.dtype} {which.shape}, must be bool {(self.n_envs,)}")
+        check_mask(which, self.n_envs)
         self.prepare()
         kernel.reset_all(np.ascontiguousarray(which), self._start, self._played, self._seen, self._outcome)
 
@@ -194,19 +186,14 @@ class Skirmish(Env):
 
     def _checked(self, actions: NDArray[Any]) -> NDArray[np.int64]:
         actions = np.asarray(actions)
-        shape = (self.n_envs, self.spec.n_agents)
-        if actions.shape != shape or actions.dtype.kind not in "iu":
-            raise ValueError(f"actions are {actions.dtype} {actions.shape}, must be integers {shape}")
+        check_integers(actions, (self.n_envs, self.spec.n_agents))
         actions = np.ascontiguousarray(actions, dtype=np.int64)
         refused = kernel.first_refused(actions, self.battles, self.available)
         if refused >= 0:
             b, i = divmod(refused, self.spec.n_agents)
             if self.battles["over"][b]:
                 raise ValueError(f"battle {b} is over: reset it before stepping on")
-            choices = np.flatnonzero(self.available[b, i]).tolist()
-            raise ValueError(
-                f"battle {b}, agent {i}: action {actions[b, i]} is not available, of these one is: {choices}"
-            )
+            raise not_available(f"battle {b}, agent {i}: action {actions[b, i]}", self.available[b, i])
         return actions
 
     def step_unchecked(self, actions: NDArray[np.int64]) -> None:

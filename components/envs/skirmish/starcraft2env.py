@@ -1,6 +1,7 @@
 """One battle behind the interface of SMAC's own class, for code that was written for it."""
 
 from collections.abc import MutableSequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -93,12 +94,9 @@ class StarCraft2Env:
         self.heuristic_ai = heuristic_ai
         self.heuristic_rest = heuristic_rest
         self._move_amount = move_amount
-        self._step_mul = step_mul
         if difficulty not in DIFFICULTIES:
             raise ValueError(f"difficulty is {difficulty!r}, must be one of {', '.join(DIFFICULTIES)}")
         self.difficulty = difficulty
-        self._ruleset = ruleset
-        self._start_jitter = start_jitter
         self._features = Features(
             obs_all_health=obs_all_health,
             obs_own_health=obs_own_health,
@@ -110,7 +108,7 @@ class StarCraft2Env:
             state_last_action=state_last_action,
             state_timestep_number=state_timestep_number,
         )
-        self._rewards = Rewards(
+        rewards = Rewards(
             sparse=reward_sparse,
             only_positive=reward_only_positive,
             death_value=reward_death_value,
@@ -120,8 +118,19 @@ class StarCraft2Env:
             scale=reward_scale,
             scale_rate=reward_scale_rate,
         )
+        self._make_skirmish = partial(
+            Skirmish,
+            map_name,
+            ruleset=ruleset,
+            start_jitter=start_jitter,
+            features=self._features,
+            rewards=rewards,
+            step_mul=step_mul,
+            move_amount=move_amount,
+            difficulty=DIFFICULTIES[difficulty],
+        )
         self._seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
-        self.skirmish = self._new_skirmish()
+        self.skirmish = self._make_skirmish(seed=self._seed)
         self._scenario = self.skirmish.scenario
         if self._scenario.draw is not None:
             raise ValueError(f"{map_name} draws armies for each episode; use Skirmish")
@@ -134,7 +143,7 @@ class StarCraft2Env:
         self.shield_bits_ally = shield_bit(self._scenario, enemies=False)
         self.shield_bits_enemy = shield_bit(self._scenario, enemies=True)
         self.unit_type_bits = len(self._scenario.ally_types)
-        self.max_reward = self._rewards.maximum(self._scenario)
+        self.max_reward = rewards.maximum(self._scenario)
 
         self.battles_game = 0
         self.battles_won = 0
@@ -144,20 +153,6 @@ class StarCraft2Env:
         self.death_tracker_ally = np.zeros(self.n_agents)
         self.death_tracker_enemy = np.zeros(self.n_enemies)
         self._heuristic_targets: list[int | None] = [None] * self.n_agents
-
-    def _new_skirmish(self) -> Skirmish:
-        return Skirmish(
-            self.map_name,
-            1,
-            seed=self._seed,
-            ruleset=self._ruleset,
-            start_jitter=self._start_jitter,
-            features=self._features,
-            rewards=self._rewards,
-            step_mul=self._step_mul,
-            move_amount=self._move_amount,
-            difficulty=DIFFICULTIES[self.difficulty],
-        )
 
     # --- Playing ----------------------------------------------------------------------------------------------------
 
@@ -258,29 +253,21 @@ class StarCraft2Env:
     def get_state_dict(self) -> dict[str, Any]:
         """The state's parts: `allies` (A, …), `enemies` (E, …), and `last_action` and `timestep` where enabled."""
         sides: dict[str, Any] = {}
-        for name, views, types, bits in (
-            ("allies", self.agents, self._scenario.ally_types, self.shield_bits_ally),
-            ("enemies", self.enemies, self._scenario.enemy_types, self.shield_bits_enemy),
+        units, kinds = self.skirmish.units[0], self.skirmish.kinds[0]
+        for name, side, bits in (
+            ("allies", slice(self.n_agents), self.shield_bits_ally),
+            ("enemies", slice(self.n_agents, None), self.shield_bits_enemy),
         ):
-            cooldown = int(name == "allies")
-            rows = np.zeros((len(views), 3 + cooldown + bits + len(types)))
-            for i, unit in views.items():
-                if unit.health <= 0.0:
-                    continue
-                row = [unit.health / unit.health_max]
-                if cooldown:
-                    heals = self._type(unit).healing > 0.0
-                    cooldown_share = unit.weapon_cooldown / self.unit_max_cooldown(unit)
-                    row.append(unit.energy / constants.FULL_ENERGY if heals else cooldown_share)
-                row += [
-                    (unit.pos.x - MIDDLE) / CELLS,
-                    (unit.pos.y - MIDDLE) / CELLS,
-                ]
-                if bits:
-                    row.append(unit.shield / unit.shield_max)
-                row += [float(kind.type_id == unit.unit_type) for kind in types]
-                rows[i] = row
-            sides[name] = rows
+            unit, kind = units[side], kinds[side]
+            columns = [unit["health"] / kind["health"], (unit["x"] - MIDDLE) / CELLS, (unit["y"] - MIDDLE) / CELLS]
+            if name == "allies":
+                cooldown = np.maximum(unit["cooldown"], 0.0) / kind["full_cooldown"]
+                columns.insert(1, np.where(kind["healing"] > 0.0, unit["energy"] / constants.FULL_ENERGY, cooldown))
+            if bits:
+                columns.append(unit["shield"] / kind["shield"])
+            types = kind["type_bit"][:, None] == np.arange(self.unit_type_bits)
+            alive = unit["health"][:, None] > 0.0
+            sides[name] = np.where(alive, np.column_stack([*columns, types]), 0.0)
         if self._features.state_last_action:
             sides["last_action"] = self.last_action
         if self._features.state_timestep_number:
@@ -382,16 +369,16 @@ class StarCraft2Env:
     @property
     def agents(self) -> dict[int, UnitView]:
         """The allies by agent number."""
-        return {i: self._view(i) for i in range(self.n_agents)}
+        return {i: view_of(self.skirmish, i) for i in range(self.n_agents)}
 
     @property
     def enemies(self) -> dict[int, UnitView]:
         """The enemies by the number that attack actions count from."""
-        return {e: self._view(self.n_agents + e) for e in range(self.n_enemies)}
+        return {e: view_of(self.skirmish, self.n_agents + e) for e in range(self.n_enemies)}
 
     def get_unit_by_id(self, a_id: int) -> UnitView:
         """The unit of an agent."""
-        return self._view(a_id)
+        return view_of(self.skirmish, a_id)
 
     def get_unit_types(self) -> list[int]:
         """The enemies' unit types."""
@@ -424,16 +411,13 @@ class StarCraft2Env:
     def _type(self, unit: UnitView) -> UnitType:
         return next(kind for kind in self._scenario.allies + self._scenario.enemies if kind.type_id == unit.unit_type)
 
-    def _view(self, index: int) -> UnitView:
-        return view_of(self.skirmish, self._scenario, index)
-
     # --- The rest ---------------------------------------------------------------------------------------------------
 
     def seed(self, seed: int | None = None) -> int:
         """The seed; with an argument, begin again from that one, at the next `reset`."""
         if seed is not None:
             self._seed = seed
-            self.skirmish = self._new_skirmish()
+            self.skirmish = self._make_skirmish(seed=seed)
         return self._seed
 
     def render(self) -> None:

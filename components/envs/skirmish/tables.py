@@ -1,5 +1,6 @@
 """From a scenario and its options to the constant records that the kernel reads."""
 
+from dataclasses import asdict
 from math import sqrt
 from typing import Any
 
@@ -257,24 +258,10 @@ def rules_table(
         "type_bits": len(scenario.ally_types),
         "ally_shield": shield_bit(scenario, enemies=False),
         "enemy_shield": shield_bit(scenario, enemies=True),
-        "obs_all_health": features.obs_all_health,
+        **asdict(features),
         "obs_own_health": features.obs_own_health or features.obs_all_health,
-        "obs_own_position": features.obs_own_position,
-        "obs_last_action": features.obs_last_action,
-        "obs_pathing_grid": features.obs_pathing_grid,
-        "obs_terrain_height": features.obs_terrain_height,
-        "obs_timestep_number": features.obs_timestep_number,
-        "obs_instead_of_state": features.obs_instead_of_state,
-        "state_last_action": features.state_last_action,
-        "state_timestep_number": features.state_timestep_number,
-        "reward_sparse": rewards.sparse,
-        "reward_only_positive": rewards.only_positive,
-        "reward_death_value": rewards.death_value,
-        "reward_win": rewards.win,
-        "reward_defeat": rewards.defeat,
-        "reward_negative_scale": rewards.negative_scale,
+        **{f"reward_{name}": value for name, value in asdict(rewards).items()},
         "reward_divisor": rewards.divisor(scenario),
-        "reward_scale_rate": rewards.scale_rate if rewards.scale else 0.0,
     }
     assert values.keys() == set(rules.dtype.names or ())
     for name, value in values.items():

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from components.envs.skirmish.scenarios import Scenario
 from components.envs.skirmish.skirmish import Skirmish
 
 
@@ -34,9 +33,9 @@ class UnitView:
     energy: float = 0.0
 
 
-def view_of(skirmish: Skirmish, scenario: Scenario, index: int) -> UnitView:
+def view_of(skirmish: Skirmish, index: int) -> UnitView:
     """Return the unit of that number, allies first, in the one battle of `skirmish`."""
-    unit = skirmish.units[0, index]
+    unit, scenario = skirmish.units[0, index], skirmish.scenario
     kind = (scenario.allies + scenario.enemies)[index]
     return UnitView(
         tag=index,

@@ -114,7 +114,7 @@ def reflect(battle: Record, kinds: Records, rules: Record) -> None:
 @compiled
 def drawn_divisor(kinds: Records, rules: Record) -> float:
     """What makes a perfect win over these enemies worth as much as over any others."""
-    if rules.reward_scale_rate == 0.0:
+    if not rules.reward_scale:
         return 1.0
     most: float = rules.reward_win + rules.reward_death_value * rules.enemies
     for i in range(rules.allies, rules.allies + rules.enemies):
