@@ -105,7 +105,6 @@ class IndexTables:
             trace: the trace file.
             mark: its bytes at `MARK`.
         """
-        found = [damage for damage in self.damages if damage.offset < self.scanned]
         tables = [self.table(name) for name in _TABLES]
         content: dict[str, Any] = {
             "scanned": self.scanned,
@@ -113,7 +112,7 @@ class IndexTables:
             "closed": self.closed,
             "addresses": self.addresses,
             "gaps": self.gaps,
-            "damages": [[damage.offset, damage.length, damage.what] for damage in found],
+            "damages": [damage for damage in self.damages if damage.offset < self.scanned],
             "types": {
                 number: [kind.tag, kind.fingerprint.hex(), kind.fields, kind.request]
                 for number, kind in self.types.items()

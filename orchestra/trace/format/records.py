@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import IntEnum
-from typing import Any, Literal, dataclass_transform
+from typing import Any, Literal, NamedTuple, dataclass_transform
 
 import numpy as np
 
@@ -281,8 +281,7 @@ class Close(Record, kind=Kind.CLOSE):
     dropped: int
 
 
-@dataclass(frozen=True, slots=True)
-class Damage:
+class Damage(NamedTuple):
     """Unreadable bytes of a file."""
 
     offset: int

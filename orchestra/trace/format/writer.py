@@ -6,7 +6,7 @@ import shutil
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, Self
 
@@ -404,14 +404,8 @@ def _plain(kind: Kind, row: list[Any]) -> bytes:
 
 def _joined(pieces: list[bytes | memoryview]) -> Iterable[bytes | memoryview]:
     """The same bytes: small pieces joined, large ones (arrays) as they are."""
-    small: list[bytes | memoryview] = []
-    for piece in pieces:
-        if len(piece) < JOIN // 4:
-            small.append(piece)
-            continue
-        if small:
-            yield b"".join(small)
-            small = []
-        yield piece
-    if small:
-        yield b"".join(small)
+    for large, group in groupby(pieces, lambda piece: len(piece) >= JOIN // 4):
+        if large:
+            yield from group
+        else:
+            yield b"".join(group)

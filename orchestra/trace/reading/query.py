@@ -6,6 +6,7 @@ from collections import UserDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +27,13 @@ CHUNK = 1024
 """Rows that are searched at once for the end of an activation."""
 
 
+@dataclass(eq=False)
 class DeliveryRow:
     """A delivery that a query found. Its record is read from the file when it is needed."""
 
-    __slots__ = ("_delivery", "index", "recording", "row")
-
-    def __init__(self, recording: Recording, index: TraceIndex, row: int) -> None:
-        self.recording = recording
-        self.index = index
-        self.row = row
-        self._delivery: Delivery | None = None
+    recording: Recording
+    index: TraceIndex
+    row: int
 
     @property
     def header(self) -> Header:
@@ -47,18 +45,14 @@ class DeliveryRow:
         """Its Lamport clock."""
         return int(self.index.entries["clock"][self.row])
 
-    @property
+    @cached_property
     def delivery(self) -> Delivery:
         """The record, with a `Digest` for each large array."""
-        if self._delivery is None:
-            record = self.index.record(self.row, resolve=False)
-            assert isinstance(record, Delivery)
-            self._delivery = record
-        return self._delivery
+        return self.with_arrays(resolve=False)
 
-    def with_arrays(self) -> Delivery:
-        """Return the record with the arrays that were recorded by value."""
-        record = self.index.record(self.row)
+    def with_arrays(self, *, resolve: bool = True) -> Delivery:
+        """Return the record with the arrays that were recorded by value; without `resolve`, as `delivery`."""
+        record = self.index.record(self.row, resolve=resolve)
         assert isinstance(record, Delivery)
         return record
 

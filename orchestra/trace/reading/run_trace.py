@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from functools import cached_property
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -38,19 +39,16 @@ class Recording:
 
     def __init__(self, files: Sequence[TraceFile]) -> None:
         self.files = files
-        self._indexes: list[TraceIndex] = []
 
     @property
     def header(self) -> Header:
         """The header of its first file."""
         return self.files[0].header
 
-    @property
+    @cached_property
     def indexes(self) -> list[TraceIndex]:
         """The index of each file; loaded or built at the first use."""
-        if not self._indexes:
-            self._indexes = [TraceIndex.of(file) for file in self.files]
-        return self._indexes
+        return [TraceIndex.of(file) for file in self.files]
 
     @property
     def closed(self) -> bool:

@@ -61,9 +61,8 @@ class CellRecorder:
         self._monotonic = recorder.clock.monotonic
         self._address = settings.address
         self._kind = settings.kind
-        self._parent: tuple[str, int, int] | None = None
-        if settings.parent:
-            self._parent = (settings.parent, 0, 0)  # its activation is known to its own node only
+        # The activation of a parent on another node is known to that node only.
+        self._parent = (settings.parent, 0, 0) if settings.parent else None
         self._arguments: tuple[Any, Any] = (None, None)
         self._snapshots = SnapshotSchedule(recorder, settings, state)
         self._sent = recorder.base
