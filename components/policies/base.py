@@ -12,6 +12,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from components.envs.base import EnvSpec
+
+
+def item_shapes(spec: EnvSpec) -> dict[str, tuple[int, tuple[int, ...], np.dtype[Any]]]:
+    """Return of each field of steps by how many it has more of them than there are steps, its shape and its dtype."""
+    a, u = spec.n_agents, spec.n_actions
+    return {
+        "obs": (1, (a, spec.obs_size), np.dtype(np.float32)),
+        "state": (1, (spec.state_size,), np.dtype(np.float32)),
+        "available": (1, (a, u), np.dtype(np.bool_)),
+        "actions": (0, (a,), np.dtype(np.int64)),
+        "reward": (0, (), np.dtype(np.float32)),
+    }
+
 
 @dataclass(frozen=True, slots=True)
 class EpisodeBatch:

@@ -3,7 +3,6 @@
 Sizes: E episodes, N steps and F = N + E frames of all of them, A agents, U actions, O observation size, S state size.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Unpack
@@ -117,15 +116,14 @@ class Coma(RecurrentPolicy):
         super().__init__(spec, **options)
         of_actor, of_critic = self._flat[: self._n_acting], self._flat[self._n_acting :]
         rate, kind, clip = self.options.learning_rate, self.options.optimizer, self.options.grad_norm_clip
-        self._actor_optimizer = FlatOptimizer(of_actor, [self.agent], kind, rate, clip)
-        self._critic_optimizer = FlatOptimizer(of_critic, [self.critic], kind, critic_learning_rate, clip)
+        self._optimizers = {
+            "actor": FlatOptimizer(of_actor, [self.agent], kind, rate, clip),
+            "critic": FlatOptimizer(of_critic, [self.critic], kind, critic_learning_rate, clip),
+        }
 
     def _make_networks(self) -> tuple[dict[str, nn.Module], dict[str, nn.Module]]:
         self.critic, self.target_critic = (CentralCritic(self.spec, self.critic_size) for _ in range(2))
         return {"agent": self.agent, "critic": self.critic}, {"critic": self.target_critic}
-
-    def _optimizers(self) -> Mapping[str, FlatOptimizer]:
-        return {"actor": self._actor_optimizer, "critic": self._critic_optimizer}
 
     @property
     def critic_updates(self) -> int:
@@ -133,11 +131,7 @@ class Coma(RecurrentPolicy):
         return self.updates * self.critic_steps
 
     def _choose(
-        self,
-        said: NDArray[np.floating[Any]],
-        available: NDArray[np.bool_],
-        epsilon: float,
-        rng: np.random.Generator,
+        self, said: NDArray[np.floating[Any]], available: NDArray[np.bool_], epsilon: float, rng: np.random.Generator
     ) -> NDArray[np.int64]:
         if epsilon == 0.0:
             return np.asarray(said.argmax(-1))
@@ -165,7 +159,7 @@ class Coma(RecurrentPolicy):
         q_taken = values.gather(2, taken).squeeze(2)
         advantage = q_taken - (chances.detach() * values).sum(2)
         loss = self.actor_loss(data, chances, advantage)
-        norm = self._actor_optimizer.step(loss, f"update {self.updates}")
+        norm = self._optimizers["actor"].step(loss, f"update {self.updates}")
         self.updates += 1
 
         entropy = -(chances.detach() * chances.detach().clamp(min=1e-12).log()).sum(2)
@@ -237,7 +231,7 @@ class Coma(RecurrentPolicy):
         for made, (start, stop) in enumerate(reversed(list(pairwise(bounds)))):
             if start < stop:
                 loss, values[start:stop] = self.critic_loss(data, slice(start, stop))
-                norm = self._critic_optimizer.step(loss, f"the critic in update {self.updates}")
+                norm = self._optimizers["critic"].step(loss, f"the critic in update {self.updates}")
                 total += float(loss.detach()) * (stop - start) / n_steps
                 largest = max(largest, norm)
             if (self.critic_updates + made + 1) % self.options.target_update_interval == 0:

@@ -1,6 +1,5 @@
 """Inputs of the agents' network in a batch. Rows of dead agents, which see nothing, are separate."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from components.policies import kernel
+from components.policies.packing import Packing
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,30 +32,27 @@ class AgentInputs:
     def of(
         cls,
         padded: NDArray[np.float32],  # (…, A, O)
-        frames: NDArray[np.int64],  # (F,)
+        packing: Packing,
         last_actions: NDArray[np.int64],  # (F, A): -1 at the start of an episode
-        frame_blocks: Sequence[int],
-        asked_blocks: Sequence[int],
         *,
         n_actions: int,
         memory: Tensor | None = None,
     ) -> "AgentInputs":
-        """Gather the `frames` of a padded batch, of which `frame_blocks` are at time 0, 1, 2, …
+        """Gather the frames of a padded batch. Those that nobody asks for pass for frames that see nothing.
 
-        Of these `asked_blocks` are asked for; the others pass for frames that see nothing. `obs` comes to lie in
-        `memory` (at least F * A, O), if there is any.
+        `obs` comes to lie in `memory` (at least F * A, O), if there is any.
         """
         n_agents, size = padded.shape[-2:]
-        rows = len(frames) * n_agents
+        rows = len(packing.frames) * n_agents
         obs = torch.empty(rows, size, dtype=torch.float32) if memory is None else memory
         pairs, picks = np.empty(rows, np.int64), np.empty(rows, np.int64)
         padded = padded.reshape(-1, n_agents, size).view()
         padded.flags.writeable = False  # as one that came over the wire, or there would be two types to compile for
         living = kernel.collect(
             padded,
-            frames,
-            np.asarray(frame_blocks),
-            np.asarray(asked_blocks),
+            packing.frames,
+            np.asarray(packing.frame_blocks),
+            np.asarray(packing.asked_blocks),
             last_actions.reshape(-1),
             (n_actions + 1) * n_agents,
             obs.numpy(),
@@ -66,8 +63,8 @@ class AgentInputs:
             obs=obs[:living],
             pairs=torch.from_numpy(pairs[:living]),
             picks=torch.from_numpy(picks),
-            blocks=tuple(block * n_agents for block in frame_blocks),
-            asked=tuple(block * n_agents for block in asked_blocks),
+            blocks=tuple(block * n_agents for block in packing.frame_blocks),
+            asked=tuple(block * n_agents for block in packing.asked_blocks),
         )
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "AgentInputs":

@@ -1,6 +1,5 @@
 """Independent Q-learning with recurrent agents (Tan 1993; Tampuu et al. 2017), the base of VDN and QMIX."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Unpack
 
@@ -51,7 +50,8 @@ class Iql(RecurrentPolicy):
         super().__init__(spec, **options)
         self.double_q = double_q
         kind, clip = self.options.optimizer, self.options.grad_norm_clip
-        self._optimizer = FlatOptimizer(self._flat, self._online.values(), kind, self.options.learning_rate, clip)
+        optimizer = FlatOptimizer(self._flat, self._online.values(), kind, self.options.learning_rate, clip)
+        self._optimizers = {"all": optimizer}
 
     def _make_networks(self) -> tuple[dict[str, nn.Module], dict[str, nn.Module]]:
         self.mixer, self.target_mixer = self._make_mixer(), self._make_mixer()
@@ -62,15 +62,8 @@ class Iql(RecurrentPolicy):
         """Return what makes (N, M) values of the agents' (N, A) ones, given the states (N, S)."""
         return Unmixed()
 
-    def _optimizers(self) -> Mapping[str, FlatOptimizer]:
-        return {"all": self._optimizer}
-
     def _choose(
-        self,
-        said: NDArray[np.floating[Any]],
-        available: NDArray[np.bool_],
-        epsilon: float,
-        rng: np.random.Generator,
+        self, said: NDArray[np.floating[Any]], available: NDArray[np.bool_], epsilon: float, rng: np.random.Generator
     ) -> NDArray[np.int64]:
         actions: NDArray[np.int64] = said.argmax(-1)
         if epsilon > 0.0:
@@ -91,7 +84,7 @@ class Iql(RecurrentPolicy):
             FloatingPointError: the gradient is not finite; no parameter has changed then.
         """
         td = self.td_loss(batch)
-        norm = self._optimizer.step(td.loss, f"update {self.updates}")
+        norm = self._optimizers["all"].step(td.loss, f"update {self.updates}")
         self.updates += 1
         if self.updates % self.options.target_update_interval == 0:
             self.update_targets()

@@ -73,13 +73,18 @@ class FlatOptimizer:
         moments = {key: value for key, value in state.items() if key != "kind"}
         same(what, self.kind, state.get("kind"))
         shapes = {**{name: tuple(self._flat.shape) for name in _MOMENTS[self.kind]}, "step": ()} if moments else {}
-        same(what, shapes, {key: tuple(value.shape) for key, value in moments.items()})
+        same(what, shapes, shapes_of(moments))
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Take over what `check` has found to fit; the settings stay the constructor's."""
         moments = {key: value.clone() for key, value in state.items() if key != "kind"}
         groups = self._optimizer.state_dict()["param_groups"]
         self._optimizer.load_state_dict({"state": {0: moments} if moments else {}, "param_groups": groups})
+
+
+def shapes_of(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes by name."""
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
 
 def same(what: str, expected: object, got: object) -> None:

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from components.envs.base import EnvSpec
 from components.policies import kernel
-from components.policies.base import EpisodeBatch, Policy, TrainStepResult
+from components.policies.base import EpisodeBatch, Policy, TrainStepResult, item_shapes
 from components.policies.devices import opened
 from components.policies.initial import initialise
 from components.policies.inputs import AgentInputs
 from components.policies.networks import RecurrentAgent, flatten_parameters
-from components.policies.optimizer import FlatOptimizer, same
+from components.policies.optimizer import FlatOptimizer, same, shapes_of
 from components.policies.options import Options, RecurrentOptions
 from components.policies.packing import Packing
 from components.policies.returns import lambda_returns
@@ -74,6 +74,9 @@ class RecurrentPolicy(Policy):
         ValueError: an option is out of its range.
     """
 
+    _optimizers: Mapping[str, FlatOptimizer]
+    """The optimisers by name; a subclass makes them."""
+
     def __init__(self, spec: EnvSpec, **options: Unpack[RecurrentOptions]) -> None:
         self.spec, self.options = spec, Options(**options)
         self.updates = 0
@@ -100,12 +103,8 @@ class RecurrentPolicy(Policy):
 
     def prepare(self) -> None:
         kernel.prepare(np.dtype(np.float64 if self._dtype == torch.float64 else np.float32))
-        for optimizer in self._optimizers().values():
+        for optimizer in self._optimizers.values():
             optimizer.prepare()
-
-    @abstractmethod
-    def _optimizers(self) -> Mapping[str, FlatOptimizer]:
-        """Return the optimisers by name."""
 
     def update_targets(self) -> None:
         """Copy the online networks to the target networks."""
@@ -140,11 +139,7 @@ class RecurrentPolicy(Policy):
 
     @abstractmethod
     def _choose(
-        self,
-        said: NDArray[np.floating[Any]],
-        available: NDArray[np.bool_],
-        epsilon: float,
-        rng: np.random.Generator,
+        self, said: NDArray[np.floating[Any]], available: NDArray[np.bool_], epsilon: float, rng: np.random.Generator
     ) -> NDArray[np.int64]:
         """Return the actions (B, A) for `said` (B, A, U), the network's output, -inf where not `available`."""
 
@@ -178,10 +173,8 @@ class RecurrentPolicy(Policy):
         last_actions[n_episodes:] = batch.actions.reshape(-1, spec.n_agents)[packing.steps]
         inputs = AgentInputs.of(
             batch.obs,
-            packing.frames,
+            packing,
             last_actions,
-            packing.frame_blocks,
-            packing.asked_blocks,
             n_actions=spec.n_actions,
             memory=self._gathered.take("living", (last_actions.size, spec.obs_size), torch.float32),
         )
@@ -230,18 +223,10 @@ class RecurrentPolicy(Policy):
         return TrainStepResult({**metrics, **{name: float(x.mean()) for name, x in told.items()}}, priorities)
 
     def _check(self, batch: EpisodeBatch) -> None:
-        spec = self.spec
         n_episodes, n_steps = batch.reward.shape
-        for name, expected in (
-            ("obs", (n_episodes, n_steps + 1, spec.n_agents, spec.obs_size)),
-            ("state", (n_episodes, n_steps + 1, spec.state_size)),
-            ("available", (n_episodes, n_steps + 1, spec.n_agents, spec.n_actions)),
-            ("actions", (n_episodes, n_steps, spec.n_agents)),
-            ("lengths", (n_episodes,)),
-            ("terminated", (n_episodes,)),
-            ("weights", (n_episodes,)),
-            ("epsilon", (n_episodes,)),
-        ):
+        shapes = {name: (n_episodes, n_steps + more, *item) for name, (more, item, _) in item_shapes(self.spec).items()}
+        of_episodes = dict.fromkeys(("lengths", "terminated", "weights", "epsilon"), (n_episodes,))
+        for name, expected in {**shapes, **of_episodes}.items():
             array = getattr(batch, name)
             if array is not None and array.shape != expected:
                 raise ValueError(f"batch.{name}: expected shape {expected}, got {array.shape}")
@@ -250,33 +235,34 @@ class RecurrentPolicy(Policy):
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "online": {name: p.detach().to("cpu", copy=True) for name, p in _named(self._online)},
-            "target": {name: p.detach().to("cpu", copy=True) for name, p in _named(self._target)},
-            "optimizers": {name: optimizer.state() for name, optimizer in self._optimizers().items()},
+            **{part: {name: p.to("cpu", copy=True) for name, p in own.items()} for part, own in self._parts().items()},
+            "optimizers": {name: optimizer.state() for name, optimizer in self._optimizers.items()},
             "updates": self.updates,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        optimizers = self._optimizers()
+        optimizers, parts = self._optimizers, self._parts()
         same("state", {"online", "target", "optimizers", "updates"}, set(state))
         same("optimizers", set(optimizers), set(state["optimizers"]))
-        for part, networks in (("online", self._online), ("target", self._target)):
-            own = {name: tuple(p.shape) for name, p in _named(networks)}
-            same(part, own, {k: tuple(v.shape) for k, v in state[part].items()})
+        for part, own in parts.items():
+            same(part, shapes_of(own), shapes_of(state[part]))
         for name, optimizer in optimizers.items():
             optimizer.check(f"optimizer {name!r}", state["optimizers"][name])
 
-        with torch.no_grad():
-            for part, networks in (("online", self._online), ("target", self._target)):
-                for name, p in _named(networks):
-                    p.copy_(state[part][name])
+        for part, own in parts.items():
+            for name, p in own.items():
+                p.copy_(state[part][name])
         for name, optimizer in optimizers.items():
             optimizer.load(state["optimizers"][name])
         self.updates = int(state["updates"])
 
+    def _parts(self) -> dict[str, dict[str, Tensor]]:
+        """Return the parameters by name: those that learn, and those of the targets."""
+        parts = {"online": self._online, "target": self._target}
+        return {
+            part: {name: p.detach() for top, network in networks.items() for name, p in network.named_parameters(top)}
+            for part, networks in parts.items()
+        }
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.spec.name} after {self.updates} updates>"
-
-
-def _named(networks: Mapping[str, nn.Module]) -> list[tuple[str, nn.Parameter]]:
-    return [pair for name, network in networks.items() for pair in network.named_parameters(name)]

@@ -7,19 +7,18 @@ observation size, S state size, U actions.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from components.checkpoints.array_file import ArrayReader, CheckpointError, StateArray
+from components.envs.base import EnvSpec
+from components.policies.base import item_shapes
 from components.replay_buffers.invalid import InvalidExperience, check_array, check_finite, describe
 from components.replay_buffers.rows import Field, picked_rows
 from components.replay_buffers.segments import LENGTHS, Segment, begins, copy_segments, corners_of
 from components.replay_buffers.storage import BatchMemory, allocate, announce, freeze
-
-if TYPE_CHECKING:  # it brings a compiler along, and replay buffers work without one
-    from components.envs.base import EnvSpec
 
 FRAME_FIELDS = ("obs", "state", "available")
 STEP_FIELDS = ("actions", "reward")
@@ -73,17 +72,10 @@ class EpisodeStore:
     """
 
     def __init__(
-        self, spec: "EnvSpec", capacity: int, *, folder: str | Path | None = None, n_frames: int | None = None
+        self, spec: EnvSpec, capacity: int, *, folder: str | Path | None = None, n_frames: int | None = None
     ) -> None:
-        a, u = spec.n_agents, spec.n_actions
         self.spec, self.capacity = spec, capacity
-        self.items: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {
-            "obs": ((a, spec.obs_size), np.dtype(np.float32)),
-            "state": ((spec.state_size,), np.dtype(np.float32)),
-            "available": ((a, u), np.dtype(np.bool_)),
-            "actions": ((a,), np.dtype(np.int64)),
-            "reward": ((), np.dtype(np.float32)),
-        }
+        self.items = {name: (shape, dtype) for name, (_, shape, dtype) in item_shapes(spec).items()}
         self._folder = folder
         self.arrays = self._allocate(capacity * (spec.episode_limit + 1) if n_frames is None else n_frames)
         self._starts = np.arange(capacity) * (spec.episode_limit + 1)  # frame with which the episode of a slot begins
@@ -298,7 +290,7 @@ class PackedEpisodeStore(EpisodeStore):
         folder: as for `allocate`.
     """
 
-    def __init__(self, spec: "EnvSpec", capacity: int, *, folder: str | Path | None = None) -> None:
+    def __init__(self, spec: EnvSpec, capacity: int, *, folder: str | Path | None = None) -> None:
         first = capacity if folder is not None else min(capacity, FIRST_EPISODES)
         super().__init__(spec, capacity, folder=folder, n_frames=first * (spec.episode_limit + 1))
         self._head = 0  # where the next frame goes

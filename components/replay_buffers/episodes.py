@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
+from components.envs.base import EnvSpec
+from components.policies.base import EpisodeBatch
 from components.replay_buffers.buffer import Buffer, IndexT, Prioritized, PriorityOptions, Table, make_priorities
 from components.replay_buffers.episode_store import Episodes, EpisodeStore, PackedEpisodeStore
 from components.replay_buffers.federated import ClientSample
@@ -16,16 +18,12 @@ from components.replay_buffers.segments import Segment, begins
 from components.replay_buffers.slots import Slots, TableOptions
 from components.replay_buffers.storage import freeze
 
-if TYPE_CHECKING:  # the one brings a compiler along, the other torch, and replay buffers work without either
-    from components.envs.base import EnvSpec
-    from components.policies.base import EpisodeBatch
-
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
     """Sampled episodes, and the names by which `update` finds them again. All arrays are read-only."""
 
-    batch: "EpisodeBatch"
+    batch: EpisodeBatch
     indices: NDArray[np.int64]  # (E,)
     generations: NDArray[np.int64]  # (E,): tells apart episodes that were held under the same index
 
@@ -34,7 +32,7 @@ class Sampled:
 class SampledRollouts:
     """Sampled parts of episodes, and the names by which `update` finds them again. All arrays are read-only."""
 
-    batch: "EpisodeBatch"
+    batch: EpisodeBatch
     """The parts, as if they were episodes: `terminated` where one ends with the game."""
     learn: NDArray[np.bool_]  # (E, T): the steps to learn from; neither burn-in nor padding
     firsts: NDArray[np.int64]  # (E,): the step of its episode with which each begins
@@ -134,10 +132,8 @@ class EpisodeBuffer(Buffer[EpisodeStore, IndexT]):
         weights: NDArray[np.float32],
         firsts: NDArray[np.int64],
         lengths: NDArray[np.int32],
-    ) -> "EpisodeBatch":
+    ) -> EpisodeBatch:
         """Return `lengths` (E,) steps of the episodes in `slots` (E,), from step `firsts` (E,) on."""
-        from components.policies.base import EpisodeBatch
-
         return EpisodeBatch(weights=freeze(weights), **self._store.gather(slots, firsts, lengths))
 
     @property
@@ -166,7 +162,7 @@ class EpisodeReplay(EpisodeBuffer[Ring]):
 
     state_kind = "EpisodeReplay"
 
-    def __init__(self, spec: "EnvSpec", capacity: int, *, folder: str | Path | None = None) -> None:
+    def __init__(self, spec: EnvSpec, capacity: int, *, folder: str | Path | None = None) -> None:
         super().__init__(Ring(capacity, distinct=True), PackedEpisodeStore(spec, capacity, folder=folder))
 
 
@@ -192,7 +188,7 @@ class PrioritizedEpisodeReplay(Prioritized, EpisodeBuffer[PrioritizedRing]):
 
     def __init__(
         self,
-        spec: "EnvSpec",
+        spec: EnvSpec,
         capacity: int,
         *,
         folder: str | Path | None = None,
@@ -248,7 +244,7 @@ class FreshEpisodes(EpisodeBuffer[QueueRing]):
 
     state_kind = "FreshEpisodes"
 
-    def __init__(self, spec: "EnvSpec", capacity: int, *, folder: str | Path | None = None) -> None:
+    def __init__(self, spec: EnvSpec, capacity: int, *, folder: str | Path | None = None) -> None:
         super().__init__(QueueRing(capacity), PackedEpisodeStore(spec, capacity, folder=folder))
 
     @property
@@ -283,7 +279,7 @@ class EpisodeTable(Table, EpisodeBuffer[Slots]):
 
     def __init__(
         self,
-        spec: "EnvSpec",
+        spec: EnvSpec,
         capacity: int,
         *,
         folder: str | Path | None = None,

@@ -148,9 +148,9 @@ class Priorities:
 
     def state_arrays(self, held: int) -> dict[str, StateArray]:
         """Return the arrays of a checkpoint of slots 0 to `held` - 1."""
-        settings = {name: StateArray.of(np.array(getattr(self, name), np.float64)) for name in ("alpha", "epsilon")}
-        books = {name: StateArray.of(np.array(getattr(self, name), np.float64)) for name in ("beta", "largest")}
-        return {**settings, **books, "weights": StateArray.of(self._sums[np.arange(held)])}
+        names = ("alpha", "epsilon", "beta", "largest")
+        numbers = {name: StateArray.of(np.array(getattr(self, name), np.float64)) for name in names}
+        return {**numbers, "weights": StateArray.of(self._sums[np.arange(held)])}
 
     def check_state(self, reader: ArrayReader, held: int) -> None:
         """Raise `CheckpointError` unless the arrays could come from `state_arrays`."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,6 +79,8 @@ class FrameStack:
     """Field that marks the last row of an episode, terminated or cut; a bool scalar."""
     stride: int = 1
     """Rows from one step of an episode to its next: the number of environments that take turns."""
+    padded: ClassVar[bool] = True
+    """The first row of an episode is repeated before it."""
 
     def __post_init__(self) -> None:
         if self.frames < 1 or self.stride < 1:
@@ -88,11 +90,6 @@ class FrameStack:
     def length(self) -> int:
         """Rows of a window."""
         return self.frames
-
-    @property
-    def padded(self) -> bool:
-        """True: the first row of an episode is repeated before it."""
-        return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import torch
 
 from components.policies import Coma, Iql, Qmix, Vdn
 from components.policies.inputs import AgentInputs
+from components.policies.packing import Packing
 
 
 @pytest.fixture(params=[Iql, Vdn, Qmix, Coma], ids=lambda algorithm: algorithm.__name__)
@@ -43,7 +44,8 @@ def test_acting_step_by_step_gives_the_values_that_learning_unrolls(spec, make_b
     batch.obs[0, 4:, 1] = 0.0  # dead
     with torch.no_grad():
         last_actions = np.concatenate([np.full((1, spec.n_agents), -1), batch.actions[0]])
-        inputs = AgentInputs.of(batch.obs, np.arange(10), last_actions, [1] * 10, [1] * 10, n_actions=spec.n_actions)
+        packing = Packing.of(np.array([9], np.int32), np.array([False]), 9)
+        inputs = AgentInputs.of(batch.obs, packing, last_actions, n_actions=spec.n_actions)
         unrolled = policy.agent.unrolled(inputs)
     hidden = policy.initial_hidden(1)
     for t in range(10):
