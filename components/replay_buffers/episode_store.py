@@ -4,7 +4,7 @@ Shapes: E episodes, N steps and F = N + E frames of all of them together, T step
 observation size, S state size, U actions.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -16,16 +16,14 @@ from components.checkpoints.array_file import ArrayReader, CheckpointError, Stat
 from components.envs.base import EnvSpec
 from components.policies.base import item_shapes
 from components.replay_buffers.invalid import InvalidExperience, check_array, check_finite, describe
-from components.replay_buffers.rows import Field, picked_rows
+from components.replay_buffers.rows import Field, load_rows, picked_rows
 from components.replay_buffers.segments import LENGTHS, Segment, begins, copy_segments, corners_of
-from components.replay_buffers.storage import BatchMemory, allocate, announce, freeze
+from components.replay_buffers.storage import BatchMemory, Overwrites, allocate, announce, freeze
 
 FRAME_FIELDS = ("obs", "state", "available")
 STEP_FIELDS = ("actions", "reward")
 FIRST_EPISODES = 32
 """Number of full-length episodes for which a packed store takes memory at first."""
-
-Overwrites = Callable[[NDArray[Any]], None] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,12 +263,13 @@ class EpisodeStore:
             self._place(slot, steps + 1)
         self.lengths[slots], self._terminated[slots] = lengths, reader.read("terminated", np.bool_, (n,))
         self._epsilon[slots] = reader.read("epsilon", np.float32, (n,))
-        self._load_frames(reader, slots, overwrites)
-
-    def _load_frames(self, reader: ArrayReader, slots: NDArray[np.int64], overwrites: Overwrites) -> None:
-        rows = self._rows(slots)
+        rows = self._loaded_rows(slots)
         for name, array in self.arrays.items():
-            array[rows] = reader.read(f"frames/{name}", array.dtype, (len(rows), *array.shape[1:]))
+            load_rows(reader, f"frames/{name}", array, rows, overwrites)
+
+    def _loaded_rows(self, slots: NDArray[np.int64]) -> slice | NDArray[np.int64]:
+        """Return the rows of all frames of the episodes in `slots` (n,), which have just been placed."""
+        return self._rows(slots)
 
     def check_valid(self, slots: NDArray[np.int64]) -> list[str]:
         """Return one sentence for each inconsistency of the episodes in `slots` (n,); none if all is well."""
@@ -330,11 +329,8 @@ class PackedEpisodeStore(EpisodeStore):
         self._head = self._used = 0
         super().load_state(reader, slots, overwrites)
 
-    def _load_frames(self, reader: ArrayReader, slots: NDArray[np.int64], overwrites: Overwrites) -> None:
-        if overwrites is not None:
-            announce(overwrites, self.arrays.values(), slice(self._used))
-        for name, array in self.arrays.items():
-            reader.read_into(f"frames/{name}", array[: self._used])
+    def _loaded_rows(self, slots: NDArray[np.int64]) -> slice:
+        return slice(self._used)
 
     def check_valid(self, slots: NDArray[np.int64]) -> list[str]:
         wrong, n_frames = super().check_valid(slots), self.lengths[slots].astype(np.int64) + 1

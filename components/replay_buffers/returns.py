@@ -86,27 +86,25 @@ def extend_lambda_returns(
     if not threshold >= 0.0:
         raise InvalidExperience(f"threshold: expected at least 0, got {threshold}")
 
-    start = len(reward) - fresh
-    addend, factor = reward[start:].astype(np.float64), np.broadcast_to(gammas * td_lambda, (fresh, len(gammas))).copy()
-    addend[:-1] += (1.0 - td_lambda) * gammas * value[start + 1 :]
-    addend[-1] = reward[-1] if terminated else value[-1]
-    factor[-1] = 0.0
-    returns[start:] = _scan_back(addend, factor, fresh)
-    block = FIRST_TRACE
-    while start:
-        stop, start = start, max(start - block, 0)
-        addend = reward[start:stop] + (1.0 - td_lambda) * gammas * value[start + 1 : stop + 1]
-        addend[-1] += td_lambda * gammas * returns[stop]
-        factor = np.broadcast_to(gammas * td_lambda, addend.shape).astype(np.float64)
+    stop, block = len(reward), fresh
+    while stop:
+        start, is_fresh = max(stop - block, 0), stop == len(reward)
+        addend, following = reward[start:stop].astype(np.float64), value[start + 1 : stop + 1]
+        addend[: len(following)] += (1.0 - td_lambda) * gammas * following
+        if is_fresh:
+            addend[-1] = reward[-1] if terminated else value[-1]
+        else:
+            addend[-1] += td_lambda * gammas * returns[stop]
+        factor = np.broadcast_to(gammas * td_lambda, addend.shape).copy()
         factor[-1] = 0.0
-        traced = _scan_back(addend.astype(np.float64), factor, len(addend))
+        traced = _scan_back(addend, factor, len(addend))
         settled = np.flatnonzero(np.abs(traced - returns[start:stop]) @ scale < threshold)
-        if len(settled):
+        if len(settled) and not is_fresh:
             start += int(settled[-1])
             returns[start:stop] = traced[settled[-1] :]
             return start, start + 1
         returns[start:stop] = traced
-        block *= 2
+        stop, block = start, FIRST_TRACE if is_fresh else 2 * block
     return 0, 0
 
 

@@ -1,6 +1,6 @@
 """Rows of named fields: how they are stored, checked, written and gathered."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike, NDArray
 from components.checkpoints.array_file import ROWS, ArrayReader, StateArray, prefixed
 from components.replay_buffers.invalid import InvalidExperience, check_finite, describe
 from components.replay_buffers.ring import Placement
-from components.replay_buffers.storage import BatchMemory, allocate, announce, freeze
+from components.replay_buffers.storage import BatchMemory, Overwrites, allocate, announce, freeze
 from components.replay_buffers.windows import (
     FrameStack,
     NStep,
@@ -145,12 +145,7 @@ class RowStore:
         if rows.keys() != self.arrays.keys():
             raise InvalidExperience(f"expected the fields {list(self.arrays)}, got {list(rows)}")
 
-    def write(
-        self,
-        placed: Sequence[Placement],
-        rows: Mapping[str, NDArray[Any]],
-        overwrites: Callable[[NDArray[Any]], None] | None,
-    ) -> None:
+    def write(self, placed: Sequence[Placement], rows: Mapping[str, NDArray[Any]], overwrites: Overwrites) -> None:
         """Write checked rows to their slots. Contiguous slots are announced to `overwrites` before."""
         if overwrites is not None:
             announce(overwrites, self.arrays.values(), *(to for to, _ in placed if isinstance(to, slice)))
@@ -159,7 +154,7 @@ class RowStore:
             for to, of in placed:
                 array[to] = source[of]
 
-    def write_row(self, slot: int, row: Mapping[str, Any], overwrites: Callable[[NDArray[Any]], None] | None) -> None:
+    def write_row(self, slot: int, row: Mapping[str, Any], overwrites: Overwrites) -> None:
         """Write one checked row, and announce it as `write` does."""
         if overwrites is not None:
             announce(overwrites, self.arrays.values(), slice(slot, slot + 1))
@@ -226,30 +221,17 @@ class RowStore:
 
     def state_arrays(self, used: slice | NDArray[np.int64]) -> dict[str, StateArray]:
         """Return the rows in the slots `used`; contiguous ones are announced before they are overwritten."""
-        arrays = self.arrays.items()
-        if isinstance(used, slice):
-            return prefixed("rows", {name: StateArray.of(array[used], announced=True) for name, array in arrays})
-        return prefixed("rows", {name: picked_rows(array, used) for name, array in arrays})
+        return prefixed("rows", {name: picked_rows(array, used) for name, array in self.arrays.items()})
 
     def check_state(self, reader: ArrayReader, held: int) -> None:
         """Raise `CheckpointError` unless the arrays could come from `state_arrays` for `held` slots."""
         for name, array in self.arrays.items():
             reader.expect(f"rows/{name}", array.dtype, (held, *array.shape[1:]))
 
-    def load_state(
-        self,
-        reader: ArrayReader,
-        used: slice | NDArray[np.int64],
-        overwrites: Callable[[NDArray[Any]], None] | None,
-    ) -> None:
+    def load_state(self, reader: ArrayReader, used: slice | NDArray[np.int64], overwrites: Overwrites) -> None:
         """Load checked arrays into the slots `used`."""
         for name, array in self.arrays.items():
-            if isinstance(used, slice):
-                if overwrites is not None:
-                    announce(overwrites, [array], used)
-                reader.read_into(f"rows/{name}", array[used])
-            else:
-                array[used] = reader.read(f"rows/{name}", array.dtype, (len(used), *array.shape[1:]))
+            load_rows(reader, f"rows/{name}", array, used, overwrites)
 
 
 def checked(value: Any, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], finite: bool) -> Any:
@@ -278,11 +260,22 @@ def _from_python(name: str, value: float, dtype: np.dtype[Any]) -> Any:
         raise InvalidExperience(f"{name}: expected {dtype} of shape (), got {value}, which does not fit") from None
 
 
-def picked_rows(array: NDArray[Any], rows: NDArray[np.int64]) -> StateArray:
-    """Return some rows (n,) of an array for a checkpoint, copied a few at a time."""
+def picked_rows(array: NDArray[Any], rows: slice | NDArray[np.int64]) -> StateArray:
+    """Return some rows of an array for a checkpoint: contiguous ones are announced, others copied a few at a time."""
+    if isinstance(rows, slice):
+        return StateArray.of(array[rows], announced=True)
 
     def pieces() -> Iterator[NDArray[Any]]:
         for start in range(0, len(rows), ROWS):
             yield array[rows[start : start + ROWS]]
 
     return StateArray(array.dtype, (len(rows), *array.shape[1:]), pieces())
+
+
+def load_rows(
+    reader: ArrayReader, name: str, array: NDArray[Any], rows: slice | NDArray[np.int64], overwrites: Overwrites
+) -> None:
+    """Load an array of a checkpoint into some rows of `array`; contiguous ones are announced before."""
+    if overwrites is not None and isinstance(rows, slice):
+        announce(overwrites, [array], rows)
+    array[rows] = reader.read(name, array.dtype, (reader.length(name), *array.shape[1:]))

@@ -46,6 +46,9 @@ def allocate(shape: tuple[int, ...], dtype: DTypeLike, folder: str | Path | None
     return np.frombuffer(mapped, np.uint8)[: prod(shape) * np.dtype(dtype).itemsize].view(dtype).reshape(shape)
 
 
+Overwrites = Callable[[NDArray[Any]], None] | None
+"""What hears of memory that will be overwritten next, if anybody does; see `Checkpointed.overwrites`."""
+
 Block = tuple[NDArray[np.uint8], int]
 """Memory, and its first byte that begins a cache line."""
 
