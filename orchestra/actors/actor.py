@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, ParamSpec, Protocol, Self, TypeVar
 import numpy as np
 from structlog.typing import FilteringBoundLogger
 
-from orchestra.actors.contract import handlers_of
+from orchestra.actors.contract import Contract, handlers_of
 from orchestra.actors.mailbox import CAPACITY
 from orchestra.actors.message import Message
 from orchestra.actors.ref import Ref
@@ -27,6 +27,9 @@ P = ParamSpec("P")
 
 State = Mapping[str, Any]
 """The state of an actor, by names of its own choice."""
+
+ActorFactory = partial["Actor[Any]"]
+"""Makes an actor: its class, with the arguments of the constructor."""
 
 ACTORS: dict[str, type["Actor[Any]"]] = {}
 """Every actor class of this process, by `module:qualname`. Other nodes may spawn these. A class defined again under its
@@ -67,10 +70,8 @@ class Context(Protocol):
     def watch(self, ref: Ref[Any]) -> None: ...
     def after(self, delay: float, message: Message) -> TimerHandle: ...
     async def offload(self, function: Callable[..., T], *args: Any) -> T: ...
-    def spawn_child(self, name: str, kind: type["Actor[Any]"], factory: Callable[[], "Actor[Any]"]) -> Ref[Any]: ...
-    async def spawn_remote(
-        self, node: str, name: str, kind: type["Actor[Any]"], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Ref[Any]: ...
+    def spawn_child(self, name: str, factory: ActorFactory) -> Ref[Any]: ...
+    async def spawn_remote(self, node: str, name: str, factory: ActorFactory) -> Ref[Any]: ...
 
 
 making: ContextVar[Context | None] = ContextVar("making", default=None)
@@ -101,6 +102,7 @@ class Actor(Generic[M]):
     handlers: ClassVar[Mapping[type[Message], str]] = {}
     """Names of the handlers, by message type."""
 
+    _contract: ClassVar[Contract]
     _context: Context
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
@@ -113,6 +115,7 @@ class Actor(Generic[M]):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.handlers = handlers_of(cls, Actor)
+        cls._contract = Contract(cls)
         ACTORS[f"{cls.__module__}:{cls.__qualname__}"] = cls
 
     async def started(self) -> None:
@@ -193,7 +196,7 @@ class Actor(Generic[M]):
 
     def spawn(self, name: str, kind: Callable[P, "Actor[X]"], *args: P.args, **kwargs: P.kwargs) -> Ref[X]:
         """Start `kind(*args, **kwargs)` as `<this actor>:<name>` on this node. It stops with this actor."""
-        return self._context.spawn_child(name, actor_class(kind), partial(kind, *args, **kwargs))
+        return self._context.spawn_child(name, partial(actor_class(kind), *args, **kwargs))
 
     async def spawn_on(
         self, node: str, name: str, kind: Callable[P, "Actor[X]"], *args: P.args, **kwargs: P.kwargs
@@ -208,7 +211,7 @@ class Actor(Generic[M]):
                 the name is taken.
             Unreachable: there is no such node, or it is gone.
         """
-        return await self._context.spawn_remote(node, name, actor_class(kind), args, kwargs)
+        return await self._context.spawn_remote(node, name, partial(actor_class(kind), *args, **kwargs))
 
     def __repr__(self) -> str:
         context = getattr(self, "_context", None)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
@@ -13,9 +14,9 @@ from orchestra.actors import codec
 from orchestra.actors.addresses import node_of
 from orchestra.actors.arrays import isolated
 from orchestra.actors.deadlock import CycleProbes, WaitingAsk
-from orchestra.actors.host import Recorder
 from orchestra.actors.mailbox import Envelope
 from orchestra.actors.message import Message, Request
+from orchestra.actors.recorder import Recorder
 from orchestra.actors.ref import Ref
 from orchestra.actors.system_messages import SYSTEM, DeadlockProbeMsg
 from orchestra.clock import Clock
@@ -78,11 +79,19 @@ class Network(Protocol):
         """Return whether this node owes `peer` an answer to that request."""
 
 
-class Askable(Protocol):
-    """A local actor, as the recipient of a request."""
+class LocalActor(Protocol):
+    """An actor of the same node, as the recipient of messages."""
 
-    @property
-    def replies(self) -> "PendingReplies": ...
+    replies: "PendingReplies"
+
+    def deliver(self, sender: str, message: Message, number: int = 0, queued: float = 0.0) -> Awaitable[None] | None:
+        """Queue `message`; return an awaitable that waits for room if there is none.
+
+        `number` and `queued`, the current time, are those of a recorded sender, as in `mailbox.Queued`.
+        """
+
+    def deliver_nowait(self, sender: str, message: Message, number: int = 0, queued: float = 0.0) -> None:
+        """Queue `message`, or raise `MailboxFull` or `ActorStopped`."""
 
     def deliver_request(self, envelope: Envelope) -> Awaitable[None] | None:
         """Queue a request; return an awaitable that waits for room if there is none."""
@@ -103,7 +112,7 @@ class PendingAsks:
     """
 
     def __init__(
-        self, node: str, cells: Mapping[str, Askable], network: Network, clock: Clock, *, probing: bool = True
+        self, node: str, cells: Mapping[str, LocalActor], network: Network, clock: Clock, *, probing: bool = True
     ) -> None:
         self._node = node
         self._cells = cells
@@ -113,9 +122,6 @@ class PendingAsks:
         self._waiting: dict[int, WaitingAsk] = {}
         self._correlation = 0
         self.probes = CycleProbes(node, self._waiting, cells, clock, self._send_probe, network.is_unanswered)
-
-    def __len__(self) -> int:
-        return len(self._waiting)
 
     async def ask(
         self,
@@ -232,42 +238,32 @@ class PendingAsks:
             route.post(f"{self._node}/{SYSTEM}", recipient, probe)
 
 
+@dataclass(eq=False, repr=False)
 class PendingReplies:
-    """The requests that one actor answers, now or later, and its own asks. None outlives its incarnation.
+    """The requests that one actor answers, now or later, and its own asks. None outlives its incarnation."""
 
-    Args:
-        address: the actor.
-        answer: answers a request of this node.
-        fail: fails a request of any node.
-        recorder: records the actor, if it is recorded.
-        log: the actor's.
-    """
-
-    def __init__(
-        self,
-        address: str,
-        answer: Callable[[Envelope, Any], None],
-        fail: Callable[[Envelope, Exception], None],
-        recorder: Recorder | None,
-        log: FilteringBoundLogger,
-    ) -> None:
-        self.task: asyncio.Task[None] | None = None
-        """The actor's task, once it runs."""
-        self.withdrawn = 0
-        """Requests withdrawn by their askers."""
-        self.asked: set[asyncio.Future[Any]] = set()
-        """Answers awaited by the actor and by tasks it started."""
-        self._address = address
-        self._answer = answer
-        self._fail = fail
-        self._recorder = recorder
-        self._log = log
-        self._in_hand: Envelope | None = None
-        self._cancellable = False
-        """Whether a coroutine handles the request in hand."""
-        self._cancelled = False
-        """Whether it was cancelled, because its asker withdrew it."""
-        self._parked: dict[int, tuple[asyncio.Future[Any], Envelope]] = {}
+    address: str
+    """The actor."""
+    give: Callable[[Envelope, Any], None]
+    """Answers a request of this node."""
+    fail: Callable[[Envelope, Exception], None]
+    """Fails a request of any node."""
+    recorder: Recorder | None
+    """Records the actor, if it is recorded."""
+    log: FilteringBoundLogger
+    """The actor's."""
+    task: asyncio.Task[None] | None = field(default=None, init=False)
+    """The actor's task, once it runs."""
+    withdrawn: int = field(default=0, init=False)
+    """Requests withdrawn by their askers."""
+    asked: set[asyncio.Future[Any]] = field(default_factory=set, init=False)
+    """Answers awaited by the actor and by tasks it started."""
+    _in_hand: Envelope | None = field(default=None, init=False)
+    _cancellable: bool = field(default=False, init=False)
+    """Whether a coroutine handles the request in hand."""
+    _cancelled: bool = field(default=False, init=False)
+    """Whether it was cancelled, because its asker withdrew it."""
+    _parked: dict[int, tuple[asyncio.Future[Any], Envelope]] = field(default_factory=dict, init=False)
 
     @property
     def idle(self) -> bool:
@@ -281,11 +277,7 @@ class PendingReplies:
         self._in_hand = envelope
         token = _waiting.set(envelope.chain)
         try:
-            answer = call(envelope.message)
-            if isinstance(answer, asyncio.Future):
-                self._park(envelope, answer)
-            else:
-                self._give(envelope, answer)
+            self._answer(envelope, call(envelope.message))
         finally:
             _waiting.reset(token)
         self._in_hand = None
@@ -302,10 +294,7 @@ class PendingReplies:
                 raise
         else:
             if not self._was_withdrawn():  # else it finished in spite of being cancelled
-                if isinstance(result, asyncio.Future):
-                    self._park(envelope, result)
-                else:
-                    self._give(envelope, result)
+                self._answer(envelope, result)
         finally:
             self._cancellable = False
             _waiting.reset(token)
@@ -314,8 +303,8 @@ class PendingReplies:
     def withdraw(self, envelope: Envelope) -> None:
         """Withdraw a request: unread, in hand or parked."""
         self.withdrawn += 1
-        if self._recorder is not None and (envelope is self._in_hand or id(envelope) in self._parked):
-            self._recorder.withdrawn(envelope)
+        if self.recorder is not None and (envelope is self._in_hand or id(envelope) in self._parked):
+            self.recorder.withdrawn(envelope)
         if envelope is self._in_hand:
             if self.task is not None and self._cancellable and not self._cancelled:
                 self._cancelled = True
@@ -354,11 +343,11 @@ class PendingReplies:
         self.asked.clear()  # in place: an ask finds out by it that its asker is gone
         for future in asked:
             if not future.done():
-                future.set_exception(ActorStopped(f"{self._address}, which asked, has stopped or failed"))
+                future.set_exception(ActorStopped(f"{self.address}, which asked, has stopped or failed"))
 
     def blame(self, error: BaseException) -> AskFailed:
         """Return the error for an asker whose request failed with `error`."""
-        return AskFailed(f"{self._address}: {type(error).__name__}: {error}")
+        return AskFailed(f"{self.address}: {type(error).__name__}: {error}")
 
     # Asking
 
@@ -378,27 +367,28 @@ class PendingReplies:
                 for address in envelope.chain
             ]
             waiting = tuple(dict.fromkeys((*parked, *waiting)))
-        return (*waiting, self._address)
+        return (*waiting, self.address)
 
     # Inside
 
-    def _park(self, envelope: Envelope, future: asyncio.Future[Any]) -> None:
-        self._parked[id(envelope)] = (future, envelope)
-        future.add_done_callback(partial(self._answer_parked, envelope))
-
-    def _give(self, envelope: Envelope, answer: Any) -> None:
+    def _answer(self, envelope: Envelope, answer: Any) -> None:
+        """Give an answer, or park the request until the future that is its answer is done."""
+        if isinstance(answer, asyncio.Future):
+            self._parked[id(envelope)] = (answer, envelope)
+            answer.add_done_callback(partial(self._answer_parked, envelope))
+            return
         origin = envelope.origin
         if origin is not None:
             origin.answer(envelope.correlation, answer)
         else:
-            self._answer(envelope, answer)
-        if self._recorder is not None:
-            self._recorder.replied(envelope, answer)
+            self.give(envelope, answer)
+        if self.recorder is not None:
+            self.recorder.replied(envelope, answer)
 
     def _refuse(self, envelope: Envelope, error: Exception) -> None:
-        self._fail(envelope, error)
-        if self._recorder is not None:
-            self._recorder.refused(envelope, error)
+        self.fail(envelope, error)
+        if self.recorder is not None:
+            self.recorder.refused(envelope, error)
 
     def _was_withdrawn(self) -> bool:
         """Return whether the request in hand was withdrawn, and nothing else cancelled the task."""
@@ -413,14 +403,14 @@ class PendingReplies:
         if self._parked.pop(id(envelope), None) is None:
             return
         if future.cancelled():
-            self._refuse(envelope, ActorStopped(f"{self._address} gave up the answer"))
+            self._refuse(envelope, ActorStopped(f"{self.address} gave up the answer"))
         elif (error := future.exception()) is not None:
             self._refuse(envelope, self.blame(error))
         else:
             try:
-                self._give(envelope, future.result())
+                self._answer(envelope, future.result())
             except Exception as unfit:
-                self._log.error("answer cannot be given", request=type(envelope.message).__name__, exc_info=unfit)
+                self.log.error("answer cannot be given", request=type(envelope.message).__name__, exc_info=unfit)
                 self._refuse(envelope, self.blame(unfit))
 
 

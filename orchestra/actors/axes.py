@@ -1,6 +1,6 @@
 """Axes: the dtype and shape of the array fields of messages, checked when a message is made."""
 
-from typing import Any
+from typing import Any, LiteralString
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,20 +32,16 @@ class Axes:
     def check(self, value: Any) -> AnyArray:
         """Return `value` if it is an array of this dtype and rank. Pydantic reports the error."""
         if not isinstance(value, np.ndarray):
-            raise PydanticCustomError("array_type", "expected an array {want}, got {got}", self._facts(type(value)))
+            raise self._unfit("array_type", type(value).__name__)
         if value.dtype != self.dtype:
-            raise PydanticCustomError(
-                "array_dtype", "expected an array {want}, got dtype {got}", self._facts(value.dtype)
-            )
+            raise self._unfit("array_dtype", f"dtype {value.dtype}")
         if value.ndim != len(self.names):
-            raise PydanticCustomError(
-                "array_rank", "expected an array {want}, got shape {got}", self._facts(value.shape)
-            )
+            raise self._unfit("array_rank", f"shape {value.shape}")
         return value
 
-    def _facts(self, got: object) -> dict[str, str]:
-        name = got.__name__ if isinstance(got, type) else str(got)
-        return {"want": f"{self.dtype}[{', '.join(self.names)}]", "got": name}
+    def _unfit(self, error_type: LiteralString, got: str) -> PydanticCustomError:
+        facts = {"want": f"{self.dtype}[{', '.join(self.names)}]", "got": got}
+        return PydanticCustomError(error_type, "expected an array {want}, got {got}", facts)
 
 
 def check_axes(message: Any) -> Any:

@@ -12,10 +12,10 @@ from orchestra.actors import codec
 from orchestra.actors.actor import Actor, making
 from orchestra.actors.asks import PendingReplies
 from orchestra.actors.context import LiveContext
-from orchestra.actors.contract import contract_of
-from orchestra.actors.host import ActorSettings, Host
+from orchestra.actors.host import Host
 from orchestra.actors.mailbox import Envelope, Mailbox
 from orchestra.actors.message import Lane, Message
+from orchestra.actors.recorder import ActorSettings
 from orchestra.actors.ref import speaking
 from orchestra.actors.restarts import Halted, RestartLoop
 from orchestra.actors.statistics import CellStatistics, Deliveries
@@ -43,22 +43,11 @@ class Cell:
         self.address = address = settings.address
         self.kind = settings.kind
         self.log = log.get(actor=address)
-        self.contract = contract_of(settings.kind)
+        self.contract = settings.kind._contract
         self.mailbox = Mailbox(address, settings.kind.mailbox_capacity)
         self.recorder = recorder = host.recorder_for(settings, self._replayable)
-        self._aborting = False
-        """True once an abort was requested; pending waits are abandoned."""
-        self.replies = replies = PendingReplies(address, host.answer, host.refuse, recorder, self.log)
-        self.context = LiveContext(
-            host,
-            settings,
-            recorder,
-            self.mailbox,
-            replies,
-            self.log,
-            stop=self.request_stop,
-            aborting=lambda: self._aborting,
-        )
+        self.replies = replies = PendingReplies(address, host.asks.answer, host.asks.fail, recorder, self.log)
+        self.context = LiveContext(host, settings, recorder, self.mailbox, replies, self.log, stop=self.request_stop)
         self.restarts = RestartLoop(self, host, siblings, settings.parent)
         self.delivered = Deliveries()
         self.terminated: asyncio.Future[str] = host.loop.create_future()
@@ -352,7 +341,7 @@ class Cell:
         """Admit no more messages; handle the queued ones if `graceful`, else stop at the next await."""
         self.mailbox.close()
         if not graceful:
-            self._aborting = True
+            self.context.aborting = True
             if self.task is not None:
                 self.task.cancel()
         elif not self.draining:
@@ -382,7 +371,7 @@ class Cell:
         self.replies.drop(gone)
         for sender, message, _, _, _, envelope in self.mailbox.drain():
             if envelope is not None and envelope.correlation:
-                self._host.refuse(envelope, gone)
+                self._host.asks.fail(envelope, gone)
             elif isinstance(message, WatchMsg):
                 self._watchers.add(message.watcher.address)
             elif not isinstance(message, WithdrawnMsg) and message.lane is not Lane.SYSTEM:

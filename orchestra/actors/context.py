@@ -3,23 +3,27 @@
 import asyncio
 import zlib
 from collections.abc import Awaitable, Callable
-from functools import partial
+from contextlib import suppress
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import numpy as np
 from structlog.typing import FilteringBoundLogger
 
-from orchestra.actors.actor import Actor
-from orchestra.actors.asks import PendingReplies
-from orchestra.actors.host import ActorSettings, Host, LocalActor, Recorder
+from orchestra.actors import spawning
+from orchestra.actors.actor import ActorFactory
+from orchestra.actors.asks import LocalActor, PendingReplies
+from orchestra.actors.host import Host
 from orchestra.actors.mailbox import Mailbox
 from orchestra.actors.message import Message, Request
+from orchestra.actors.recorder import ActorSettings, Recorder
 from orchestra.actors.ref import Ref, speaking
 from orchestra.actors.statistics import Wait
 from orchestra.actors.supervisor import Children
-from orchestra.actors.system_messages import ChildFailedMsg
+from orchestra.actors.system_messages import ChildFailedMsg, StopMsg
 from orchestra.actors.weights import FLAT
 from orchestra.clock import Clock, TimerHandle
+from orchestra.errors import ActorFailed, OrchestraError
 
 T = TypeVar("T")
 
@@ -43,7 +47,6 @@ class LiveContext:
         replies: the actor's.
         log: the actor's.
         stop: stops the actor; takes `graceful`.
-        aborting: whether the actor was asked to stop at once.
     """
 
     def __init__(
@@ -56,7 +59,6 @@ class LiveContext:
         log: FilteringBoundLogger,
         *,
         stop: Callable[..., None],
-        aborting: Callable[[], bool],
     ) -> None:
         self._host = host
         self._cells = host.cells
@@ -65,9 +67,9 @@ class LiveContext:
         self._mailbox = mailbox
         self._replies = replies
         self._stop = stop
-        self._aborting = aborting
+        self.aborting = False
+        """True once an abort was requested; pending waits are abandoned."""
         self._incarnation = 0
-        self._rng: np.random.Generator | None = None
         self._timers: set[TimerHandle] = set()
         self.address = settings.address
         self.clock: Clock = host.clock if recorder is None else recorder.clock
@@ -81,12 +83,10 @@ class LiveContext:
 
     # For the actor: Context
 
-    @property
+    @cached_property
     def rng(self) -> np.random.Generator:
         """The random generator of this incarnation."""
-        if self._rng is None:
-            self._rng = generator_for(self._settings.seed, self.address, self._incarnation)
-        return self._rng
+        return generator_for(self._settings.seed, self.address, self._incarnation)
 
     def request_stop(self, *, graceful: bool = True) -> None:
         """Stop this actor: after its queued messages if `graceful`, else at the next await."""
@@ -117,23 +117,26 @@ class LiveContext:
 
     async def offload(self, function: Callable[..., T], *args: Any) -> T:
         """Run `function` in a thread of the node; at once on a deterministic node."""
-        wait = Wait.for_thread(function, args)
-        done = self._host.offload(self._aborting, wait.work, function, *args)
+        wait = Wait("in a thread:", (function, args))
+        done = self._host.offload(lambda: self.aborting, wait.work, function, *args)
         return await self._noted(wait, done if self._recorder is None else self._recorder.offloaded(done))
 
-    def spawn_child(self, name: str, kind: type[Actor[Any]], factory: Callable[[], Actor[Any]]) -> Ref[Any]:
+    def spawn_child(self, name: str, factory: ActorFactory) -> Ref[Any]:
         """Start a child on this node; it stops with this actor."""
-        child = self._host.start_cell(f"{self.address}:{name}".partition("/")[2], kind, factory, self.children)
+        child = self._host.start_cell(f"{self.address}:{name}".partition("/")[2], factory, self.children)
         self.children.add(child)
         if self._recorder is not None:
-            self._recorder.spawned(child, factory)
+            self._recorder.spawned(child.address, factory, child.recorder)
         return Ref(child.address)
 
-    async def spawn_remote(
-        self, node: str, name: str, kind: type[Actor[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Ref[Any]:
-        """Start a child on another node; it stops with this actor."""
-        child = await self._host.spawn_remote(self, node, name, kind, args, kwargs)
+    async def spawn_remote(self, node: str, name: str, factory: ActorFactory) -> Ref[Any]:
+        """Start a child on another node; it stops with this actor. A cancelled spawn stops it again."""
+        try:
+            child = await spawning.spawn(self, node, name, factory)
+        except asyncio.CancelledError:
+            with suppress(OrchestraError):  # it may have been started
+                self._host.post_remote_nowait(self.address, spawning.child_address(self.address, node, name), StopMsg())
+            raise
         self.children.add_remote(child.address)
         return child
 
@@ -148,37 +151,31 @@ class LiveContext:
             waiting = cell.deliver(self.address, message)
         else:
             waiting = self._host.post_remote(self.address, recipient, message)
-        return None if waiting is None else self._noted(Wait.for_room(recipient), waiting)
+        return None if waiting is None else self._noted(Wait("waits for room at", recipient), waiting)
 
     def post_nowait(self, recipient: str, message: Message) -> None:
         """Deliver or send `message`, or raise `MailboxFull`."""
         cell = self._cells.get(recipient)
-        recorder, number, clock, now = self._recorder, 0, 0, 0.0
-        if recorder is not None:
-            message, number, clock, now = recorder.sent(recipient, message, cell is not None, True)
-        try:
-            if cell is not None:
-                cell.deliver_nowait(self.address, message, number, now)
-            else:
-                self._host.post_remote_nowait(self.address, recipient, message, number, clock)
-        except Exception as error:
-            if recorder is not None:
-                recorder.send_failed(number, error)
-            raise
+        if self._recorder is not None:
+            self._post_recorded(self._recorder, cell, recipient, message, nowait=True)
+        elif cell is not None:
+            cell.deliver_nowait(self.address, message)
+        else:
+            self._host.post_remote_nowait(self.address, recipient, message)
 
     async def ask(self, recipient: str, request: Request[Any]) -> Any:
         """Send `request` and return its answer."""
-        wait = Wait.for_answer(recipient)
+        wait = Wait("asks", recipient)
         self.waits.add(wait)
         replies, recorder = self._replies, self._recorder
         try:
             task = asyncio.current_task(self._host.loop)
             chain = replies.chain(holds=task is replies.task)
             if recorder is None:
-                return await self._host.ask(self.address, recipient, request, chain, replies.asked, task)
+                return await self._host.asks.ask(self.address, recipient, request, chain, replies.asked, task)
             number, clock = recorder.asked(recipient, request)
             try:
-                value = await self._host.ask(
+                value = await self._host.asks.ask(
                     self.address, recipient, request, chain, replies.asked, task, number, clock
                 )
             except BaseException as error:
@@ -194,7 +191,7 @@ class LiveContext:
     def reset_for_restart(self) -> None:
         """Drop what belonged to the last incarnation only."""
         self._incarnation += 1
-        self._rng = None
+        self.__dict__.pop("rng", None)
         self.resume_from = None
         self.children = self._new_children(self.children.expected)
 
@@ -216,18 +213,24 @@ class LiveContext:
             expected,
         )
 
-    def _child_failed(self, address: str) -> None:
-        self._mailbox.put((address, ChildFailedMsg(address=address, reason=""), FLAT, 0, 0.0, None))
+    def _child_failed(self, failed: ActorFailed) -> None:
+        message = ChildFailedMsg(address=failed.address, reason="")
+        self._mailbox.put((failed.address, message, FLAT, 0, 0.0, None))
 
     def _post_recorded(
-        self, recorder: Recorder, cell: LocalActor | None, recipient: str, message: Message
+        self, recorder: Recorder, cell: LocalActor | None, recipient: str, message: Message, *, nowait: bool = False
     ) -> Awaitable[None] | None:
-        message, number, clock, now = recorder.sent(recipient, message, cell is not None)
+        message, number, clock, now = recorder.sent(recipient, message, cell is not None, nowait)
+        waiting = None
         try:
-            if cell is not None:
-                waiting = cell.deliver(self.address, message, number, now)
-            else:
+            if cell is None and nowait:
+                self._host.post_remote_nowait(self.address, recipient, message, number, clock)
+            elif cell is None:
                 waiting = self._host.post_remote(self.address, recipient, message, number, clock)
+            elif nowait:
+                cell.deliver_nowait(self.address, message, number, now)
+            else:
+                waiting = cell.deliver(self.address, message, number, now)
         except Exception as error:
             recorder.send_failed(number, error)
             raise

@@ -5,7 +5,6 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, Union, get_args, get_origin
-from weakref import WeakKeyDictionary
 
 from orchestra.actors.message import Lane, Message
 from orchestra.actors.system_messages import ChildFailedMsg, StopMsg, TerminatedMsg, WatchMsg
@@ -13,7 +12,7 @@ from orchestra.errors import HandlerError
 
 
 class Contract:
-    """The messages an actor class understands and how its cells handle them. Computed once per class."""
+    """The messages an actor class understands and how its cells handle them."""
 
     def __init__(self, kind: type[Any]) -> None:
         self.understands: frozenset[type[Message]] = frozenset(
@@ -36,17 +35,6 @@ class Contract:
         """Return the text of the error for a type it does not understand."""
         known = ", ".join(sorted(kind.__name__ for kind in self.handlers)) or "nothing"
         return f"{self._name} got {message.__name__}; it understands {known}"
-
-
-_CONTRACTS: WeakKeyDictionary[type[Any], Contract] = WeakKeyDictionary()
-
-
-def contract_of(kind: type[Any]) -> Contract:
-    """Return the contract of an actor class."""
-    contract = _CONTRACTS.get(kind)
-    if contract is None:
-        contract = _CONTRACTS[kind] = Contract(kind)
-    return contract
 
 
 def handlers_of(cls: type, base: type) -> dict[type[Message], str]:

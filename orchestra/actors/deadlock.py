@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from orchestra.actors.addresses import node_of
@@ -43,6 +43,7 @@ class Answering(Protocol):
     def replies(self) -> Replies: ...
 
 
+@dataclass(eq=False, repr=False)
 class CycleProbes:
     """Finds cycles of asks that did not grow out of one another, as when two actors ask each other at the same time.
 
@@ -50,37 +51,26 @@ class CycleProbes:
     probe on if it waits for an ask itself. An ask reached by its own probe waits for itself. Of all asks in the cycle,
     that of the actor with the smallest address fails with `AskCycle`. A probe ends where nothing is left to follow:
     its request must be unanswered when the probe arrives, so everything it has passed still waits.
-
-    Args:
-        node: the name of this node.
-        waiting: its waiting asks, by correlation.
-        cells: its actors, by address.
-        clock: the runtime's.
-        send: sends a probe to another node, if there is a connection.
-        is_unanswered: whether this node owes that peer an answer to that correlation.
     """
 
-    def __init__(
-        self,
-        node: str,
-        waiting: Mapping[int, WaitingAsk],
-        cells: Mapping[str, Answering],
-        clock: Clock,
-        send: Callable[[str, DeadlockProbeMsg], None],
-        is_unanswered: Callable[[str, int], bool],
-    ) -> None:
-        self._node = node
-        self._waiting = waiting
-        self._cells = cells
-        self._clock = clock
-        self._send_to = send
-        self._is_unanswered_by = is_unanswered
-        self._sweep: TimerHandle | None = None
+    node: str
+    """The name of this node."""
+    waiting: Mapping[int, WaitingAsk]
+    """Its waiting asks, by correlation."""
+    cells: Mapping[str, Answering]
+    """Its actors, by address."""
+    clock: Clock
+    """The runtime's."""
+    send: Callable[[str, DeadlockProbeMsg], None]
+    """Sends a probe to another node, if there is a connection."""
+    is_unanswered: Callable[[str, int], bool]
+    """Whether this node owes that peer an answer to that correlation."""
+    _sweep: TimerHandle | None = field(default=None, init=False)
 
     def begin(self) -> None:
         """Begin to sweep, if that has not begun."""
         if self._sweep is None:
-            self._sweep = self._clock.call_later(PATIENCE_S, self._look_through)
+            self._sweep = self.clock.call_later(PATIENCE_S, self._look_through)
 
     def close(self) -> None:
         """Stop sweeping."""
@@ -89,28 +79,28 @@ class CycleProbes:
 
     def follow(self, probe: DeadlockProbeMsg) -> None:
         """Take a probe that follows an ask of a local actor: pass it on, fail a cycle, or drop it."""
-        cell = self._cells.get(probe.recipient)
+        cell = self.cells.get(probe.recipient)
         asker, correlation = node_of(probe.askers[-1]), probe.asks[-1]
-        if cell is None or not self._is_unanswered(asker, correlation):
+        if cell is None or not self._waits_for_answer(asker, correlation):
             return
         task, address = cell.replies.answering_task(asker, correlation), probe.recipient
-        held = [number for number, ask in self._waiting.items() if ask.task is task and ask.asker == address]
+        held = [number for number, ask in self.waiting.items() if ask.task is task and ask.asker == address]
         if not held:
             return  # the actor is not blocked
         here = (address, held[0])
         passed = list(zip(probe.askers, probe.asks, strict=True))
         if here == passed[0]:
-            future = self._waiting[held[0]].future
+            future = self.waiting[held[0]].future
             if here == min(passed) and not future.done():
                 cycle = " → ".join([*probe.askers, address])
                 future.set_exception(AskCycle(f"{cycle}: each waits for an answer of the next"))
         elif here not in passed:
             askers, asks = zip(*passed, here, strict=True)
-            self._send(DeadlockProbeMsg(askers=askers, asks=asks, recipient=self._waiting[held[0]].recipient))
+            self._send(DeadlockProbeMsg(askers=askers, asks=asks, recipient=self.waiting[held[0]].recipient))
 
     def _look_through(self) -> None:
         self._sweep = None
-        ours = [(number, ask) for number, ask in self._waiting.items() if ask.asker in self._cells]
+        ours = [(number, ask) for number, ask in self.waiting.items() if ask.asker in self.cells]
         for number, ask in ours:
             if ask.seen:
                 self._send(DeadlockProbeMsg(askers=(ask.asker,), asks=(number,), recipient=ask.recipient))
@@ -120,13 +110,13 @@ class CycleProbes:
 
     def _send(self, probe: DeadlockProbeMsg) -> None:
         peer = node_of(probe.recipient)
-        if peer == self._node:
+        if peer == self.node:
             self.follow(probe)
         else:
-            self._send_to(peer, probe)
+            self.send(peer, probe)
 
-    def _is_unanswered(self, asker: str, correlation: int) -> bool:
-        if asker == self._node:
-            ask = self._waiting.get(correlation)
+    def _waits_for_answer(self, asker: str, correlation: int) -> bool:
+        if asker == self.node:
+            ask = self.waiting.get(correlation)
             return ask is not None and not ask.future.done()
-        return self._is_unanswered_by(asker, correlation)
+        return self.is_unanswered(asker, correlation)

@@ -80,7 +80,8 @@ class Mailbox:
         self._nbytes = 0
         self._writers: deque[tuple[asyncio.Future[None], Queued]] = deque()
         self._reader: asyncio.Future[None] | None = None
-        self._closed = False
+        self.closed = False
+        """Whether it admits system messages only."""
 
     def __len__(self) -> int:
         return len(self._system) + len(self._ordered)
@@ -99,7 +100,7 @@ class Mailbox:
         This is the fast path of `put`, for nearly all messages.
         """
         total = self._nbytes + item[2]
-        if len(self._ordered) >= self._capacity or total > self._capacity_bytes or self._writers or self._closed:
+        if len(self._ordered) >= self._capacity or total > self._capacity_bytes or self._writers or self.closed:
             return False
         self._ordered.append(item)
         self._nbytes = total
@@ -121,11 +122,9 @@ class Mailbox:
         forced = forced or lane is Lane.SOLICITED or (envelope is not None and envelope.origin is not None)
         if lane is Lane.SYSTEM:
             self._system.append(item)
-        elif self._closed:
+        elif self.closed:
             raise ActorStopped(f"{self._address} has stopped")
-        elif lane is Lane.LATEST and (place := (sender, type(message))) in self._latest:
-            self._replace(place, item)
-        elif forced or self._admits(sender, message, nbytes):
+        elif forced or self._replaces(item) or self._admits(sender, message, nbytes):
             self._enqueue(item)
         else:
             return False
@@ -175,10 +174,7 @@ class Mailbox:
 
     def drain(self) -> list[Queued]:
         """Take everything that is left, system messages first."""
-        left = []
-        while (item := self.take()) is not None:
-            left.append(item)
-        return left
+        return list(iter(self.take, None))
 
     def news(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
         """Return a future that is done once there is a message. For the reader, after `take` returned None."""
@@ -197,14 +193,9 @@ class Mailbox:
         reader = self._reader
         return reader is not None and not (self._ordered or self._system or reader.done())
 
-    @property
-    def closed(self) -> bool:
-        """Whether it admits system messages only."""
-        return self._closed
-
     def close(self) -> None:
         """Admit nothing but system messages from now on. Queued messages stay; waiting writers get `ActorStopped`."""
-        self._closed = True
+        self.closed = True
         writers, self._writers = self._writers, deque()
         for turn, _ in writers:
             if not turn.done():
@@ -233,6 +224,9 @@ class Mailbox:
             f"({sum(sizes):,} bytes) are queued, and waiting for room would deadlock"
         )
 
+    def _replaces(self, item: Queued) -> bool:
+        return item[1].lane is Lane.LATEST and (item[0], type(item[1])) in self._latest
+
     def _has_room(self, nbytes: int) -> bool:
         if len(self._ordered) >= self._capacity:
             return False
@@ -247,25 +241,21 @@ class Mailbox:
             if not self._has_room(item[2]):
                 return
             self._writers.popleft()
-            place = (item[0], type(item[1]))
-            if item[1].lane is Lane.LATEST and place in self._latest:
-                self._replace(place, item)
-            else:
-                self._enqueue(item)
+            self._enqueue(item)
             turn.set_result(None)
 
     def _enqueue(self, item: Queued) -> None:
-        if item[1].lane is Lane.LATEST:
-            place = (item[0], type(item[1]))
-            self._latest[place] = item
-            self._ordered.append(place)
-        else:
-            self._ordered.append(item)
         self._nbytes += item[2]
-
-    def _replace(self, place: _Place, item: Queued) -> None:
-        old, self._latest[place] = self._latest[place], item
-        self._nbytes += item[2] - old[2]
+        if item[1].lane is not Lane.LATEST:
+            self._ordered.append(item)
+            return
+        place = (item[0], type(item[1]))
+        old = self._latest.get(place)
+        self._latest[place] = item
+        if old is None:
+            self._ordered.append(place)
+            return
+        self._nbytes -= old[2]
         if old[5] is not None and old[5].origin is not None:
             old[5].origin.consumed(self._address, old[2])
 

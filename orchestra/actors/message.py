@@ -11,6 +11,7 @@ import sys
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import PurePath
 from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar, Union, get_args, get_origin
 
@@ -130,15 +131,10 @@ class Request(Message, Generic[R_co]):
     """Message that is answered with an `R_co`: `class CountMsg(Request[int])`."""
 
     @classmethod
+    @cache
     def answer_adapter(cls) -> TypeAdapter[Any]:
         """Return the validator of answers from other nodes."""
-        adapter = _ANSWERS.get(cls)
-        if adapter is None:
-            adapter = _ANSWERS[cls] = TypeAdapter(_answer_type(cls), config=_config_for(_answer_type(cls)))
-        return adapter
-
-
-_ANSWERS: dict[type[Request[Any]], TypeAdapter[Any]] = {}
+        return TypeAdapter(_answer_type(cls), config=config_for(_answer_type(cls)))
 
 
 def _is_immutable(annotation: Any) -> bool:
@@ -204,7 +200,7 @@ def _no_answer(cls: type[Message]) -> HandlerError:
     return HandlerError(f"{cls.__qualname__} does not name the type of its answer; write Request[X]")
 
 
-def _config_for(kind: Any) -> ConfigDict | None:
-    # A model brings its own configuration, and pydantic refuses a second one.
+def config_for(kind: Any) -> ConfigDict | None:
+    """Return the configuration of a `TypeAdapter`; None for a model, which brings its own."""
     is_model = isinstance(kind, type) and issubclass(kind, BaseModel)
     return None if is_model else ConfigDict(arbitrary_types_allowed=True)

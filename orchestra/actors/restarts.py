@@ -1,13 +1,13 @@
 """Restarts: the incarnations of an actor, one after the other, and what follows from the end of each."""
 
 import asyncio
+from functools import partial
 from typing import Protocol
 
-from orchestra.actors import supervision
 from orchestra.actors.context import LiveContext
 from orchestra.actors.host import Host
 from orchestra.actors.statistics import Deliveries
-from orchestra.actors.supervision import Decision, Escalate, RestartAfter, Stop
+from orchestra.actors.supervision import Escalate, OneForOne, RestartAfter, Stop
 from orchestra.actors.supervisor import Child, Children
 from orchestra.errors import ActorFailed, Unreachable
 
@@ -22,9 +22,12 @@ class Halted(Exception):
 class Restartable(Child, Protocol):
     """A cell as its restart loop sees it."""
 
-    @property
-    def task(self) -> asyncio.Task[None] | None:
-        """The task that runs the loop."""
+    task: asyncio.Task[None] | None
+    """The task that runs the loop."""
+    context: LiveContext
+    """The actor's context."""
+    delivered: Deliveries
+    """The messages the actor has taken."""
 
     async def run_incarnation(self) -> None:
         """Run one incarnation, from the constructor to `stopped`."""
@@ -34,14 +37,6 @@ class Restartable(Child, Protocol):
 
     async def end_incarnation(self) -> list[ActorFailed]:
         """End everything that belonged to a failed incarnation; return the failures on the way."""
-
-    @property
-    def context(self) -> LiveContext:
-        """The actor's context."""
-
-    @property
-    def delivered(self) -> Deliveries:
-        """The messages the actor has taken."""
 
     def send_halt(self) -> None:
         """Have the incarnation raise `Halted` after the current message."""
@@ -53,7 +48,8 @@ class RestartLoop:
     Args:
         cell: the actor.
         host: its node.
-        siblings: the children of its parent, itself among them; None for an actor without a parent on this node.
+        siblings: the children of its parent, itself among them; None for an actor without a parent on this node. Such
+            an actor restarts alone, and its node escalates its failures.
         parent: the address of its parent on another node; empty if it has none there.
     """
 
@@ -64,8 +60,13 @@ class RestartLoop:
         """Failures after a stop was requested, when a restart was out of the question."""
         self._cell = cell
         self._host = host
-        self._siblings = siblings
-        self._parent = parent
+        self._siblings = siblings or Children(
+            parent,
+            OneForOne(),
+            host.clock,
+            fail_parent=partial(host.escalate, parent=parent),
+            stop_remote=partial(host.stop_remote, parent),
+        )
         self._failures: list[float] = []
         self._wake: asyncio.Future[None] | None = None
         self._halting: asyncio.Future[None] | None = None
@@ -79,8 +80,7 @@ class RestartLoop:
 
     def started(self) -> None:
         """Note that the incarnation is up, or gone for good: in a round, the next sibling has its turn."""
-        if self._siblings is not None:
-            self._siblings.leave(self._cell)
+        self._siblings.leave(self._cell)
 
     # Pauses between incarnations
 
@@ -104,8 +104,7 @@ class RestartLoop:
 
     def resume(self) -> None:
         """End a pause."""
-        if self.pausing:
-            assert self._wake is not None
+        if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
     # Restarts for the sake of a sibling
@@ -180,39 +179,26 @@ class RestartLoop:
             return await self._rejoins()
         failed = ActorFailed(cell.address, f"{cell.address} ({cell.kind.__name__}) failed; {story}")
         failed.__cause__ = error
-        match self._decide():
+        match self._siblings.decide(cell, self._failures):
             case RestartAfter(delay):
                 cell.log.warning("actor failed and is started again", error=said, after=delay)
                 return await self._restarts(failed, delay)
             case Stop():
                 if cell.address != host.main_actor:
                     cell.log.error("actor failed and stays stopped", error=said)
-            case Escalate() if self._siblings is not None:
-                self._siblings.escalate(failed)
             case Escalate():
-                host.escalate(failed, self._parent)
+                self._siblings.escalate(failed)
         return False
-
-    def _decide(self) -> Decision:
-        if self._siblings is not None:
-            return self._siblings.decide(self._cell, self._failures)
-        now, policy = self._host.clock.monotonic(), self._cell.kind.supervision
-        self._failures = [*supervision.counted(policy, self._failures, now), now]
-        return supervision.decide(policy, self._failures, now)
 
     async def _restarts(self, failed: ActorFailed, delay: float) -> bool:
         if self._cell.draining:
             self.late.append(failed)
             return False
         self._begin()
-        if self._siblings is not None:
-            return await self._siblings.restart(self._cell, delay)
-        await self.pause(delay)
-        return not self._cell.draining
+        return await self._siblings.restart(self._cell, delay)
 
     async def _rejoins(self) -> bool:
         """Restart in the round that a sibling's failure began."""
-        assert self._siblings is not None
         assert self._halting is not None
         halting, self._halting = self._halting, None
         if self._cell.draining:

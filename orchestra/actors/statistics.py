@@ -4,10 +4,12 @@ import inspect
 import threading
 from collections import Counter, deque
 from collections.abc import Callable
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
 
 from orchestra.actors.addresses import OBSERVER, is_observer
-from orchestra.actors.message import Lane, Message, Request
+from orchestra.actors.message import Message, Request
+from orchestra.actors.system_messages import SystemMsg
 
 F = TypeVar("F", bound=tuple[object, ...])
 T = TypeVar("T")
@@ -35,15 +37,13 @@ class MessageCounts(Generic[F]):
         self._counts: Counter[F] = Counter()
         self._most = most
 
-    def __len__(self) -> int:
-        return len(self._counts)
-
-    def add(self, flow: F, count: int, otherwise: F) -> None:
-        """Count messages of `flow`, or of `otherwise` if `flow` is one too many."""
+    def add(self, flow: F, count: int, otherwise: F) -> int:
+        """Count messages of `flow`, or of `otherwise` if `flow` is one too many; return the new count."""
         counts = self._counts
         if flow not in counts and (len(counts) >= self._most or len(str(flow[0])) > MAX_SENDER):
             flow = otherwise
         counts[flow] += count
+        return counts[flow]
 
     def counted(self) -> Counter[F]:
         """Return the number of messages of each flow."""
@@ -103,16 +103,16 @@ class Deliveries:
         return f"last deliveries, newest last: {'; '.join(list(told)[-STORY:])}"
 
 
+@dataclass(eq=False, slots=True)
 class Wait:
     """A condition that a handler waits for. Its text is made on demand."""
 
-    __slots__ = ("thread", "what", "whose")
-
-    def __init__(self, what: str, whose: object) -> None:
-        self.what = what
-        self.whose = whose
-        self.thread = 0
-        """The thread that does offloaded work, while it does."""
+    what: str
+    """The condition, in words."""
+    whose: object
+    """The address that it concerns, or a function and its arguments."""
+    thread: int = 0
+    """The thread that does offloaded work, while it does."""
 
     def __str__(self) -> str:
         return f"{self.what} {self.whose if isinstance(self.whose, str) else _name(self.whose)}"
@@ -124,21 +124,6 @@ class Wait:
             return function(*args)
         finally:
             self.thread = 0
-
-    @classmethod
-    def for_thread(cls, function: Callable[..., Any], args: tuple[Any, ...]) -> "Wait":
-        """Make the wait for `function(*args)` in a thread."""
-        return cls("in a thread:", (function, args))
-
-    @classmethod
-    def for_answer(cls, of: str) -> "Wait":
-        """Make the wait for an answer."""
-        return cls("asks", of)
-
-    @classmethod
-    def for_room(cls, at: str) -> "Wait":
-        """Make the wait for room in a mailbox, or for a connection to its node."""
-        return cls("waits for room at", at)
 
 
 def _name(work: Any) -> str:
@@ -262,13 +247,9 @@ class NodeStatistics(Message):
     """Processes launched by this node; only the root launches."""
 
 
-class FinalStatisticsMsg(Request[NodeStatistics]):
+class FinalStatisticsMsg(SystemMsg, Request[NodeStatistics]):
     """The run is over: return the final statistics, and expect peers to disappear."""
 
-    lane: ClassVar[Lane] = Lane.SYSTEM
 
-
-class StatisticsMsg(Request[NodeStatistics]):
+class StatisticsMsg(SystemMsg, Request[NodeStatistics]):
     """Return the statistics of a node."""
-
-    lane: ClassVar[Lane] = Lane.SYSTEM

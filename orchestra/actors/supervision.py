@@ -36,31 +36,37 @@ Supervision = Restart | Stop | Escalate
 
 
 @dataclass(frozen=True, slots=True)
-class OneForOne:
-    """Restart only the child that failed."""
+class Strategy:
+    """Decides which children of an actor restart together."""
 
     policy: Supervision | None = None
     """The policy for a failure of any child, counted over all children. None uses the policy of each child's class,
     and counts each child alone."""
 
+    def restarted_with(self, failed: int, count: int) -> range:
+        """Return the positions of the children to restart, oldest first, `failed` among them, of `count` in all."""
+        raise NotImplementedError
 
-@dataclass(frozen=True, slots=True)
-class AllForOne:
+
+class OneForOne(Strategy):
+    """Restart only the child that failed."""
+
+    def restarted_with(self, failed: int, count: int) -> range:
+        return range(failed, failed + 1)
+
+
+class AllForOne(Strategy):
     """Restart all children together: for children that share one state."""
 
-    policy: Supervision | None = None
-    """As in `OneForOne`."""
+    def restarted_with(self, failed: int, count: int) -> range:
+        return range(count)
 
 
-@dataclass(frozen=True, slots=True)
-class RestForOne:
+class RestForOne(Strategy):
     """Restart the failed child and those spawned after it: for a chain in which each depends on the one before."""
 
-    policy: Supervision | None = None
-    """As in `OneForOne`."""
-
-
-Strategy = OneForOne | AllForOne | RestForOne
+    def restarted_with(self, failed: int, count: int) -> range:
+        return range(failed, count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +97,3 @@ def counted(policy: Supervision, failures: Sequence[float], now: float) -> list[
     if not isinstance(policy, Restart):
         return []
     return [failure for failure in failures if failure > now - policy.within]
-
-
-def restarted_with(strategy: Strategy, failed: int, count: int) -> range:
-    """Return the positions of the children to restart, oldest first, `failed` among them; there are `count` in all."""
-    match strategy:
-        case OneForOne():
-            return range(failed, failed + 1)
-        case AllForOne():
-            return range(count)
-        case RestForOne():
-            return range(failed, count)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from structlog.typing import FilteringBoundLogger
@@ -9,6 +10,7 @@ from structlog.typing import FilteringBoundLogger
 from orchestra.actors import supervision
 from orchestra.actors.actor import Actor
 from orchestra.actors.addresses import node_of
+from orchestra.actors.recorder import Recorder
 from orchestra.actors.supervision import OneForOne, Strategy
 from orchestra.actors.system_messages import ChildFailedMsg, TerminatedMsg
 from orchestra.clock import Clock
@@ -37,19 +39,15 @@ class Restarting(Protocol):
 class Child(Protocol):
     """A cell as its parent's `Children` see it."""
 
-    @property
-    def address(self) -> str: ...
-    @property
-    def kind(self) -> type[Actor[Any]]: ...
-    @property
-    def log(self) -> FilteringBoundLogger: ...
-    @property
-    def terminated(self) -> asyncio.Future[str]:
-        """Done, with the reason, once the actor is gone for good."""
-
-    @property
-    def draining(self) -> bool:
-        """Whether a graceful stop was requested."""
+    address: str
+    kind: type[Actor[Any]]
+    log: FilteringBoundLogger
+    recorder: Recorder | None
+    """Its recorder, if it is recorded."""
+    terminated: asyncio.Future[str]
+    """Done, with the reason, once the actor is gone for good."""
+    draining: bool
+    """Whether a graceful stop was requested."""
 
     @property
     def stopping(self) -> bool:
@@ -65,44 +63,34 @@ class Child(Protocol):
     def restarts(self) -> Restarting: ...
 
 
+@dataclass(eq=False, repr=False)
 class Children:
     """The children of one incarnation of an actor, oldest first.
 
     Under `AllForOne` and `RestForOne` a failure begins a *round*: the siblings concerned end, youngest first, each
     after its current message. After the backoff they start in the order of spawning, each once `started` of the one
     before has returned. A sibling that fails during the round restarts in it; other failures join the round.
-
-    Args:
-        parent: the address of the actor.
-        strategy: decides which children restart together.
-        clock: the runtime's. The parent's own clock may be recorded, and these decisions are not the parent's.
-        fail_parent: fails the actor, after its current message, with the child at an address.
-        stop_remote: stops a child on another node; returns the failures on the way.
-        expected: remote children whose end is no news to the parent: it stopped them, or they failed it. The next
-            incarnation takes them over.
     """
 
-    def __init__(
-        self,
-        parent: str,
-        strategy: Strategy,
-        clock: Clock,
-        fail_parent: Callable[[str], None],
-        stop_remote: Callable[[str], Awaitable[list[ActorFailed]]],
-        expected: set[str] | None = None,
-    ) -> None:
-        self.expected = set() if expected is None else expected
-        self._parent = parent
-        self._strategy = strategy
-        self._clock = clock
-        self._fail_parent = fail_parent
-        self._stop_remote = stop_remote
-        self._children: list[Child] = []
-        self._remote: list[str] = []
-        self._failures: list[float] = []
-        self._escalated: list[ActorFailed] = []
-        self._round: list[Child] = []
-        self._holds = 0
+    parent: str
+    """The address of the actor."""
+    strategy: Strategy
+    """Decides which children restart together."""
+    clock: Clock
+    """The runtime's. The parent's own clock may be recorded, and these decisions are not the parent's."""
+    fail_parent: Callable[[ActorFailed], None]
+    """Fails the actor, after its current message, with a failure of a child."""
+    stop_remote: Callable[[str], Awaitable[list[ActorFailed]]]
+    """Stops a child on another node; returns the failures on the way."""
+    expected: set[str] = field(default_factory=set)
+    """Remote children whose end is no news to the parent: it stopped them, or they failed it. The next incarnation
+    takes them over."""
+    _children: list[Child] = field(default_factory=list, init=False)
+    _remote: list[str] = field(default_factory=list, init=False)
+    _failures: list[float] = field(default_factory=list, init=False)
+    _escalated: list[ActorFailed] = field(default_factory=list, init=False)
+    _round: list[Child] = field(default_factory=list, init=False)
+    _holds: int = field(default=0, init=False)
 
     def add(self, child: Child) -> None:
         """Add a new child."""
@@ -110,7 +98,7 @@ class Children:
 
     def add_remote(self, address: str) -> None:
         """Add a new child on another node. A child on this node was added when it started."""
-        if node_of(address) != node_of(self._parent):
+        if node_of(address) != node_of(self.parent):
             self._remote.append(address)
             self.expected.discard(address)  # messages about an earlier child of that name have arrived before this
 
@@ -131,7 +119,7 @@ class Children:
         remote, self._remote = self._remote, []
         self.expected.update(remote)
         for address in reversed(remote):
-            self._escalated += await self._stop_remote(address)
+            self._escalated += await self.stop_remote(address)
         for child in reversed(self._children):
             if not child.terminated.done():
                 self._escalated += await child.stop()
@@ -147,8 +135,8 @@ class Children:
 
     def decide(self, child: Child, own: list[float]) -> supervision.Decision:
         """Decide about a failure of `child`. `own` holds the times of its earlier failures, and gets this one."""
-        now = self._clock.monotonic()
-        policy = self._strategy.policy
+        now = self.clock.monotonic()
+        policy = self.strategy.policy
         failures = own if policy is None else self._failures
         policy = policy or child.kind.supervision
         failures[:] = [*supervision.counted(policy, failures, now), now]
@@ -157,7 +145,7 @@ class Children:
     def escalate(self, failed: ActorFailed) -> None:
         """Fail the parent after its current message."""
         self._escalated.append(failed)
-        self._fail_parent(failed.address)
+        self.fail_parent(failed)
 
     def raise_escalated(self, message: ChildFailedMsg) -> None:
         """Raise the failures escalated since the last call, and that of a remote child as `message` reports it."""
@@ -169,7 +157,7 @@ class Children:
         if len(failed) == 1:
             raise failed[0]
         if failed:
-            raise ExceptionGroup(f"children of {self._parent} failed", failed)
+            raise ExceptionGroup(f"children of {self.parent} failed", failed)
 
     def on_terminated(self, message: TerminatedMsg) -> None:
         """Remove a watched actor that has ended. Raise `ActorFailed` for a child lost with its node."""
@@ -182,7 +170,7 @@ class Children:
 
     async def restart(self, failed: Child, delay: float) -> bool:
         """Wait until `failed` may start again, together with its siblings; return false if it stops instead."""
-        if isinstance(self._strategy, OneForOne):
+        if isinstance(self.strategy, OneForOne):
             await failed.restarts.pause(delay)
             return not failed.draining
         self._holds += 1
@@ -221,7 +209,7 @@ class Children:
 
     def _restarted_with(self, failed: Child) -> list[Child]:
         there = [child for child in self._children if child is failed or not child.stopping]
-        chosen = supervision.restarted_with(self._strategy, there.index(failed), len(there))
+        chosen = self.strategy.restarted_with(there.index(failed), len(there))
         return [there[position] for position in chosen]
 
     async def _halt(self, sibling: Child) -> None:

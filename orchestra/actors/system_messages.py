@@ -11,17 +11,21 @@ SYSTEM = "system"
 """Name of the actor that speaks for its node. Every node has one."""
 
 
-class WatchMsg(Message):
-    """Send `watcher` a `TerminatedMsg` when the recipient terminates."""
+class SystemMsg(Message):
+    """Base class of the messages that come before all others: those of the runtime."""
 
     lane: ClassVar[Lane] = Lane.SYSTEM
+
+
+class WatchMsg(SystemMsg):
+    """Send `watcher` a `TerminatedMsg` when the recipient terminates."""
+
     watcher: Ref[Any]
 
 
-class TerminatedMsg(Message):
+class TerminatedMsg(SystemMsg):
     """A watched actor is gone: it stopped, it failed for good, or its node is lost."""
 
-    lane: ClassVar[Lane] = Lane.SYSTEM
     address: str
     reason: str
     graceful: bool
@@ -30,33 +34,27 @@ class TerminatedMsg(Message):
     """Whether its node is lost, so that its end is unknown."""
 
 
-class StopMsg(Message):
+class StopMsg(SystemMsg):
     """Stop the recipient: gracefully, after its queued messages, or at once."""
 
-    lane: ClassVar[Lane] = Lane.SYSTEM
     graceful: bool = True
 
 
-class InterruptMsg(Message):
+class InterruptMsg(SystemMsg):
     """Ctrl-C or SIGTERM. A main actor that handles this decides itself when to stop; others are stopped."""
 
-    lane: ClassVar[Lane] = Lane.SYSTEM
 
-
-class ChildFailedMsg(Message):
+class ChildFailedMsg(SystemMsg):
     """A child failed for good: the recipient fails with it, and its own policy decides."""
 
-    lane: ClassVar[Lane] = Lane.SYSTEM
     address: str
     """The child."""
     reason: str
     """The text of its failure."""
 
 
-class HaltMsg(Message):
+class HaltMsg(SystemMsg):
     """End this incarnation after the current message, because a sibling failed. A cell sends it only to itself."""
-
-    lane: ClassVar[Lane] = Lane.SYSTEM
 
 
 class WithdrawnMsg(Message):
@@ -70,10 +68,9 @@ class SpawnedMsg(Message):
     refusal: str = ""
 
 
-class SpawnMsg(Request[SpawnedMsg]):
+class SpawnMsg(SystemMsg, Request[SpawnedMsg]):
     """Start an actor on this node."""
 
-    lane: ClassVar[Lane] = Lane.SYSTEM
     name: str
     kind: str
     """Its class, as `module:qualname`."""
@@ -83,17 +80,15 @@ class SpawnMsg(Request[SpawnedMsg]):
     kwargs: dict[str, Any]
 
 
-class StopActorMsg(Request[tuple[str, ...]]):
+class StopActorMsg(SystemMsg, Request[tuple[str, ...]]):
     """Stop an actor of this node. Answered once it has stopped, with the texts of failures on the way."""
 
-    lane: ClassVar[Lane] = Lane.SYSTEM
     address: str
 
 
-class DeadlockProbeMsg(Message):
+class DeadlockProbeMsg(SystemMsg):
     """Follows a chain of waiting asks from node to node, to find a cycle."""
 
-    lane: ClassVar[Lane] = Lane.SYSTEM
     askers: Annotated[tuple[str, ...], Field(min_length=1)]
     """The actors passed so far; each waits for the next."""
     asks: tuple[int, ...]
@@ -102,14 +97,11 @@ class DeadlockProbeMsg(Message):
     """The actor asked by the last of them."""
 
 
-class LookupMsg(Request[str]):
+class LookupMsg(SystemMsg, Request[str]):
     """Return the address where a node listens, once it has registered."""
 
-    lane: ClassVar[Lane] = Lane.SYSTEM
     node: str
 
 
-class StopNodeMsg(Message):
+class StopNodeMsg(SystemMsg):
     """Stop the whole node gracefully."""
-
-    lane: ClassVar[Lane] = Lane.SYSTEM

@@ -64,7 +64,7 @@ class Accounts:
             at_s=time.monotonic(),
             cpu_s=time.process_time(),
             rss=_process(os.getpid()).memory_info().rss,
-            lag_s=node.peers.lag_s,
+            lag_s=node.peers.failures.lag_s,
             tasks=len(asyncio.all_tasks(node.loop)),
             processes=node.processes(),
         )

@@ -4,11 +4,13 @@ import asyncio
 import itertools
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from orchestra.errors import HandshakeError, NobodyListens, Unreachable
 from orchestra.wire.link import Link
 from orchestra.wire.settings import LinkSettings
+from orchestra.wire.transports.base import Connection
 from orchestra.wire.transports.registry import transport_for
 
 HEARTBEAT_S = 2.0
@@ -33,6 +35,19 @@ def backoff(settings: LinkSettings, attempts: int) -> float:
     return float(min(BACKOFF_S * 2 ** min(attempts, 20), BACKOFF_MAX_S) * jitter)
 
 
+async def dial(settings: LinkSettings, address: str) -> Connection:
+    """Return a new connection to the process that listens at `address`.
+
+    Raises:
+        Unreachable: there is none, or it does not answer in time.
+    """
+    try:
+        async with asyncio.timeout(DIAL_S):
+            return await transport_for(address, settings.tls_dir).dial(address)
+    except TimeoutError:
+        raise Unreachable(f"no process answers at {address} within {DIAL_S:g} s") from None
+
+
 async def cancel_all(*tasks: "asyncio.Task[Any]") -> None:
     """Cancel tasks and wait for their end."""
     for task in tasks:
@@ -40,32 +55,24 @@ async def cancel_all(*tasks: "asyncio.Task[Any]") -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
+@dataclass(eq=False, repr=False)
 class FailureDetection:
     """Ends the links of dead peers, and repairs the broken links of living ones.
 
     A peer is alive as long as its session is. The side that dialled dials again when a connection breaks. The other
     side waits for that, and checks meanwhile whether a process still listens at the peer's address.
-
-    Args:
-        sessions: the node's links, by session.
-        reconnect: opens a new connection for a link that this node dialled.
-        on_beat: called at every heartbeat.
     """
 
-    def __init__(
-        self,
-        settings: LinkSettings,
-        sessions: Mapping[bytes, Link],
-        reconnect: Callable[[Link], Coroutine[Any, Any, None]],
-        on_beat: Callable[[], None],
-    ) -> None:
-        self._settings = settings
-        self._sessions = sessions
-        self._reconnect = reconnect
-        self._on_beat = on_beat
-        self._heart: asyncio.Task[None] | None = None
-        self._repairs: dict[Link, asyncio.Task[None]] = {}
-        self._lags: deque[float] = deque(maxlen=REMEMBERED_BEATS)
+    settings: LinkSettings
+    sessions: Mapping[bytes, Link]
+    """The node's links, by session."""
+    reconnect: Callable[[Link], Coroutine[Any, Any, None]]
+    """Opens a new connection for a link that this node dialled."""
+    on_beat: Callable[[], None]
+    """Called at every heartbeat."""
+    _heart: asyncio.Task[None] | None = field(default=None, init=False)
+    _repairs: dict[Link, asyncio.Task[None]] = field(default_factory=dict, init=False)
+    _lags: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED_BEATS), init=False)
 
     @property
     def lag_s(self) -> float:
@@ -74,7 +81,7 @@ class FailureDetection:
 
     def start(self) -> None:
         """Begin the heartbeats."""
-        self._heart = asyncio.create_task(self._beat(), name=f"{self._settings.name}: heartbeat")
+        self._heart = asyncio.create_task(self._beat(), name=f"{self.settings.name}: heartbeat")
 
     async def stop(self) -> None:
         """End the heartbeats and all repairs."""
@@ -82,8 +89,8 @@ class FailureDetection:
 
     def repair(self, link: Link) -> None:
         """Dial the peer again, or check that it lives while it should be dialling."""
-        work = self._redial(link) if link.address else self._probe(link)
-        task = self._repairs[link] = asyncio.create_task(work, name=f"{self._settings.name}: find {link.peer}")
+        name = f"{self.settings.name}: find {link.peer}"
+        task = self._repairs[link] = asyncio.create_task(self._find(link), name=name)
 
         def over(done: asyncio.Task[None]) -> None:
             if self._repairs.get(link) is done:
@@ -99,42 +106,26 @@ class FailureDetection:
         if repair is not None and repair is not asyncio.current_task():
             repair.cancel()
 
-    async def _redial(self, link: Link) -> None:
+    async def _find(self, link: Link) -> None:
+        """Dial the peer of a broken link again; or, if the peer has dialled, check that a process listens there."""
         refused = 0
         for attempts in itertools.count():
-            await asyncio.sleep(backoff(self._settings, attempts))
+            if not (link.address or link.peer_listening):
+                return  # only the heartbeats can tell
+            await asyncio.sleep(backoff(self.settings, attempts))
             try:
-                await self._reconnect(link)
-                return
-            except HandshakeError as error:
-                link.end(error)
-                return
-            except NobodyListens as error:
+                if link.address:
+                    await self.reconnect(link)
+                    return
+                (await dial(self.settings, link.peer_listening)).abort()
+                refused = 0
+            except (HandshakeError, NobodyListens) as error:
                 refused += 1
-                if refused == REFUSALS:
+                if refused == REFUSALS or isinstance(error, HandshakeError):
                     link.end(error)
                     return
             except Unreachable:
                 refused = 0  # a process may be there
-
-    async def _probe(self, link: Link) -> None:
-        refused = 0
-        for attempts in itertools.count():
-            if not link.peer_listening:
-                return  # only the heartbeats can tell
-            await asyncio.sleep(backoff(self._settings, attempts))
-            try:
-                async with asyncio.timeout(DIAL_S):
-                    transport = transport_for(link.peer_listening, self._settings.tls_dir)
-                    (await transport.dial(link.peer_listening)).abort()
-                refused = 0
-            except NobodyListens as error:
-                refused += 1
-                if refused == REFUSALS:
-                    link.end(error)
-                    return
-            except (Unreachable, TimeoutError):
-                refused = 0
 
     async def _beat(self) -> None:
         """Ping the peers; break silent connections, and end the links of absent peers."""
@@ -143,8 +134,8 @@ class FailureDetection:
             due = loop.time() + HEARTBEAT_S
             await asyncio.sleep(HEARTBEAT_S)
             self._lags.append(max(0.0, loop.time() - due))
-            self._on_beat()
-            for link in list(self._sessions.values()):
+            self.on_beat()
+            for link in list(self.sessions.values()):
                 link.missed_beats += 1
                 if not link.connected:
                     if link.missed_beats > ABSENT_BEATS:

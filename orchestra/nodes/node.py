@@ -11,27 +11,35 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from orchestra import log
-from orchestra.actors.actor import Actor, actor_class
+from orchestra.actors import spawning
+from orchestra.actors.actor import Actor, ActorFactory, actor_class
 from orchestra.actors.addresses import check_name, is_observer, node_of
 from orchestra.actors.asks import PendingAsks
 from orchestra.actors.cell import Cell
-from orchestra.actors.host import ActorSettings, StateSource
 from orchestra.actors.message import Message, Request
 from orchestra.actors.offload import in_thread
+from orchestra.actors.recorder import ActorSettings, StateSource
 from orchestra.actors.ref import Ref
 from orchestra.actors.restarts import STOPPED
 from orchestra.actors.statistics import NodeStatistics, ProcessStatistics
-from orchestra.actors.supervisor import Children
-from orchestra.actors.system_messages import SYSTEM, ChildFailedMsg, DeadlockProbeMsg, TerminatedMsg, WatchMsg
+from orchestra.actors.supervisor import STOP_S, Children
+from orchestra.actors.system_messages import (
+    SYSTEM,
+    ChildFailedMsg,
+    SpawnedMsg,
+    SpawnMsg,
+    StopActorMsg,
+    TerminatedMsg,
+    WatchMsg,
+)
 from orchestra.clock import Clock, RealClock
-from orchestra.errors import ActorFailed, Unreachable, UsageError
-from orchestra.nodes import spawning
+from orchestra.errors import ActorFailed, OrchestraError, Unreachable, UsageError
 from orchestra.nodes.accounts import Accounts
 from orchestra.nodes.delivery import RemoteDelivery
 from orchestra.nodes.directory import Directory
+from orchestra.nodes.failure_detection import cancel_all
 from orchestra.nodes.node_actors import DirectoryActor, SystemActor
 from orchestra.nodes.peers import DIRECTORY, Peers
-from orchestra.nodes.spawning import RemoteSpawning
 from orchestra.nodes.watches import Watches
 from orchestra.trace.recording.cell_recorder import CellRecorder
 from orchestra.trace.recording.recorder import NodeRecorder
@@ -44,6 +52,9 @@ from orchestra.wire.settings import LinkSettings
 P = ParamSpec("P")
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
+
+STOP_REMOTE_S = 3 * STOP_S
+"""Seconds a child on another node may take to stop. Its own node gives it less, first to stop, then to abort."""
 
 
 class Node:
@@ -129,20 +140,13 @@ class Node:
         self.peers = Peers(settings, self, self.delivery, listen, join)
         self._routes = self.peers.routes
         self.asks = PendingAsks(name, self.cells, self.peers, self.clock, probing=not deterministic)
-        self.ask = self.asks.ask
-        self.answer = self.asks.answer
-        self.refuse = self.asks.fail
         self.post_remote_nowait = self.peers.post_nowait
-        remote = RemoteSpawning(self)
-        self.spawn_remote = remote.spawn
-        self.stop_remote = remote.stop
-        self.spawn_for = remote.spawn_for
         self._background_tasks: set[asyncio.Task[None]] = set()
         self._body: asyncio.Task[Any] | None = None
         self._failures: list[Exception] = []
         self._executor = executor
         self._accounts = Accounts(self)
-        self._outside = NodeSender(self)
+        self._outside = f"{name}/outside"
 
     # Lifecycle
 
@@ -192,10 +196,7 @@ class Node:
         self.stopping = True
         for cell in reversed(list(self.cells.values())):
             self._failures += await cell.stop()
-        background_tasks = list(self._background_tasks)
-        for task in background_tasks:
-            task.cancel()
-        await asyncio.gather(*background_tasks, return_exceptions=True)
+        await cancel_all(*self._background_tasks)
         self.asks.probes.close()
         await self.peers.close()
         if self._executor is not None:
@@ -207,10 +208,6 @@ class Node:
         """Stop an actor at the request of another node, if it is still there; return the failures on the way."""
         cell = self.cells.get(address)
         return () if cell is None else tuple(map(str, await cell.stop()))
-
-    def follow(self, probe: DeadlockProbeMsg) -> None:
-        """Handle a probe for a deadlock of asks."""
-        self.asks.probes.follow(probe)
 
     def escalate(self, failed: Exception, parent: str = "") -> None:
         """Fail the actor at `parent` on another node, or this whole node.
@@ -234,22 +231,14 @@ class Node:
 
     def spawn(self, name: str, kind: Callable[P, Actor[M]], *args: P.args, **kwargs: P.kwargs) -> Ref[M]:
         """Start the actor `kind(*args, **kwargs)` as `<node>/<name>` and return its ref."""
-        cell = self.start_cell(name, actor_class(kind), partial(kind, *args, **kwargs))
-        return Ref(cell.address, self._outside)
+        cell = self.start_cell(name, partial(actor_class(kind), *args, **kwargs))
+        return Ref(cell.address, self)
 
-    def start_cell(
-        self,
-        name: str,
-        kind: type[Actor[Any]],
-        factory: Callable[[], Actor[Any]],
-        siblings: Children | None = None,
-        parent: str = "",
-    ) -> Cell:
+    def start_cell(self, name: str, factory: ActorFactory, siblings: Children | None = None, parent: str = "") -> Cell:
         """Start an actor under `name`.
 
         Args:
             name: the part of its address after the node.
-            kind: its class.
             factory: makes the actor; called for every incarnation.
             siblings: the children of its parent on this node.
             parent: the address of its parent on another node.
@@ -260,6 +249,7 @@ class Node:
         address = f"{self.name}/{check_name(name, 'an actor')}"
         if address in self.cells:
             raise UsageError(f"there is an actor at {address} already")
+        kind = actor_class(factory.func)
         settings = ActorSettings(address, kind, factory, parent, self.seed, self.run_directory, self.resume_from)
         cell = self.cells[address] = Cell(self, settings, siblings)
         cell.start()
@@ -283,13 +273,39 @@ class Node:
         """
         if node == self.name:
             return self.spawn(name, kind, *args, **kwargs)
-        message = spawning.request(name, actor_class(kind), args, kwargs, f"{self.name}/{SYSTEM}")
-        spawned = await self.ref(f"{node}/{SYSTEM}").ask(message)
-        return Ref(spawning.accepted(node, message, spawned), self._outside)
+        factory = partial(actor_class(kind), *args, **kwargs)
+        return Ref(await spawning.start(self, node, name, factory, f"{self.name}/{SYSTEM}"), self)
+
+    def spawn_for(self, message: SpawnMsg) -> SpawnedMsg:
+        """Start an actor at the request of another node, as a child of `message.parent`."""
+        try:
+            factory = spawning.factory_of(message.kind, message.args, message.kwargs)
+            cell = self.start_cell(message.name, factory, parent=message.parent)
+        except UsageError as error:
+            return SpawnedMsg(refusal=str(error))
+        if cell.recorder is not None:
+            cell.recorder.given(message.args, message.kwargs)
+        self.watch(cell.address, message.parent)
+        return SpawnedMsg(address=cell.address)
+
+    async def stop_remote(self, parent: str, address: str) -> list[ActorFailed]:
+        """Stop a child of `parent` on another node; return the failures on the way."""
+        peer = node_of(address)
+        if self.peers.find(peer) is None:
+            return []  # its node is lost, and it ends by itself
+        try:
+            async with asyncio.timeout(STOP_REMOTE_S):
+                failures = await self.asks.ask(parent, f"{peer}/{SYSTEM}", StopActorMsg(address=address), (parent,))
+        except (OrchestraError, TimeoutError) as error:
+            # The child watches its parent, and ends by itself.
+            level = self.log.info if self.stopping else self.log.warning
+            level("a child on another node cannot be stopped", address=address, reason=str(error))
+            return []
+        return [ActorFailed(address, text) for text in failures]
 
     def ref(self, address: str) -> Ref[Any]:
         """Return a ref to any actor of the run, for use outside of actors."""
-        return Ref(address, self._outside)
+        return Ref(address, self)
 
     def cell(self, address: str) -> Cell:
         """Return the running actor at `address` of this node.
@@ -329,12 +345,28 @@ class Node:
         """Return the statistics of the node, its actors and its links."""
         return self._accounts.statistics()
 
-    # Sending
+    # Sending on behalf of the code around the node, which has no actor: the node is the `Sender` of its refs
 
-    def post(self, sender: str, recipient: str, message: Message) -> Awaitable[None] | None:
-        """Deliver `message` here or send it to another node; return an awaitable if the sender has to wait for room."""
+    def post(self, recipient: str, message: Message) -> Awaitable[None] | None:
+        """Deliver `message` here or send it to another node; return an awaitable if there is no room yet."""
         cell = self.cells.get(recipient)
-        return self.post_remote(sender, recipient, message) if cell is None else cell.deliver(sender, message)
+        if cell is None:
+            return self.post_remote(self._outside, recipient, message)
+        return cell.deliver(self._outside, message)
+
+    def post_nowait(self, recipient: str, message: Message) -> None:
+        """Deliver or send `message` at once, or raise `MailboxFull`, or `ActorStopped` if the recipient is stopping."""
+        cell = self.cells.get(recipient)
+        if cell is None:
+            self.post_remote_nowait(self._outside, recipient, message)
+        else:
+            cell.deliver_nowait(self._outside, message)
+
+    def ask(self, recipient: str, request: Request[Any]) -> Coroutine[Any, Any, Any]:
+        """Send `request` and return its answer."""
+        return self.asks.ask(self._outside, recipient, request, ())
+
+    # Sending on behalf of actors
 
     def post_remote(
         self, sender: str, recipient: str, message: Message, number: int = 0, clock: int = 0
@@ -348,14 +380,6 @@ class Node:
             return link.post(sender, recipient, message, 0, (), number, clock)
         return self.peers.post(sender, recipient, message, number, clock)
 
-    def post_nowait(self, sender: str, recipient: str, message: Message) -> None:
-        """Deliver `message` at once, or raise `MailboxFull`, or `ActorStopped` if the recipient is stopping."""
-        cell = self.cells.get(recipient)
-        if cell is not None:
-            cell.deliver_nowait(sender, message)
-        else:
-            self.post_remote_nowait(sender, recipient, message)
-
     def watch(self, watcher: str, target: str) -> None:
         """Send `watcher`, an actor of this node, a `TerminatedMsg` when `target` terminates."""
         if node_of(target) == self.name:
@@ -365,7 +389,9 @@ class Node:
             else:
                 cell.put_system(watcher, WatchMsg(watcher=Ref(watcher)))
             return
-        self._in_background(self.watches.begin(watcher, target))
+        task = self.loop.create_task(self.watches.begin(watcher, target))
+        self._background_tasks.add(task)
+        task.add_done_callback(self._task_done)
 
     def dead_letter(self, recipient: str, sender: str, message: Message, reason: str) -> None:
         """Count a message that no actor will handle, and log the first few of its kind."""
@@ -401,33 +427,11 @@ class Node:
     # Inside
 
     async def _open(self) -> None:
-        self.start_cell(SYSTEM, SystemActor, partial(SystemActor, self))
-        self.start_cell(DIRECTORY, DirectoryActor, partial(DirectoryActor, self.directory))
+        self.spawn(SYSTEM, SystemActor, self)
+        self.spawn(DIRECTORY, DirectoryActor, self.directory)
         await self.peers.open()
-
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        task: asyncio.Task[None] = self.loop.create_task(work)
-        self._background_tasks.add(task)
-        task.add_done_callback(self._task_done)
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
         self._background_tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self.escalate(error if isinstance(error, Exception) else RuntimeError(repr(error)))
-
-
-class NodeSender:
-    """Sends on behalf of the code around a node, which has no actor's address."""
-
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self._address = f"{node.name}/outside"
-
-    def post(self, recipient: str, message: Message) -> Awaitable[None] | None:
-        return self._node.post(self._address, recipient, message)
-
-    def post_nowait(self, recipient: str, message: Message) -> None:
-        self._node.post_nowait(self._address, recipient, message)
-
-    def ask(self, recipient: str, request: Request[Any]) -> Coroutine[Any, Any, Any]:
-        return self._node.ask(self._address, recipient, request, ())

@@ -4,6 +4,7 @@ import asyncio
 from typing import Any, ClassVar, Protocol
 
 from orchestra.actors.actor import Actor, on
+from orchestra.actors.asks import PendingAsks
 from orchestra.actors.statistics import FinalStatisticsMsg, NodeStatistics, StatisticsMsg
 from orchestra.actors.system_messages import (
     DeadlockProbeMsg,
@@ -19,6 +20,7 @@ from orchestra.nodes.directory import Directory
 class NodeControl(Protocol):
     """A node, as the `SystemActor` controls it."""
 
+    asks: PendingAsks
     stopping: bool
     """True while the run ends, so that lost peers are expected."""
 
@@ -30,9 +32,6 @@ class NodeControl(Protocol):
 
     async def stop_actor(self, address: str) -> tuple[str, ...]:
         """Stop an actor, if it is still there; return the failures on the way."""
-
-    def follow(self, probe: DeadlockProbeMsg) -> None:
-        """Handle a probe for a deadlock of asks."""
 
     def request_stop(self, reason: str) -> None:
         """Ask for the node's end."""
@@ -78,7 +77,7 @@ class SystemActor(Actor[StatisticsMsg | FinalStatisticsMsg | StopNodeMsg | Spawn
 
     @on(DeadlockProbeMsg)
     def follow(self, msg: DeadlockProbeMsg) -> None:
-        self._node.follow(msg)
+        self._node.asks.probes.follow(msg)
 
     @on(StopNodeMsg)
     def stop_node(self, msg: StopNodeMsg) -> None:

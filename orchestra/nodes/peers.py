@@ -2,18 +2,18 @@
 
 import asyncio
 import itertools
-from typing import Protocol
+from collections.abc import Coroutine
+from typing import Any, Protocol
 
 from structlog.typing import FilteringBoundLogger
 
 from orchestra.actors.addresses import is_observer, node_of
-from orchestra.actors.asks import PendingAsks
-from orchestra.actors.message import Message
+from orchestra.actors.message import Message, Request
 from orchestra.actors.statistics import LinkStatistics
 from orchestra.actors.system_messages import LookupMsg
 from orchestra.errors import HandshakeError, NobodyListens, OrchestraError, Unreachable
 from orchestra.nodes.directory import Directory
-from orchestra.nodes.failure_detection import DIAL_S, FailureDetection, backoff, cancel_all
+from orchestra.nodes.failure_detection import FailureDetection, backoff, cancel_all, dial
 from orchestra.nodes.rejections import Refusals
 from orchestra.wire.handshake import Dial, Handshake, Hello
 from orchestra.wire.link import Link
@@ -42,10 +42,12 @@ MAX_UNPROVEN = 64
 class PeerHost(Protocol):
     """A node, as its peers' links use it."""
 
-    asks: PendingAsks
     directory: Directory
     """Filled by the root; empty elsewhere."""
     log: FilteringBoundLogger
+
+    def ask(self, recipient: str, request: Request[str]) -> Coroutine[Any, Any, str]:
+        """Send `request` on behalf of the node and return its answer. No actor waits for it."""
 
     def peer_lost(self, link: Link, error: Exception | None) -> None:
         """Fail what depended on a peer that is no longer reachable; `error` is None after a goodbye of this side."""
@@ -89,17 +91,12 @@ class Peers:
         """Resolved when the last connection of an ended link is gone."""
         self._connecting: dict[str, asyncio.Task[Link]] = {}
         self._listener: Listener | None = None
-        self._failures = FailureDetection(settings, self._sessions, self._shake_hands, self._sum_up)
+        self.failures = FailureDetection(settings, self._sessions, self._shake_hands, self._sum_up)
 
     @property
     def names(self) -> tuple[str, ...]:
         """The nodes of the run that this one has a session with, sorted."""
         return tuple(sorted(peer for peer in self._links if not is_observer(peer)))
-
-    @property
-    def lag_s(self) -> float:
-        """The longest delay of the loop at one of the last heartbeats, in seconds."""
-        return self._failures.lag_s
 
     def statistics(self) -> tuple[LinkStatistics, ...]:
         """Return the statistics of the links to the nodes of the run."""
@@ -120,7 +117,7 @@ class Peers:
         if self._join is not None:
             self.root = (await self._connect(self._join)).peer
         if (self._join is not None or self._listen is not None) and not self._settings.deterministic:
-            self._failures.start()
+            self.failures.start()
 
     async def close(self) -> None:
         """Say goodbye to all peers, give them time to acknowledge every frame, and stop listening."""
@@ -133,7 +130,7 @@ class Peers:
             await asyncio.wait(unfinished, timeout=GOODBYE_S)
         for link in list(self._sessions.values()):
             link.end(None)
-        await self._failures.stop()
+        await self.failures.stop()
         for handshake in list(self._handshakes):
             handshake.abort(Unreachable(f"{self._settings.name} stops"))
         if self._listener is not None:
@@ -237,17 +234,17 @@ class Peers:
     def broken(self, link: Link, error: Exception) -> None:
         """Repair a link whose connection is lost."""
         self._log.info("connection broken", peer=link.peer, reason=str(error))
-        self._failures.repair(link)
+        self.failures.repair(link)
 
     def resumed(self, link: Link) -> None:
         """End the repair of a link that has a connection again."""
         if not link.address:  # else the repair itself made the connection, and is about to return
-            self._failures.end_repair(link)
+            self.failures.end_repair(link)
         self._log.info("connected again", peer=link.peer)
 
     def lost(self, link: Link, error: Exception | None) -> None:
         """Forget a link that has ended, and fail what depended on its peer."""
-        self._failures.end_repair(link)
+        self.failures.end_repair(link)
         if not link.disconnected.done():
             self._disconnecting.add(link.disconnected)
             link.disconnected.add_done_callback(self._disconnecting.discard)
@@ -334,15 +331,13 @@ class Peers:
         elif self.root not in self._links:
             raise Unreachable(f"{peer} cannot be found: the root is gone")  # and will not come back
         else:
-            # On behalf of the node: no actor waits for this answer.
-            directory = f"{self.root}/{DIRECTORY}"
-            address = await self._host.asks.ask(f"{name}/outside", directory, LookupMsg(node=peer), ())
-        dial = self._dials[peer] = Dial(asyncio.get_running_loop().create_future())
+            address = await self._host.ask(f"{self.root}/{DIRECTORY}", LookupMsg(node=peer))
+        dialled = self._dials[peer] = Dial(asyncio.get_running_loop().create_future())
         try:
             link = await self._connect(address, peer)
         finally:
             del self._dials[peer]
-            dial.over.set_result(None)
+            dialled.over.set_result(None)
         if link.peer != peer:
             error = HandshakeError(f"expected {peer} at {address}, found {link.peer}")
             link.end(error)
@@ -371,18 +366,13 @@ class Peers:
     async def _shake_hands(self, link: Link) -> None:
         """Open a connection for a link that this node dials."""
         link.attempt += 1
-        try:
-            async with asyncio.timeout(DIAL_S):
-                connection = await transport_for(link.address, self._settings.tls_dir).dial(link.address)
-        except TimeoutError:
-            raise Unreachable(f"no process answers at {link.address} within {DIAL_S:g} s") from None
+        connection = await dial(self._settings, link.address)
         if not link.peer and link.expected_peer in self._links:
             connection.abort()
             raise Unreachable(f"{link.expected_peer} dialled, too")
         handshake = Handshake(self._settings, connection, link=link, over=self._handshake_over)
-        dial = self._dials.get(link.expected_peer)
-        if dial is not None:
-            dial.handshakes.append(handshake)
+        if (dialled := self._dials.get(link.expected_peer)) is not None:
+            dialled.handshakes.append(handshake)
         try:
             await handshake.done
         except asyncio.CancelledError:

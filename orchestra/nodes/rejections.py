@@ -2,6 +2,8 @@
 
 from structlog.typing import FilteringBoundLogger
 
+from orchestra.actors.statistics import MessageCounts
+
 LOGGED = 10
 """Dead letters of each type for each recipient that are logged."""
 KINDS = 1000
@@ -19,20 +21,13 @@ class DeadLetters:
     def __init__(self) -> None:
         self.total = 0
         """Dead letters so far."""
-        self._counts: dict[tuple[str, str], int] = {}
-
-    def __len__(self) -> int:
-        """Return the number of pairs of recipient and type that are counted separately, the others being one."""
-        return len(self._counts)
+        self.counts: MessageCounts[tuple[str, str]] = MessageCounts(KINDS)
+        """Dead letters by recipient and type."""
 
     def count(self, recipient: str, kind: str) -> bool:
         """Count one; return True if it is among the first of its type for this recipient and should be logged."""
         self.total += 1
-        key = (recipient, kind)
-        if key not in self._counts and len(self._counts) >= KINDS:
-            key = OTHERS
-        count = self._counts[key] = self._counts.get(key, 0) + 1
-        return count <= LOGGED
+        return self.counts.add((recipient, kind), 1, OTHERS) <= LOGGED
 
 
 class Refusals:

@@ -15,7 +15,8 @@ from typing import Any, NoReturn, TypeVar
 import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, WrappedLogger
 
-from orchestra.actors.actor import Actor
+from orchestra.actors import spawning
+from orchestra.actors.actor import Actor, ActorFactory
 from orchestra.actors.asks import PendingReplies
 from orchestra.actors.context import generator_for
 from orchestra.actors.mailbox import Envelope
@@ -23,7 +24,6 @@ from orchestra.actors.message import Message, Request
 from orchestra.actors.ref import Ref, speaking
 from orchestra.clock import Clock, TimerHandle
 from orchestra.errors import AskFailed
-from orchestra.nodes import spawning
 from orchestra.replay.effects import (
     Input,
     InputKey,
@@ -188,8 +188,8 @@ class ReplayContext:
             raise error
         return result
 
-    def spawn_child(self, name: str, kind: type[Actor[Any]], factory: Factory) -> Ref[Any]:
-        address, class_name = f"{self.address}:{name}", f"{kind.__module__}:{kind.__qualname__}"
+    def spawn_child(self, name: str, factory: ActorFactory) -> Ref[Any]:
+        address, class_name = f"{self.address}:{name}", f"{factory.func.__module__}:{factory.func.__qualname__}"
         self.factories[address] = factory
         self._emit(Output("spawned", address, class_name, {}))
         self._effects.expect(recorded.Spawned(0.0, address, class_name), "different child", "address", "kind")

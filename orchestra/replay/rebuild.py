@@ -13,12 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from orchestra.actors import codec
+from orchestra.actors import codec, spawning
 from orchestra.actors.actor import Actor, making
 from orchestra.actors.addresses import node_of
 from orchestra.actors.message import REGISTRY, Message
 from orchestra.errors import CannotReplay, ExperimentChanged, UsageError, ValuesMissing
-from orchestra.nodes import spawning
 from orchestra.replay.context import Factory, ReplayContext
 from orchestra.runs.experiment import build, load_experiment
 from orchestra.runs.flags import Flags

@@ -255,7 +255,7 @@ async def _clear(root: str) -> None:
 
 def _spawn_all(topology: Topology, node: Node) -> None:
     for actor in topology.nodes[node.name].actors:
-        node.start_cell(actor.name, actor.kind, actor.factory)
+        node.start_cell(actor.name, actor.factory)
 
 
 async def _until_stopped(root: Node, cell: Cell, stopping: Stopping) -> Ending:

@@ -11,11 +11,11 @@ from functools import partial
 from typing import Any, TypeVar
 
 from orchestra.actors import codec
-from orchestra.actors.actor import Actor
+from orchestra.actors.actor import ActorFactory
 from orchestra.actors.arrays import size_of
-from orchestra.actors.host import ActorSettings, StartedChild, StateSource
 from orchestra.actors.mailbox import Envelope, Queued
 from orchestra.actors.message import Message, Request
+from orchestra.actors.recorder import ActorSettings, Recorder, StateSource
 from orchestra.actors.weights import FLAT
 from orchestra.clock import Clock, TimerHandle
 from orchestra.trace.format import effects
@@ -45,7 +45,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 class CellRecorder:
-    """The `actors.host.Recorder` of one actor, over all its incarnations.
+    """The `actors.recorder.Recorder` of one actor, over all its incarnations.
 
     Args:
         recorder: the recorder of the node.
@@ -84,11 +84,11 @@ class CellRecorder:
 
     # Lifecycle, reported by the cell
 
-    def child_of(self, parent: "CellRecorder", factory: Callable[[], Actor[Any]]) -> None:
+    def child_of(self, parent: "CellRecorder", factory: ActorFactory) -> None:
         """Record that another actor of this node spawned this one."""
         self._parent = (parent._address, parent._incarnation, parent._n)
         # A record returns a message as a dict, so a child with a message among its arguments cannot be rebuilt.
-        if isinstance(factory, partial) and not holds_messages((factory.args, factory.keywords)):
+        if not holds_messages((factory.args, factory.keywords)):
             self.given(factory.args, factory.keywords)
 
     def given(self, args: Any, kwargs: Mapping[str, Any]) -> None:
@@ -195,9 +195,7 @@ class CellRecorder:
 
     # Actions of the actor, reported by its context
 
-    def sent(
-        self, recipient: str, message: Message, local: bool, nowait: bool = False
-    ) -> tuple[Message, int, int, float]:
+    def sent(self, recipient: str, message: Message, local: bool, nowait: bool) -> tuple[Message, int, int, float]:
         """Record a tell; return the message to send, its number, its Lamport clock and the current time."""
         wire = message.wire
         if wire.array_fields or not wire.immutable:
@@ -279,11 +277,11 @@ class CellRecorder:
         """Record that the asker abandoned its request."""
         self._effect(effects.Withdrawn.code, envelope.sender, envelope.number, envelope.correlation)
 
-    def spawned(self, child: StartedChild, factory: Callable[[], Actor[Any]]) -> None:
+    def spawned(self, address: str, factory: ActorFactory, recorder: Recorder | None) -> None:
         """Record a new child of this node."""
-        if isinstance(child.recorder, CellRecorder):
-            child.recorder.child_of(self, factory)
-        self._effect(effects.Spawned.code, child.address, f"{child.kind.__module__}:{child.kind.__qualname__}")
+        if isinstance(recorder, CellRecorder):
+            recorder.child_of(self, factory)
+        self._effect(effects.Spawned.code, address, f"{factory.func.__module__}:{factory.func.__qualname__}")
 
     def watched(self, address: str) -> None:
         """Record that the actor watches another one."""

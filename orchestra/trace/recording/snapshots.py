@@ -6,7 +6,7 @@ import math
 from orchestra import log
 from orchestra.actors import codec
 from orchestra.actors.actor import Actor
-from orchestra.actors.host import ActorSettings, StateSource
+from orchestra.actors.recorder import ActorSettings, StateSource
 from orchestra.trace.format.records import Kind
 from orchestra.trace.recording.capture import frozen_value, nbytes_of
 from orchestra.trace.recording.recorder import NodeRecorder

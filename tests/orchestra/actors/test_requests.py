@@ -539,7 +539,7 @@ def test_a_probe_that_follows_what_is_answered_already_finds_nothing(run: Run) -
             desk = root.spawn("desk", Desk, Ref("root/far"))
             asking = asyncio.create_task(desk.ask(PassMsg()))
             await turns_until(lambda: desk_of(root, "far") is not None and desk_of(root, "far").held.is_set())
-            held = len(root.asks) and max(root.asks._waiting)
+            held = len(root.asks._waiting) and max(root.asks._waiting)
             stale = DeadlockProbeMsg(askers=("root/desk", "root/gone"), asks=(held, 99), recipient="root/desk")
             root.asks.probes.follow(stale)
             await settle_turns()

@@ -17,7 +17,6 @@ from orchestra.actors.supervision import (
     Strategy,
     counted,
     decide,
-    restarted_with,
 )
 
 TIMES = st.lists(st.floats(0, 1000), min_size=1).map(sorted)
@@ -97,7 +96,7 @@ def test_whoever_failed_starts_anew_and_nobody_who_is_older_unless_all_do(
     strategy: Strategy, count: int, data: st.DataObject
 ) -> None:
     failed = data.draw(st.integers(0, count - 1))
-    again = list(restarted_with(strategy, failed, count))
+    again = list(strategy.restarted_with(failed, count))
     assert failed in again
     assert all(0 <= position < count for position in again)
     assert all(one < other for one, other in itertools.pairwise(again)), "in the order of spawning"

@@ -30,16 +30,16 @@ class Special(Learner):
     ],
 )
 def test_work_in_a_thread_is_named_after_what_is_called_in_the_end(function, args, said: str) -> None:
-    assert str(Wait.for_thread(function, args)) == said
+    assert str(Wait("in a thread:", (function, args))) == said
 
 
 def test_an_answer_and_room_name_the_other_actor() -> None:
-    assert str(Wait.for_answer("a/b")) == "asks a/b"
-    assert str(Wait.for_room("a/b")) == "waits for room at a/b"
+    assert str(Wait("asks", "a/b")) == "asks a/b"
+    assert str(Wait("waits for room at", "a/b")) == "waits for room at a/b"
 
 
 def test_the_thread_is_known_only_while_it_works() -> None:
-    wait = Wait.for_thread(sum, ())
+    wait = Wait("in a thread:", (sum, ()))
     seen = []
     assert wait.work(lambda: seen.append(wait.thread) or 3) == 3
     assert seen[0] > 0

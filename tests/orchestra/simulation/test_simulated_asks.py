@@ -98,7 +98,7 @@ async def asks_that_are_given_up(sim: Simulation) -> None:
     await asyncio.sleep(5.0)
     assert not Station.under_way, "what nobody waits for is not worked at"
     for process in processes:
-        assert not len(process.node.asks)
+        assert not process.node.asks._waiting
         for link in process.node.peers._links.values():
             assert not link.receiver.unanswered
         for address in addresses:
