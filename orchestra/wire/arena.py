@@ -58,9 +58,6 @@ class Blocks:
         """Begin and end of each free span, in order; no two are adjacent."""
         self._taken: dict[int, int] = {}
 
-    def __len__(self) -> int:
-        return len(self._taken)
-
     def take(self, nbytes: int) -> int | None:
         """Take a block of `nbytes`; return the place where it begins, or None if there is no room."""
         size = -(-nbytes // PAGE) * PAGE
@@ -91,15 +88,6 @@ class Blocks:
             begin = free.pop(place)[0]
         free.insert(place, (begin, end))
         return True
-
-    def check_valid(self) -> str:
-        """Return a description of an inconsistency, or an empty string."""
-        spans = sorted([*self._free, *((begin, begin + size) for begin, size in self._taken.items())])
-        if [begin for begin, _ in spans] != [0, *(end for _, end in spans[:-1])] or spans[-1][1] != self.capacity:
-            return f"free and taken do not cover 0 to {self.capacity} once: {spans}"
-        if any(one[1] == other[0] for one, other in zip(self._free, self._free[1:], strict=False)):
-            return f"two that are free touch: {self._free}"
-        return "" if self.used == sum(self._taken.values()) else f"{self.used} bytes are not what is taken"
 
 
 class Arena:

@@ -7,6 +7,7 @@ exceeds its credit, and the memory for a peer's messages is bounded.
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from orchestra.errors import FrameError
@@ -19,20 +20,18 @@ RECIPIENTS = 4096
 """Accounts of one peer above which accounts without queued messages are settled and removed."""
 
 
+@dataclass(slots=True, eq=False)
 class Window(Generic[T]):
     """The credit of one sender for one recipient.
 
     `T` is an entry that waits for credit.
     """
 
-    __slots__ = ("count", "nbytes", "waiting")
-
-    def __init__(self) -> None:
-        self.count = 0
-        """Messages in flight."""
-        self.nbytes = 0
-        """Their bytes."""
-        self.waiting: deque[T] = deque()
+    count: int = 0
+    """Messages in flight."""
+    nbytes: int = 0
+    """Their bytes."""
+    waiting: deque[T] = field(default_factory=deque)
 
     @property
     def used(self) -> float:

@@ -1,6 +1,7 @@
 """The receiving half of a link: frames become validated messages, and the room that they take is accounted for."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, Protocol
 
@@ -60,16 +61,14 @@ class AnsweringLink(LinkState, Origin, Protocol):
         """Credit the peer for `count` messages that left the mailbox of `recipient`."""
 
 
+@dataclass(slots=True, eq=False)
 class _PeerRoute:
     """A route that the peer announced."""
 
-    __slots__ = ("kind", "recipient", "sender", "suffix")
-
-    def __init__(self, sender: str, recipient: str, kind: type[Message], suffix: int) -> None:
-        self.sender = sender
-        self.recipient = recipient
-        self.kind = kind
-        self.suffix = suffix
+    sender: str
+    recipient: str
+    kind: type[Message]
+    suffix: int
 
 
 class LinkReceiver:
@@ -314,19 +313,17 @@ class LinkReceiver:
         return DecodeError(f"{self._link.peer} sent a {kind.name} frame that does not hold {wanted}")
 
 
+@dataclass(slots=True, eq=False)
 class _BatchCredit:
     """The origin of a batch's last message: credits the whole batch once that message has left the mailbox."""
 
-    __slots__ = ("_count", "_link", "_nbytes")
-
-    def __init__(self, link: AnsweringLink, count: int, nbytes: int) -> None:
-        self._link = link
-        self._count = count
-        self._nbytes = nbytes
+    link: AnsweringLink
+    count: int
+    nbytes: int
 
     def consumed(self, recipient: str, nbytes: int) -> None:
         """Credit all of them: the lane keeps its order, so the others have left before."""
-        self._link.consumed(recipient, self._nbytes, self._count)
+        self.link.consumed(recipient, self.nbytes, self.count)
 
     def answer(self, correlation: int, value: Any) -> None:
         """Do nothing: no message of a batch is a request."""

@@ -9,6 +9,7 @@ messages, and an ask that is the only one pending travel alone. Messages arrive 
 import asyncio
 import enum
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 from orchestra.actors import codec
@@ -44,31 +45,24 @@ class RowSuffix(enum.IntEnum):
     """Correlation and chain of a request, then number and clock."""
 
 
+@dataclass(slots=True, eq=False)
 class Route:
-    """A sender, a recipient and a message type, with the number that stands for them.
+    """A sender, a recipient and a message type, with the number that stands for them."""
 
-    Args:
-        names: both addresses, the type, and the suffix, as they are announced.
-        window: the credit for the recipient.
-        suffix: values that follow the fields of its messages.
-        width: fields of a message.
-        size: bytes that the names take.
-        longest: bytes that a row may have to travel in a batch.
-    """
-
-    __slots__ = ("longest", "names", "number", "size", "suffix", "width", "window")
-
-    def __init__(
-        self, names: list[Any], window: "Window[_Waiting]", *, suffix: RowSuffix, width: int, size: int, longest: int
-    ) -> None:
-        self.names = names
-        self.window = window
-        self.suffix = suffix
-        self.width = width
-        self.size = size
-        self.longest = longest
-        self.number = b""
-        """The encoded number; empty until the route is announced."""
+    names: list[Any]
+    """Both addresses, the type, and the suffix, as they are announced."""
+    window: "Window[_Waiting]"
+    """The credit for the recipient."""
+    suffix: RowSuffix
+    """The values that follow the fields of its messages."""
+    width: int
+    """Fields of a message."""
+    size: int
+    """Bytes that the names take."""
+    longest: int
+    """Bytes that a row may have to travel in a batch."""
+    number: bytes = b""
+    """The encoded number; empty until the route is announced."""
 
 
 _Waiting = tuple[asyncio.Future[None], Route | None, list[Buffer], int]
@@ -116,8 +110,8 @@ class LinkSender:
         self._stalled: dict[str, Window[_Waiting]] = {}
         """Windows that have credit and wait for acknowledgements, since the session keeps too much."""
         self._routes: dict[tuple[str, str, type[Message]], Route] = {}
-        self._answers = Route([], Window(), suffix=_NONE, width=3, size=ROW, longest=self._batch_bytes)
-        self._answers.number, _ = self._encoder.encode(ANSWERS)
+        number, _ = self._encoder.encode(ANSWERS)
+        self._answers = Route([], Window(), _NONE, width=3, size=ROW, longest=self._batch_bytes, number=number)
         self._numbered: list[Route | None] = [None] * ROUTES
         self._next_number = 0
         self._batches: list[Buffer] = []

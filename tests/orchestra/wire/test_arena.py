@@ -28,6 +28,16 @@ def mappings() -> str:
         return "".join(line for line in file if NAME.hex() in line)
 
 
+def invalid(blocks: Blocks) -> str:
+    """Return what is inconsistent in `blocks`; empty if nothing is."""
+    spans = sorted([*blocks._free, *((begin, begin + size) for begin, size in blocks._taken.items())])
+    if [begin for begin, _ in spans] != [0, *(end for _, end in spans[:-1])] or spans[-1][1] != blocks.capacity:
+        return f"free and taken do not cover 0 to {blocks.capacity} once: {spans}"
+    if any(one[1] == other[0] for one, other in zip(blocks._free, blocks._free[1:], strict=False)):
+        return f"two that are free touch: {blocks._free}"
+    return "" if blocks.used == sum(blocks._taken.values()) else f"{blocks.used} bytes are not what is taken"
+
+
 # Blocks ---------------------------------------------------------------------------------------------------------------
 
 
@@ -58,8 +68,8 @@ def test_every_byte_is_free_or_in_one_block_and_the_lowest_that_fits_is_taken(
             assert blocks.give_back(begin)
             del taken[begin]
             assert not blocks.give_back(begin)
-        assert len(blocks) == len(taken)
-        assert not pages or blocks.check_valid() == ""
+        assert blocks._taken == taken
+        assert not pages or invalid(blocks) == ""
 
 
 def test_what_no_block_begins_at_cannot_be_given_back() -> None:
