@@ -34,6 +34,8 @@ _LONGEST = 80
 _INDENT = " " * len("12:30:05 ")
 _warning_lock = threading.Lock()
 _warning_nodes: list[str] = []  # blocks of `at_least_warnings` that need its set-up
+_LOCK = threading.Lock()
+"""Held while a line is written, to the file and to stderr."""
 
 
 class _Output:
@@ -46,19 +48,16 @@ class _Output:
         self._file = file
         self._node = node
         self.quiet = quiet
-        self._lock = threading.Lock()
         self._stderr_open = True
-        self.stream: TextIO | None = None
 
     def __call__(self, logger: WrappedLogger, method: str, given: EventDict) -> NoReturn:
         line = {"timestamp": given.pop("timestamp"), "level": given.pop("level"), "node": self._node, **given}
         quiet = line.pop(QUIET, False) and self._file is not None
-        with self._lock:
+        with _LOCK:
             self._to_file(line)
             alarming = _LEVELS.get(str(line["level"]), 0) >= logging.WARNING
             if alarming and self._stderr_open and not (quiet or self.quiet):
-                # Looked up each time: a live display replaces sys.stderr by a stream of its own.
-                stream = self.stream if self.stream is not None else sys.stderr
+                stream = sys.stderr  # looked up each time: a live display replaces it by a stream of its own
                 try:
                     stream.write(fitted(_short(line, with_file=self._file is not None), stream))
                     stream.flush()
@@ -69,13 +68,9 @@ class _Output:
         raise structlog.DropEvent  # the line is written: structlog's own logger prints nothing
 
     def record(self, line: EventDict) -> Path | None:
-        with self._lock:
+        with _LOCK:
             self._to_file({"node": self._node, **line})
         return None if self._file is None else Path(self._file.name)
-
-    def say(self, text: str) -> None:
-        with self._lock:
-            print(text, file=self.stream if self.stream is not None else sys.stderr, flush=True)
 
     def _to_file(self, line: EventDict) -> None:
         if self._file is None:
@@ -205,34 +200,14 @@ def record(event: str, **fields: object) -> Path | None:
 
 def say(text: str) -> None:
     """Print `text` on the stream of the warnings, and not to the file."""
-    output = _current_output()
-    if output is None:
+    with _LOCK:
         print(text, file=sys.stderr, flush=True)
-    else:
-        output.say(text)
 
 
 def display_stream() -> TextIO:
     """Return the stream for progress reports: standard output, or one that discards if this process is `quiet`."""
     output = _current_output()
     return _Discarded() if output is not None and output.quiet else sys.stdout
-
-
-@contextlib.contextmanager
-def diverted(stream: TextIO) -> Iterator[None]:
-    """Write the short lines to `stream` instead of stderr while the block runs.
-
-    Raises:
-        RuntimeError: `configure` has not been called.
-    """
-    output = _current_output()
-    if output is None:
-        raise RuntimeError("configure the logs before diverting them")
-    before, output.stream = output.stream, stream
-    try:
-        yield
-    finally:
-        output.stream = before
 
 
 def _current_output() -> _Output | None:
