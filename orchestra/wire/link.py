@@ -6,6 +6,7 @@ frames and `receiver` frames into messages.
 
 import asyncio
 import struct
+from functools import partial
 from typing import Any, Protocol
 
 import msgpack
@@ -43,12 +44,9 @@ _SHM_ACCEPT = (str,)
 _SHM_RELEASE = (list,)
 """The places where the returned blocks begin."""
 
-_NUMBERED = (
-    *(Kind.MESSAGE, Kind.BATCH, Kind.ANSWER, Kind.FAILURE, Kind.CANCEL, Kind.CREDIT, Kind.GOODBYE),
-    *(Kind.SHM_OFFER, Kind.SHM_ACCEPT, Kind.SHM_DATA, Kind.SHM_RELEASE),
-)
-"""The frames that a session counts and keeps; the others concern one connection only."""
-_IS_NUMBERED = [kind in _NUMBERED for kind in range(max(Kind) + 1)]
+_UNNUMBERED = (Kind.HANDSHAKE, Kind.HELLO, Kind.REFUSAL, Kind.ACKNOWLEDGE, Kind.PING, Kind.PONG)
+"""The frames that concern one connection only; a session counts and keeps the others."""
+_IS_NUMBERED = [kind not in _UNNUMBERED for kind in range(max(Kind) + 1)]
 # Names of this module: a look-up in the enumeration, or in a set of its members, takes longer than the comparison.
 _PREFIX_BYTES = PREFIX.size
 _MESSAGE, _ANSWER = Kind.MESSAGE, Kind.ANSWER
@@ -145,7 +143,8 @@ class Link:
         self._owner = owner
         self._node = receiver
         self._connection: Connection | None = None
-        self._closing = False
+        self.closing = False
+        """True once this side has said goodbye."""
         self._pinged_at: float | None = None
         self._round_trip_s: float | None = None
         self.shared_memory = SharedMemoryChannel(settings, self, self.send)
@@ -155,7 +154,7 @@ class Link:
         self.sender = LinkSender(self, self.session, self.shared_memory, self._put, settings.limits, batching=batching)
         self.post = self.sender.post
         """Send a message to an actor of the peer: see `LinkSender.post`."""
-        self._receive_window = ReceiveWindow(self._send_credit)
+        self._receive_window = ReceiveWindow(partial(self.send, Kind.CREDIT))
         self.receiver = LinkReceiver(self, receiver, self._receive_window)
 
     def __repr__(self) -> str:
@@ -175,11 +174,6 @@ class Link:
     def busy_poll(self) -> BusyPoll | None:
         """The poll for a single answer, if the peer may be on this host."""
         return self._busy_poll if self.local else None
-
-    @property
-    def closing(self) -> bool:
-        """True once this side has said goodbye."""
-        return self._closing
 
     # Lifecycle
 
@@ -242,10 +236,10 @@ class Link:
 
     def close(self) -> None:
         """Say goodbye. The session ends when the peer has acknowledged every frame."""
-        if self.ended or self._closing:
+        if self.ended or self.closing:
             return
-        self._closing = True
-        self.send(Kind.GOODBYE, b"")
+        self.closing = True
+        self.send(Kind.GOODBYE)
 
     def end(self, error: Exception | None) -> None:
         """End the session at once, and fail what depends on it; `error` is None after a goodbye of this side."""
@@ -277,7 +271,7 @@ class Link:
 
     def cancel(self, correlation: int) -> None:
         """Withdraw a request that was sent by this link."""
-        self.send(Kind.CANCEL, msgpack.packb([correlation]))
+        self.send(Kind.CANCEL, correlation)
 
     def answer(self, correlation: int, value: Any) -> None:
         """Send the answer to a request of the peer."""
@@ -290,7 +284,7 @@ class Link:
         """Send an error instead of the answer to a request of the peer."""
         self.receiver.unanswered.pop(correlation, None)
         kind = type(error).__name__ if type(error).__name__ in _FAILURES else "AskFailed"
-        self.send(Kind.FAILURE, msgpack.packb([correlation, self._node.logical, kind, str(error)[:4000]]))
+        self.send(Kind.FAILURE, correlation, self._node.logical, kind, str(error)[:4000])
 
     def consumed(self, recipient: str, nbytes: int, count: int = 1) -> None:
         """Credit the peer for `count` messages that left the mailbox of `recipient`."""
@@ -305,11 +299,11 @@ class Link:
             self._acknowledge()
         self._send_unsequenced(Kind.PING)
 
-    def send(self, kind: Kind, header: bytes) -> None:
+    def send(self, kind: Kind, *contents: Any) -> None:
         """Send a frame that the session counts, behind all messages so far."""
-        frame = frame_bytes(kind, header)
         if self.sender.pending:
             self.sender.flush()
+        frame = frame_bytes(kind, msgpack.packb(contents) if contents else b"")
         self._put([frame], len(frame))
 
     def statistics(self) -> LinkStatistics:
@@ -411,9 +405,6 @@ class Link:
         self._acknowledge()
         self.end(Unreachable("it said goodbye"))
 
-    def _send_credit(self, recipient: str, count: int, nbytes: int) -> None:
-        self.send(Kind.CREDIT, msgpack.packb([recipient, count, nbytes]))
-
     def _put(self, pieces: list[Buffer], nbytes: int, at_once: bool = False) -> None:
         """Send a frame by the current connection, if any, and keep it until the peer acknowledges it."""
         if self.ended:
@@ -434,7 +425,7 @@ class Link:
         if len(frame.header) != COUNT.size:
             raise FrameError(f"{self.peer} sent an acknowledgement of {len(frame.header)} bytes")
         self.session.forget(*COUNT.unpack(frame.header))
-        if self._closing and not self.session.kept:
+        if self.closing and not self.session.kept:
             self.end(None)
         else:
             self.sender.resume_stalled()

@@ -38,11 +38,9 @@ class LinkState(Protocol):
     peer: str
     """Name of the other node; empty before its hello."""
     ended: bool
+    closing: bool
+    """True once this side has said goodbye."""
 
     @property
     def local(self) -> bool:
         """True while connected to a peer that may be on this host."""
-
-    @property
-    def closing(self) -> bool:
-        """True once this side has said goodbye."""

@@ -20,8 +20,6 @@ from collections.abc import Awaitable, Callable, Generator
 from functools import partial
 from typing import Any
 
-import msgpack
-
 from orchestra import log
 from orchestra.actors.axes import AnyArray
 from orchestra.actors.codec import Buffer
@@ -49,10 +47,10 @@ class SharedMemoryChannel:
 
     Args:
         link: state of the link.
-        send: sends a frame of the session by the link: its kind and its header.
+        send: sends a frame of the session by the link: its kind and its contents.
     """
 
-    def __init__(self, settings: LinkSettings, link: LinkState, send: Callable[[Kind, bytes], None]) -> None:
+    def __init__(self, settings: LinkSettings, link: LinkState, send: Callable[..., None]) -> None:
         self.least = LEAST if settings.shared_memory else NEVER
         """Bytes of a frame above which `place` applies."""
         self.state = "" if settings.shared_memory else "switched off"
@@ -152,7 +150,7 @@ class SharedMemoryChannel:
             self._view = ArenaView(process, descriptor, name, capacity)
         except NotShared as error:
             refusal = str(error)
-        self._send(Kind.SHM_ACCEPT, msgpack.packb([refusal]))
+        self._send(Kind.SHM_ACCEPT, refusal)
 
     def placed(self, header: bytes, payload: AnyArray | None) -> Frame:
         """Return the original frame of an SHM_DATA frame, its payload being a view of the peer's arena.
@@ -192,7 +190,7 @@ class SharedMemoryChannel:
             self._disable(str(error))
             return
         self.state = "offered"
-        self._send(Kind.SHM_OFFER, msgpack.packb([os.getpid(), arena.descriptor, arena.name, arena.blocks.capacity]))
+        self._send(Kind.SHM_OFFER, os.getpid(), arena.descriptor, arena.name, arena.blocks.capacity)
 
     def _disable(self, reason: str) -> None:
         self.state, self.least = reason, NEVER
@@ -230,7 +228,7 @@ class SharedMemoryChannel:
             self._viewed.pop(begin, None)
             blocks.append(begin)
         if blocks and not self._link.ended and not self._link.closing:
-            self._send(Kind.SHM_RELEASE, msgpack.packb([blocks]))
+            self._send(Kind.SHM_RELEASE, blocks)
 
 
 class _Turn(Awaitable[None]):

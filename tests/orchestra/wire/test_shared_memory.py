@@ -530,7 +530,7 @@ def test_whatever_a_peer_says_of_memory_it_is_let_go_at_worst(
                     assert back._connection is not None
                     assert link._connection is not None
                     link._connection.local = True
-                    back.send(Kind.SHM_OFFER, msgpack.packb([os.getpid(), mine.descriptor, mine.name, 64 * PAGE]))
+                    back.send(Kind.SHM_OFFER, os.getpid(), mine.descriptor, mine.name, 64 * PAGE)
                 for kind, header in talk:
                     back._put([frame_prefix(kind, len(header), 0) + header], 16 + len(header))
                 for _ in range(10):
