@@ -15,10 +15,10 @@ import asyncio
 import hashlib
 import hmac
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Annotated, Protocol
 
 import msgpack
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
 
 from orchestra.actors import codec
 from orchestra.actors.message import REGISTRY, Message
@@ -37,30 +37,34 @@ REFUSAL = 500
 """Characters of a refusal."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hello:
+_Id = Annotated[bytes, Field(max_length=LONGEST_ID)]
+
+
+class Hello(BaseModel):
     """A process's introduction, and the session that it begins or resumes."""
 
-    node: str
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    node: Annotated[str, Field(min_length=1, max_length=LONGEST_NODE)]
     listening: str
     """The address where it accepts connections; empty if it accepts none."""
-    incarnation: bytes
+    incarnation: _Id
     """Random bytes that tell this process from an earlier one of the same name."""
-    session: bytes
-    attempt: int
+    session: Annotated[_Id, Field(min_length=1)]
+    attempt: NonNegativeInt
     """Counts the dialer's connections for this session: an older one does not replace a newer one."""
     resumes: bool
     """True if the listener has answered in this session before."""
-    received: int
+    received: NonNegativeInt
     """Frames of the session that have arrived so far."""
-    after: bytes
+    after: _Id
     """The last session with the listener that ended, as far as the dialer knows; empty if there was none."""
-    types: list[list[Any]]
+    types: list[Annotated[tuple[str, bytes], Field(strict=False)]]
     """Tag and fingerprint of each type that it names by its number in this list; sent once in a session."""
 
     def pack(self) -> bytes:
         """Encode it as a header."""
-        packed: bytes = msgpack.packb({name: getattr(self, name) for name in self.__slots__})
+        packed: bytes = msgpack.packb(self.model_dump())
         return packed
 
     @classmethod
@@ -70,23 +74,12 @@ class Hello:
         Raises:
             DecodeError: it is no hello.
         """
-        fields = codec.decode(header, None)
-        match fields:
-            case {
-                "node": str(node),
-                "listening": str(),
-                "incarnation": bytes(incarnation),
-                "session": bytes(session),
-                "attempt": int(attempt),
-                "resumes": bool(),
-                "received": int(received),
-                "after": bytes(after),
-                "types": list(),
-            } if node and session and attempt >= 0 and received >= 0 and len(fields) == len(cls.__slots__):
-                if len(node) > LONGEST_NODE or max(map(len, (incarnation, session, after))) > LONGEST_ID:
-                    raise DecodeError("its names are too long")
-                return cls(**fields)
-        raise DecodeError("its fields are not those of a hello")
+        try:
+            return cls.model_validate(codec.decode(header, None))
+        except ValidationError as error:
+            if all(wrong["type"].endswith("_too_long") for wrong in error.errors()):
+                raise DecodeError("its names are too long") from None
+            raise DecodeError("its fields are not those of a hello") from None
 
     def table(self, here: str) -> list[type[Message] | str]:
         """Return the types that the peer names by number; the tag of a type that is unknown here.
@@ -94,20 +87,13 @@ class Hello:
         Raises:
             HandshakeError: the fields of a type differ between the peer and this node.
         """
-        table: list[type[Message] | str] = []
-        for entry in self.types:
-            match entry:
-                case [str(tag), bytes(fingerprint)]:
-                    mine = REGISTRY.get(tag)
-                    if mine is not None and mine.wire.fingerprint != fingerprint:
-                        raise HandshakeError(
-                            f"{self.node} and {here} disagree about the fields of {tag}: "
-                            "they run different versions of the code"
-                        )
-                    table.append(tag if mine is None else mine)
-                case _:
-                    raise HandshakeError(f"{self.node} sent a malformed table of types")
-        return table
+        for tag, fingerprint in self.types:
+            if tag in REGISTRY and REGISTRY[tag].wire.fingerprint != fingerprint:
+                raise HandshakeError(
+                    f"{self.node} and {here} disagree about the fields of {tag}: "
+                    "they run different versions of the code"
+                )
+        return [REGISTRY.get(tag, tag) for tag, _ in self.types]
 
 
 class Greeter(Protocol):

@@ -188,7 +188,7 @@ class Link:
             resumes=bool(self.peer),
             received=self.session.received,
             after=self._owner.last_ended(self.peer or self.expected_peer),
-            types=[] if known else [[tag, REGISTRY[tag].wire.fingerprint] for tag in self.sender.tags],
+            types=[] if known else [(tag, REGISTRY[tag].wire.fingerprint) for tag in self.sender.tags],
         )
 
     def begin(self, connection: Connection, hello: Hello, table: list[type[Message] | str]) -> None:
