@@ -16,6 +16,7 @@ import asyncio
 import heapq
 import itertools
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, ClassVar, TypeVar
@@ -83,20 +84,17 @@ class ManualClock:
         end = self._now + seconds
         while self._timers and self._timers[0][0] <= end:
             self._now, _, timer = heapq.heappop(self._timers)
-            timer.fire()
+            if timer.call is not None:
+                timer.call()
         self._now = end
 
 
+@dataclass(slots=True, eq=False)
 class _Timer:
-    def __init__(self, call: Callable[[], None]) -> None:
-        self._call: Callable[[], None] | None = call
+    call: Callable[[], None] | None
 
     def cancel(self) -> None:
-        self._call = None
-
-    def fire(self) -> None:
-        if self._call is not None:
-            self._call()
+        self.call = None
 
 
 class Probe:

@@ -1,5 +1,6 @@
 """The tables of `orchestra ps` and `orchestra top`: actors by node and links, with rates between two statuses."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -71,7 +72,6 @@ def rows(before: ClusterStatus | None, after: ClusterStatus) -> list[NodeRow]:
     root = next(iter(answered.values()), None)
     processes = {process.node: process for process in (() if root is None else root.processes)}
     ends = {(name, link.peer): link for name, node in answered.items() for link in node.links}
-    shown: set[frozenset[str]] = set()
     made = []
     for name, now in after.nodes.items():
         process = processes.get(name)
@@ -86,11 +86,9 @@ def rows(before: ClusterStatus | None, after: ClusterStatus) -> list[NodeRow]:
         wires = {} if then is None else {link.peer: link for link in then.links}
         links = []
         for link in now.links:
-            pair = frozenset((name, link.peer))
-            if pair in shown:
-                continue
-            shown.add(pair)
-            other = ends.get((link.peer, name))
+            if (name, link.peer) not in ends:
+                continue  # it is shown at its other end
+            other = ends.pop((link.peer, name), None)
             was = wires.get(link.peer)
             links.append(
                 LinkRow(
@@ -152,19 +150,21 @@ def lines(shown: list[NodeRow], width: int, order: Order = "tree", *, own: bool 
         order: `tree` groups actors by node; the others sort all actors, the largest first.
         own: whether to show the runtime's own actors.
     """
-    table = _Table(shown, width, tree=order == "tree", own=own)
+    actors = {node.name: [row for row in node.actors if own or row.name not in _OWN] for node in shown}
+    everyone = [*itertools.chain(*actors.values())]
+    table = _Table(everyone, width, tree=order == "tree")
     made = [table.heading()]
     if order == "tree":
         for node in shown:
-            made.append(_node_line(node, width))
-            made += [table.line(row) for row in node.actors if own or row.name not in _OWN]
+            made += [_node_line(node), *map(table.line, actors[node.name])]
     else:
-        made += [_node_line(node, width) for node in shown if node.now is None]
-        actors = [row for node in shown for row in node.actors if own or row.name not in _OWN]
-        made += [table.line(row) for row in sorted(actors, key=_KEYS[order], reverse=True)]
+        made += [_node_line(node) for node in shown if node.now is None]
+        made += map(table.line, sorted(everyone, key=_KEYS[order], reverse=True))
     links = [link for node in shown for link in node.links]
     if links:
-        made += [Text(), *_link_lines(links, width)]
+        made += [Text(), *_link_lines(links)]
+    for line in made:
+        line.truncate(width, overflow="ellipsis")
     return made
 
 
@@ -180,17 +180,15 @@ class _Table:
 
     _NUMBERS = (("queue", 5), ("bytes", 7), ("msg/s", 6), ("busy", 4))
 
-    def __init__(self, shown: list[NodeRow], width: int, *, tree: bool, own: bool) -> None:
+    def __init__(self, actors: list[ActorRow], width: int, *, tree: bool) -> None:
         self._tree = tree
-        self._width = width
-        names = [self._who(row) for node in shown for row in node.actors if own or row.name not in _OWN]
         numbers = sum(size + 1 for _, size in self._NUMBERS)
-        longest = max((name.cell_len for name in names), default=0)
+        longest = max((self._who(row).cell_len for row in actors), default=0)
         self._name = max(min(longest, (width - numbers) // 2), len("actor"))
 
     def heading(self) -> Text:
         numbers = "".join(f" {title:>{size}}" for title, size in self._NUMBERS)
-        return _cut(Text(f"{'actor':<{self._name}}{numbers}  state", style="bold"), self._width)
+        return Text(f"{'actor':<{self._name}}{numbers}  state", style="bold")
 
     def line(self, row: ActorRow) -> Text:
         box = row.now.mailbox
@@ -202,7 +200,7 @@ class _Table:
             text.append(f" {value:>{size}}", style="bold red" if crowded else "")
         text.append("  ")
         text.append(_doing(row.now), style=_STYLES[row.now.state])
-        return _cut(text, self._width)
+        return text
 
     def _who(self, row: ActorRow) -> Text:
         *above, name = row.name.split(":") if self._tree else [row.now.address]
@@ -225,28 +223,24 @@ def _doing(cell: CellStatistics) -> str:
     return said
 
 
-def _node_line(node: NodeRow, width: int) -> Text:
+def _node_line(node: NodeRow) -> Text:
     text = Text(node.name, style="bold")
     process = node.process
     restarts = f"   restarted {_times(process.restarts)}" if process is not None and process.restarts else ""
     if node.now is None:
         why = "given up, it died too often" if process is not None and process.given_up else node.silent
-        return _cut(text.append(f"   {why}{restarts}", style="not bold red"), width)
+        return text.append(f"   {why}{restarts}", style="not bold red")
     now = node.now
     said = f"   pid {now.pid}   cpu {_percent(node.cpu)}   {_bytes(now.rss)}   loop lag {_duration(now.lag_s)}"
     if now.dead_letters:
         said += f"   {now.dead_letters:,} dead letters"
     text.append(said + f"   {now.tasks} tasks", style="not bold")
-    text.append(restarts, style="not bold yellow")
-    return _cut(text, width)
+    return text.append(restarts, style="not bold yellow")
 
 
-def _link_lines(links: list[LinkRow], width: int) -> Iterator[Text]:
+def _link_lines(links: list[LinkRow]) -> Iterator[Text]:
     size = max(len(_pair(link)) for link in links)
-    yield _cut(
-        Text(f"{'link':<{size}} {'round trip':>10} {'sent/s':>8} {'got/s':>8} {'credit':>7} {'waiting':>7}", "bold"),
-        width,
-    )
+    yield Text(f"{'link':<{size}} {'round trip':>10} {'sent/s':>8} {'got/s':>8} {'credit':>7} {'waiting':>7}", "bold")
     for link in links:
         trip = "-" if link.now.round_trip_s is None else _duration(link.now.round_trip_s)
         text = Text(f"{_pair(link):<{size}} {trip:>10} {_bytes(link.sent_per_s):>8} {_bytes(link.received_per_s):>8}")
@@ -254,7 +248,7 @@ def _link_lines(links: list[LinkRow], width: int) -> Iterator[Text]:
         if link.now.state != "open":
             text.append(f"  {link.now.state}, {link.now.unacknowledged} kept", style="bold red")
         text.append(_memory(link), style="dim")
-        yield _cut(text, width)
+        yield text
 
 
 def _memory(link: LinkRow) -> str:
@@ -278,11 +272,6 @@ def _actor(now: CellStatistics, then: CellStatistics | None, span: float | None)
 
 def _rate(span: float | None, then: float | None, now: float) -> float | None:
     return None if span is None or then is None else max(now - then, 0.0) / span
-
-
-def _cut(text: Text, width: int) -> Text:
-    text.truncate(width, overflow="ellipsis")
-    return text
 
 
 def _times(count: int) -> str:

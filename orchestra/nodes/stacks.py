@@ -13,7 +13,6 @@ from types import FrameType
 from typing import Any
 
 from orchestra import log
-from orchestra.actors.cell import Cell
 from orchestra.actors.statistics import Wait
 from orchestra.nodes.node import Node
 
@@ -76,7 +75,7 @@ def actors_of(node: Node, running: FrameType | None = None) -> list[dict[str, An
     made = []
     for cell in list(node.cells.values()):
         is_running = task is not None and task is cell.task
-        frames = list(_inner_first(running)) if is_running else list(_suspended(cell))
+        frames = list(_inner_first(running)) if is_running else list(suspended(cell.task))
         told = cell.statistics()
         made.append(
             {
@@ -123,10 +122,10 @@ def _inner_first(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _suspended(cell: Cell) -> Iterator[FrameType]:
+def suspended(task: asyncio.Task[Any] | None) -> Iterator[FrameType]:
     """Return the frames of a suspended task, from the innermost awaited coroutine outwards."""
     found: list[FrameType] = []
-    step: Any = None if cell.task is None else cell.task.get_coro()
+    step: Any = None if task is None else task.get_coro()
     while step is not None:
         kind = next((prefix for prefix in ("cr", "ag", "gi") if hasattr(step, f"{prefix}_frame")), None)
         if kind is None:

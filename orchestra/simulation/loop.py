@@ -5,12 +5,14 @@ import contextvars
 import hashlib
 import heapq
 from asyncio import events
+from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Executor, Future
 from functools import partial
 from typing import Any, TypeVar, TypeVarTuple
 
 from orchestra.errors import OrchestraError
+from orchestra.nodes.stacks import suspended
 from orchestra.simulation.seeded_random import SeededRandom
 from orchestra.simulation.strands import Strand, Strands
 
@@ -23,8 +25,6 @@ OFFLOADED_S = 5e-3
 MAX_CALLBACKS_AT_ONCE = 200_000
 """Callbacks at one moment of virtual time after which the simulation counts as stuck in an endless loop."""
 RECENT_EVENTS = 30
-DIGEST_BATCH = 4096
-"""Events that are hashed at once."""
 
 
 class SimulationStuck(OrchestraError):
@@ -45,16 +45,9 @@ class _Future(asyncio.Future[Any]):
 class _Task(asyncio.Task[Any]):
     """A task, hashed like a `_Future`."""
 
-    def __init__(
-        self,
-        number: int,
-        coro: Coroutine[Any, Any, Any],
-        loop: asyncio.AbstractEventLoop,
-        name: str | None,
-        context: Context | None,
-    ) -> None:
+    def __init__(self, number: int, coro: Coroutine[Any, Any, Any], **options: Any) -> None:
         self._number = number  # first: the base class registers the task in a set
-        super().__init__(coro, loop=loop, name=name or f"task {number}", context=context)
+        super().__init__(coro, **options)
 
     def __hash__(self) -> int:
         return self._number
@@ -85,9 +78,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._error: BaseException | None = None
         self._tasks: dict[Strand, list[asyncio.Task[Any]]] = {}
         self._hash = hashlib.blake2b(digest_size=16)
-        self._events: list[tuple[float, str, str]] = []
-        """The last events; the first `_hashed` of them are in the digest."""
-        self._hashed = 0
+        self._recent: deque[tuple[float, str, str]] = deque(maxlen=RECENT_EVENTS)
         self._discarding = False
 
     # The interface of asyncio
@@ -103,11 +94,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._make_ready(handle, self.strands.of(context))
         return handle
 
-    def call_soon_threadsafe(
-        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
-    ) -> events.Handle:
-        """Same as `call_soon`: there are no threads."""
-        return self.call_soon(callback, *args, context=context)
+    call_soon_threadsafe = call_soon  # there are no threads
 
     def call_at(
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
@@ -136,7 +123,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         assert asyncio.iscoroutine(coro)
         self._numbers += 1
         context = context if context is not None else contextvars.copy_context()
-        task: asyncio.Task[T] = _Task(self._numbers, coro, self, None if name is None else str(name), context)
+        name = f"task {self._numbers}" if name is None else str(name)
+        task: asyncio.Task[T] = _Task(self._numbers, coro, loop=self, name=name, context=context)
         tasks = self._tasks.setdefault(self.strands.of(context), [])
         tasks.append(task)
         if len(tasks) % 64 == 0:
@@ -209,24 +197,18 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     @property
     def digest(self) -> str:
         """A hash of all events so far, in their order."""
-        self._hash_events()
         return self._hash.hexdigest()
 
     @property
     def recent(self) -> list[str]:
         """The last events as text."""
-        return [f"{now:.6f} {strand}: {what}" for now, strand, what in self._events[-RECENT_EVENTS:]]
+        return [f"{now:.6f} {strand}: {what}" for now, strand, what in self._recent]
 
     def note(self, strand: Strand, what: str) -> None:
         """Record an event."""
-        self._events.append((self._now, strand.name, what))
-        if len(self._events) >= DIGEST_BATCH:
-            self._hash_events()
-
-    def _hash_events(self) -> None:
-        self._hash.update(repr(self._events[self._hashed :]).encode())
-        self._events = self._events[-RECENT_EVENTS:]
-        self._hashed = len(self._events)
+        event = (self._now, strand.name, what)
+        self._recent.append(event)
+        self._hash.update(repr(event).encode())
 
     def waiting(self) -> dict[str, list[asyncio.Task[Any]]]:
         """Return the unfinished tasks of the running processes, by process."""
@@ -308,13 +290,9 @@ def _run(job: Future[Any], call: Callable[[], Any]) -> Callable[[], None]:
 
 def location_of(task: asyncio.Task[Any]) -> str:
     """Return where a task waits: the innermost function outside of asyncio, and its line."""
-    inner: Any = task.get_coro()
-    found = None
-    while inner is not None:
-        frame = getattr(inner, "cr_frame", None) or getattr(inner, "ag_frame", None)
-        if frame is not None and (found is None or not frame.f_globals.get("__name__", "").startswith("asyncio.")):
-            found = frame
-        inner = getattr(inner, "cr_await", None) or getattr(inner, "ag_await", None)
+    frames = list(suspended(task))
+    own = (frame for frame in frames if not frame.f_globals.get("__name__", "").startswith("asyncio."))
+    found = next(own, frames[-1] if frames else None)
     if found is None:
         return "a task that has not started"
     return f"{found.f_code.co_qualname} ({found.f_code.co_filename}:{found.f_lineno})"

@@ -8,7 +8,6 @@ notices when it sends. In a partition nothing breaks: bytes and new connections 
 import asyncio
 import math
 import zlib
-from collections.abc import Callable
 from weakref import WeakKeyDictionary
 
 from orchestra.actors.codec import Buffer
@@ -48,11 +47,13 @@ class Network:
         self._loop = loop
         self._random = loop.random
         self._latency: dict[Link, float] = {}
-        self._blocked: set[Link] = set()
+        self.blocked: set[Link] = set()
+        """Source and target of the packets that are held back."""
         self._vanished: set[str] = set()
         """Hosts that do not even refuse a connection."""
-        self._ends: dict[SimulatedConnection, None] = {}
-        self._stalled: dict[SimulatedConnection, None] = {}
+        self.ends: dict[SimulatedConnection, None] = {}
+        """The ends of all connections."""
+        self.stalled: dict[SimulatedConnection, None] = {}
         """Ends with bytes that a partition holds back."""
         _NETWORKS[loop] = self
 
@@ -61,36 +62,21 @@ class Network:
     @property
     def links(self) -> list[Link]:
         """The connected pairs of hosts, each once."""
-        return list(dict.fromkeys(end.link for end in self._ends))
+        return list(dict.fromkeys(end.link for end in self.ends))
 
     def cut(self, one: str, other: str) -> int:
         """Break every connection between two hosts, and return their number. The hosts may reconnect at once."""
-        ends = [end for end in self._ends if end.link == _link(one, other)]
+        ends = [end for end in self.ends if end.link == _link(one, other)]
         for end in ends:
             end.break_off(ConnectionResetError("the connection was cut"))
         return len(ends) // 2
 
-    def block(self, source: str, target: str) -> None:
-        """Hold back the packets from `source` to `target`."""
-        self._blocked.add((source, target))
-
     def unblock(self, source: str, target: str) -> None:
         """Let packets through again; those held back arrive later."""
-        if (source, target) not in self._blocked:
-            return
-        self._blocked.remove((source, target))
-        for end in [end for end in self._stalled if (end.host, end.peer_host) == (source, target)]:
-            del self._stalled[end]
+        self.blocked.discard((source, target))
+        for end in [end for end in self.stalled if (end.host, end.peer_host) == (source, target)]:
+            del self.stalled[end]
             end.resend()
-
-    def unblock_all(self) -> None:
-        """Let all packets through again."""
-        for source, target in sorted(self._blocked):
-            self.unblock(source, target)
-
-    def blocks(self, source: str, target: str) -> bool:
-        """Return whether packets from `source` to `target` are held back."""
-        return (source, target) in self._blocked
 
     def slow_down(self, one: str, other: str, seconds: float) -> None:
         """Set the mean latency between two hosts, each way."""
@@ -102,13 +88,13 @@ class Network:
             self._vanished.add(strand.name)
         for address in [address for address, listener in self.listeners.items() if listener.strand is strand]:
             del self.listeners[address]
-        for end in [end for end in self._ends if end.strand is strand]:
+        for end in [end for end in self.ends if end.strand is strand]:
             end.vanish(silently=silently)
 
     def add_host(self, host: str) -> None:
         """Add a host that starts, without its earlier connections: a peer that still has one gets a reset."""
         self._vanished.discard(host)
-        for end in self._ends:
+        for end in self.ends:
             if end.peer_host == host:
                 end.reset_on_send()
 
@@ -116,7 +102,7 @@ class Network:
 
     def reaches(self, one: str, other: str) -> bool:
         """Return whether two hosts can connect: no partition separates them, and neither has vanished."""
-        return not ({one, other} & self._vanished or self.blocks(one, other) or self.blocks(other, one))
+        return not ({one, other} & self._vanished or {(one, other), (other, one)} & self.blocked)
 
     def delay(self, one: str, other: str) -> float:
         """Draw the delay of the next bytes between two hosts, in seconds."""
@@ -134,17 +120,9 @@ class Network:
         here = SimulatedConnection(self, self._loop, self._loop.strands.current(), address)
         there = SimulatedConnection(self, self._loop, listener.strand, f"{PREFIX}{here.host}")
         here.other, there.other = there, here
-        self._ends[here] = self._ends[there] = None
+        self.ends[here] = self.ends[there] = None
         self._loop.call_soon(listener.accept, there, context=listener.strand.context)
         return here
-
-    def stall(self, end: "SimulatedConnection") -> None:
-        """Note that `end` has bytes to send again when the partition heals."""
-        self._stalled[end] = None
-
-    def forget(self, end: "SimulatedConnection") -> None:
-        """Remove an end of a closed connection."""
-        self._ends.pop(end, None)
 
 
 _NETWORKS: WeakKeyDictionary[asyncio.AbstractEventLoop, Network] = WeakKeyDictionary()
@@ -185,10 +163,8 @@ class SimulatedTransport:
             raise UsageError(f"expected an address like {PREFIX}learner, got {address!r}")
 
     async def listen(self, address: str, accept: Accept) -> Listener:
+        await self.clear(address)
         loop, network = _running()
-        self.check(address)
-        if address in network.listeners:
-            raise UsageError(f"{address} is in use by another process of this simulation")
         listener = network.listeners[address] = _SimulatedListener(network, loop.strands.current(), address, accept)
         return listener
 
@@ -272,7 +248,7 @@ class SimulatedConnection(Endpoint):
         self._flush()
         self._closing = self._deaf = True
         self._transmit(None)
-        self._call(self._end, None)
+        self._end_soon(None)
 
     def abort(self, error: Exception | None = None) -> None:
         if self._closing:
@@ -281,7 +257,7 @@ class SimulatedConnection(Endpoint):
         if not self._broken:
             self._transmit(None)
             self._broken = True
-        self._call(self._end, error)
+        self._end_soon(error)
 
     # Faults
 
@@ -293,11 +269,11 @@ class SimulatedConnection(Endpoint):
         if self._random.chance(LATE_NOTICE_PROBABILITY):
             self._breaks_on_send = True
         else:
-            self._call_later(self._end, error)
+            self._end_later(error)
 
     def vanish(self, *, silently: bool) -> None:
         """End with the process that this end belongs to. Unless `silently`, the other side is informed."""
-        self._network.forget(self)
+        self._network.ends.pop(self, None)
         if self._closing:
             return
         self._closing = self._deaf = self._broken = True
@@ -322,11 +298,11 @@ class SimulatedConnection(Endpoint):
 
     # Inside
 
-    def _call(self, call: Callable[[Exception | None], None], error: Exception | None) -> None:
-        self._loop.call_soon(call, error, context=self.strand.context)
+    def _end_soon(self, error: Exception | None) -> None:
+        self._loop.call_soon(self._end, error, context=self.strand.context)
 
-    def _call_later(self, call: Callable[[Exception | None], None], error: Exception | None) -> None:
-        self._loop.call_later(self._delay(), call, error, context=self.strand.context)
+    def _end_later(self, error: Exception) -> None:
+        self._loop.call_later(self._delay(), self._end, error, context=self.strand.context)
 
     def _delay(self) -> float:
         return self._network.delay(self.host, self.peer_host)
@@ -338,7 +314,7 @@ class SimulatedConnection(Endpoint):
         self._outbox.clear()
         if self._breaks_on_send:
             self._breaks_on_send = False
-            self._call_later(self._end, ConnectionResetError("the connection was cut some time ago"))
+            self._end_later(ConnectionResetError("the connection was cut some time ago"))
         while len(data) > 1 and self._random.chance(SPLIT_PROBABILITY):
             size = 1 + self._random.below(len(data) - 1)
             self._transmit(data[:size])
@@ -349,9 +325,9 @@ class SimulatedConnection(Endpoint):
         """Send `data`, or the end of the stream for None."""
         if self._broken and data is not None:
             return
-        if self._network.blocks(self.host, self.peer_host):
+        if (self.host, self.peer_host) in self._network.blocked:
             self._held_back.append(data)
-            self._network.stall(self)
+            self._network.stalled[self] = None
             return
         self._arrives = max(self._arrives, self._loop.time() + self._delay())
         self._loop.call_at(self._arrives, self.other._arrive, data, context=self.other.strand.context)
@@ -363,17 +339,11 @@ class SimulatedConnection(Endpoint):
             self._end(ConnectionResetError("closed by the other side"))
             return
         self._loop.note(self.strand, f"{len(data)} bytes, {zlib.crc32(data):08x}")
-        rest = memoryview(data)
-        while rest and not self._deaf:
-            buffer = self._reader.get_buffer()
-            count = min(len(buffer), len(rest))
-            buffer[:count] = rest[:count]
-            rest = rest[count:]
-            self.buffer_updated(count)
+        self._feed(data)
 
     def _end(self, error: Exception | None) -> None:
         self._closing = self._deaf = self._broken = True
-        self._network.forget(self)
+        self._network.ends.pop(self, None)
         self._lose(error)
 
 

@@ -148,14 +148,15 @@ class Simulation:
 
     def partition(self, one: Process, other: Process, *, one_way: bool = False) -> None:
         """Hold back all packets from `one` to `other`, and, unless `one_way`, back, until `heal`."""
-        self.network.block(one.name, other.name)
+        self.network.blocked.add((one.name, other.name))
         if not one_way:
-            self.network.block(other.name, one.name)
+            self.network.blocked.add((other.name, one.name))
 
     def heal(self, one: Process | None = None, other: Process | None = None) -> None:
         """End the partition between two processes, or all partitions."""
         if one is None or other is None:
-            self.network.unblock_all()
+            for link in sorted(self.network.blocked):
+                self.network.unblock(*link)
         else:
             self.network.unblock(one.name, other.name)
             self.network.unblock(other.name, one.name)
@@ -216,11 +217,10 @@ class Simulation:
             return
         one, other = self.random.choice(links)
         ways = self.random.choice((((one, other),), ((other, one),), ((one, other), (other, one))))
-        for source, target in ways:
-            self.network.block(source, target)
+        self.network.blocked.update(ways)
         await asyncio.sleep(self.random.uniform(0.0, MAX_PARTITION_S))
-        for source, target in ways:
-            self.network.unblock(source, target)
+        for way in ways:
+            self.network.unblock(*way)
 
     async def _pause_one(self) -> None:
         self.random.choice(list(self.processes.values())).pause(self.random.uniform(0.0, MAX_PAUSE_S))

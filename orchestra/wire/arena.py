@@ -27,7 +27,6 @@ PAGE = 4096
 """Bytes at whose multiples blocks begin."""
 NAME_BYTES = 16
 
-_PREFIX = "orchestra-"
 _POPULATE_WRITE = 23
 """Linux's MADV_POPULATE_WRITE, which Python 3.11 has no name for."""
 
@@ -195,4 +194,4 @@ class ArenaView:
 
 
 def _label(name: bytes) -> str:
-    return f"{_PREFIX}{name.hex()}"
+    return f"orchestra-{name.hex()}"

@@ -2,6 +2,7 @@
 
 from collections import deque
 
+from orchestra.actors.codec import Buffer
 from orchestra.errors import WireError
 from orchestra.wire.frames import UNPROVEN, Frame, FrameReader, Limits
 from orchestra.wire.transports.base import FrameHandler
@@ -59,6 +60,16 @@ class Endpoint:
                     self._handler.frame_received(frame)
         except WireError as error:
             self.abort(error)
+
+    def _feed(self, data: Buffer) -> None:
+        """Handle the frames that `data`, bytes of the peer, completes."""
+        rest = memoryview(data)
+        while rest and not (self._deaf or self._lost):
+            buffer = self._reader.get_buffer()
+            count = min(len(buffer), len(rest))
+            buffer[:count] = rest[:count]
+            rest = rest[count:]
+            self.buffer_updated(count)
 
     def _lose(self, error: Exception | None) -> None:
         """Report the end to the handler, now or when there is one."""

@@ -67,13 +67,7 @@ class MemoryConnection(Endpoint):
 
     def _arrive(self, pieces: list[Buffer]) -> None:
         for piece in pieces:
-            rest = memoryview(piece).cast("B")
-            while len(rest) and not self._lost:
-                buffer = self._reader.get_buffer()
-                count = min(len(buffer), len(rest))
-                buffer[:count] = rest[:count]
-                rest = rest[count:]
-                self.buffer_updated(count)
+            self._feed(piece)
 
     def _end(self, error: Exception | None) -> None:
         self._deaf = True

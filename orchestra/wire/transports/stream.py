@@ -196,23 +196,19 @@ class UnixTransport:
         try:
             if not stat.S_ISSOCK(os.stat(path).st_mode):
                 raise UsageError(f"cannot listen at {address}: there is a file that is no socket")
-            (await self.dial(address)).abort()
+            try:
+                (await self.dial(address)).abort()
+            except NobodyListens:
+                os.unlink(path)
+                return
         except FileNotFoundError:
-            return
-        except Unreachable as unreachable:
+            return  # also where another process has removed it meanwhile
+        except Unreachable as error:
             # A process that is too busy to answer, or another user's, may be alive.
-            if not isinstance(unreachable, NobodyListens):
-                raise UsageError(f"cannot listen at {address}: another process seems to; {unreachable}") from None
+            raise UsageError(f"cannot listen at {address}: another process seems to; {error}") from None
         except OSError as error:
             raise UsageError(f"cannot listen at {address}: {error.strerror}") from error
-        else:
-            raise UsageError(f"cannot listen at {address}: another process does")
-        try:
-            os.unlink(path)
-        except FileNotFoundError:
-            return  # another process has removed it
-        except OSError as error:
-            raise UsageError(f"cannot listen at {address}: {error.strerror}") from error
+        raise UsageError(f"cannot listen at {address}: another process does")
 
     async def dial(self, address: str) -> StreamConnection:
         path = _socket_path(address)

@@ -154,14 +154,10 @@ def credentials(folder: Path, *, dialing: bool) -> ssl.SSLContext:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_REQUIRED
         context.load_verify_locations(ca)
-        context.load_cert_chain(cert, key, password=_no_password)
+        context.load_cert_chain(cert, key, password="")  # None would have OpenSSL ask at the terminal
     except ssl.SSLError as error:
         raise UsageError(f"cannot use the certificates in {str(folder)!r}: {error.reason or error}") from None
     except OSError as error:
         missing = next((str(path) for path in (ca, cert, key) if not path.is_file()), str(folder))
         raise UsageError(f"cannot read {missing!r}: {error.strerror}; tls:// needs {', '.join(FILES)}") from None
     return context
-
-
-def _no_password() -> str:
-    return ""  # otherwise OpenSSL asks at the terminal
