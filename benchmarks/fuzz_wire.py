@@ -195,7 +195,7 @@ class Fuzzer:
         assert isinstance(link, Link)
         self._link = link
         pipe.limits = self._node.peers._settings.limits
-        link.begin(pipe, hello, hello.table(self._node.name))
+        link.begin(pipe, hello)
 
     def _hello(self) -> dict[str, Any]:
         return {

@@ -21,7 +21,7 @@ import msgpack
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
 
 from orchestra.actors import codec
-from orchestra.actors.message import REGISTRY, Message
+from orchestra.actors.message import REGISTRY
 from orchestra.errors import DecodeError, HandshakeError, OrchestraError, Unreachable, WireError
 from orchestra.wire.frames import Frame, Kind, frame_bytes
 from orchestra.wire.settings import LinkSettings
@@ -81,8 +81,8 @@ class Hello(BaseModel):
                 raise DecodeError("its names are too long") from None
             raise DecodeError("its fields are not those of a hello") from None
 
-    def table(self, here: str) -> list[type[Message] | str]:
-        """Return the types that the peer names by number; the tag of a type that is unknown here.
+    def check_types(self, here: str) -> None:
+        """Compare the fields of the peer's types with those of the node `here`, as far as it knows the types.
 
         Raises:
             HandshakeError: the fields of a type differ between the peer and this node.
@@ -93,7 +93,6 @@ class Hello(BaseModel):
                     f"{self.node} and {here} disagree about the fields of {tag}: "
                     "they run different versions of the code"
                 )
-        return [REGISTRY.get(tag, tag) for tag, _ in self.types]
 
 
 class Greeter(Protocol):
@@ -105,7 +104,7 @@ class Greeter(Protocol):
     def hello(self, *, known: bool) -> Hello:
         """Return this side's hello; without its types if the peer has `known` them before."""
 
-    def begin(self, connection: Connection, hello: Hello, table: list[type[Message] | str]) -> None:
+    def begin(self, connection: Connection, hello: Hello) -> None:
         """Continue over `connection` after the peer's hello.
 
         Raises:
@@ -258,7 +257,7 @@ class Handshake:
         assert self._admit is not None
         try:
             hello = self._hello(frame)
-            table = hello.table(self._settings.name)
+            hello.check_types(self._settings.name)
             link = self._admit(hello)
         except HandshakeError as error:
             self._send(Kind.REFUSAL, str(error)[:REFUSAL].encode())
@@ -276,7 +275,7 @@ class Handshake:
             link.add_done_callback(lambda _: self._answer_held(frame))
             return
         self._send(Kind.HELLO, link.hello(known=hello.resumes).pack())
-        link.begin(self._connection, hello, table)
+        link.begin(self._connection, hello)
         self._finish(None)
 
     def _answer_held(self, frame: Frame) -> None:
@@ -294,7 +293,8 @@ class Handshake:
         if frame.kind is Kind.REFUSAL:
             raise HandshakeError(f"refused by {self._connection.peer}: {frame.header.decode(errors='replace')}")
         hello = self._hello(frame)
-        link.begin(self._connection, hello, hello.table(self._settings.name))
+        hello.check_types(self._settings.name)
+        link.begin(self._connection, hello)
         self._finish(None)
 
     def _set_deadline(self) -> None:

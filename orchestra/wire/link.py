@@ -13,7 +13,7 @@ import msgpack
 
 from orchestra import errors
 from orchestra.actors.codec import Buffer
-from orchestra.actors.message import REGISTRY, Message
+from orchestra.actors.message import REGISTRY
 from orchestra.actors.statistics import LinkStatistics
 from orchestra.errors import FrameError, HandshakeError, Unreachable, WireError
 from orchestra.wire.busy_poll import BusyPoll
@@ -191,8 +191,8 @@ class Link:
             types=[] if known else [(tag, REGISTRY[tag].wire.fingerprint) for tag in self.sender.tags],
         )
 
-    def begin(self, connection: Connection, hello: Hello, table: list[type[Message] | str]) -> None:
-        """Continue over `connection` after the peer's hello; `table` holds the types that it names by number.
+    def begin(self, connection: Connection, hello: Hello) -> None:
+        """Continue over `connection` after the peer's hello.
 
         Raises:
             HandshakeError: the peer is another process than before, or miscounts the frames of the session.
@@ -202,7 +202,7 @@ class Link:
         fresh = not self.peer
         if fresh:
             self.peer, self.peer_listening, self.peer_incarnation = hello.node, hello.listening, hello.incarnation
-            self.receiver.types = table
+            self.receiver.types = hello.types
         elif (self.peer, self.peer_incarnation, self.session_id) != (hello.node, hello.incarnation, hello.session):
             raise HandshakeError(f"another process took the place of {self.peer}")
         try:
@@ -301,8 +301,7 @@ class Link:
 
     def send(self, kind: Kind, *contents: Any) -> None:
         """Send a frame that the session counts, behind all messages so far."""
-        if self.sender.pending:
-            self.sender.flush()
+        self.sender.flush()
         frame = frame_bytes(kind, msgpack.packb(contents) if contents else b"")
         self._put([frame], len(frame))
 

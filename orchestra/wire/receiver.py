@@ -83,8 +83,8 @@ class LinkReceiver:
     def __init__(self, link: AnsweringLink, node: Receiver, window: ReceiveWindow) -> None:
         self.count = self.nbytes = 0
         """Messages and answers received, and their bytes."""
-        self.types: list[type[Message] | str] = []
-        """The types that the peer names by number."""
+        self.types: list[tuple[str, bytes]] = []
+        """Tag and fingerprint of the types that the peer names by number."""
         self.unanswered: dict[int, Envelope] = {}
         """The peer's unanswered requests, by correlation."""
         self._link = link
@@ -286,24 +286,15 @@ class LinkReceiver:
         return builder
 
     def _type(self, tag: Any) -> type[Message]:
-        if type(tag) is int and 0 <= tag < len(self.types):
-            kind = self.types[tag]
-            if isinstance(kind, str):
-                # It may have been imported here since the handshake.
-                kind = self.types[tag] = self._named(kind, None)
-            return kind
-        match tag:
+        match self.types[tag] if type(tag) is int and 0 <= tag < len(self.types) else tag:
             case [str(name), bytes(fingerprint)]:
-                return self._named(name, fingerprint)
+                kind = REGISTRY.get(name)  # it may have been imported here since the handshake
+                if kind is None:
+                    raise DecodeError(f"{self._link.peer} sent a {name}, a type that this node does not know")
+                if kind.wire.fingerprint != fingerprint:
+                    raise DecodeError(f"{self._link.peer} has other fields in {name} than this node")
+                return kind
         raise DecodeError(f"{self._link.peer} sent a message of the unknown type {tag!r}")
-
-    def _named(self, tag: str, fingerprint: bytes | None) -> type[Message]:
-        kind = REGISTRY.get(tag)
-        if kind is None:
-            raise DecodeError(f"{self._link.peer} sent a {tag}, a type that this node does not know")
-        if fingerprint is not None and kind.wire.fingerprint != fingerprint:
-            raise DecodeError(f"{self._link.peer} has other fields in {tag} than this node")
-        return kind
 
     def _miscounted(self, number: Any, clock: Any) -> DecodeError:
         return DecodeError(f"{self._link.peer} sent a message with the number {number!r} and the clock {clock!r}")

@@ -122,11 +122,6 @@ class LinkSender:
         self._pending_bytes = 0
 
     @property
-    def pending(self) -> bool:
-        """True while rows of this turn have not left yet."""
-        return self._pending_bytes > 0
-
-    @property
     def windows(self) -> tuple[Window[_Waiting], ...]:
         """The credit accounts of all recipients."""
         return tuple(self._windows.values())
@@ -244,7 +239,9 @@ class LinkSender:
         self._transmit(pieces, len(frame) + size, at_once=at_once)
 
     def flush(self, *, at_once: bool = False) -> None:
-        """Send the batches of this turn so far, as one frame."""
+        """Send the batches of this turn so far, if there are any, as one frame."""
+        if not self._pending_bytes:
+            return
         self._end_batch()
         batches, self._batches = self._batches, []
         count, self._batch_count, self._pending_bytes = self._batch_count, 0, 0
@@ -350,8 +347,7 @@ class LinkSender:
         return announcement
 
     def _end_turn(self) -> None:
-        if self._pending_bytes:
-            self.flush(at_once=True)
+        self.flush(at_once=True)
 
     def _new_route(self, sender: str, recipient: str, kind: type[Message], suffix: RowSuffix) -> Route:
         names = [sender, recipient, self._tag(kind), suffix]

@@ -12,7 +12,6 @@ import ssl
 import stat
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 from orchestra import log
 from orchestra.errors import UsageError
@@ -56,7 +55,9 @@ class TlsTransport(TcpTransport):
         context = self._context(dialing=False)
         sockets: list[socket.socket] = []
         try:
-            for family, where in await _resolved(host, port):
+            loop = asyncio.get_running_loop()
+            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            for family, where in dict.fromkeys((family, where) for family, _, _, _, where in found):
                 sockets.append(socket.create_server((where[0], port, *where[2:]), family=family, backlog=BACKLOG))
                 port = sockets[0].getsockname()[1]
         except OSError as error:
@@ -128,13 +129,6 @@ class TlsListener:
         new = partial(StreamConnection, self._accept)
         with contextlib.suppress(OSError):  # not a member of the run, or gone; TLS has told it
             await loop.connect_accepted_socket(new, client, ssl=self._context, ssl_handshake_timeout=HANDSHAKE_S)
-
-
-async def _resolved(host: str, port: int) -> list[tuple[int, tuple[Any, ...]]]:
-    """Return family and address of every address of `host`."""
-    loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    return list(dict.fromkeys((family, where) for family, _, _, _, where in found))
 
 
 @cache
