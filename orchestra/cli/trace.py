@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -47,10 +48,9 @@ def _overview() -> str:
 def ls(arguments: list[str]) -> int:
     """List the files and actors of a trace, and its gaps."""
     with opened(parser_of("ls", ls, filters=False), arguments) as (options, trace):
-        totals: dict[str, tuple[int, int, int]] = {}
+        totals = {address: Counter(deliveries=0, bytes=0, failed=0) for address in trace.actors()}
         for each in delivery_stats(trace, Query()):
-            count, nbytes, failed = totals.get(each.actor, (0, 0, 0))
-            totals[each.actor] = (count + each.count, nbytes + each.nbytes, failed + each.failed)
+            totals[each.actor].update(deliveries=each.count, bytes=each.nbytes, failed=each.failed)
         incarnations: dict[str, list[Incarnation]] = {address: [] for address in trace.actors()}
         for incarnation in trace.incarnations():
             incarnations[incarnation.birth.actor].append(incarnation)
@@ -69,7 +69,7 @@ def ls(arguments: list[str]) -> int:
         console.print(files)
         actors = table("actor", "class", "incarnations", "deliveries", "bytes", "failed", "ended")
         for address, own in incarnations.items():
-            count, nbytes, failed = totals.get(address, (0, 0, 0))
+            count, nbytes, failed = totals[address].values()
             kind = own[-1].birth.kind if own else "(born before the record begins)"
             ended = (own[-1].end.reason if own[-1].end else "not yet, or not recorded") if own else ""
             actors.add_row(address, kind, str(len(own)), f"{count:,}", decimal(nbytes), str(failed or ""), ended)
@@ -244,7 +244,7 @@ def _print_stats(rows: list[DeliveryStats]) -> None:
 def _ls_json(
     trace: RunTrace,
     incarnations: dict[str, list[Incarnation]],
-    totals: dict[str, tuple[int, int, int]],
+    totals: dict[str, Counter[str]],
     notes: list[str],
 ) -> dict[str, Any]:
     return {
@@ -256,7 +256,7 @@ def _ls_json(
         "actors": [
             {
                 "actor": address,
-                **dict(zip(("deliveries", "bytes", "failed"), totals.get(address, (0, 0, 0)), strict=True)),
+                **totals[address],
                 "incarnations": [as_json(each.birth) for each in own],
             }
             for address, own in incarnations.items()
