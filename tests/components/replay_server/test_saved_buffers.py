@@ -526,7 +526,7 @@ def be_killed(path, at, ready):
         if at == "column":
             array_file._write_array = write
         else:
-            setattr(array_file.os, at, stand_still)
+            setattr(os, at, stand_still)
         server.save()
 
 
