@@ -15,6 +15,7 @@ from messages import (
     EvaluateMsg,
     EvaluationResultMsg,
     InsertTransitionMsg,
+    JoinAsTrainerMsg,
     JoinMsg,
     LoadParamsMsg,
     ProgressMsg,
@@ -62,6 +63,7 @@ class TrainerLost(Unreachable):
 class Orchestrator(
     Actor[
         JoinMsg
+        | JoinAsTrainerMsg
         | WorkerCountMsg
         | InsertTransitionMsg
         | LoadParamsMsg
@@ -175,13 +177,20 @@ class Orchestrator(
 
     # Joining and leaving --------------------------------------------------------------------------------------------
 
+    @on(JoinAsTrainerMsg)
+    def join_as_trainer(self, msg: JoinAsTrainerMsg) -> str:
+        if self._trainer is not None and self._trainer != msg.trainer:
+            return (
+                f"{msg.trainer.address} cannot join {self.me.address}: {self._trainer.address} is the Trainer of this "
+                "run, and a run has one"
+            )
+        self._trainer = msg.trainer
+        self.watch(msg.trainer)
+        return ""
+
     @on(JoinMsg)
     async def join(self, msg: JoinMsg) -> None:
         self.watch(msg.ref)
-        if msg.role == "trainer":
-            self._trainer = msg.ref
-            await self._continue_if_all_returned()
-            return
         self._downstream.join(msg.ref, 1 if msg.role == "worker" else 0)
         if not self._returning:  # `_continue` tells all together
             if self._params is not None:
@@ -239,6 +248,7 @@ class Orchestrator(
     async def load(self, msg: LoadParamsMsg) -> None:
         self._params = msg.model_copy(update={"env_steps": self._counters.env_steps})
         await self._downstream.tell(self._params)
+        await self._continue_if_all_returned()
 
     @on(EvaluationResultMsg)
     async def evaluated(self, msg: EvaluationResultMsg) -> None:
@@ -371,7 +381,7 @@ class Orchestrator(
         self.stop()
 
     async def _continue_if_all_returned(self) -> None:
-        if self._returning and self._trainer is not None and self._downstream.workers >= self._returning:
+        if self._returning and self._params is not None and self._downstream.workers >= self._returning:
             await self._continue()
 
     async def _continue(self) -> None:

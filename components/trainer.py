@@ -12,7 +12,7 @@ from components.rollout import PolicyFactory
 from components.threads import with_threads
 from messages import (
     BatchTrainingDataMsg,
-    JoinMsg,
+    JoinAsTrainerMsg,
     LoadParamsMsg,
     SaveCheckpointMsg,
     TrainResultMsg,
@@ -40,7 +40,7 @@ class Trainer(Actor[BatchTrainingDataMsg | SaveCheckpointMsg]):
 
     spec: EnvSpec
     policy: PolicyFactory
-    to: Ref[JoinMsg | LoadParamsMsg | TrainResultMsg]
+    to: Ref[JoinAsTrainerMsg | LoadParamsMsg | TrainResultMsg]
     priorities_to: Ref[UpdatePriorityMsg] | None = None
     publish_interval: int = 1
     threads: int = 1
@@ -54,8 +54,11 @@ class Trainer(Actor[BatchTrainingDataMsg | SaveCheckpointMsg]):
         if self.resume_from is not None:
             path = _policy_file(self.resume_from.parent.parent, self.resume_from.name)
             self._version = load_checkpoint(path, self._policy)["version"]
+        # Before it publishes: the parameters of a rejected Trainer must reach nobody.
+        rejection = await self.to.ask(JoinAsTrainerMsg(trainer=self.me))
+        if rejection:
+            raise UsageError(rejection)
         await self._publish()
-        await self.to.tell(JoinMsg(role="trainer", ref=self.me))
 
     def snapshot(self) -> State:
         return {"policy": as_arrays(self._policy.state_dict()), "version": self._version}

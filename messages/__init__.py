@@ -2,6 +2,7 @@
 
 from messages.control import EvaluateMsg as EvaluateMsg
 from messages.control import EvaluationResultMsg as EvaluationResultMsg
+from messages.control import JoinAsTrainerMsg as JoinAsTrainerMsg
 from messages.control import JoinMsg as JoinMsg
 from messages.control import ProgressMsg as ProgressMsg
 from messages.control import SaveCheckpointMsg as SaveCheckpointMsg

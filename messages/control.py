@@ -6,13 +6,22 @@ from orchestra import Lane, Message, Ref, Request
 
 
 class JoinMsg(Message):
-    """An actor joins: a worker its proxy; a proxy, a worker without proxy, or the Trainer the Orchestrator.
+    """An actor joins its upstream: a worker its proxy; a proxy, or a worker without proxy, the Orchestrator.
 
-    Workers and proxies receive the latest parameters and a `SetCollectingMsg` in return.
+    It receives the latest parameters and a `SetCollectingMsg` in return.
     """
 
-    role: Literal["worker", "proxy", "trainer"]
+    role: Literal["worker", "proxy"]
     ref: Ref[Any]
+
+
+class JoinAsTrainerMsg(Request[str]):
+    """The Trainer joins the Orchestrator, before it publishes any parameters.
+
+    The answer is empty, or the reason for which it is rejected: a run has one Trainer.
+    """
+
+    trainer: Ref[Any]
 
 
 class WorkerCountMsg(Message):

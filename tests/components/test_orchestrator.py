@@ -9,13 +9,16 @@ import pytest
 from structlog.testing import capture_logs
 
 from components.checkpoints import run_state
+from components.envs.base import EnvSpec
 from components.orchestrator import INTERRUPTED_S, LAST_EVALUATION_S, RETURN_S, Orchestrator, TrainerLost
 from components.replay_buffers import SampleToInsertRatio
+from components.trainer import Trainer
 from messages import (
     BatchTrainingDataMsg,
     EvaluateMsg,
     EvaluationResultMsg,
     InsertTransitionMsg,
+    JoinAsTrainerMsg,
     JoinMsg,
     LoadParamsMsg,
     ProgressMsg,
@@ -34,6 +37,7 @@ from orchestra.actors.restarts import STOPPED
 DOWN = (LoadParamsMsg, SetCollectingMsg, EvaluateMsg, SaveStateMsg)
 SAVED = {SaveCheckpointMsg: "a file"}
 NEVER = 10**9
+SPEC = EnvSpec("corridor", n_agents=2, n_actions=3, obs_size=4, state_size=3, episode_limit=6)
 
 
 class Run:
@@ -67,7 +71,7 @@ class Run:
             await self.scene.settle()
 
     async def join_trainer(self) -> None:
-        await self.tell(JoinMsg(role="trainer", ref=self.trainer.ref))
+        await self.tell(JoinAsTrainerMsg(trainer=self.trainer.ref))
 
     async def join_worker(self, name: str) -> Any:
         worker = self.scene.probe(name, *DOWN)
@@ -114,6 +118,46 @@ def test_sampling_before_there_are_enough_episodes_for_a_batch_is_refused(run, s
             assert str(caught.value) == ("a batch is 32 episodes, but sampling would begin at 31; begin at 32 or later")
 
     run(main())
+
+
+def test_a_second_trainer_is_rejected_and_the_first_stays(run, stage, episodes) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            play = Run(scene, min_size=2)
+            await play.join_trainer()
+            second = scene.probe("second", BatchTrainingDataMsg, SaveCheckpointMsg, answers=SAVED)
+            assert await play.ref.ask(JoinAsTrainerMsg(trainer=second.ref)) == (
+                "here/second cannot join here/orchestrator: here/trainer is the Trainer of this run, and a run has one"
+            )
+            assert await play.ref.ask(JoinAsTrainerMsg(trainer=play.trainer.ref)) == ""  # it may join again
+            await scene.kill(second)  # nobody watches it
+            await play.tell(episodes(1, 1))
+            assert {message.trainer for message in play.trajectories.of(SampleBatchMsg)} == {play.trainer.ref}
+
+    run(main())
+
+
+def test_a_rejected_trainer_fails_and_publishes_nothing(run, stage, scripted) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            play = Run(scene)
+            worker = await play.join_worker("worker")
+            trainer = {"spec": SPEC, "policy": scripted, "to": play.ref}
+            scene.node.spawn("first", Trainer, **trainer)
+            await scene.settle()
+            published = worker.of(LoadParamsMsg)
+            assert len(published) == 1
+            try:
+                scene.node.spawn("second", Trainer, **trainer)
+                await scene.settle()
+            finally:
+                assert worker.of(LoadParamsMsg) == published
+
+    with pytest.RaisesGroup(pytest.RaisesExc(ActorFailed, match="here/second")) as caught:
+        run(main())
+    cause = caught.value.exceptions[0].__cause__
+    assert isinstance(cause, UsageError)
+    assert str(cause).startswith("here/second cannot join here/orchestrator: here/first is the Trainer")
 
 
 # Flows ----------------------------------------------------------------------------------------------------------------

@@ -9,12 +9,20 @@ import pytest
 from components.checkpoints.policy_file import load_checkpoint
 from components.envs.base import EnvSpec
 from components.trainer import Trainer
-from messages import BatchTrainingDataMsg, JoinMsg, LoadParamsMsg, SaveCheckpointMsg, TrainResultMsg, UpdatePriorityMsg
+from messages import (
+    BatchTrainingDataMsg,
+    JoinAsTrainerMsg,
+    LoadParamsMsg,
+    SaveCheckpointMsg,
+    TrainResultMsg,
+    UpdatePriorityMsg,
+)
 from orchestra import AskFailed
 from orchestra.actors.cell import ActorFailed
 
 SPEC = EnvSpec("corridor", n_agents=2, n_actions=3, obs_size=4, state_size=3, episode_limit=6)
-UP = (JoinMsg, LoadParamsMsg, TrainResultMsg)
+UP = (JoinAsTrainerMsg, LoadParamsMsg, TrainResultMsg)
+ACCEPTED = {JoinAsTrainerMsg: ""}
 
 
 def batch(number: int, *, n: int = 2) -> BatchTrainingDataMsg:
@@ -34,16 +42,16 @@ def batch(number: int, *, n: int = 2) -> BatchTrainingDataMsg:
     )
 
 
-def test_a_trainer_publishes_its_first_parameters_at_once_and_joins(run, stage, scripted) -> None:
+def test_a_trainer_joins_and_publishes_its_first_parameters_at_once(run, stage, scripted) -> None:
     async def main() -> None:
         async with stage() as scene:
-            up = scene.probe("up", *UP)
+            up = scene.probe("up", *UP, answers=ACCEPTED)
             trainer = scene.node.spawn("trainer", Trainer, spec=SPEC, policy=scripted, to=up.ref)
             await scene.settle()
-            load, join = up.told
+            join, load = up.told
             assert (load.version, load.env_steps) == (0, None)
             assert load.params.shape == (2,)
-            assert join == JoinMsg(role="trainer", ref=trainer)
+            assert join == JoinAsTrainerMsg(trainer=trainer)
 
     run(main())
 
@@ -53,7 +61,7 @@ def test_it_is_prepared_to_learn_before_it_says_that_it_is_there(run, stage, scr
 
     async def main() -> None:
         async with stage() as scene:
-            up, heard_by_then = scene.probe("up", *UP), []
+            up, heard_by_then = scene.probe("up", *UP, answers=ACCEPTED), []
 
             def policy(spec: EnvSpec, *, seed: int):
                 made = scripted(spec, seed=seed)
@@ -61,7 +69,7 @@ def test_it_is_prepared_to_learn_before_it_says_that_it_is_there(run, stage, scr
                 return made
 
             scene.node.spawn("trainer", Trainer, spec=SPEC, policy=policy, to=up.ref)
-            await up.hear(JoinMsg)
+            await up.hear(JoinAsTrainerMsg)
             assert heard_by_then == [0]
 
     run(main())
@@ -70,7 +78,7 @@ def test_it_is_prepared_to_learn_before_it_says_that_it_is_there(run, stage, scr
 def test_it_publishes_after_every_so_many_batches_of_the_run(run, stage, scripted) -> None:
     async def main() -> None:
         async with stage() as scene:
-            up = scene.probe("up", *UP)
+            up = scene.probe("up", *UP, answers=ACCEPTED)
             trainer = scene.node.spawn("trainer", Trainer, spec=SPEC, policy=scripted, to=up.ref, publish_interval=3)
             first = await up.hear(LoadParamsMsg)
             told = []
@@ -91,7 +99,7 @@ def test_it_publishes_after_every_so_many_batches_of_the_run(run, stage, scripte
 def test_every_batch_is_reported_by_its_number_with_what_the_algorithm_says(run, stage, scripted) -> None:
     async def main() -> None:
         async with stage() as scene:
-            up = scene.probe("up", *UP)
+            up = scene.probe("up", *UP, answers=ACCEPTED)
             trainer = scene.node.spawn("trainer", Trainer, spec=SPEC, policy=scripted, to=up.ref)
             for number in (1, 2):
                 await trainer.tell(batch(number))
@@ -113,7 +121,7 @@ def test_it_learns_from_the_very_batch_that_it_was_sent(run, stage, scripted) ->
 
     async def main() -> None:
         async with stage() as scene:
-            up = scene.probe("up", *UP)
+            up = scene.probe("up", *UP, answers=ACCEPTED)
             trainer = scene.node.spawn("trainer", Trainer, spec=SPEC, policy=policy, to=up.ref)
             message = batch(3)
             await trainer.tell(message)
@@ -139,7 +147,7 @@ def test_it_learns_from_the_very_batch_that_it_was_sent(run, stage, scripted) ->
 def test_priorities_go_back_only_when_asked_for(run, stage, scripted, asked: bool) -> None:
     async def main() -> None:
         async with stage() as scene:
-            up = scene.probe("up", *UP)
+            up = scene.probe("up", *UP, answers=ACCEPTED)
             trajectories = scene.probe("trajectories", UpdatePriorityMsg)
             factory = {"spec": SPEC, "policy": scripted, "to": up.ref}
             trainer = scene.node.spawn("trainer", Trainer, **factory, priorities_to=trajectories.ref if asked else None)
@@ -164,9 +172,9 @@ def test_its_policy_is_drawn_from_the_run_s_seed(run, stage, scripted) -> None:
             return scripted(spec, seed=seed)
 
         async with stage(seed=seed) as scene:
-            up = scene.probe("up", *UP)
+            up = scene.probe("up", *UP, answers=ACCEPTED)
             scene.node.spawn("trainer", Trainer, spec=SPEC, policy=policy, to=up.ref)
-            await up.hear(JoinMsg)
+            await up.hear(JoinAsTrainerMsg)
         return made[0]
 
     async def main() -> None:
@@ -178,7 +186,7 @@ def test_its_policy_is_drawn_from_the_run_s_seed(run, stage, scripted) -> None:
 def test_what_it_saves_can_be_loaded_and_learned_on(run, stage, scripted, tmp_path: Path) -> None:
     async def main() -> None:
         async with stage(run_directory=tmp_path) as scene:
-            up = scene.probe("up", *UP)
+            up = scene.probe("up", *UP, answers=ACCEPTED)
             trainer = scene.node.spawn("trainer", Trainer, spec=SPEC, policy=scripted, to=up.ref, publish_interval=2)
             for number in (1, 2, 3):
                 await trainer.tell(batch(number))
@@ -198,7 +206,7 @@ def test_what_it_saves_can_be_loaded_and_learned_on(run, stage, scripted, tmp_pa
 def test_where_a_run_keeps_no_files_there_is_no_checkpoint(run, stage, scripted) -> None:
     async def main() -> None:
         async with stage() as scene:
-            up = scene.probe("up", *UP)
+            up = scene.probe("up", *UP, answers=ACCEPTED)
             trainer = scene.node.spawn("trainer", Trainer, spec=SPEC, policy=scripted, to=up.ref)
             with pytest.raises(AskFailed, match="this run keeps no files, so there is no place for a checkpoint"):
                 await trainer.ask(SaveCheckpointMsg(env_steps=1))
@@ -214,7 +222,7 @@ def test_a_trainer_that_fails_fails_the_run(run, stage, scripted) -> None:
 
     async def main() -> None:
         async with stage() as scene:
-            up = scene.probe("up", *UP)
+            up = scene.probe("up", *UP, answers=ACCEPTED)
             factory = {"spec": SPEC, "policy": partial(Broken), "to": up.ref}
             trainer = scene.node.spawn("trainer", Trainer, **factory)
             await trainer.tell(batch(1))

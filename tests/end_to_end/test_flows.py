@@ -31,7 +31,7 @@ CONTROL: Flows = {
     # who is there
     ("worker", "JoinMsg", "proxy"),
     ("proxy", "JoinMsg", "orchestrator"),
-    ("trainer", "JoinMsg", "orchestrator"),
+    ("trainer", "JoinAsTrainerMsg", "orchestrator"),
     ("proxy", "WorkerCountMsg", "orchestrator"),
     # who shall go on
     ("orchestrator", "SetCollectingMsg", "proxy"),

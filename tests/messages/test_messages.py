@@ -13,6 +13,7 @@ from messages import (
     EvaluateMsg,
     EvaluationResultMsg,
     InsertTransitionMsg,
+    JoinAsTrainerMsg,
     JoinMsg,
     LoadParamsMsg,
     ProgressMsg,
@@ -102,6 +103,7 @@ EXAMPLES: list[Message] = [
     EvaluateMsg(episodes=8, env_steps=100, reply_to=HERE),
     EvaluationResultMsg(version=3, env_steps=100, episodes=8, win_rate=0.5, mean_return=1.5, mean_length=20.0),
     InsertTransitionMsg(**insert(2, 5, 1)),
+    JoinAsTrainerMsg(trainer=HERE),
     JoinMsg(role="worker", ref=HERE),
     LoadParamsMsg(version=7, params=np.arange(5, dtype=np.float32), env_steps=300),
     WorkerCountMsg(proxy=HERE, workers=3),
@@ -196,7 +198,7 @@ def test_refusals_say_what_was_expected_and_what_came() -> None:
     assert refusal(lambda: InsertTransitionMsg(**insert(2, won=np.ones(2, np.bool_)))) == (
         "axis 'episodes' has length 1 in lengths but 2 in won"
     )
-    assert refusal(lambda: JoinMsg(role="learner", ref=HERE)).startswith("Input should be 'worker', 'proxy' or ")
+    assert refusal(lambda: JoinMsg(role="learner", ref=HERE)) == "Input should be 'worker' or 'proxy'"
     assert refusal(lambda: JoinMsg(role="worker", ref="learner/trainer")) == (  # type: ignore[arg-type]
         "expected a Ref, got str"
     )
@@ -257,8 +259,9 @@ def test_of_params_pace_and_progress_only_the_newest_unread_counts() -> None:
     assert left == [SetCollectingMsg(collecting=True), *(WorkerCountMsg(proxy=HERE, workers=n) for n in (1, 0, 1))]
 
 
-def test_a_checkpoint_is_the_one_message_that_is_answered() -> None:
-    assert [type(example).__name__ for example in EXAMPLES if isinstance(example, Request)] == ["SaveCheckpointMsg"]
+def test_only_a_trainer_that_joins_and_a_checkpoint_are_answered() -> None:
+    requests = {type(example) for example in EXAMPLES if isinstance(example, Request)}
+    assert requests == {JoinAsTrainerMsg, SaveCheckpointMsg}
     assert SaveCheckpointMsg.answer_adapter().validate_python("a/path.pt") == "a/path.pt"
 
 

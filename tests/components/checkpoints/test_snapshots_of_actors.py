@@ -19,6 +19,7 @@ from messages import (
     EvaluateMsg,
     EvaluationResultMsg,
     InsertTransitionMsg,
+    JoinAsTrainerMsg,
     JoinMsg,
     LoadParamsMsg,
     ProgressMsg,
@@ -83,7 +84,7 @@ def test_an_orchestrator_in_the_middle_of_everything(run, stage, episodes, tmp_p
             again = partial(factory, limiter=SampleToInsertRatio(1.0, min_size=2, error_buffer=100.0))
             ref = scene.node.spawn("orchestrator", Orchestrator, **factory.keywords)
             for message in (
-                *(JoinMsg(role="trainer", ref=trainer.ref), JoinMsg(role="worker", ref=worker.ref), params(3)),
+                *(JoinAsTrainerMsg(trainer=trainer.ref), JoinMsg(role="worker", ref=worker.ref), params(3)),
                 *(episodes(2, 3), episodes(4), episodes(5, 4)),
                 *(TrainResultMsg(number=1, seconds=0.25, metrics=(("loss", 0.5),)), episodes(6)),
             ):
@@ -128,7 +129,7 @@ def test_a_trainer_that_has_learned(run, stage, optimizer) -> None:
 
     async def main() -> None:
         async with stage() as scene:
-            up = scene.probe("up", JoinMsg, LoadParamsMsg, TrainResultMsg)
+            up = scene.probe("up", JoinAsTrainerMsg, LoadParamsMsg, TrainResultMsg, answers={JoinAsTrainerMsg: ""})
             policy = partial(Qmix, hidden_size=4, optimizer=optimizer, target_update_interval=2)
             factory = partial(Trainer, spec=spec, policy=policy, to=up.ref)
             ref = scene.node.spawn("trainer", Trainer, **factory.keywords)
