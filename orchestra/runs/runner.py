@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import contextvars
 import gc
 import hashlib
 import os
@@ -80,9 +81,10 @@ class Stopping:
     @contextlib.contextmanager
     def obeyed_by(self, obey: Callable[[State, bool], object]) -> Iterator[None]:
         """While the block runs, have the running loop call `obey` with the state and `abort` of each request."""
-        loop = asyncio.get_running_loop()
+        loop, context = asyncio.get_running_loop(), contextvars.copy_context()
         with self._lock:
-            self._obey = lambda state, abort: loop.call_soon_threadsafe(obey, state, abort)
+            # In the context of an actor that calls `request`, the actor would be the sender of what `obey` sends.
+            self._obey = lambda state, abort: loop.call_soon_threadsafe(obey, state, abort, context=context)
             if self._request is not None:
                 self._obey(*self._request)
         try:
@@ -307,10 +309,11 @@ def _on_signals(call: Callable[[str, float], None], *signals: signal.Signals) ->
     Only the main thread can handle signals; in any other thread this does nothing. The loop's own signal handlers
     are not used: uvloop's report a signal twice that arrives while another one is handled.
     """
-    loop = asyncio.get_running_loop()
+    loop, context = asyncio.get_running_loop(), contextvars.copy_context()
 
     def arrived(number: int, frame: FrameType | None) -> None:
-        loop.call_soon_threadsafe(call, f"signal {signal.Signals(number).name}", time.monotonic())
+        # A signal may interrupt the code of an actor, in whose context the actor would be the sender of what is sent.
+        loop.call_soon_threadsafe(call, f"signal {signal.Signals(number).name}", time.monotonic(), context=context)
 
     return stacks.handling(arrived, *signals)
 
