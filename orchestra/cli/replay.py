@@ -15,6 +15,7 @@ from orchestra.cli.exit_codes import FAILED
 from orchestra.errors import CannotReplay, ReplayDiverged, UsageError
 from orchestra.replay.determinism import first_mismatch
 from orchestra.replay.effects import ReplayedActivation
+from orchestra.replay.rebuild import address_of
 from orchestra.replay.regression import make_test
 from orchestra.replay.replay import Replay
 from orchestra.replay.what_if import edited_class, what_if
@@ -22,6 +23,7 @@ from orchestra.runs.flags import FlagParser
 from orchestra.trace.analysis.values import fields_text
 from orchestra.trace.format.records import Delivery
 from orchestra.trace.reading.query import condition_values
+from orchestra.trace.reading.run_trace import RunTrace
 from orchestra.trace.reading.where import Where
 
 _HELP = """Run one actor of a recorded run again: the real class, with its recorded inputs. Its outputs are compared
@@ -41,8 +43,14 @@ def parser() -> FlagParser:
     parser.add_argument("run", metavar="RUN", type=Path, help="a run directory, a folder of traces, or a trace file")
     parser.add_argument("--actor", metavar="ADDRESS", help="the actor, as in learner/trainer")
     parser.add_argument(
-        "--incarnation", type=int, metavar="N", help="the restart to replay, from 0 (default: the first recorded)"
-    )
+        "--process", type=int, metavar="N",
+        help="the process of its node, from 0: a run that is resumed, and a process that dies, is followed by another "
+        "(default: the first recorded)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--incarnation", type=int, metavar="N",
+        help="the restart within that process, from 0 (default: the first recorded)",
+    )  # fmt: skip
     where = parser.add_argument_group("where to stop")
     where.add_argument("--at", type=int, metavar="N", help="the delivery of this number")
     where.add_argument("--type", metavar="T", help="every message of this type")
@@ -84,11 +92,13 @@ def command(arguments: list[str]) -> int:
     """Run `orchestra replay` with these arguments, and return the exit code."""
     options = parser().parse_strictly(arguments)
     _check(options)
+    generation = None if options.process is None else _generation(options)
 
     def opened(*, strict: bool = True) -> Replay[Any]:
         return Replay(
-            options.run, options.actor, incarnation=options.incarnation, experiment=options.experiment,
-            allow_changes=options.allow_changes, tolerance=options.tolerance, strict=strict,
+            options.run, options.actor, generation=generation, incarnation=options.incarnation,
+            experiment=options.experiment, allow_changes=options.allow_changes, tolerance=options.tolerance,
+            strict=strict,
         )  # fmt: skip
 
     if options.check_determinism:
@@ -96,7 +106,7 @@ def command(arguments: list[str]) -> int:
     if options.settings or options.edited:
         return _what_if(options, opened)
     with opened() as replay:
-        for note in replay.notes:
+        for note in (*_other_incarnations(options, replay), *replay.notes):
             print(f"note: {note}", file=sys.stderr)
         if options.make_test:
             return _make_test(options, replay)
@@ -132,6 +142,31 @@ def _check(options: Namespace) -> None:
 _FLAGS = {
     "check_determinism": "--check-determinism", "settings": "--set", "edited": "--class", "make_test": "--make-test",
 }  # fmt: skip
+
+
+def _generation(options: Namespace) -> int:
+    """Return the generation of the process that `--process` selects."""
+    process: int = options.process
+    with RunTrace(options.run) as trace:
+        address = address_of(trace, options.actor)
+        found = list(dict.fromkeys(each.header.generation for each in trace.incarnations(address)))
+    if not 0 <= process < len(found):
+        raise UsageError(
+            f"--process: {address} was recorded in {len(found)} processes, numbered from 0; there is no process "
+            f"{process}"
+        )
+    return found[process]
+
+
+def _other_incarnations(options: Namespace, replay: Replay[Any]) -> list[str]:
+    """Return a note if none of several recorded incarnations was selected."""
+    count = len(replay.trace.incarnations(replay.address))
+    if count < 2 or options.process is not None or options.incarnation is not None:
+        return []
+    return [
+        f"{count} incarnations of {replay.address} were recorded, and this is the first: --process and --incarnation "
+        "select another"
+    ]
 
 
 def _whole(options: Namespace, replay: Replay[Any]) -> int:

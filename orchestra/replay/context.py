@@ -80,8 +80,7 @@ class ReplayContext:
             None, processors=[_dropped], wrapper_class=structlog.make_filtering_bound_logger(0)
         )
         self.run_directory = run_directory
-        # As in the run: a restarted actor does not resume.
-        self.resume_from = Path(header.resume_from) if header.resume_from and not birth.incarnation else None
+        self.resume_from = Path(incarnation.resume_from) if incarnation.resume_from else None
         self.factories: dict[str, Factory] = {}
         """The factories of the children spawned so far, by address."""
         self._trace = trace

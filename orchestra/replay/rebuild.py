@@ -21,6 +21,7 @@ from orchestra.errors import CannotReplay, ExperimentChanged, UsageError, Values
 from orchestra.replay.context import Factory, ReplayContext
 from orchestra.runs.experiment import build, load_experiment
 from orchestra.runs.flags import Flags
+from orchestra.runs.run_directory import RunDirectory
 from orchestra.runs.topology import Topology
 from orchestra.trace.format.effects import MessageType
 from orchestra.trace.format.records import Activation, ActorSnapshot, Delivery, Incarnation
@@ -305,14 +306,22 @@ def constructed(context: ReplayContext, factory: Factory) -> Actor[Any]:
         making.reset(token)
 
 
-def scratch_folder(run_directory: Path) -> Path:
-    """Create a folder in the place of the run's: with its configuration, and folders for the files of an actor."""
-    scratch = Path(tempfile.mkdtemp(prefix="replay-"))
-    for name in ("checkpoints", "logs", "tensorboard", "traces"):
-        (scratch / name).mkdir()
-    config = run_directory / "config.json"
-    (scratch / "config.json").write_bytes(config.read_bytes() if config.exists() else b"{}")
-    return scratch
+def scratch_folder(incarnation: Incarnation) -> Path | None:
+    """Create a folder in the place of the run's, if the actor's run had one; else return None.
+
+    It has a copy of the run's configuration, folders for the files of an actor, and for an actor that resumed a copy of
+    the metrics, which it continues.
+    """
+    if not incarnation.header.run_directory:
+        return None
+    scratch = RunDirectory(Path(tempfile.mkdtemp(prefix="replay-")))
+    for folder in (scratch.checkpoints, scratch.logs, scratch.tensorboard, scratch.traces):
+        folder.mkdir()
+    run = RunDirectory(Path(incarnation.header.run_directory))
+    scratch.config_path.write_bytes(run.config_path.read_bytes() if run.config_path.exists() else b"{}")
+    if incarnation.resume_from:
+        scratch.metrics.write_bytes(run.metrics.read_bytes() if run.metrics.exists() else b"")
+    return scratch.path
 
 
 def _edited_message(delivery: Delivery, kind: type[Actor[Any]]) -> type[Message] | None:

@@ -142,8 +142,7 @@ class Replay(Generic[A]):
     def close(self) -> None:
         """Close the trace, and remove the scratch folder."""
         self.trace.close()
-        if self._scratch is not None:
-            shutil.rmtree(self._scratch, ignore_errors=True)
+        self._remove_scratch()
 
     # Its state
 
@@ -312,15 +311,18 @@ class Replay(Generic[A]):
 
     # Inside
 
+    def _remove_scratch(self) -> None:
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+            self._scratch = None
+
     def _begin(self) -> None:
         """Go to the actor's birth, or to its snapshot."""
         incarnation = self.incarnation
-        recorded = incarnation.header.run_directory
-        if recorded and self._scratch is None:
-            self._scratch = scratch_folder(Path(recorded))
-        resume_from = incarnation.header.resume_from
-        if resume_from and not Path(resume_from).exists():
-            raise CannotReplay(f"{self.address} resumed from {resume_from!r}, which does not exist")
+        if incarnation.resume_from and not Path(incarnation.resume_from).exists():
+            raise CannotReplay(f"{self.address} resumed from {incarnation.resume_from!r}, which does not exist")
+        self._remove_scratch()
+        self._scratch = scratch_folder(incarnation)
         self._rebuilder = Rebuilder(self.trace, incarnation, self.options, self._child_factory)
         self._rebuilt: Rebuilt = self._rebuilder.rebuild()
         self._context = ReplayContext(self.trace, incarnation, run_directory=self._scratch, tolerance=self.tolerance)

@@ -1,10 +1,12 @@
 """A run of several processes: every actor of it, replayed from birth to end, says the same byte for byte."""
 
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from orchestra import Replay
+from orchestra import Replay, RunDirectory
 from orchestra.trace.format.records import Delivery
 from orchestra.trace.reading.run_trace import RunTrace
 
@@ -59,3 +61,20 @@ def test_a_worker_plays_with_the_same_random_numbers(recorded_run: Path) -> None
             found = next((each for each in replayed.outputs if each.kind == "InsertTransitionMsg"), None)
     assert found.fields["obs"].tobytes() == recorded["obs"].tobytes()
     assert found.fields["reward"].tobytes() == recorded["reward"].tobytes()
+
+
+def test_every_actor_of_a_run_that_was_interrupted_and_resumed_is_replayed(launch: Any) -> None:
+    interrupted = launch("--steps", "1000000000", "--checkpoint-interval", "400", "--trace", "full")
+    interrupted.until_playing()
+    interrupted.until(lambda: list(interrupted.run.glob("state/steps-*[0-9]")))
+    interrupted.process.send_signal(signal.SIGINT)
+    interrupted.ends()
+    saved = int(RunDirectory(interrupted.run).newest_state().name.removeprefix("steps-"))
+    resumed = launch.command("run", "--resume", interrupted.run, "--steps", str(saved + 300), "--trace", "full")
+    assert resumed.ends() == 0, resumed.story("failed")
+    with RunTrace(resumed.run) as trace:
+        lives = [(each.key, each.resume_from) for each in trace.incarnations()]
+    assert sum(bool(state) for _, state in lives) == 6  # all actors of the second run, on three nodes
+    for (address, generation, incarnation), _ in lives:
+        with Replay(resumed.run, address, generation=generation, incarnation=incarnation) as replay:
+            assert replay.run() > 1

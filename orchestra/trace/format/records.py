@@ -324,6 +324,11 @@ class Incarnation:
     end: End | None = None
 
     @property
+    def resume_from(self) -> str:
+        """The run state that it resumed from; empty if there is none, and after a restart, which resumes nothing."""
+        return "" if self.birth.incarnation else self.header.resume_from
+
+    @property
     def key(self) -> tuple[str, int, int]:
         """Address, generation of the process, incarnation number; unique in a run."""
         return (self.birth.actor, self.header.generation, self.birth.incarnation)

@@ -162,7 +162,12 @@ class RunTrace:
             if generation in (None, each.header.generation) and incarnation in (None, each.birth.incarnation):
                 return each
         if found:
-            raise TraceError(f"{self.path}: {actor} has no incarnation {incarnation}; {len(found)} were recorded")
+            there = "" if generation is None else " in this process"
+            numbers = dict.fromkeys(
+                str(each.birth.incarnation) for each in found if generation in (None, each.header.generation)
+            )
+            listed = ", ".join(numbers) or "none"
+            raise TraceError(f"{self.path}: {actor} has no incarnation {incarnation}{there}; recorded: {listed}")
         known = ", ".join(self.actors()) or "none"
         raise TraceError(f"{self.path}: nothing was recorded of {actor!r}; the recorded actors are {known}")
 
