@@ -40,13 +40,13 @@ from orchestra.actors.message import REGISTRY
 from orchestra.errors import WireError
 from orchestra.runs.runner import run_loop
 from orchestra.wire.arena import NAME_BYTES, PAGE, Arena
-from orchestra.wire.frames import CHUNK, Frame, Kind, Recycled, frame_bytes, frame_prefix
+from orchestra.wire.frames import CHUNK, Frame, Kind, PayloadPool, frame_bytes, frame_prefix
 from orchestra.wire.handshake import Handshake, Hello
 from orchestra.wire.link import Link
 from orchestra.wire.shared_memory import PLACE
 from orchestra.wire.transports.endpoint import Endpoint
 
-GROWTH = (48 << 20) + Recycled.MOST_BYTES
+GROWTH = (48 << 20) + PayloadPool.MOST_BYTES
 """Bytes by which the process may grow after the first tenth: memory kept by the allocator and for later payloads."""
 SECRET = b"a secret of this run".ljust(32)
 

@@ -14,7 +14,8 @@ its arrays are views of.
 
 import enum
 import struct
-import sys
+import threading
+import weakref
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -106,42 +107,60 @@ def frame_bytes(kind: Kind, header: bytes) -> bytes:
     return frame_prefix(kind, len(header), 0) + header
 
 
-class Recycled:
-    """Reuses the memory of payloads that are no longer referenced, for payloads of the same size.
+class PayloadPool:
+    """Lends memory to payloads, and lends it again once its lease is over. Safe in any number of threads.
 
     The system has to clear the pages that it hands out, which takes longer than to fill them. The kept memory is
-    bounded. A payload is not reused while any reference to it exists, views included.
+    bounded. A lease is the life of one array that every view of the memory refers to, so it is over when the last view
+    is gone. Reference counts play no part: they are not exact in all of Python's builds.
     """
 
     LEAST = 128 << 10
-    """Bytes of the smallest payload that is kept."""
+    """Bytes of the smallest payload whose memory is kept."""
     MOST = 64
-    """Payloads that are kept."""
+    """Payloads whose memory is kept."""
     MOST_BYTES = 64 << 20
     """Their bytes together."""
 
     def __init__(self) -> None:
-        self._kept: deque[AnyArray] = deque()
+        self._kept: deque[_Lease] = deque()
         self._nbytes = 0
+        self._lock = threading.Lock()
 
-    def take(self, nbytes: int) -> AnyArray:
-        """Return `nbytes` of memory with undefined contents that is not referenced elsewhere."""
+    def lend(self, nbytes: int) -> AnyArray:
+        """Return an array of `nbytes` of uint8 with undefined contents, whose memory nothing else refers to."""
         if not self.LEAST <= nbytes <= self.MOST_BYTES:
             return np.empty(nbytes, np.uint8)
-        for array in self._kept:
-            # The deque, `array` and the argument of the call refer to it; any other reference means that it is in use.
-            if array.nbytes == nbytes and sys.getrefcount(array) == 3:
-                array.flags.writeable = True
-                return array
-        array = np.empty(nbytes, np.uint8)
-        self._kept.append(array)
-        self._nbytes += nbytes
-        while len(self._kept) > self.MOST or self._nbytes > self.MOST_BYTES:
-            self._nbytes -= self._kept.popleft().nbytes
+        with self._lock:
+            for lease in self._kept:
+                if lease.memory.nbytes == nbytes and lease.array() is None:
+                    return lease.begin()
+            lease = _Lease(np.empty(nbytes, np.uint8))
+            self._kept.append(lease)
+            self._nbytes += nbytes
+            while len(self._kept) > self.MOST or self._nbytes > self.MOST_BYTES:
+                self._nbytes -= self._kept.popleft().memory.nbytes
+            return lease.begin()
+
+
+class _Lease:
+    """Memory, and the array that it is lent as."""
+
+    __slots__ = ("array", "memory")
+
+    def __init__(self, memory: AnyArray) -> None:
+        self.memory = memory
+        self.array: weakref.ref[AnyArray]
+        """Refers to nothing once the lease is over."""
+
+    def begin(self) -> AnyArray:
+        # Of a buffer: NumPy would let the views of an array's view refer to the first array, and skip this one.
+        array = np.frombuffer(self.memory.data, np.uint8)
+        self.array = weakref.ref(array)
         return array
 
 
-_recycled = Recycled()
+_payloads = PayloadPool()
 
 
 class FrameReader:
@@ -226,7 +245,7 @@ class FrameReader:
                 yield _new_frame((kind, header, payload))
                 continue
             self._head = (kind, header)
-            self._payload = _recycled.take(payload_length)
+            self._payload = _payloads.lend(payload_length)
             self._ahead = PEEK if payload_length >= CHUNK else CHUNK
             here = min(payload_length, self._end - self._start)
             self._payload[:here] = np.frombuffer(self._memory, np.uint8, here, self._start)
@@ -238,8 +257,7 @@ class FrameReader:
         assert self._payload is not None
         assert self._head is not None
         if self._payload_filled == self._payload.nbytes:
-            frame = Frame(*self._head, self._payload)
-            self._payload.flags.writeable = False
+            frame = Frame(*self._head, np.frombuffer(self._payload.data.toreadonly(), np.uint8))
             self._payload = self._head = None
             yield frame
 

@@ -1,7 +1,11 @@
 """A byte stream to frames, wherever it is cut; and what is queued to writes."""
 
+import gc
 import struct
-from collections.abc import Sequence
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -9,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestra.actors.arrays import frozen_copy
+from orchestra.actors.axes import AnyArray
 from orchestra.actors.codec import Encoder, decode
 from orchestra.errors import FrameError
 from orchestra.wire.frames import (
@@ -19,7 +24,7 @@ from orchestra.wire.frames import (
     Kind,
     Limits,
     Outbox,
-    Recycled,
+    PayloadPool,
     frame_bytes,
     frame_prefix,
 )
@@ -267,43 +272,110 @@ def test_what_is_queued_leaves_whole_and_in_order(pieces: list[bytes], join: int
 # Memory of payloads
 
 
-def test_memory_of_a_payload_is_used_again_once_nobody_refers_to_it() -> None:
-    recycled = Recycled()
-    size = Recycled.LEAST
-    first = recycled.take(size)
-    place = first.ctypes.data
-    first.flags.writeable = False
-    second = recycled.take(size)
-    assert second.ctypes.data != place
-    view = first[10:20].view(np.int8)
-    del first
-    assert recycled.take(size).ctypes.data != place  # a view of it lives
-    del view
-    header, arrays = Encoder().encode(frozen_copy(np.zeros(size // 4, np.float32)))
-    first = next(array for array in recycled._kept if array.ctypes.data == place)
-    first.flags.writeable = False
-    array = decode(header, first)
-    assert array.nbytes == arrays[0].nbytes == size
-    del first
-    assert recycled.take(size).ctypes.data != place  # what was decoded out of it lives
-    del array
-    again = recycled.take(size)
-    assert again.ctypes.data == place
+def address(array: AnyArray) -> int:
+    return int(array.ctypes.data)
+
+
+def encoded(nbytes: int) -> tuple[bytes, AnyArray]:
+    """Return the header and the payload of an array."""
+    header, arrays = Encoder().encode(frozen_copy(np.arange(nbytes // 4, dtype=np.float32)))
+    return header, np.frombuffer(arrays[0], np.uint8)
+
+
+def decoded(header: bytes, payload: AnyArray) -> AnyArray:
+    array = decode(header, payload)
+    assert isinstance(array, np.ndarray)
+    return array
+
+
+HOLDERS: dict[str, Callable[[AnyArray], object]] = {
+    "the payload": lambda payload: payload,
+    "a view": lambda payload: payload[10:20].view(np.int8),
+    "a view of a view": lambda payload: payload[:800].view(np.int32).reshape(2, 100)[1:],
+    "a memoryview": lambda payload: payload.data[10:20],
+    "an array of its buffer": lambda payload: np.frombuffer(payload, np.float32),
+    "a decoded array": lambda payload: decoded(encoded(PayloadPool.LEAST)[0], payload)[100:],
+    "a cycle": lambda payload: (cycle := [payload], cycle.append(cycle))[0],
+}
+
+
+@pytest.mark.parametrize("held", HOLDERS)
+def test_memory_of_a_payload_is_lent_again_after_the_last_view_of_it_and_not_before(held: str) -> None:
+    pool = PayloadPool()
+    payload = pool.lend(PayloadPool.LEAST)
+    payload[:] = encoded(PayloadPool.LEAST)[1]
+    place = address(payload)
+    holder = HOLDERS[held](np.frombuffer(payload.data.toreadonly(), np.uint8))
+    del payload
+    others = [pool.lend(PayloadPool.LEAST) for _ in range(3)]
+    assert place not in map(address, others)
+    del holder
+    gc.collect()
+    again = pool.lend(PayloadPool.LEAST)
+    assert address(again) == place
     assert again.flags.writeable
-    assert recycled.take(size + 1).nbytes == size + 1
+    assert pool.lend(PayloadPool.LEAST + 1).nbytes == PayloadPool.LEAST + 1
+
+
+def test_leases_do_not_depend_on_reference_counts_which_no_python_promises(monkeypatch: pytest.MonkeyPatch) -> None:
+    def uncounted(_: object) -> int:
+        raise AssertionError("reference counts were read")
+
+    monkeypatch.setattr(sys, "getrefcount", uncounted)
+    pool = PayloadPool()
+    first = pool.lend(PayloadPool.LEAST)
+    place = address(first)
+    assert address(pool.lend(PayloadPool.LEAST)) != place
+    del first
+    assert address(pool.lend(PayloadPool.LEAST)) == place
+
+
+def test_threads_that_share_a_pool_are_never_lent_the_same_memory() -> None:
+    pool, errors = PayloadPool(), []
+
+    def fill(number: int) -> None:
+        for turn in range(300):
+            payload = pool.lend(PayloadPool.LEAST)
+            payload[:8] = number
+            handed_over.append(payload)  # the lease ends in whichever thread makes room
+            if not (payload[:8] == number).all():
+                errors.append((number, turn))
+
+    handed_over: deque[AnyArray] = deque(maxlen=8)
+    filling = [threading.Thread(target=fill, args=(number,)) for number in range(4)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for thread in filling:
+            thread.start()
+        for thread in filling:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert errors == []
+
+
+def test_a_received_payload_cannot_be_made_writable_by_whoever_holds_a_view() -> None:
+    reader = FrameReader(LIMITS)
+    (frame,) = fed(reader, stream_of([(Kind.MESSAGE, b"head", bytes(PayloadPool.LEAST))]))
+    assert frame.payload is not None
+    for array in (frame.payload, frame.payload[10:]):
+        with pytest.raises(ValueError, match="WRITEABLE"):
+            array.flags.writeable = True
 
 
 def test_what_is_kept_of_payloads_is_bounded_and_small_ones_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Recycled, "MOST", 3)
-    monkeypatch.setattr(Recycled, "MOST_BYTES", 5 * Recycled.LEAST)
-    recycled = Recycled()
+    monkeypatch.setattr(PayloadPool, "MOST", 3)
+    monkeypatch.setattr(PayloadPool, "MOST_BYTES", 5 * PayloadPool.LEAST)
+    pool = PayloadPool()
+    lent = []
     for times in (1, 1, 1, 1, 3, 2, 2, 1, 6):
-        recycled.take(times * Recycled.LEAST)
-        held = [array.nbytes for array in recycled._kept]
-        assert sum(held) == recycled._nbytes <= Recycled.MOST_BYTES
-        assert len(held) <= 3
-    recycled.take(Recycled.LEAST - 1)
-    assert Recycled.LEAST - 1 not in [array.nbytes for array in recycled._kept]
+        lent.append(pool.lend(times * PayloadPool.LEAST))
+        kept = [lease.memory.nbytes for lease in pool._kept]
+        assert sum(kept) == pool._nbytes <= PayloadPool.MOST_BYTES
+        assert len(kept) <= 3
+    pool.lend(PayloadPool.LEAST - 1)
+    assert PayloadPool.LEAST - 1 not in [lease.memory.nbytes for lease in pool._kept]
 
 
 def test_large_payloads_that_follow_each_other_are_received_where_they_stay() -> None:
