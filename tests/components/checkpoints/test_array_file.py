@@ -371,6 +371,7 @@ def table(sampler=UniformSelector, **options):
         ("slots/free", np.array([6, 5, 4, 4]), "free: expected the slots without a generation, got [6 5 4 4]"),
         ("slots/rng", np.array([1, 2], np.uint8), "rng: expected the state of a PCG64, got b'"),
         ("slots/sampler/items", np.array([0, 1, 4]), "items: expected those that are there, [0 1 2], got [0 1 4]"),
+        ("slots/remover/items", np.array([0, 1, 4]), "items: expected those that are there, [0 1 2], got [0 1 4]"),
         ("slots/remover/keys", np.full(3, np.nan), "keys: expected numbers, got [nan nan nan]"),
         ("slots/remover/ticks", np.array([0, 0, 1]), "ticks: expected numbers of 0 to 2, each once, got [0 0 1]"),
         ("slots/remover/kind", np.array("LifoSelector"), "kind: expected 'FifoSelector', got 'LifoSelector'"),

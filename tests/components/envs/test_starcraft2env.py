@@ -192,6 +192,20 @@ def test_can_move_agrees_with_the_available_actions(at_random):
     assert blocked > 3
 
 
+@pytest.mark.parametrize(
+    ("place", "can"),
+    [((16.0, 23.4), "esw"), ((31.6, 16.0), "nsw"), ((16.0, 8.4), "new"), ((0.0, 16.0), "nes")],
+    ids=["north", "east", "south", "west"],
+)
+def test_no_unit_can_move_over_the_edge_of_the_walkable_ground(place, can):
+    env = StarCraft2Env("3m", seed=2)
+    env.reset()
+    env.skirmish.units["x"][0, 0], env.skirmish.units["y"][0, 0] = place
+    env.skirmish.show()
+    unit = env.get_unit_by_id(0)
+    assert {side for direction, side in enumerate("nesw") if env.can_move(unit, direction)} == set(can)
+
+
 def test_a_seed_can_be_read_and_set():
     env = StarCraft2Env("3m", seed=11, start_jitter=0.2)
     assert env.seed() == 11

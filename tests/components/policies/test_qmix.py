@@ -54,6 +54,15 @@ def test_a_mixer_of_no_size_is_refused(spec, keyword):
         Qmix(spec, **{keyword: 0})
 
 
+@pytest.mark.parametrize(("keyword", "other"), [("mixer_embed", "hypernet_size"), ("hypernet_size", "mixer_embed")])
+def test_a_mixer_of_one_unit_learns(spec, make_batch, keyword, other):
+    policy = Qmix(spec, **{keyword: 1, other: 3})
+    assert getattr(policy, keyword) == 1
+    before = [p.detach().clone() for p in policy.mixer.parameters()]
+    policy.learn(make_batch())
+    assert any((p != old).any() for p, old in zip(policy.mixer.parameters(), before, strict=True))
+
+
 @settings(max_examples=30, deadline=None)
 @given(steps=st.integers(1, 6), agents=st.integers(1, 4), embed=st.integers(1, 20), seed=st.integers(0, 1000))
 def test_the_compiled_mixer_and_its_gradients_are_those_of_torch(steps, agents, embed, seed):

@@ -247,6 +247,8 @@ class Model(RuleBasedStateMachine):
         self.system: list[int] = []
         self.ordered: list[tuple[str, int, int]] = []  # the sender if newest wins, the number, the bytes
         self.n = 0
+        self.credit = Credit()
+        self.credited: dict[int, int] = {}  # by the number of the last message of a batch, its bytes
 
     def fits(self, nbytes: int) -> bool:
         held = sum(size for _, _, size in self.ordered)
@@ -279,6 +281,16 @@ class Model(RuleBasedStateMachine):
         elif fits:
             self.ordered.append((sender, self.n, nbytes))
 
+    @rule(sizes=st.lists(st.integers(1, 30), min_size=1, max_size=5))
+    def put_batch(self, sizes: list[int]) -> None:
+        """A batch from a connection: beyond the bounds, with the credit of all at its last message."""
+        batch = [queued(NumberMsg(n=self.n + i), nbytes=nbytes) for i, nbytes in enumerate(sizes, start=1)]
+        batch[-1] = queued(batch[-1][1], nbytes=sizes[-1], origin=self.credit)
+        self.mailbox.put_batch(batch, sum(sizes))
+        self.ordered += [("", self.n + i, nbytes) for i, nbytes in enumerate(sizes, start=1)]
+        self.n += len(sizes)
+        self.credited[self.n] = sizes[-1]
+
     @rule()
     def put_urgent(self) -> None:
         self.n += 1
@@ -289,9 +301,11 @@ class Model(RuleBasedStateMachine):
     @rule()
     def get(self) -> None:
         expected = self.system.pop(0) if self.system else self.ordered.pop(0)[1]
+        before = len(self.credit.back)
         one = self.mailbox.take()
         assert one is not None
         assert number(one) == expected
+        assert self.credit.back[before:] == ([self.credited[expected]] if expected in self.credited else [])
 
     @invariant()
     def account(self) -> None:

@@ -191,6 +191,27 @@ def test_a_mailbox_counts_no_bytes_when_all_requests_of_a_batch_are_answered(run
     run(main())
 
 
+def test_a_mailbox_counts_each_byte_of_a_batch_once(run: Run, address_of: AddressOf) -> None:
+    async def main() -> None:
+        async with pair(address_of) as (root, leaf):
+            probe = Probe(*HEARD)
+            there = leaf.ref(probe.start(root, "probe").address)
+            mailbox = root.cell("root/probe").mailbox
+            probe.hold()
+            await there.tell(NumberMsg(n=-1))
+            await until(lambda: bool(probe.messages))
+            for n in range(50):
+                await there.tell(TextMsg(text="x" * 100))
+                await there.tell(NumberMsg(n=n))
+            await until(lambda: mailbox.statistics().depth == 100)
+            assert 50 * 100 < mailbox.statistics().nbytes < 50 * 300
+            probe.release()
+            await probe.heard(NumberMsg, 51)
+            assert mailbox.statistics().nbytes == 0
+
+    run(main())
+
+
 def test_the_clock_of_a_node_passes_those_of_the_requests_of_a_batch(
     run: Run, address_of: AddressOf, tmp_path: Path
 ) -> None:

@@ -187,6 +187,29 @@ def test_dialling_where_nobody_listens_says_so(scheme: str, run: Run, address_of
         run(_done(transport_for(address).dial(address)))
 
 
+@pytest.mark.parametrize(
+    ("scheme", "source", "local"),
+    [("tcp", "127.0.0.1", True), ("tcp", "127.0.0.2", False), ("unix", None, True)],
+)
+def test_a_peer_with_another_address_than_ours_is_not_on_this_host(
+    run: Run, address_of: Callable[[str], str], scheme: str, source: str | None, local: bool
+) -> None:
+    async def main() -> None:
+        accepted: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        listener = await transport_for(address_of(scheme)).listen(address_of(scheme), accepted.set_result)
+        if source is None:
+            dialled = await UnixTransport().dial(listener.address)
+        else:
+            dialled = await TcpTransport()._reach(listener.address, local_addr=(source, 0))
+        ends = dialled, await accepted
+        for connection in ends:
+            connection.abort()
+        await listener.close()
+        assert [connection.local for connection in ends] == [local, local]
+
+    run(main())
+
+
 def test_descriptors_do_not_pile_up(run: Run, address_of: Callable[[str], str]) -> None:
     run(check_transport(address_of("unix")))
     before = len(os.listdir("/proc/self/fd"))
