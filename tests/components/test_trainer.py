@@ -112,6 +112,25 @@ def test_every_batch_is_reported_by_its_number_with_what_the_algorithm_says(run,
     run(main())
 
 
+def test_the_seconds_that_it_reports_are_those_of_learning_alone(run, stage, scripted) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+
+            class Slow(scripted):
+                def learn(self, batch):
+                    scene.clock.advance(2.5)
+                    return super().learn(batch)
+
+            up = scene.probe("up", *UP)
+            trainer = scene.node.spawn("trainer", Trainer, spec=SPEC, policy=Slow, to=up.ref)
+            for number in (1, 2):
+                scene.clock.advance(100.0)
+                await trainer.tell(batch(number))
+                assert (await up.hear(TrainResultMsg, number)).seconds == pytest.approx(2.5)
+
+    run(main())
+
+
 def test_it_learns_from_the_very_batch_that_it_was_sent(run, stage, scripted) -> None:
     made = []
 

@@ -4,9 +4,11 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from structlog.testing import capture_logs
 
 from orchestra import (
     Actor,
@@ -27,6 +29,8 @@ from orchestra import (
     on,
 )
 from orchestra.testing import ManualClock, Probe, settle
+from orchestra.trace.recording.recorder import NodeRecorder
+from orchestra.trace.recording.settings import TraceSettings
 
 Run = Callable[..., Any]
 
@@ -148,9 +152,9 @@ class Family:
 
 
 @asynccontextmanager
-async def family(kind: type[Parent], *args: Any) -> AsyncIterator[Family]:
+async def family(kind: type[Parent], *args: Any, recorder: NodeRecorder | None = None) -> AsyncIterator[Family]:
     clock, log = ManualClock(), list[str]()
-    async with Node("here", clock=clock).running() as node:
+    async with Node("here", clock=clock, recorder=recorder).running() as node:
         node.spawn("parent", kind, log, *args)
         await settle(node)
         log.clear()
@@ -230,6 +234,29 @@ def test_a_sibling_that_does_not_end_in_time_is_broken_off_and_starts_anew(
             assert await scene.ref("a").ask(CountMsg()) == 0
 
     run(main())
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_sibling_that_ends_for_a_restart_has_not_failed(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, busy: bool
+) -> None:
+    monkeypatch.setattr("orchestra.actors.supervisor.STOP_S", 0.01)
+
+    async def main() -> None:
+        gates = {"hold": asyncio.Event(), "held": asyncio.Event()}
+        recorder = TraceSettings().recorder("here", tmp_path, clock=ManualClock(), seed=0)
+        async with family(Alls, "ab", gates, recorder=recorder) as scene:
+            if busy:
+                await scene.ref("a").tell(HoldMsg())
+            await scene.ref("b").tell(BreakMsg())
+            if busy:
+                await gates["held"].wait()
+            assert "+a" in await scene.advance(1)
+
+    with capture_logs() as lines:
+        run(main())
+    assert [line["actor"] for line in lines if "actor failed" in line["event"]] == ["here/parent:b"] * 2
+    assert len(list(tmp_path.glob("*.trace"))) == 1, "the flight record of the one that failed"
 
 
 def test_each_starts_once_the_one_before_has_started(run: Run) -> None:

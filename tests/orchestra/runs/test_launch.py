@@ -12,13 +12,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 
-from orchestra.runs.runner import _on_signals
+from orchestra import Actor, InterruptMsg, Node, on
+from orchestra.runs.runner import Stopping, _on_signals, _until_stopped
 
 PATIENCE_S = 30.0
 EXPERIMENT = '''
@@ -329,6 +330,39 @@ def test_a_second_signal_aborts(launch: Launch) -> None:
     assert run.ends() == 130
     assert not (run.run / "saved").exists()
     assert "Traceback" not in run.err
+
+
+class SlowToStop(Actor[InterruptMsg]):
+    def __init__(self, gate: asyncio.Event) -> None:
+        self.gate = gate
+
+    @on(InterruptMsg)
+    async def interrupt(self, msg: InterruptMsg) -> None:
+        await self.gate.wait()
+        self.stop()
+
+
+@pytest.mark.parametrize(("since_s", "reason"), [(0.05, "stopped"), (0.2, "aborted")])
+def test_two_signals_within_a_tenth_of_a_second_are_one_press_of_ctrl_c(
+    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, since_s: float, reason: str
+) -> None:
+    times = iter([1_000.0, 1_000.0 + since_s])
+    monkeypatch.setattr("orchestra.runs.runner.time", SimpleNamespace(monotonic=lambda: next(times)))
+
+    async def main() -> None:
+        gate = asyncio.Event()
+        async with Node("here").running() as node:
+            node.spawn("main", SlowToStop, gate)
+            ending = asyncio.create_task(_until_stopped(node, node.cell("here/main"), Stopping()))
+            await asyncio.sleep(0)
+            for _ in range(2):
+                signal.raise_signal(signal.SIGINT)
+            for _ in range(10):
+                await asyncio.sleep(0)
+            gate.set()
+            assert (await ending).reason == reason
+
+    run(main())
 
 
 def test_a_signal_that_comes_while_another_one_is_handled_is_told_once(run: Callable[..., Any]) -> None:

@@ -242,3 +242,39 @@ async def parents_whose_node_is_killed(sim: Simulation) -> None:
 
 def test_a_child_does_not_outlive_the_node_of_its_parent() -> None:
     each_seed(parents_whose_node_is_killed, 60)
+
+
+class Tidy(Actor[WhoMsg]):
+    """Does not stop in time, and takes another eight seconds to end once it is aborted."""
+
+    async def stopped(self) -> None:
+        try:
+            await asyncio.sleep(3600.0)
+        finally:
+            await asyncio.sleep(8.0)
+
+    @on(WhoMsg)
+    def who(self, msg: WhoMsg) -> str:
+        return self.me.address
+
+
+class Owner(Actor[WhoMsg]):
+    async def started(self) -> None:
+        await self.spawn_on("b", "tidy", Tidy)
+
+    @on(WhoMsg)
+    def who(self, msg: WhoMsg) -> str:
+        return self.me.address
+
+
+async def a_child_that_is_slow_to_end(sim: Simulation) -> None:
+    a = sim.node("a", lambda node: node.spawn("owner", Owner))
+    b = sim.node("b")
+    await sim.start()
+    await sim.until(lambda: "b/a.owner:tidy" in b.node.cells)
+    await a.node.cell("a/owner").stop(60.0)
+    assert "b/a.owner:tidy" not in b.node.cells
+
+
+def test_a_parent_stops_after_its_child_on_another_node_that_has_to_be_aborted() -> None:
+    each_seed(a_child_that_is_slow_to_end, 3)
