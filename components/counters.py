@@ -12,7 +12,7 @@ from orchestra import State
 
 RECENT_EPISODES = 100
 """Episodes over which the means of training are taken."""
-Phase = Literal["starting", "collecting", "training", "saving", "done"]
+Phase = Literal["starting", "collecting", "training", "saving", "done", "interrupted", "stopped", "failed"]
 
 
 class RunCounters:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TextIO
@@ -34,6 +34,8 @@ ANSWER_S = 1.0
 """Seconds that a node has to answer; a busier one is asked again at the next tick."""
 SOLVED = 0.9
 """Win rate of an evaluation from which a scenario counts as solved."""
+ENDED = ("done", "interrupted", "stopped", "failed")
+"""States in which a run ends. The Orchestrator of an aborted run reports none of them."""
 _SAME = [field.name for field in fields(Progress) if field.name in ProgressMsg.model_fields]
 
 
@@ -74,6 +76,8 @@ class Monitor(Actor[ProgressMsg | EvaluationResultMsg | TickMsg | SaveCheckpoint
     async def stopped(self) -> None:
         progress = None if self._latest is None else self._progress(self._latest)
         if progress is not None:
+            if progress.state not in ENDED:
+                progress = replace(progress, state="aborted")
             self._record(progress)
         if self._writer is not None:
             self._writer.close()

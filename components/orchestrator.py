@@ -130,6 +130,7 @@ class Orchestrator(
         self._collecting = True
         self._finishing = False
         self._interrupted = False
+        self._ending: Phase = "failed"  # until the goal is reached or somebody interrupts the run
         self._evaluated = False  # the last evaluation has its result
         self._returning = 0  # workers that a resumed run waits for
 
@@ -151,6 +152,7 @@ class Orchestrator(
             "each": self._downstream.each,
             "params": self._params,
             "flags": [self._collecting, self._finishing, self._interrupted, self._evaluated],
+            "ending": self._ending,
             "requested": self._counters.requested,
             "evaluations": vars(self._evaluations),
             "save_point": vars(self._save_point),
@@ -162,6 +164,7 @@ class Orchestrator(
         self._downstream.refs, self._downstream.each = dict(state["downstream"]), dict(state["each"])
         self._params = LoadParamsMsg.model_validate(state["params"]) if state["params"] else None
         self._collecting, self._finishing, self._interrupted, self._evaluated = state["flags"]
+        self._ending = state["ending"]
         self._counters.requested = state["requested"]
         self._evaluations = EvaluationQueue(**state["evaluations"])
         self._save_point = SavePoint(**state["save_point"])
@@ -173,7 +176,7 @@ class Orchestrator(
         steps = self._counters.env_steps
         if self._trainer is not None and self.run_directory is not None and self._save_point.committed != steps:
             await self._trainer.ask(SaveCheckpointMsg(env_steps=steps))
-        await self._report("done")
+        await self._report(self._ending)
 
     # Joining and leaving --------------------------------------------------------------------------------------------
 
@@ -313,7 +316,7 @@ class Orchestrator(
 
     @on(InterruptMsg)
     async def interrupt(self, msg: InterruptMsg) -> None:
-        self._interrupted = True
+        self._interrupted, self._ending = True, msg.state
         self.after(INTERRUPTED_S, TimeoutMsg(waited_for="checkpoint"))
         if self._save_point.committed != self._counters.env_steps:
             await self._begin_save()
@@ -370,6 +373,7 @@ class Orchestrator(
             return
         if msg.waited_for == "evaluation":
             self.log.warning("the last evaluation or batch did not come back in time", seconds=LAST_EVALUATION_S)
+            self._ending = "done"
         elif self._save_point.active:
             self.log.warning(
                 "only the policy is saved, without a checkpoint of the run: not all actors answered in time",
@@ -409,6 +413,7 @@ class Orchestrator(
     def _stop_if_complete(self) -> None:
         """Stop once the last evaluation, all batches and the checkpoint are complete."""
         if self._evaluated and self._counters.in_flight == 0 and not self._paused:
+            self._ending = "done"
             self.stop()
 
     async def _report(self, phase: Phase | None = None) -> None:

@@ -97,7 +97,7 @@ class ProgressMsg(Message):
 
     lane: ClassVar[Lane] = Lane.LATEST
 
-    state: Literal["starting", "collecting", "training", "saving", "done"]
+    state: Literal["starting", "collecting", "training", "saving", "done", "interrupted", "stopped", "failed"]
     env_steps: int
     goal_steps: int
     episodes: int

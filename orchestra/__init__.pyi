@@ -28,6 +28,7 @@ from .errors import ActorFailed as ActorFailed
 from .errors import ActorStopped as ActorStopped
 from .errors import AskCycle as AskCycle
 from .errors import AskFailed as AskFailed
+from .errors import CannotWrite as CannotWrite
 from .errors import DeliveryError as DeliveryError
 from .errors import HandlerError as HandlerError
 from .errors import HandshakeError as HandshakeError

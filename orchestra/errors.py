@@ -9,6 +9,7 @@ OrchestraError
 │       ├── ValuesMissing
 │       └── CannotReplay
 │           └── ExperimentChanged
+├── CannotWrite
 ├── HandlerError
 ├── DeliveryError
 │   ├── MailboxFull
@@ -33,6 +34,10 @@ class OrchestraError(Exception):
 
 class UsageError(OrchestraError):
     """A flag, file or setting that cannot be used. Commands print it as one line and exit with code 2."""
+
+
+class CannotWrite(OrchestraError):
+    """A file cannot be written: the disk is full, or the folder is read-only. Commands exit with code 74."""
 
 
 class TraceError(UsageError):

@@ -11,7 +11,7 @@ class Progress:
     """A training run at one moment. Figures that do not exist yet are None."""
 
     state: str
-    """`starting`, `collecting`, `training`, `saving` or `done`."""
+    """`starting`, `collecting`, `training`, `saving`; then `done`, `interrupted`, `stopped`, `failed` or `aborted`."""
     elapsed_s: float
     env_steps: int
     goal_steps: int

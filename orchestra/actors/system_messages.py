@@ -1,6 +1,6 @@
 """The runtime's own messages, which every cell and node understands."""
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -41,7 +41,10 @@ class StopMsg(SystemMsg):
 
 
 class InterruptMsg(SystemMsg):
-    """Ctrl-C or SIGTERM. A main actor that handles this decides itself when to stop; others are stopped."""
+    """Ctrl-C, SIGTERM or SIGHUP. A main actor that handles this decides itself when to stop; others are stopped."""
+
+    state: Literal["interrupted", "stopped"] = "interrupted"
+    """The state in which the run ends: `interrupted` by Ctrl-C, `stopped` by another signal or by a program."""
 
 
 class ChildFailedMsg(SystemMsg):

@@ -1,4 +1,12 @@
-"""The exit codes of every command; 0 is success."""
+"""The exit codes of every command, in one table."""
+
+import errno
+from collections.abc import Iterator
+
+from orchestra.errors import CannotWrite, UsageError
+
+FINISHED = 0
+"""The command did what was asked; a run reached its goal."""
 
 FAILED = 1
 """The command ran and failed; stderr says why."""
@@ -6,5 +14,51 @@ FAILED = 1
 MISUSED = 2
 """A flag, a file or an experiment is wrong; nothing was started."""
 
-ABORTED = 130
-"""Interrupted from the keyboard."""
+HOSTS_MISSING = 69
+"""Hosts that a run needs did not come. It is for launchers of several hosts; a run on one host does not return it."""
+
+CANNOT_WRITE = 74
+"""A file cannot be written: the disk is full, or the folder is read-only."""
+
+STOPPED = 75
+"""SIGTERM or SIGHUP stopped the run, and `--resume` continues it."""
+
+INTERRUPTED = 130
+"""Ctrl-C ended the command."""
+
+_NOT_WRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG}
+
+
+def of_run(state: str, *, resumable: bool) -> int:
+    """Return the exit code of a run that began and did not fail.
+
+    Args:
+        state: that of its `RunResult`.
+        resumable: whether it has saved a state. A stopped run that has not cannot be continued, and failed.
+    """
+    codes = {"completed": FINISHED, "interrupted": INTERRUPTED, "stopped": STOPPED if resumable else FAILED}
+    return codes[state]
+
+
+def of_error(error: BaseException) -> int:
+    """Return the exit code of a command that `error` ended; the first of its causes that is in the table decides."""
+    for cause in _causes(error):
+        match cause:
+            case UsageError():
+                return MISUSED
+            case KeyboardInterrupt():
+                return INTERRUPTED
+            case CannotWrite():
+                return CANNOT_WRITE
+            case OSError() if cause.errno in _NOT_WRITABLE:
+                return CANNOT_WRITE
+    return FAILED
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        if isinstance(error, BaseExceptionGroup):
+            for one in error.exceptions:
+                yield from _causes(one)
+        error = error.__cause__

@@ -15,7 +15,7 @@ from importlib.metadata import EntryPoint, entry_points, version
 from pathlib import Path
 from typing import NoReturn
 
-from orchestra.cli.exit_codes import ABORTED, FAILED, MISUSED
+from orchestra.cli.exit_codes import CANNOT_WRITE, FINISHED, MISUSED, of_error
 from orchestra.errors import OrchestraError, UsageError
 
 COMMANDS = "orchestra.commands"
@@ -34,18 +34,23 @@ _USAGE = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Carry out one command and return its exit code: 0, 1 for a run that failed, 2 for a misuse, 130 aborted."""
+    """Carry out one command and return its exit code, one of `orchestra/cli/exit_codes.py`."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         return _dispatch(arguments)
     except UsageError as error:
         print(f"orchestra: error: {error}", file=sys.stderr)
-        return MISUSED
+        return of_error(error)
     except OrchestraError as error:
         print(f"orchestra: {error}", file=sys.stderr)
-        return FAILED
-    except KeyboardInterrupt:
-        return ABORTED
+        return of_error(error)
+    except OSError as error:
+        if of_error(error) != CANNOT_WRITE:
+            raise
+        print(f"orchestra: cannot write: {error}", file=sys.stderr)
+        return CANNOT_WRITE
+    except KeyboardInterrupt as error:
+        return of_error(error)
 
 
 def program() -> NoReturn:
@@ -71,11 +76,11 @@ def _dispatch(arguments: list[str]) -> int:
     commands |= {name: added[name] for name in sorted(added) if name not in commands}
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_overview(commands))
-        return 0 if arguments else MISUSED
+        return FINISHED if arguments else MISUSED
     name, rest = arguments[0], arguments[1:]
     if name == "--version":
         print(f"orchestra {version('orchestra-rl')}")
-        return 0
+        return FINISHED
     if name == "node":  # `orchestra run` starts it; it is of no use to people
         commands["node"] = EntryPoint("node", "orchestra.cli.node:command", COMMANDS)
     if name not in commands:

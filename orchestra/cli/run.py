@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.filesize import decimal
 
-from orchestra.cli.exit_codes import ABORTED, FAILED
+from orchestra.cli.exit_codes import FINISHED, of_error, of_run
 from orchestra.errors import UsageError
 from orchestra.runs.api import carry_out
 from orchestra.runs.experiment import load_experiment, recorded_experiment
@@ -15,12 +15,14 @@ from orchestra.runs.flags import FlagParser, Flags
 from orchestra.runs.plan import OPTIONS, plan
 from orchestra.runs.result import RunFailed
 from orchestra.runs.run_directory import RunDirectory
-from orchestra.runs.runner import ABORTED as WAS_ABORTED
 
 _HELP = """Run an experiment: a Python file with a function `experiment` that returns a topology.
 
 The parameters of that function are flags too; `orchestra run FILE --help` lists them.
-Ctrl-C once saves and ends, twice aborts."""
+Ctrl-C once saves and ends, twice aborts; SIGTERM and SIGHUP save and end.
+
+Exit codes: 0 finished, 1 failed, 2 usage error, 69 hosts missing, 74 cannot write, 75 stopped by SIGTERM or SIGHUP and
+resumable, 130 interrupted."""
 
 
 def command(arguments: list[str]) -> int:
@@ -38,14 +40,18 @@ def command(arguments: list[str]) -> int:
     planned = plan(file, **OPTIONS.collect(given), **flags.collect(given))
     if given.dry_run:
         print(planned.topology.describe())
-        return 0
+        return FINISHED
     try:
         result = carry_out(replace(planned, command=["orchestra", "run", *arguments]))
     except RunFailed as failed:
-        result = failed.result
+        result, code = failed.result, of_error(failed)
         print(f"orchestra: {failed}", file=sys.stderr)
+    else:
+        code = of_run(result.state, resumable=result.directory.resume_command is not None)
+    if code != FINISHED and (resume := result.directory.resume_command):
+        print(f"continue with: {resume}")
     _say_where_the_trace_is(result.directory)
-    return FAILED if result.state == "failed" else ABORTED if result.reason == WAS_ABORTED else 0
+    return code
 
 
 def _file_and_flags(parser: FlagParser, arguments: Sequence[str]) -> tuple[Path | None, list[str]]:

@@ -28,7 +28,15 @@ from orchestra.runs.plan import OPTIONS, PlannedRun, plan
 from orchestra.runs.processes import Launch
 from orchestra.runs.result import RunFailed, RunFiles, RunResult, failure_text
 from orchestra.runs.run_directory import RunDirectory
-from orchestra.runs.runner import ABORTED, Stopping, run_in_one_process, run_in_processes, run_loop, tuned_gc
+from orchestra.runs.runner import (
+    ABORTED,
+    Stopping,
+    run_in_one_process,
+    run_in_processes,
+    run_loop,
+    stopped_by_signals,
+    tuned_gc,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -62,17 +70,37 @@ async def _carry_out_here(
     begun: Callable[[RunDirectory], object] = lambda _: None,
 ) -> RunResult:
     """Run a prepared topology to the end, on the running event loop. Takes and raises what `carry_out` does."""
+    stopping = stopping or Stopping()
     with _going_on(planned) as (run, launch):
         begun(run)
-        if planned.listen is None:
-            ending = await run_in_one_process(planned.topology, launch, stopping)
-        else:
-            ending = await run_in_processes(planned.topology, launch, planned.listen, stopping)
-    result = RunResult(ending.state, ending.reason, run)
-    if ending.state == "failed":
-        text = f"the run failed: {ending.verdict} ({ending.reason}); traceback in {_log_file(planned, run)}"
-        raise RunFailed(text, result)
+        try:
+            with _logging(planned, run), stopped_by_signals(planned.topology.root.name, stopping):
+                if planned.listen is None:
+                    ending = await run_in_one_process(planned.topology, launch, stopping)
+                else:
+                    ending = await run_in_processes(planned.topology, launch, planned.listen, stopping)
+            result = RunResult(ending.state, ending.reason, run)
+            if ending.state == "failed":
+                reason = f"{ending.verdict} ({ending.reason})"
+                text = f"the run failed: {reason}; traceback in {_log_file(planned, run)}"
+                raise RunFailed(text, replace(result, reason=reason))
+        except RunFailed as failed:
+            _write_ending(run, "failed", failed.result.reason)
+            raise
+        except BaseException as error:
+            state = {asyncio.CancelledError: "stopped", KeyboardInterrupt: "interrupted"}.get(type(error), "failed")
+            _write_ending(run, state, (failure_text(error) or type(error).__name__) if state == "failed" else None)
+            raise
+        state = "done" if result.completed else result.state
+        _write_ending(run, state, ABORTED if result.reason == ABORTED else None)
     return result
+
+
+def _write_ending(run: RunDirectory, state: str, reason: str | None) -> None:
+    try:
+        run.write_ending(state, reason)
+    except OSError as error:
+        log.get(actor="run").warning("cannot write how the run ended", path=str(run.summary), error=repr(error))
 
 
 @contextlib.contextmanager
@@ -97,15 +125,22 @@ def _going_on(planned: PlannedRun) -> Iterator[tuple[RunDirectory, Launch]]:
             argv=planned.command,
             clock=clock,
         )
-        root = planned.topology.root.name
-        with (
-            log.configured(run.logs, node=root, level=planned.launch.log_level, quiet=planned.launch.quiet),
-            failing_in_one_line("the run", _log_file(planned, run), run),
-            tuned_gc(),
-        ):
-            yield run, replace(planned.launch, run_directory=run.path, resume_from=resume_from)
+        run.summary.unlink(missing_ok=True)  # that of the run that is resumed
+        yield run, replace(planned.launch, run_directory=run.path, resume_from=resume_from)
     finally:
         _one_at_a_time.release()
+
+
+@contextlib.contextmanager
+def _logging(planned: PlannedRun, run: RunDirectory) -> Iterator[None]:
+    with (
+        log.configured(
+            run.logs, node=planned.topology.root.name, level=planned.launch.log_level, quiet=planned.launch.quiet
+        ),
+        failing_in_one_line("the run", _log_file(planned, run), run),
+        tuned_gc(),
+    ):
+        yield
 
 
 def _log_file(planned: PlannedRun, run: RunDirectory) -> Path:

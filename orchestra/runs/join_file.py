@@ -55,7 +55,7 @@ def find(run: RunDirectory) -> JoinInfo:
     try:
         written = json.loads(run.join.read_bytes())
     except FileNotFoundError:
-        raise UsageError(f"the run in {str(run.path)!r} is over") from None
+        raise UsageError(f"the run in {str(run.path)!r} is over{_ending(run)}") from None
     except OSError as error:
         raise UsageError(
             f"cannot read {str(run.join)!r}: {error.strerror}; only the user who started a run can look into it"
@@ -80,7 +80,17 @@ def _check_alive(run: RunDirectory, pid: int) -> None:
     # On a folder that several hosts share, the process may be one of another host; that shows when it is dialled.
     here = run.config().get("host") in (None, platform.node())
     if here and not psutil.pid_exists(pid):
-        raise UsageError(f"the run in {str(run.path)!r} is over: its process, {pid}, was killed")
+        resume = "" if run.resume_command is None else f"; continue with: {run.resume_command}"
+        raise UsageError(f"the run in {str(run.path)!r} is over: its process, {pid}, was killed{resume}")
+
+
+def _ending(run: RunDirectory) -> str:
+    ending = run.ending()
+    if "state" not in ending:
+        return ""
+    reason = f" ({ending['reason']})" if ending.get("reason") else ""
+    resume = f"; continue with: {ending['resume']}" if ending.get("resume") else ""
+    return f": {ending['state']}{reason}{resume}"
 
 
 def _bytes(path: Path, digits: str) -> bytes:

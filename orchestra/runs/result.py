@@ -42,8 +42,8 @@ class RunResult(RunFiles):
     """By whose doing the run ended.
 
     - `completed`: its main actor stopped by itself.
-    - `stopped`: `RunHandle.stop` asked it to.
-    - `interrupted`: a signal asked it to: Ctrl-C, or SIGTERM.
+    - `stopped`: `RunHandle.stop`, SIGTERM or SIGHUP asked it to.
+    - `interrupted`: Ctrl-C asked it to.
     - `failed`: an actor failed for good, or all processes were lost. Such a result comes with a `RunFailed`.
     """
     reason: str

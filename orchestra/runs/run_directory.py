@@ -25,6 +25,7 @@ import json
 import os
 import platform
 import re
+import shlex
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ from typing import IO, Any, Self
 from pydantic_core import PydanticSerializationError, to_json
 
 from orchestra.clock import Clock
-from orchestra.errors import UsageError
+from orchestra.errors import CannotWrite, UsageError
 
 _SECRET = re.compile(r"(^|[-_])(secret|token|password|passphrase|api[-_]key)$", re.IGNORECASE)
 _HIDDEN = "(not recorded)"
@@ -74,7 +75,8 @@ class RunDirectory:
         """Make the directory of a run that starts now. Two runs that start in the same second get one each.
 
         Raises:
-            UsageError: `runs_dir` cannot be written to, or the name cannot be that of a folder.
+            UsageError: the name cannot be that of a folder, or `runs_dir` is none.
+            CannotWrite: `runs_dir` cannot be written to.
         """
         if not re.fullmatch(r"\w[\w.-]*", experiment_name):
             raise UsageError(f"an experiment's name becomes a folder, and {experiment_name!r} cannot be one")
@@ -90,7 +92,9 @@ class RunDirectory:
             for folder in (run.checkpoints, run.logs, run.tensorboard, run.traces):
                 folder.mkdir()
         except OSError as error:
-            raise UsageError(f"cannot make a run directory in {str(runs_dir)!r}: {error.strerror}") from error
+            misused = isinstance(error, NotADirectoryError | FileExistsError)
+            text = f"cannot make a run directory in {str(runs_dir)!r}: {error.strerror}"
+            raise (UsageError if misused else CannotWrite)(text) from error
         return run
 
     @classmethod
@@ -151,6 +155,36 @@ class RunDirectory:
         if not whole:
             raise UsageError(f"{str(self.path)!r} has saved nothing yet to go on from")
         return max(whole, key=lambda path: path.name)
+
+    @property
+    def resume_command(self) -> str | None:
+        """The command that continues the run; None if the run has saved no state."""
+        try:
+            self.newest_state()
+        except UsageError:
+            return None
+        return shlex.join(["orchestra", "run", "--resume", str(self.path)])
+
+    def write_ending(self, state: str, reason: str | None) -> None:
+        """Write into the summary how the run ended, beside the figures that the run itself has written there.
+
+        Args:
+            state: `done`, `interrupted`, `stopped` or `failed`.
+            reason: of a failed run, the error; of an aborted one, `aborted`; else None.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        resume = None if state == "done" else self.resume_command
+        write_json(self.summary, self.ending() | {"state": state, "reason": reason, "resume": resume})
+
+    def ending(self) -> dict[str, Any]:
+        """Return the summary: how the run ended, and its figures; empty if it goes on, or was killed."""
+        try:
+            summary = json.loads(self.summary.read_bytes())
+        except (OSError, ValueError):
+            return {}
+        return summary if isinstance(summary, dict) else {}
 
     def plot(self) -> Picture:
         """Return the learning curve as it was drawn last.

@@ -36,6 +36,8 @@ from orchestra.wire.transports.registry import transport_for
 T = TypeVar("T")
 
 State = Literal["completed", "stopped", "interrupted", "failed"]
+Asked = Literal["stopped", "interrupted"]
+"""The state of a run that was asked to stop."""
 ABORTED = "aborted"
 ANSWER_S = 5.0
 """A node that does not send its final statistics within this time is left out of `message_counts.json`."""
@@ -63,10 +65,10 @@ class Stopping:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._request: tuple[State, bool] | None = None
-        self._obey: Callable[[State, bool], object] | None = None
+        self._request: tuple[Asked, bool] | None = None
+        self._obey: Callable[[Asked, bool], object] | None = None
 
-    def request(self, state: State = "stopped", *, abort: bool = False) -> None:
+    def request(self, state: Asked = "stopped", *, abort: bool = False) -> None:
         """Ask the run to stop and save, or to abort. Without effect once it is over.
 
         Args:
@@ -79,7 +81,7 @@ class Stopping:
                 self._obey(state, abort)
 
     @contextlib.contextmanager
-    def obeyed_by(self, obey: Callable[[State, bool], object]) -> Iterator[None]:
+    def obeyed_by(self, obey: Callable[[Asked, bool], object]) -> Iterator[None]:
         """While the block runs, have the running loop call `obey` with the state and `abort` of each request."""
         loop, context = asyncio.get_running_loop(), contextvars.copy_context()
         with self._lock:
@@ -233,7 +235,7 @@ async def run_node(topology: Topology, node: Node, join: str) -> str:
     root_lives = False
     try:
         # Before the node listens: a signal must not end a process that has made a socket file.
-        with _on_signals(terminate, signal.SIGTERM), stacks.on_request([node]), _recorded_on_request([node]):
+        with _on_signals(terminate, *stop_signals()), stacks.on_request([node]), _recorded_on_request([node]):
             async with node.running():
                 _spawn_all(topology, node)
                 done, _ = await asyncio.wait({terminated, node.stop_requested}, return_when=asyncio.FIRST_COMPLETED)
@@ -255,42 +257,66 @@ async def _clear(root: str) -> None:
             await asyncio.sleep(0.1)
 
 
+@contextlib.contextmanager
+def stopped_by_signals(root: str, stopping: Stopping) -> Iterator[None]:
+    """While the block runs, stop the run on signals: Ctrl-C interrupts it, SIGTERM and SIGHUP stop it.
+
+    Ctrl-C while the run is stopping aborts it; the other signals have no further effect, since schedulers repeat them.
+    A SIGHUP that is ignored, as under `nohup`, stays ignored.
+    """
+    last = -ONE_PRESS_S
+    asked = False
+
+    def arrived(reason: str, at: float) -> None:
+        nonlocal last, asked
+        again = asked
+        asked = True
+        if reason != _name_of(signal.SIGINT):
+            if not again:
+                logger.warning(f"stopping on {reason}: what is queued is handled and saved; Ctrl-C aborts")
+                stopping.request("stopped")
+            return
+        # One press may arrive twice: from the terminal, and from a wrapper that passes it on.
+        since, last = at - last, at
+        if since < ONE_PRESS_S:
+            return
+        if not again:
+            logger.warning("stopping: what is queued is handled and saved; again aborts")
+        stopping.request("interrupted", abort=again)
+
+    logger = log.get(actor=f"{root}/{SYSTEM}")
+    with _on_signals(arrived, signal.SIGINT, *stop_signals()):
+        yield
+
+
+def stop_signals() -> list[signal.Signals]:
+    """Return the signals that stop a process in order: SIGTERM, and SIGHUP unless it is ignored."""
+    return [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is not signal.SIG_IGN]
+
+
 def _spawn_all(topology: Topology, node: Node) -> None:
     for actor in topology.nodes[node.name].actors:
         node.start_cell(actor.name, actor.factory)
 
 
 async def _until_stopped(root: Node, cell: Cell, stopping: Stopping) -> Ending:
-    asked: State | None = None
-    last = -ONE_PRESS_S
+    asked: Asked | None = None
 
-    def stop(state: State, abort: bool) -> None:
+    def stop(state: Asked, abort: bool) -> None:
         nonlocal asked
-        if asked and not abort:
-            return
-        asked = asked or state
         if abort:
+            asked = asked or state
             cell.request_stop(graceful=False)
-        elif InterruptMsg in cell.kind.handlers and not cell.stopping:
-            root.ref(cell.address).tell_nowait(InterruptMsg())
-        else:
-            cell.request_stop()
-
-    def interrupt(reason: str, at: float) -> None:
-        nonlocal last
-        # One press may arrive twice: from the terminal, and from a wrapper that passes it on.
-        since, last = at - last, at
-        if since < ONE_PRESS_S:
-            return
-        if asked is None:
-            log.get(actor=f"{root.name}/{SYSTEM}").warning(
-                "stopping: what is queued is handled and saved; again aborts"
-            )
-        stop("interrupted", asked is not None)
+        elif asked is None and not cell.stopping:  # else it stops by itself: the run is complete
+            asked = state
+            if InterruptMsg in cell.kind.handlers:
+                root.ref(cell.address).tell_nowait(InterruptMsg(state=state))
+            else:
+                cell.request_stop()
 
     # From here on a message that finds its recipient gone is no cause for alarm.
     cell.terminated.add_done_callback(lambda _: setattr(root, "stopping", True))
-    with _on_signals(interrupt, signal.SIGINT, signal.SIGTERM), stopping.obeyed_by(stop):
+    with stopping.obeyed_by(stop):
         try:
             reason = await asyncio.shield(cell.terminated)
         except asyncio.CancelledError:
@@ -313,9 +339,13 @@ def _on_signals(call: Callable[[str, float], None], *signals: signal.Signals) ->
 
     def arrived(number: int, frame: FrameType | None) -> None:
         # A signal may interrupt the code of an actor, in whose context the actor would be the sender of what is sent.
-        loop.call_soon_threadsafe(call, f"signal {signal.Signals(number).name}", time.monotonic(), context=context)
+        loop.call_soon_threadsafe(call, _name_of(signal.Signals(number)), time.monotonic(), context=context)
 
     return stacks.handling(arrived, *signals)
+
+
+def _name_of(number: signal.Signals) -> str:
+    return f"signal {number.name}"
 
 
 def _recorded_on_request(

@@ -467,7 +467,7 @@ def test_an_interrupted_run_is_saved_by_all_and_then_ends(run, stage, episodes, 
             worker = await play.join_worker("worker")
             await play.tell(params(1), episodes(*[1] * 5))
             assert play.asked == [1, 2]
-            await play.tell(InterruptMsg())
+            await play.tell(InterruptMsg(state="stopped"))
             assert [message.env_steps for message in worker.of(SaveStateMsg)] == [5]
             await play.tell(episodes(2), StateSavedMsg(ref=worker.ref), result_at(5))
             await play.train()
@@ -478,6 +478,8 @@ def test_an_interrupted_run_is_saved_by_all_and_then_ends(run, stage, episodes, 
             assert worker.of(SetCollectingMsg)[-1] == SetCollectingMsg(collecting=False)
             for probe in (play.trajectories, play.trainer, play.monitor):
                 assert [message.env_steps for message in probe.of(SaveCheckpointMsg)] == [7]  # with what came meanwhile
+            await scene.settle()
+            assert play.progress.state == "stopped"
             state = tmp_path / "state" / "steps-0000000007"
             values, _ = run_state.read(state, play.ref.address)
             assert (values["env_steps"], values["updates"]) == (7, 2)
@@ -735,7 +737,7 @@ def test_a_run_does_not_wait_for_ever_for_what_was_lost(run, stage, episodes, lo
     run(main())
 
 
-def test_an_early_stop_saves_too(run, stage, episodes, tmp_path: Path) -> None:
+def test_a_stop_that_is_no_interruption_saves_and_is_a_failure(run, stage, episodes, tmp_path: Path) -> None:
     async def main() -> None:
         async with stage(run_directory=tmp_path) as scene:
             play = Run(scene)
@@ -746,7 +748,7 @@ def test_an_early_stop_saves_too(run, stage, episodes, tmp_path: Path) -> None:
             await scene.settle()
             assert [message.env_steps for message in play.trainer.of(SaveCheckpointMsg)] == [5]
             assert worker.of(SetCollectingMsg)[-1] == SetCollectingMsg(collecting=False)
-            assert [message.state for message in play.monitor.of(ProgressMsg)][-2:] == ["saving", "done"]
+            assert [message.state for message in play.monitor.of(ProgressMsg)][-2:] == ["saving", "failed"]
 
     run(main())
 

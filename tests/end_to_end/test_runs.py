@@ -188,16 +188,19 @@ def test_one_ctrl_c_drains_saves_and_sums_up(launch: Any) -> None:
     launched = launch(*ENDLESS)
     launched.until_playing()
     launched.process.send_signal(signal.SIGINT)
-    assert launched.ends() == 0, launched.story("failed")
+    assert launched.ends() == 130, launched.story("failed")
 
     (line,) = launched.err.splitlines()
     assert line[9:] == "WARNING learner/system  stopping: what is queued is handled and saved; again aborts"
     summary = launched.json("summary.json")
-    assert (summary["state"], summary["reached_goal"]) == ("done", False)
+    assert (summary["state"], summary["reached_goal"]) == ("interrupted", False)
+    resume = f"orchestra run --resume {launched.run.relative_to(launched.folder)}"
+    assert (summary["reason"], summary["resume"]) == (None, resume)
+    assert f"continue with: {resume}" in launched.out.splitlines()
     (checkpoint,) = (launched.run / "checkpoints").iterdir()
     assert (launched.run / "curve.png").exists()
     assert (launched.run / "message_counts.json").exists()
-    assert "qmix 3m: done after" in launched.out
+    assert "qmix 3m: interrupted after" in launched.out
 
     # It goes on with all that it had, what was under way when it was interrupted included.
     state = RunDirectory(launched.run).newest_state()

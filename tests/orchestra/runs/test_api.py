@@ -571,13 +571,17 @@ except KeyboardInterrupt:
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_the_run_of_a_script_in_order_and_the_script_goes_on(file: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("number", "state"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "stopped"), (signal.SIGHUP, "stopped")]
+)
+def test_a_signal_stops_the_run_of_a_script_in_order_and_the_script_goes_on(
+    file: Path, number: signal.Signals, state: str
+) -> None:
     process = script(file.parent, INTERRUPTED)
     until(lambda: list(file.parent.glob("runs/*/*/metrics.jsonl")))
     process.send_signal(number)
     out, err = process.communicate(timeout=PATIENCE_S)
-    assert [line for line in out.splitlines() if "boss" not in line] == ["interrupted", "completed"], err
+    assert [line for line in out.splitlines() if "boss" not in line] == [state, "completed"], err
 
 
 BACKGROUND = """

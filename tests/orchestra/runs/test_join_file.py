@@ -66,6 +66,19 @@ def test_a_run_that_was_killed_is_over(directory: RunDirectory) -> None:
     assert refusal(directory) == f"the run in '{directory.path}' is over: its process, {gone.pid}, was killed"
 
 
+def test_what_is_over_says_how_it_ended_and_how_to_continue(directory: RunDirectory) -> None:
+    directory.write_ending("interrupted", None)
+    assert refusal(directory) == f"the run in '{directory.path}' is over: interrupted"
+    (directory.state / "steps-1").mkdir(parents=True)
+    directory.write_ending("interrupted", None)
+    resume = f"orchestra run --resume {directory.path}"
+    assert refusal(directory) == f"the run in '{directory.path}' is over: interrupted; continue with: {resume}"
+    directory.write_ending("failed", "cannot save")
+    assert refusal(directory).endswith(f" is over: failed (cannot save); continue with: {resume}")
+    directory.write_ending("done", None)
+    assert refusal(directory) == f"the run in '{directory.path}' is over: done"
+
+
 @pytest.mark.parametrize(
     "written",
     [

@@ -41,11 +41,14 @@ class HelloMsg(Message):
 class Boss(Actor[HelloMsg]):
     supervision = Stop()
 
-    def __init__(self, greetings: int, at_end: str) -> None:
+    def __init__(self, greetings: int, at_end: str, saves: bool) -> None:
         self.left = greetings
         self.at_end = at_end
+        self.saves = saves
 
     async def started(self) -> None:
+        if self.saves:
+            (self.run_directory / "state" / "first").mkdir(parents=True)
         self.say("up")
 
     @on(HelloMsg)
@@ -89,10 +92,11 @@ class Worker(Actor[HelloMsg]):
 
 
 def experiment(
-    *, workers: int = 2, greetings: int = 0, at_end: str = "", exit_code: int = 0, faithful: bool = False
+    *, workers: int = 2, greetings: int = 0, at_end: str = "", saves: bool = True, exit_code: int = 0,
+    faithful: bool = False,
 ) -> Topology:
     topology = Topology("greetings")
-    boss = topology.node("root").spawn("boss", Boss, greetings, at_end)
+    boss = topology.node("root").spawn("boss", Boss, greetings, at_end, saves)
     topology.until(boss)
     for number in range(workers):
         topology.node(f"w{number}").spawn("worker", Worker, f"w{number}", boss, exit_code, faithful)
@@ -103,7 +107,7 @@ def experiment(
 class Launched:
     """An `orchestra run`, and the processes that it launched."""
 
-    def __init__(self, folder: Path, *words: str) -> None:
+    def __init__(self, folder: Path, *words: str, ignores: signal.Signals | None = None) -> None:
         self.folder = folder
         (folder / "greet.py").write_text(EXPERIMENT)
         self._err = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed by `close`)
@@ -114,6 +118,7 @@ class Launched:
             stderr=self._err,
             text=True,
             start_new_session=True,
+            preexec_fn=None if ignores is None else lambda: signal.signal(ignores, signal.SIG_IGN),
         )
         self._lines: queue.Queue[str] = queue.Queue()
         self._reader = threading.Thread(target=self._read)
@@ -187,8 +192,8 @@ def launch() -> Iterator[Launch]:
         folder = Path(name)
         launched: list[Launched] = []
 
-        def start(*words: str) -> Launched:
-            launched.append(Launched(folder, *words))
+        def start(*words: str, **more: Any) -> Launched:
+            launched.append(Launched(folder, *words, **more))
             return launched[-1]
 
         try:
@@ -303,18 +308,62 @@ def test_when_the_root_is_killed_while_others_start_they_end_too(launch: Launch,
     assert not alive
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_one_signal_lets_the_main_actor_drain_and_save(launch: Launch, number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("number", "code", "state", "said"),
+    [
+        (signal.SIGINT, 130, "interrupted", "stopping: what is queued is handled and saved; again aborts"),
+        (signal.SIGTERM, 75, "stopped", "stopping on signal SIGTERM: what is queued is handled and saved"),
+        (signal.SIGHUP, 75, "stopped", "stopping on signal SIGHUP: what is queued is handled and saved"),
+    ],
+)
+def test_one_signal_lets_the_main_actor_drain_and_save(
+    launch: Launch, number: signal.Signals, code: int, state: str, said: str
+) -> None:
     run = launch()
     assert run.says() == "up"
     run.greetings(2)
     os.killpg(run.root.pid, number)  # as a terminal does: to the root and all that share its session
     assert run.says() == "draining"
-    assert run.ends() == 0
+    assert run.ends() == code
     assert (run.run / "saved").exists()
     assert "did not say what it did" not in run.err  # the workers were still there to be asked
     assert "Traceback" not in run.err
-    assert "stopping: what is queued is handled and saved; again aborts" in run.err
+    assert said in run.err
+    ending = json.loads((run.run / "summary.json").read_text())
+    assert ending == {"state": state, "reason": None, "resume": f"orchestra run --resume {run.run}"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_second_signal_of_a_scheduler_changes_nothing(launch: Launch, number: signal.Signals) -> None:
+    run = launch("--at-end", "hang")
+    assert run.says() == "up"
+    run.greetings(2)
+    run.root.send_signal(number)
+    assert run.says() == "draining"
+    run.root.send_signal(number)
+    with pytest.raises(psutil.TimeoutExpired):
+        run.root.wait(0.3)
+    run.root.send_signal(signal.SIGINT)
+    assert run.ends() == 75  # an aborted run keeps the state in which it was asked to end
+    assert json.loads((run.run / "summary.json").read_text())["reason"] == "aborted"
+
+
+def test_a_run_that_is_stopped_before_it_has_saved_anything_fails(launch: Launch) -> None:
+    run = launch("--no-saves")
+    assert run.says() == "up"
+    run.root.send_signal(signal.SIGTERM)
+    assert run.ends() == 1
+    assert json.loads((run.run / "summary.json").read_text()) == {"state": "stopped", "reason": None, "resume": None}
+
+
+def test_a_hangup_is_ignored_under_nohup(launch: Launch) -> None:
+    run = launch("--greetings", "2", ignores=signal.SIGHUP)
+    assert run.says() == "up"
+    for process in [run.root, *run.root.children()]:
+        process.send_signal(signal.SIGHUP)
+    run.greetings(2)
+    assert run.says() == "draining"
+    assert run.ends() == 0
 
 
 def test_a_second_signal_aborts(launch: Launch) -> None:
@@ -396,7 +445,7 @@ def test_a_run_that_is_interrupted_while_its_workers_start_does_not_wait_for_the
     run = launch()
     assert run.says() == "up"
     run.root.send_signal(signal.SIGINT)
-    assert run.ends() == 0
+    assert run.ends() == 130
     assert (run.run / "saved").exists()
     assert "did not end in time" not in run.err
 
@@ -406,5 +455,5 @@ def test_a_run_in_one_process_can_be_interrupted_too(launch: Launch) -> None:
     assert run.says() == "up"
     assert {run.says().split()[1] for _ in range(2)} == {str(run.root.pid)}
     run.root.send_signal(signal.SIGINT)
-    assert run.ends() == 0
+    assert run.ends() == 130
     assert (run.run / "saved").exists()

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from orchestra.clock import TimerHandle
-from orchestra.errors import UsageError
+from orchestra.errors import CannotWrite, UsageError
 from orchestra.runs.run_directory import RunDirectory, git_state, write_json
 
 
@@ -85,7 +85,7 @@ def test_a_place_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_place_without_permission_is_named(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
-    with pytest.raises(UsageError, match=r"Permission denied$"):
+    with pytest.raises(CannotWrite, match=r"Permission denied$"):
         RunDirectory.create(tmp_path / "runs", "qmix_8m", 1, clock=CLOCK)
 
 
