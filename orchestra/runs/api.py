@@ -121,6 +121,7 @@ def _going_on(planned: PlannedRun) -> Iterator[tuple[RunDirectory, Launch]]:
             experiment=planned.launch.experiment,
             function=planned.launch.function,
             flags=planned.values,
+            options=planned.options,
             seed=planned.launch.seed,
             argv=planned.command,
             clock=clock,

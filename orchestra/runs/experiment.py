@@ -122,6 +122,21 @@ def recorded_experiment(run: RunDirectory) -> tuple[Path, str, dict[str, Any]]:
         raise UsageError(f"{str(run.path)!r}: its config.json lacks {error}") from error
 
 
+def recorded_options(run: RunDirectory, options: Flags) -> dict[str, Any]:
+    """Return the values that a run had for the options of every run, of the types of their flags.
+
+    Raises:
+        UsageError: the run's config is damaged.
+    """
+    recorded = run.config().get("options")
+    if not isinstance(recorded, dict):
+        raise UsageError(f"{str(run.path)!r}: its config.json lacks 'options'")
+    try:
+        return {name: options.validated({name: value})[name] for name, value in recorded.items()}
+    except UsageError as error:
+        raise UsageError(f"{str(run.path)!r}: its config.json is damaged: {error}") from error
+
+
 def variant(function: Callable[..., Topology], **defaults: object) -> Callable[..., Topology]:
     """Return the same experiment with other defaults: `experiment = variant(qmix_8m, scenario="3m")`.
 

@@ -1,10 +1,11 @@
 """Plans a run: checks all that can be checked, and lays out its topology. Nothing is started or written."""
 
+import functools
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, ParamSpec, cast
 
 from pydantic import Field
 
@@ -17,11 +18,12 @@ from orchestra.runs.experiment import (
     importing,
     load_experiment,
     recorded_experiment,
+    recorded_options,
     source_of,
 )
 from orchestra.runs.flags import Flags
 from orchestra.runs.processes import Launch
-from orchestra.runs.run_directory import RunDirectory
+from orchestra.runs.run_directory import HIDDEN, RunDirectory
 from orchestra.runs.topology import Topology
 from orchestra.trace.format.records import Mode
 from orchestra.trace.recording.settings import MIB, TraceSettings
@@ -30,6 +32,7 @@ from orchestra.wire.transports.memory import MemoryTransport
 from orchestra.wire.transports.registry import transport_for
 from orchestra.wire.transports.tls import TLS_DIR_VARIABLE, folder_of_environment
 
+P = ParamSpec("P")
 Experiment = str | Path | Callable[..., Topology] | Topology
 """The path of an experiment's file, a function that returns a topology, or a topology."""
 
@@ -53,15 +56,55 @@ class PlannedRun:
     resumed: RunDirectory | None
     command: Sequence[str]
     """The equivalent command line."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """The options of every run as they take effect, from which a resumed run goes on."""
 
 
+_NOT_WITH: dict[Mode, Sequence[str]] = {
+    "off": ("trace_include", "trace_exclude", "trace_at_end"),
+    "digest": ("trace_at_end",),
+    "full": ("trace_at_end",),
+}
+"""Recorded options that a mode of recording, given to a resumed run, does not allow."""
+
+
+def _resumable(make: Callable[P, PlannedRun]) -> Callable[P, PlannedRun]:
+    """Return `make` for which an option that is not given to a resumed run keeps the value that the run had."""
+
+    @functools.wraps(make)
+    def planned(*args: P.args, **keywords: P.kwargs) -> PlannedRun:
+        recorded: dict[str, Any] = {}
+        if (resume := cast("Path | None", keywords.get("resume"))) is not None:
+            for option, given in (("FILE", args[0] if args else None), ("--seed", keywords.get("seed"))):
+                if given is not None:
+                    raise UsageError(
+                        f"{option} cannot be combined with --resume: a resumed run keeps its original value"
+                    )
+            recorded = recorded_options(RunDirectory.open(resume), OPTIONS)
+            for name in _NOT_WITH.get(cast("Mode", keywords.get("trace", recorded.get("trace"))), ()):
+                recorded.pop(name, None)
+        run = make(*args, **cast("Any", {**recorded, **keywords}))
+        values = {**OPTIONS.defaults, **recorded, **keywords}
+        effective = {
+            "seed": run.launch.seed,
+            "tls_dir": run.launch.tls_dir,
+            "shared_memory": run.launch.shared_memory // MIB,
+        }
+        options = {flag.name: values[flag.name] for flag in OPTIONS if flag.name != "resume"}
+        return replace(run, options=options | effective)
+
+    return planned
+
+
+@_resumable
 def plan(
     experiment: Experiment | None = None,
     /,
     *,
     seed: Annotated[int | None, Field(ge=0, description="decides every random number of the run; 0 by default")] = None,
     resume: Annotated[
-        Path | None, Field(description="go on with the run of this directory, in place of FILE; flags replace its own")
+        Path | None,
+        Field(description="continue the run of this directory, in place of FILE; flags that are given replace its own"),
     ] = None,
     runs_dir: Annotated[Path, Field(description="the folder of all run directories")] = Path("runs"),
     single_process: Annotated[
@@ -124,10 +167,6 @@ def plan(
     if resume is not None:
         resumed = RunDirectory.open(resume)
         resumed.newest_state()
-        for option, given in (("FILE", experiment), ("--seed", seed)):
-            if given is not None:
-                raise UsageError(f"{option} cannot be combined with --resume: a resumed run keeps its original value")
-        seed = int(resumed.config()["seed"])
     topology, values, words, source = _laid_out(experiment, resumed, flags, importable=not single_process)
     topology.main_actor()  # or say that there is none, before anything is made
     in_one_process = single_process or source is None or len(topology.nodes) == 1
@@ -183,6 +222,10 @@ def _laid_out(
         if resumed is not None:
             file, name, earlier = recorded_experiment(resumed)
             source, flags = (file, name), earlier | flags
+            if hidden := [name for name, value in flags.items() if value == HIDDEN]:
+                raise UsageError(
+                    f"--{hidden[0].replace('_', '-')}: a secret is not recorded in a run directory; give it again"
+                )
         elif isinstance(experiment, str | Path):
             source = find_experiment(Path(experiment)), NAME
         else:

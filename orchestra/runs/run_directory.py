@@ -2,7 +2,7 @@
 
 Its files, by the attributes that give their paths:
 
-    config.json      config_path    what was started: file, flags, seed, command line, versions of the code
+    config.json      config_path    what was started: file, flags, options, command line, versions of the code
     metrics.jsonl    metrics        one record a line, written during the run
     tensorboard/     tensorboard    the same figures as TensorBoard events
     logs/            logs           one file of JSON lines for each node
@@ -39,7 +39,8 @@ from orchestra.clock import Clock
 from orchestra.errors import CannotWrite, UsageError
 
 _SECRET = re.compile(r"(^|[-_])(secret|token|password|passphrase|api[-_]key)$", re.IGNORECASE)
-_HIDDEN = "(not recorded)"
+HIDDEN = "(not recorded)"
+"""What `config.json` has in place of a secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +219,7 @@ class RunDirectory:
         experiment: Path | None,
         function: str = "experiment",
         flags: Mapping[str, Any],
+        options: Mapping[str, Any] | None = None,
         seed: int,
         argv: Sequence[str],
         clock: Clock,
@@ -228,6 +230,7 @@ class RunDirectory:
             experiment: the experiment's file; None for one that stands in no file.
             function: the function of the file that was called.
             flags: the value of every parameter of the experiment.
+            options: the value of every option of the run.
             seed: the seed of the whole run.
             argv: the command line, the program's name included.
             clock: gives the start time.
@@ -244,7 +247,8 @@ class RunDirectory:
             self.config_path,
             {
                 "experiment": source,
-                "flags": {name: _HIDDEN if _SECRET.search(name) else value for name, value in flags.items()},
+                "flags": {name: HIDDEN if value and _SECRET.search(name) else value for name, value in flags.items()},
+                "options": dict(options or {}),
                 "seed": seed,
                 "command": without_secrets(argv),
                 "started": clock.now().isoformat(),
@@ -367,7 +371,7 @@ def without_secrets(argv: Sequence[str]) -> list[str]:
     for word in argv:
         flag, equals, _ = word.partition("=")
         secret = flag.startswith("--") and _SECRET.search(flag) is not None
-        shown.append(_HIDDEN if hide_next else f"{flag}={_HIDDEN}" if secret and equals else word)
+        shown.append(HIDDEN if hide_next else f"{flag}={HIDDEN}" if secret and equals else word)
         hide_next = secret and not equals
     return shown
 
