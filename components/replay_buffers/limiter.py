@@ -44,9 +44,8 @@ class SampleToInsertRatio(Checkpointed):
     ) -> None:
         if not 0 < samples_per_insert < inf:
             raise ValueError(f"samples_per_insert must be above 0 and finite, got {samples_per_insert}")
-        for name, value in (("min_size", min_size), ("insert_size", insert_size), ("sample_size", sample_size)):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+        if min_size < 1:
+            raise ValueError(f"min_size must be at least 1, got {min_size}")
         if capacity is not None and min_size > capacity:
             raise ValueError(
                 f"min_size {min_size} is above the capacity {capacity}: so many items are never there to be sampled"
@@ -56,28 +55,41 @@ class SampleToInsertRatio(Checkpointed):
             low, high = error_buffer
         else:
             low, high = centre - error_buffer, centre + error_buffer
-        needed = 2 * max(sample_size, samples_per_insert * insert_size)
-        if not high - low >= needed:
-            raise ValueError(
-                f"error_buffer {error_buffer} leaves a range of max_diff - min_diff = {high} - {low} = {high - low}. "
-                f"Inserting moves by {samples_per_insert} * {insert_size} and sampling by {sample_size}: below "
-                f"2 * max({sample_size}, {samples_per_insert} * {insert_size}) = {needed} each can wait for the other"
-            )
         if low > centre:
             raise ValueError(
                 f"min_diff {low} is above samples_per_insert * min_size = {samples_per_insert} * {min_size} = "
                 f"{centre}: with min_size items there, sampling would still have to wait"
             )
-        first = samples_per_insert * (min_size + insert_size - 1)
-        if insert_size > 1 and first > high:
-            raise ValueError(
-                f"max_diff {high} is below samples_per_insert * (min_size + insert_size - 1) = {samples_per_insert} * "
-                f"({min_size} + {insert_size} - 1) = {first}: with {min_size - 1} items there, the next {insert_size} "
-                "would have to wait for samples, and these for min_size items"
-            )
         self.samples_per_insert, self.min_size = samples_per_insert, min_size
         self.min_diff, self.max_diff = low, high
         self.inserted = self.sampled = self.deleted = 0
+        self._error_buffer = error_buffer
+        self.check_sizes(insert_size=insert_size, sample_size=sample_size)
+
+    def check_sizes(self, *, insert_size: int = 1, sample_size: int = 1) -> None:
+        """Check that inserting and sampling up to so many items at a time cannot come to a standstill.
+
+        Raises:
+            ValueError: a size is below 1, or both sides could wait for each other; the message has the arithmetic.
+        """
+        for name, value in (("insert_size", insert_size), ("sample_size", sample_size)):
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        ratio, min_size, low, high = self.samples_per_insert, self.min_size, self.min_diff, self.max_diff
+        needed = 2 * max(sample_size, ratio * insert_size)
+        if not high - low >= needed:
+            raise ValueError(
+                f"error_buffer {self._error_buffer} leaves a range of max_diff - min_diff = {high} - {low} = "
+                f"{high - low}. Inserting moves by {ratio} * {insert_size} and sampling by {sample_size}: below "
+                f"2 * max({sample_size}, {ratio} * {insert_size}) = {needed} each can wait for the other"
+            )
+        first = ratio * (min_size + insert_size - 1)
+        if insert_size > 1 and first > high:
+            raise ValueError(
+                f"max_diff {high} is below samples_per_insert * (min_size + insert_size - 1) = {ratio} * "
+                f"({min_size} + {insert_size} - 1) = {first}: with {min_size - 1} items there, the next {insert_size} "
+                "would have to wait for samples, and these for min_size items"
+            )
 
     @classmethod
     def from_min_size(cls, min_size: int) -> Self:

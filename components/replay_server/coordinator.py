@@ -37,7 +37,7 @@ class Coordinator:
         folder: directory of the disk on which buffers are kept here; by default they are in memory.
 
     Raises:
-        ValueError: an argument is out of its range, or the limiter would never admit a chunk of the layout.
+        ValueError: an argument is out of its range, or chunks of the layout and samples could wait for each other.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Coordinator:
             if number < least:
                 raise ValueError(f"{name}: expected at least {least}, got {number}")
         if limiter is not None:
-            limiter.may_insert(layout.chunk)
+            limiter.check_sizes(insert_size=layout.chunk)
         self.layout, self.limiter, self.rng, self.ahead, self.max_waiting = layout, limiter, rng, ahead, max_waiting
         self._new_union, self.union = new_union, new_union()
         self.max_left, self._folder = max_left, folder
@@ -275,14 +275,14 @@ class Coordinator:
         """Draw a batch as `FederatedReplay.draw` does, once there are items and the limiter allows it.
 
         Raises:
-            ValueError: `batch_size` is out of its range, or more than the limiter ever allows.
+            ValueError: `batch_size` is out of its range, or such samples and inserts could wait for each other.
             Full: too many requests wait.
             TimeoutError: there was no batch within `within` seconds; the message says what was missing.
         """
         if not 1 <= batch_size <= self.union.max_items:
             raise ValueError(f"batch_size: expected 1 to {self.union.max_items}, which is max_items, got {batch_size}")
         if self.limiter is not None:
-            self.limiter.may_sample(batch_size)
+            self.limiter.check_sizes(insert_size=self.layout.chunk, sample_size=batch_size)
         if self._waiting >= self.max_waiting:
             self.refused += 1
             raise Full(f"sample: expected fewer than {self.max_waiting} batches to be waited for, max_waiting")
@@ -418,10 +418,10 @@ class Coordinator:
         """Replace the limiter; the new one takes over the counts of the old one.
 
         Raises:
-            ValueError: it would never admit a chunk. The old one stays.
+            ValueError: chunks and samples could wait for each other. The old one stays.
         """
         if limiter is not None:
-            limiter.may_insert(self.layout.chunk)
+            limiter.check_sizes(insert_size=self.layout.chunk)
             if self.limiter is not None:
                 limiter.take_over(self.limiter)
         self.limiter = limiter

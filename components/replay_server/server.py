@@ -139,7 +139,7 @@ class ReplayServer(ThreadOwner):
         seed: of the server's random numbers.
 
     Raises:
-        ValueError: an argument is out of its range.
+        ValueError: an argument is out of its range, or inserts and samples could wait for each other.
         UsageError: the address is malformed or taken.
         CheckpointError: the file at `save_path` is of another layout, or damaged; the message names the field.
         OSError: the log file cannot be opened, or the saved file not be read.
@@ -186,7 +186,7 @@ class ReplayServer(ThreadOwner):
         Waits for the limiter, for items with weight, and for clients to send the drawn items.
 
         Raises:
-            ValueError: `batch_size` is not 1 to `max_items`, or more than the limiter ever allows.
+            ValueError: `batch_size` is not 1 to `max_items`, or such samples and inserts could wait for each other.
             TimeoutError: there was no batch within `timeout` seconds; the message says what was missing.
             Full: `max_waiting` requests wait already.
             Closed: the server is closed.
@@ -219,7 +219,7 @@ class ReplayServer(ThreadOwner):
         """Replace the limiter; the new one takes over the counts of the old one.
 
         Raises:
-            ValueError: it would never admit a chunk. The old one stays.
+            ValueError: chunks and samples could wait for each other. The old one stays.
             Closed: the server is closed.
         """
         self._thread.call(self._pace, limiter)

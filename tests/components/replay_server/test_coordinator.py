@@ -1,6 +1,7 @@
 """Coordinator without a network: inserts wait for samples, samples for inserts and for the items of clients."""
 
 import asyncio
+import re
 from functools import partial
 
 import numpy as np
@@ -13,6 +14,7 @@ from components.replay_buffers.limiter import SampleToInsertRatio
 from components.replay_server.bounded_queue import Full
 from components.replay_server.coordinator import Coordinator
 from components.replay_server.layouts import Layout
+from components.replay_server.server import ReplayServer
 from orchestra import Unreachable
 
 FIELDS = {"item": Field(np.int64), "reward": Field(np.float32, finite=True)}
@@ -117,7 +119,8 @@ def test_inserts_wait_for_samples_in_their_order_and_samples_for_inserts(run):
         await coordinator.sample(2)
         await asyncio.gather(*tasks)
         assert (coordinator.limiter.inserted, coordinator.limiter.sampled) == (12, 4)
-        await coordinator.sample(8)
+        for _ in range(2):
+            await coordinator.sample(4)
         with pytest.raises(TimeoutError, match=r"no batch of 4 within 0.0 s: the limiter does not allow it"):
             await coordinator.sample(4, 0.0)
 
@@ -154,9 +157,48 @@ def test_the_limiter_can_be_replaced_while_requests_wait_for_it(run):
         coordinator.pace(SampleToInsertRatio.from_min_size(1))
         await batch
         assert coordinator.limiter.inserted == 1
-        with pytest.raises(ValueError, match="always have to wait"):
-            coordinator.pace(SampleToInsertRatio.queue(2))
         assert coordinator.limiter.min_size == 1
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("limiter", "text"),
+    [
+        (SampleToInsertRatio.queue(2), "Inserting moves by 1.0 * 4 and sampling by 1: below 2 * max(1, 1.0 * 4) = 8.0"),
+        (
+            SampleToInsertRatio(1.0, 1, 3.0),
+            "range of max_diff - min_diff = 4.0 - -2.0 = 6.0. Inserting moves by 1.0 * 4",
+        ),
+        (SampleToInsertRatio(1.0, 2, (-5.0, 4.0)), "with 1 items there, the next 4 would have to wait for samples"),
+    ],
+    ids=["never", "at times", "at the start"],
+)
+def test_a_limiter_under_which_chunks_and_samples_wait_for_each_other_is_refused(limiter, text):
+    with pytest.raises(ValueError, match=re.escape(text)):
+        make(limiter)
+    with pytest.raises(ValueError, match=re.escape(text)):
+        ReplayServer(layout(), limiter=limiter)
+
+
+def test_a_server_keeps_its_limiter_where_a_new_one_is_refused(run):
+    async def main():
+        coordinator = make(SampleToInsertRatio.from_min_size(1))
+        with pytest.raises(ValueError, match="each can wait for the other"):
+            coordinator.pace(SampleToInsertRatio(1.0, 1, 3.0))
+        assert coordinator.limiter.max_diff == np.inf
+
+    run(main())
+
+
+def test_a_batch_that_inserts_could_wait_for_and_that_could_wait_for_inserts_is_refused(run):
+    async def main():
+        coordinator = make(SampleToInsertRatio(1.0, 4, 4.0, insert_size=4))
+        join(coordinator, "one")
+        await coordinator.insert("one", rows(0, 1, 2, 3), NONE)
+        with pytest.raises(ValueError, match=re.escape("sampling by 5: below 2 * max(5, 1.0 * 4) = 10 each can wait")):
+            await coordinator.sample(5)
+        assert len((await coordinator.sample(4)).whose) == 4
 
     run(main())
 
@@ -361,8 +403,6 @@ def test_arguments_out_of_range_are_refused():
         make(max_waiting=0)
     with pytest.raises(ValueError, match="ahead"):
         make(ahead=-1)
-    with pytest.raises(ValueError, match="n: 4 items at a time would always have to wait"):
-        make(SampleToInsertRatio.queue(2))
 
 
 def test_a_chunk_sent_again_after_a_lost_answer_is_inserted_once(run):
