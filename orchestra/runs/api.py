@@ -28,6 +28,7 @@ from orchestra.runs.plan import OPTIONS, PlannedRun, plan
 from orchestra.runs.processes import Launch
 from orchestra.runs.result import RunFailed, RunFiles, RunResult, failure_text
 from orchestra.runs.run_directory import RunDirectory
+from orchestra.runs.run_lock import Holder, locked
 from orchestra.runs.runner import (
     ABORTED,
     Stopping,
@@ -71,10 +72,12 @@ async def _carry_out_here(
 ) -> RunResult:
     """Run a prepared topology to the end, on the running event loop. Takes and raises what `carry_out` does."""
     stopping = stopping or Stopping()
-    with _going_on(planned) as (run, launch):
+    with _going_on(planned) as (run, launch, stale):
         begun(run)
         try:
             with _logging(planned, run), stopped_by_signals(planned.topology.root.name, stopping):
+                if stale is not None:
+                    log.get(actor="run").warning("a stale lock is taken over", host=stale.host, pid=stale.pid)
                 if planned.listen is None:
                     ending = await run_in_one_process(planned.topology, launch, stopping)
                 else:
@@ -104,7 +107,7 @@ def _write_ending(run: RunDirectory, state: str, reason: str | None) -> None:
 
 
 @contextlib.contextmanager
-def _going_on(planned: PlannedRun) -> Iterator[tuple[RunDirectory, Launch]]:
+def _going_on(planned: PlannedRun) -> Iterator[tuple[RunDirectory, Launch, Holder | None]]:
     if not _one_at_a_time.acquire(blocking=False):
         raise UsageError(
             "another run goes on in this process, and two would share its logs; wait for its end, or start this "
@@ -112,22 +115,22 @@ def _going_on(planned: PlannedRun) -> Iterator[tuple[RunDirectory, Launch]]:
         )
     try:
         clock = RealClock()
-        if planned.resumed is None:
-            resume_from = None
-            run = RunDirectory.create(planned.runs_dir, planned.topology.name, planned.launch.seed, clock=clock)
-        else:
-            run, resume_from = planned.resumed, planned.resumed.newest_state().absolute()
-        run.write_config(
-            experiment=planned.launch.experiment,
-            function=planned.launch.function,
-            flags=planned.values,
-            options=planned.options,
-            seed=planned.launch.seed,
-            argv=planned.command,
-            clock=clock,
+        run = planned.resumed or RunDirectory.create(
+            planned.runs_dir, planned.topology.name, planned.launch.seed, clock=clock
         )
-        run.summary.unlink(missing_ok=True)  # that of the run that is resumed
-        yield run, replace(planned.launch, run_directory=run.path, resume_from=resume_from)
+        with locked(run) as stale:
+            resume_from = None if planned.resumed is None else run.newest_state().absolute()
+            run.write_config(
+                experiment=planned.launch.experiment,
+                function=planned.launch.function,
+                flags=planned.values,
+                options=planned.options,
+                seed=planned.launch.seed,
+                argv=planned.command,
+                clock=clock,
+            )
+            run.summary.unlink(missing_ok=True)  # that of the run that is resumed
+            yield run, replace(planned.launch, run_directory=run.path, resume_from=resume_from), stale
     finally:
         _one_at_a_time.release()
 

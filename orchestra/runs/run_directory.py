@@ -13,6 +13,7 @@ Its files, by the attributes that give their paths:
     curve.png        curve          the learning curve
     summary.json     summary        how the run ended
     join.json        join           where it can be joined: only during the run, and readable by its owner alone
+    lock.json        lock           host and process id of the run that goes on here: only during the run
 
 No secret stays in it. The environment is not recorded; of a flag that is named after a secret only the name is; and
 `join.json`, which holds the run's own secret, is removed at the end.
@@ -70,6 +71,7 @@ class RunDirectory:
         self.curve = path / "curve.png"
         self.summary = path / "summary.json"
         self.join = path / "join.json"
+        self.lock = path / "lock.json"
 
     @classmethod
     def create(cls, runs_dir: Path, experiment_name: str, seed: int, *, clock: Clock) -> Self:
