@@ -1,6 +1,7 @@
 """TrajectoryManager: holds experience and sends batches of it to the Trainer."""
 
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, Protocol
 
@@ -25,7 +26,7 @@ class ReplayBuffer(Protocol):
         self, indices: NDArray[np.int64], generations: NDArray[np.int64], priorities: NDArray[np.float32]
     ) -> None: ...
 
-    def save(self, path: Path) -> None: ...
+    def save(self, path: Path, *, packed: bool = False) -> None: ...
 
     def load(self, path: Path) -> None: ...
 
@@ -80,7 +81,7 @@ class TrajectoryManager(Actor[InsertTransitionMsg | SampleBatchMsg | UpdatePrior
     async def save(self, msg: SaveCheckpointMsg) -> str:
         values = {"rng": self.rng.bit_generator.state}
         folder = run_state.write(self.run_directory, msg.env_steps, self.me.address, values)
-        await self.offload(self._replay.save, self._experience(folder))
+        await self.offload(partial(self._replay.save, packed=True), self._experience(folder))
         return str(folder)
 
     def _experience(self, folder: Path) -> Path:

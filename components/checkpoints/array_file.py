@@ -1,7 +1,8 @@
 """Array files: the state of an object as plain arrays by name, written to a file and read from it.
 
 A file is an uncompressed npz of NumPy, readable with `np.load`. It has a checksum for each array, holds no pickles, and
-appears under its name only when it is whole and on the disk.
+appears under its name only when it is whole and on the disk. On request large arrays are packed (`packed_rows`), which
+`open_checkpoint` reads as well, and `np.load` does not.
 """
 
 import errno
@@ -11,6 +12,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any, Self
 from zipfile import ZIP_STORED, BadZipFile, ZipFile, ZipInfo
@@ -19,10 +21,17 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import DTypeLike, NDArray
 
+from components.checkpoints.packed_rows import PackedArray, pack_rows
 from orchestra import replacing
 
 FORMAT = 2
 """Version of the names and meanings of all saved arrays; a file of another format is refused."""
+
+PACKED = ".packed"
+"""Suffix of a packed array in an archive."""
+
+PACKED_FROM = 1 << 16
+"""Bytes of an array from which on it is packed, where that is asked for."""
 
 ROWS = 1024
 """Scattered rows copied at a time."""
@@ -56,7 +65,7 @@ class ArrayReader:
     read-only views of a file.
     """
 
-    def __init__(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+    def __init__(self, arrays: Mapping[str, NDArray[Any] | PackedArray]) -> None:
         self._arrays = arrays
 
     def expect_names(self, names: Iterable[str]) -> None:
@@ -79,7 +88,7 @@ class ArrayReader:
         """Check that the scalar `name` equals `value`."""
         wanted = np.asarray(value)
         stored = self._find(name)
-        if stored.shape or stored.dtype.kind != wanted.dtype.kind:
+        if stored.shape or stored.dtype.kind != wanted.dtype.kind or isinstance(stored, PackedArray):
             raise CheckpointError(f"{name}: expected {value!r}, got {stored.dtype} of shape {stored.shape}")
         if (got := stored.item()) != value:
             raise CheckpointError(f"{name}: expected {value!r}, got {got!r}")
@@ -99,7 +108,7 @@ class ArrayReader:
     def read(self, name: str, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray[Any]:
         """Return the array `name` of this dtype and shape."""
         self.expect(name, dtype, shape)
-        return self._arrays[name]
+        return _unpacked(self._find(name))
 
     def read_into(self, name: str, out: NDArray[Any]) -> None:
         """Fill `out` with the array `name` of its dtype and shape."""
@@ -124,17 +133,26 @@ class ArrayReader:
 
     def read_all(self) -> dict[str, NDArray[Any]]:
         """Return copies of all arrays by name."""
-        return {name: stored.copy() for name, stored in self._arrays.items()}
+        return {name: np.array(_unpacked(stored)) for name, stored in self._arrays.items()}
 
     def part(self, prefix: str) -> "ArrayReader":
         """Return the arrays whose names begin with `prefix` and a slash, under the rest of their names."""
         start = f"{prefix}/"
         return ArrayReader({n.removeprefix(start): stored for n, stored in self._arrays.items() if n.startswith(start)})
 
-    def _find(self, name: str) -> NDArray[Any]:
+    def _find(self, name: str) -> NDArray[Any] | PackedArray:
         if name not in self._arrays:
             raise CheckpointError(f"{name}: expected an array of this name, got {sorted(self._arrays)}")
         return self._arrays[name]
+
+
+def _unpacked(stored: NDArray[Any] | PackedArray) -> NDArray[Any]:
+    if isinstance(stored, PackedArray):
+        try:
+            return stored.unpack()
+        except (ValueError, struct.error) as error:
+            raise CheckpointError(f"expected packed rows, got damaged ones: {error}") from error
+    return stored
 
 
 def prefixed(prefix: str, arrays: Mapping[str, StateArray]) -> dict[str, StateArray]:
@@ -182,9 +200,14 @@ class Checkpointed:
         """
         self.restore_from(ArrayReader({name: np.asarray(array) for name, array in state.items()}))
 
-    def save(self, path: str | Path) -> None:
-        """Write the state to a file, which replaces the one at `path` once it is whole and on the disk."""
-        write_checkpoint(path, self.state_arrays())
+    def save(self, path: str | Path, *, packed: bool = False) -> None:
+        """Write the state to a file, which replaces the one at `path` once it is whole and on the disk.
+
+        Args:
+            path: the file.
+            packed: write large arrays in about a third of their size, so that `np.load` cannot read them.
+        """
+        write_checkpoint(path, self.state_arrays(), packed=packed)
 
     def load(self, path: str | Path) -> None:
         """Replace the state with one that `save`, or `write_checkpoint` with a `state`, wrote.
@@ -222,26 +245,38 @@ def _joined(array: StateArray) -> NDArray[Any]:
 # Files ----------------------------------------------------------------------------------------------------------------
 
 
-def write_checkpoint(path: str | Path, arrays: Mapping[str, StateArray] | Mapping[str, NDArray[Any]]) -> None:
+def write_checkpoint(
+    path: str | Path, arrays: Mapping[str, StateArray] | Mapping[str, NDArray[Any]], *, packed: bool = False
+) -> None:
     """Write arrays by name to a file, which replaces the one at `path` once it is whole and on the disk.
 
     The file at `path` is at any time the old one or the whole new one. A writer that dies leaves a file with `.partial`
     after its name, which is never read and which the next attempt replaces.
+
+    Args:
+        path: the file.
+        arrays: arrays by name.
+        packed: as for `Checkpointed.save`.
     """
     with replacing(Path(path)) as file, ZipFile(file, "w") as archive:
         for name, array in arrays.items():
-            _write_array(archive, name, array if isinstance(array, StateArray) else StateArray.of(array))
+            _write_array(archive, name, array if isinstance(array, StateArray) else StateArray.of(array), packed=packed)
 
 
-def _write_array(archive: ZipFile, name: str, array: StateArray) -> None:
+def _write_array(archive: ZipFile, name: str, array: StateArray, *, packed: bool) -> None:
     if array.dtype.hasobject:
         raise TypeError(f"{name}: expected a dtype of plain memory, got {array.dtype}")
-    member = ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0))  # equal states make equal bytes
+    packed = packed and prod(array.shape) * array.dtype.itemsize >= PACKED_FROM
+    suffix = PACKED if packed else ".npy"
+    member = ZipInfo(f"{name}{suffix}", (1980, 1, 1, 0, 0, 0))  # equal states make equal bytes
     with archive.open(member, "w", force_zip64=True) as out:
         descr = npy.dtype_to_descr(array.dtype)
         npy.write_array_header_2_0(out, {"descr": descr, "fortran_order": False, "shape": array.shape})
         for piece in array.pieces:
-            out.write(np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data)
+            if packed:
+                out.writelines(pack_rows(piece))
+            else:
+                out.write(np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data)
 
 
 @contextmanager
@@ -259,7 +294,7 @@ def open_checkpoint(path: str | Path) -> Iterator[ArrayReader]:
                     raise BadZipFile(f"{damaged} does not match its checksum")
                 content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
                 arrays = {
-                    member.filename.removesuffix(".npy"): _mapped(archive, member, content)
+                    member.filename.removesuffix(".npy").removesuffix(PACKED): _mapped(archive, member, content)
                     for member in archive.filelist
                 }
         except (*_SPOILT, OSError) as error:
@@ -274,8 +309,8 @@ _SPOILT = (BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError, 
 """Errors that reading a damaged archive raises."""
 
 
-def _mapped(archive: ZipFile, member: ZipInfo, content: memoryview) -> NDArray[Any]:
-    """Return an array of an archive as a view of the archive's content."""
+def _mapped(archive: ZipFile, member: ZipInfo, content: memoryview) -> NDArray[Any] | PackedArray:
+    """Return an array of an archive as a view of the archive's content, or packed as it is."""
     with archive.open(member) as file:
         if npy.read_magic(file) != (2, 0):
             raise ValueError(f"{member.filename} is not an array")
@@ -285,4 +320,7 @@ def _mapped(archive: ZipFile, member: ZipInfo, content: memoryview) -> NDArray[A
         raise ValueError(f"{member.filename} is not an array of plain memory in C order")
     # A member begins with 30 bytes that end with the lengths of its name and of its extra field, which follow.
     begin = member.header_offset + 30 + sum(struct.unpack_from("<HH", content, member.header_offset + 26))
-    return np.ndarray(shape, dtype, content[begin + header_nbytes : begin + member.file_size])
+    content = content[begin + header_nbytes : begin + member.file_size]
+    if member.filename.endswith(PACKED):
+        return PackedArray(dtype, shape, content)
+    return np.ndarray(shape, dtype, content)
