@@ -25,7 +25,7 @@ REMEMBERED_BEATS = 5
 BACKOFF_S = 0.02
 """The pause before a broken connection is replaced; doubled after each failed attempt, and jittered."""
 BACKOFF_MAX_S = 1.0
-DIAL_S = 5.0
+DIAL_S = 3.0
 """Seconds that one attempt to connect may take."""
 
 

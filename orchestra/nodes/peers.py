@@ -15,6 +15,7 @@ from orchestra.errors import HandshakeError, NobodyListens, OrchestraError, Unre
 from orchestra.nodes.directory import Directory
 from orchestra.nodes.failure_detection import FailureDetection, backoff, cancel_all, dial
 from orchestra.nodes.rejections import Refusals
+from orchestra.wire.admission import Admission
 from orchestra.wire.handshake import Dial, Handshake, Hello
 from orchestra.wire.link import Link
 from orchestra.wire.receiver import Receiver
@@ -35,8 +36,6 @@ ROUTES = 4096
 ENDED = 4096
 """Peers whose last ended session is remembered: names come from peers. Live sessions do not depend on it. A forgotten
 peer that believes in the session is dialled again until it has learnt of the end."""
-MAX_UNPROVEN = 64
-"""Connections that have not proved themselves yet; one more is refused."""
 
 
 class PeerHost(Protocol):
@@ -86,6 +85,8 @@ class Peers:
         self._dials: dict[str, Dial] = {}
         """The attempts to begin a session, by peer."""
         self._handshakes: dict[Handshake, None] = {}
+        """The handshakes of accepted connections."""
+        self._admission: Admission[Handshake] = Admission()
         self._refusals = Refusals(host.log)
         self._disconnecting: set[asyncio.Future[None]] = set()
         """Resolved when the last connection of an ended link is gone."""
@@ -266,16 +267,25 @@ class Peers:
     # Inside: connections by other nodes
 
     def _accept(self, connection: Connection) -> None:
-        if len(self._handshakes) >= MAX_UNPROVEN:
-            event = "too many connections that have not proved themselves"
-            self._refusals.add(self._settings.clock.monotonic(), event, f"{connection.peer} exceeds the limit")
-            connection.abort(HandshakeError("too many unproven connections"))
-            return
-        handshake = Handshake(self._settings, connection, admit=self._admit, over=self._handshake_over)
+        handshake = Handshake(
+            self._settings, connection, admit=self._admit, over=self._handshake_over, progress=self._handshake_proceeds
+        )
+        if handshake.done.done():
+            return  # the peer has hung up already
         self._handshakes[handshake] = None
+        dropped = self._admission.add(handshake, connection.source)
+        if dropped is not None:
+            dropped.abort(HandshakeError(f"{dropped.peer} was silent for longest of too many connections"))
+
+    def _handshake_proceeds(self, handshake: Handshake) -> None:
+        if handshake.proven:
+            self._admission.remove(handshake)
+        else:
+            self._admission.note_progress(handshake)
 
     def _handshake_over(self, handshake: Handshake, error: Exception | None) -> None:
         self._handshakes.pop(handshake, None)
+        self._admission.remove(handshake)
         if isinstance(error, HandshakeError):
             self._refusals.add(self._settings.clock.monotonic(), "connection refused", str(error))
 

@@ -210,6 +210,7 @@ class SimulatedConnection(Endpoint):
         super().__init__(peer)
         self.strand = strand
         self.host = strand.name
+        self.source = peer.removeprefix(PREFIX)
         self._network = network
         self._loop = loop
         self._random = loop.random

@@ -28,7 +28,10 @@ from orchestra.wire.settings import LinkSettings
 from orchestra.wire.transports.base import Connection
 
 NONCE = 32
-PROOF_SECONDS = 5.0
+PROOF_SECONDS = 2.0
+"""Seconds that an accepted connection has to prove itself and to send its hello."""
+ANSWER_SECONDS = 3.0
+"""Seconds that a dialer waits for the listener's hello."""
 LONGEST_NODE = 128
 """Characters that the name of a node may have, since its peers store it."""
 LONGEST_ID = 64
@@ -124,6 +127,7 @@ class Handshake:
         link: the link that the dialer begins or resumes; None for the listener.
         admit: finds the link for a dialer's hello; None for the dialer.
         over: called once: with None when a link has the connection, else with the error.
+        progress: called at each sign that the dialer belongs to the run, for the listener.
     """
 
     def __init__(
@@ -134,20 +138,26 @@ class Handshake:
         link: Greeter | None = None,
         admit: Admit | None = None,
         over: Callable[["Handshake", Exception | None], None],
+        progress: Callable[["Handshake"], None] = lambda _: None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self.done: asyncio.Future[None] = self._loop.create_future()
         """Done once a link has the connection; or fails."""
         self._settings = settings
         self._connection = connection
+        self.peer = connection.peer
+        """The other end, for error messages."""
         self._link = link
         self._admit = admit
         self._over = over
-        self._proven = False
+        self._progress = progress
+        self.proven = False
+        """True once the peer has proved that it belongs to the run."""
         self._held = False
         self._nonce = settings.entropy(NONCE)
         self._peer_nonce = b""
         self._deadline: asyncio.TimerHandle | None = None
+        self._limit_s = PROOF_SECONDS if link is None else ANSWER_SECONDS
         self._due = 0.0
         if not settings.deterministic:
             self._set_deadline()
@@ -158,7 +168,7 @@ class Handshake:
     @property
     def greeted(self) -> bool:
         """True once this side, as the dialer, has sent its hello: the listener may have accepted it already."""
-        return self._link is not None and self._proven
+        return self._link is not None and self.proven
 
     def abort(self, error: Exception) -> None:
         """Give up, and drop the connection."""
@@ -170,7 +180,7 @@ class Handshake:
         """Handle one frame of the handshake; raise `WireError` for one that is out of place."""
         if self.done.done():
             return  # refused before
-        if not self._proven:
+        if not self.proven:
             self._prove(frame)
         elif self._held:
             raise HandshakeError(f"{self._connection.peer} sent a frame before its hello was answered")
@@ -219,12 +229,14 @@ class Handshake:
             self._expect(frame, NONCE)
             self._peer_nonce = frame.header
             self._send(Kind.HANDSHAKE, self._nonce + self._mac(b"listener"))
+            self._progress(self)
             return
         else:
             self._expect(frame, 32)
             self._verify(frame.header, b"dialer")
-        self._proven = True
+        self.proven = True
         self._connection.limits = self._settings.limits
+        self._progress(self)
 
     def _expect(self, frame: Frame, length: int) -> None:
         if len(frame.header) != length:
@@ -298,14 +310,14 @@ class Handshake:
         self._finish(None)
 
     def _set_deadline(self) -> None:
-        self._due = self._loop.time() + PROOF_SECONDS
+        self._due = self._loop.time() + self._limit_s
         self._deadline = self._loop.call_at(self._due, self._expire)
 
     def _expire(self) -> None:
-        if self._loop.time() - self._due > PROOF_SECONDS / 2:
+        if self._loop.time() - self._due > self._limit_s / 2:
             self._set_deadline()  # this node itself stood still; frames that arrived meanwhile are still unread
             return
-        text = f"{self._connection.peer} did not prove itself within {PROOF_SECONDS:g} s"
+        text = f"{self._connection.peer} did not prove itself within {self._limit_s:g} s"
         # A silent dialer may be an attacker; a silent listener may just be slow.
         self.abort(HandshakeError(text) if self._link is None else Unreachable(text))
 

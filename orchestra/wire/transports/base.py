@@ -25,6 +25,9 @@ class Connection(Protocol):
 
     peer: str
     """The other end, for error messages."""
+    source: str
+    """The host at the other end, as far as it is known. Connections of one source share a quota until they have proved
+    themselves."""
     limits: Limits
     local: bool
     """True if the other end may be on this host, in a process whose memory can be shared."""

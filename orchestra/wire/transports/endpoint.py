@@ -12,7 +12,7 @@ class Endpoint:
     """The receiving half of a `Connection`. A subclass supplies the bytes and sends."""
 
     def __init__(self, peer: str) -> None:
-        self.peer = peer
+        self.peer = self.source = peer
         self.local = False
         self._reader = FrameReader(UNPROVEN)
         self._handler: FrameHandler | None = None

@@ -6,10 +6,13 @@ import os
 import socket
 import ssl
 import stat
+from functools import partial
 from typing import Any, cast
 
+from orchestra import log
 from orchestra.actors.codec import Buffer
 from orchestra.errors import HandshakeError, NobodyListens, Unreachable, UsageError
+from orchestra.wire.admission import Admission, source_of
 from orchestra.wire.frames import Outbox
 from orchestra.wire.transports.base import Accept, Listener
 from orchestra.wire.transports.endpoint import Endpoint
@@ -19,6 +22,13 @@ LOCAL_SEND_BYTES = 512 << 10
 the peer reads them: large arrays took twice the time."""
 LINGER_S = 5.0
 """Seconds that a closed connection waits for a peer that does not read."""
+HANDSHAKE_S = 3.0
+"""Seconds that a TLS handshake may take. Our own handshake after it has its own limit."""
+BACKLOG = 1024
+"""Connections that the system queues until they are accepted. It ignores further ones, whose peers repeat their request
+after a second."""
+PAUSE_S = 1.0
+"""Seconds to wait after an accept has failed."""
 
 
 class StreamConnection(Endpoint, asyncio.BufferedProtocol):
@@ -33,6 +43,7 @@ class StreamConnection(Endpoint, asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._scheduled = False
         self._closing = False
+        self._lingering: asyncio.TimerHandle | None = None
         self._cause: Exception | None = None
 
     def send(self, pieces: list[Buffer], *, at_once: bool = False) -> None:
@@ -53,7 +64,7 @@ class StreamConnection(Endpoint, asyncio.BufferedProtocol):
             self._flush()
             self._closing = True
             self._transport.close()
-            self._loop.call_later(LINGER_S, self._transport.abort)
+            self._lingering = self._loop.call_later(LINGER_S, self._transport.abort)
 
     def abort(self, error: Exception | None = None) -> None:
         if self._cause is None:
@@ -67,7 +78,10 @@ class StreamConnection(Endpoint, asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         name: Any = transport.get_extra_info("peername")
-        self.peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "a local process"
+        if isinstance(name, tuple):
+            self.peer, self.source = f"{name[0]}:{name[1]}", source_of(name[0])
+        else:
+            self.peer = self.source = "a local process"
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -90,6 +104,8 @@ class StreamConnection(Endpoint, asyncio.BufferedProtocol):
         if self._cause is None and not self._closing and (exc is None or isinstance(exc, ssl.SSLError)):
             # TLS connections end in many ways: in mid-record, with an alert, or without any notice.
             exc = ConnectionResetError(f"closed by the other side{f': {exc.reason}' if exc is not None else ''}")
+        if self._lingering is not None:
+            self._lingering.cancel()
         self._lose(self._cause or exc)
 
     def _flush_in_turn(self) -> None:
@@ -106,17 +122,81 @@ class StreamConnection(Endpoint, asyncio.BufferedProtocol):
             self._transport.writelines(pieces)
 
 
-class _StreamListener:
-    def __init__(self, server: asyncio.Server, address: str, path: str | None = None) -> None:
+class StreamListener:
+    """Accepts one connection in a turn of the loop, so that a flood of them leaves the others their turns.
+
+    The event loop's own servers accept all that are queued at once, and begin any number of TLS handshakes.
+
+    Args:
+        context: the credentials for TLS; None for plain streams.
+        path: the socket file to remove at the end, if there is one.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        sockets: list[socket.socket],
+        accept: Accept,
+        *,
+        context: ssl.SSLContext | None = None,
+        path: str | None = None,
+    ) -> None:
         self.address = address
-        self._server = server
+        self._sockets = sockets
+        self._accept = accept
+        self._context = context
         self._path = path
+        self._beginning: dict[asyncio.Task[None], socket.socket] = {}
+        """The connections that are being made, which takes a handshake with TLS."""
+        self._admission: Admission[asyncio.Task[None]] = Admission()
+        loop = asyncio.get_running_loop()
+        self._accepting = [loop.create_task(self._accept_from(sock), name=f"{address}: accept") for sock in sockets]
 
     async def close(self) -> None:
-        self._server.close()
+        """Accept no more connections. Existing ones stay open."""
+        ending = [*self._accepting, *self._beginning]
+        for task in ending:
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
+        for sock in self._sockets:
+            sock.close()
         if self._path is not None:
             with contextlib.suppress(FileNotFoundError):  # another process may have removed it
                 os.unlink(self._path)
+
+    async def _accept_from(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                client, peer = await loop.sock_accept(sock)
+            except OSError as error:
+                log.get().warning("cannot accept a connection", reason=error.strerror)
+                await asyncio.sleep(PAUSE_S)  # most likely out of file descriptors
+                continue
+            task = loop.create_task(self._begin(client), name=f"{self.address}: begin")
+            self._beginning[task] = client
+            task.add_done_callback(self._begun)
+            dropped = self._admission.add(task, source_of(peer[0]) if isinstance(peer, tuple) else "")
+            if dropped is not None:
+                with contextlib.suppress(OSError):  # it is gone
+                    self._beginning[dropped].shutdown(socket.SHUT_RDWR)  # which ends its handshake at once
+            await asyncio.sleep(0)
+
+    def _begun(self, task: "asyncio.Task[None]") -> None:
+        client = self._beginning.pop(task)
+        self._admission.remove(task)
+        if task.cancelled():
+            client.close()  # its handshake may not have begun
+
+    async def _begin(self, client: socket.socket) -> None:
+        options: dict[str, Any] = {}
+        if self._context is not None:
+            options = {"ssl": self._context, "ssl_handshake_timeout": HANDSHAKE_S}
+        with contextlib.suppress(OSError):  # not a member of the run, or gone; TLS has told it
+            await asyncio.get_running_loop().connect_accepted_socket(
+                partial(StreamConnection, self._accept), client, **options
+            )
 
 
 class TcpTransport:
@@ -128,12 +208,22 @@ class TcpTransport:
         self._host_port(address)
 
     async def listen(self, address: str, accept: Accept) -> Listener:
+        return await self._listen(address, accept, None)
+
+    async def _listen(self, address: str, accept: Accept, context: ssl.SSLContext | None) -> StreamListener:
         host, port = self._host_port(address)
+        sockets: list[socket.socket] = []
         try:
-            server = await asyncio.get_running_loop().create_server(lambda: StreamConnection(accept), host, port)
+            loop = asyncio.get_running_loop()
+            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            for family, where in dict.fromkeys((family, where) for family, _, _, _, where in found):
+                sockets.append(socket.create_server((where[0], port, *where[2:]), family=family, backlog=BACKLOG))
+                port = sockets[0].getsockname()[1]
         except OSError as error:
+            for sock in sockets:
+                sock.close()
             raise UsageError(f"cannot listen at {address}: {error.strerror or error}") from error
-        return _StreamListener(server, self._address(host, server.sockets[0].getsockname()[1]))
+        return StreamListener(self._address(host, port), sockets, accept, context=context)
 
     async def clear(self, address: str) -> None:
         """Do nothing: a dead process leaves no port behind."""
@@ -187,9 +277,8 @@ class UnixTransport:
             raise UsageError(f"cannot listen at {address}: {error.strerror or error}") from error
         finally:
             os.umask(usual)
-        sock.setblocking(False)
-        server = await asyncio.get_running_loop().create_unix_server(lambda: StreamConnection(accept), sock=sock)
-        return _StreamListener(server, address, path)
+        sock.listen(BACKLOG)
+        return StreamListener(address, [sock], accept, path=path)
 
     async def clear(self, address: str) -> None:
         path = _socket_path(address)

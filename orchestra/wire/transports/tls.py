@@ -4,31 +4,19 @@ Any certificate of that authority belongs to the run, whatever the host, so name
 sides still prove that they know the run's secret.
 """
 
-import asyncio
-import contextlib
 import os
-import socket
 import ssl
 import stat
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
-from orchestra import log
 from orchestra.errors import UsageError
-from orchestra.wire.transports.base import Accept
-from orchestra.wire.transports.stream import StreamConnection, TcpTransport
+from orchestra.wire.transports.base import Accept, Listener
+from orchestra.wire.transports.stream import HANDSHAKE_S, StreamConnection, TcpTransport
 
 TLS_DIR_VARIABLE = "ORCHESTRA_TLS_DIR"
 """Names the folder with `ca.pem`, `cert.pem` and `key.pem`, where no `tls_dir` is given."""
 FILES = ("ca.pem", "cert.pem", "key.pem")
-HANDSHAKE_S = 5.0
-"""Seconds that the TLS handshake may take. Our own handshake after it has its own limit."""
-MAX_HANDSHAKES = 64
-"""Concurrent TLS handshakes of one listener. Further connections are closed, and their peers try again."""
-BACKLOG = 100
-"""Connections that the system queues until they are accepted."""
-PAUSE_S = 1.0
-"""Seconds to wait after an accept has failed."""
 
 
 def folder_of_environment() -> Path | None:
@@ -50,21 +38,8 @@ class TlsTransport(TcpTransport):
         super().check(address)
         self._context(dialing=False)
 
-    async def listen(self, address: str, accept: Accept) -> "TlsListener":
-        host, port = self._host_port(address)
-        context = self._context(dialing=False)
-        sockets: list[socket.socket] = []
-        try:
-            loop = asyncio.get_running_loop()
-            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-            for family, where in dict.fromkeys((family, where) for family, _, _, _, where in found):
-                sockets.append(socket.create_server((where[0], port, *where[2:]), family=family, backlog=BACKLOG))
-                port = sockets[0].getsockname()[1]
-        except OSError as error:
-            for sock in sockets:
-                sock.close()
-            raise UsageError(f"cannot listen at {address}: {error.strerror or error}") from error
-        return TlsListener(self._address(host, port), sockets, context, accept)
+    async def listen(self, address: str, accept: Accept) -> Listener:
+        return await self._listen(address, accept, self._context(dialing=False))
 
     async def dial(self, address: str) -> StreamConnection:
         return await self._reach(address, ssl=self._context(dialing=True), ssl_handshake_timeout=HANDSHAKE_S)
@@ -74,61 +49,6 @@ class TlsTransport(TcpTransport):
         if folder is None:
             raise UsageError(f"tls:// needs certificates: --tls-dir, or {TLS_DIR_VARIABLE}, names their folder")
         return credentials(folder, dialing=dialing)
-
-
-class TlsListener:
-    """Accepts a bounded number of connections at a time. The event loop's own server would begin any number."""
-
-    def __init__(self, address: str, sockets: list[socket.socket], context: ssl.SSLContext, accept: Accept) -> None:
-        self.address = address
-        self._sockets = sockets
-        self._context = context
-        self._accept = accept
-        self._under_way: set[asyncio.Task[None]] = set()
-        self._refusing = False
-        loop = asyncio.get_running_loop()
-        self._accepting = [loop.create_task(self._accept_from(sock), name=f"{address}: accept") for sock in sockets]
-
-    async def close(self) -> None:
-        """Accept no more connections. Existing ones stay open."""
-        ending = [*self._accepting, *self._under_way]
-        for task in ending:
-            task.cancel()
-        await asyncio.gather(*ending, return_exceptions=True)
-        for sock in self._sockets:
-            sock.close()
-
-    async def _accept_from(self, sock: socket.socket) -> None:
-        sock.setblocking(False)
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                client, peer = await loop.sock_accept(sock)
-            except OSError as error:
-                log.get().warning("cannot accept a connection", reason=error.strerror)
-                await asyncio.sleep(PAUSE_S)  # most likely out of file descriptors
-                continue
-            if len(self._under_way) < MAX_HANDSHAKES:
-                self._refusing = False
-                task = loop.create_task(self._shake_hands(client), name=f"{self.address}: handshake")
-                self._under_way.add(task)
-                task.add_done_callback(partial(self._over, client))
-                continue
-            client.close()
-            if not self._refusing:  # one log line for a flood
-                self._refusing = True
-                log.get().warning("too many TLS handshakes at once", peer=f"{peer[0]}:{peer[1]}")
-
-    def _over(self, client: socket.socket, task: "asyncio.Task[None]") -> None:
-        self._under_way.discard(task)
-        if task.cancelled():
-            client.close()  # its handshake may not have begun
-
-    async def _shake_hands(self, client: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        new = partial(StreamConnection, self._accept)
-        with contextlib.suppress(OSError):  # not a member of the run, or gone; TLS has told it
-            await loop.connect_accepted_socket(new, client, ssl=self._context, ssl_handshake_timeout=HANDSHAKE_S)
 
 
 @cache

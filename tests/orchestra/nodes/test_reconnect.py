@@ -385,8 +385,9 @@ def test_who_hangs_up_at_first_is_tried_again_and_then_given_up(run: Run) -> Non
 def test_two_hundred_connections_hold(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orchestra.nodes.failure_detection.HEARTBEAT_S", 0.1)
     # All of them share one loop, here: no peer is late because of anything that it did.
-    monkeypatch.setattr("orchestra.nodes.peers.MAX_UNPROVEN", 200)
+    monkeypatch.setattr("orchestra.wire.admission.MAX_PER_SOURCE", 200)
     monkeypatch.setattr("orchestra.wire.handshake.PROOF_SECONDS", 60.0)
+    monkeypatch.setattr("orchestra.wire.handshake.ANSWER_SECONDS", 60.0)
     monkeypatch.setattr("orchestra.nodes.failure_detection.SILENT_BEATS", 600)
     told: list[int] = []
 

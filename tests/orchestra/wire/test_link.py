@@ -40,7 +40,7 @@ from orchestra.runs.runner import run_loop
 from orchestra.testing import Probe
 from orchestra.wire import handshake
 from orchestra.wire.frames import Frame, Kind, Limits, frame_bytes
-from orchestra.wire.transports import tls
+from orchestra.wire.transports import stream
 from orchestra.wire.transports.base import Connection
 from orchestra.wire.transports.registry import transport_for
 
@@ -409,23 +409,28 @@ def test_a_peer_that_does_not_prove_itself_in_time_is_let_go(meet: Root, monkeyp
 
 
 def test_a_try_that_takes_as_long_as_one_may_is_over_before_its_peer_is_taken_for_dead() -> None:
-    assert failures.DIAL_S + handshake.PROOF_SECONDS <= failures.ABSENT_BEATS * failures.HEARTBEAT_S
-    assert tls.HANDSHAKE_S <= failures.DIAL_S  # a part of it
+    assert failures.DIAL_S + handshake.ANSWER_SECONDS <= failures.ABSENT_BEATS * failures.HEARTBEAT_S
+    assert stream.HANDSHAKE_S <= failures.DIAL_S  # a part of it
+    assert handshake.PROOF_SECONDS < handshake.ANSWER_SECONDS
 
 
 def test_only_so_many_unproven_peers_are_let_in(meet: Root, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestra.nodes.peers.MAX_UNPROVEN", 3)
+    monkeypatch.setattr("orchestra.wire.admission.MAX_PER_SOURCE", 3)
 
     async def conversation(root: Node, peer: Impostor) -> None:
         await peer.join()  # proven: it does not count
         silent = [await Impostor.dial(root.listening) for _ in range(3)]
         await until(lambda: len(root.peers._handshakes) == 3)
-        await (await Impostor.dial(root.listening)).closed()
-        for one in silent:
+        silent.append(await Impostor.dial(root.listening))
+        await silent[0].closed()  # the oldest makes room
+        await silent[3].join(node="late")
+        for one in silent[1:3]:
             one.connection.close()
+        silent[3].close()
+        await silent[3].lost
 
-    (line,) = meet(conversation)
-    assert line["event"] == "too many connections that have not proved themselves"
+    (line,) = [line for line in meet(conversation) if line["event"] == "connection refused"]
+    assert line["reason"].endswith(" was silent for longest of too many connections")
 
 
 def test_a_peer_of_the_same_name_is_refused(meet: Root) -> None:
