@@ -17,6 +17,7 @@ from orchestra.replay.determinism import first_mismatch
 from orchestra.replay.effects import ReplayedActivation
 from orchestra.replay.rebuild import address_of
 from orchestra.replay.regression import make_test
+from orchestra.replay.replay import Options as ReplayOptions
 from orchestra.replay.replay import Replay
 from orchestra.replay.what_if import edited_class, what_if
 from orchestra.runs.flags import FlagParser
@@ -64,8 +65,9 @@ def parser() -> FlagParser:
         "(default: 0, equal bytes)",
     )  # fmt: skip
     how.add_argument(
-        "--check-determinism", action="store_true", help="replay twice, and compare the two replays with each other"
-    )
+        "--check-determinism", action="store_true",
+        help="replay in two fresh processes with different hash seeds, and compare the two with each other",
+    )  # fmt: skip
     changed = parser.add_argument_group("what to change")
     changed.add_argument("--experiment", type=Path, metavar="FILE", help="the experiment, if its file has moved")
     changed.add_argument(
@@ -94,15 +96,17 @@ def command(arguments: list[str]) -> int:
     _check(options)
     generation = None if options.process is None else _generation(options)
 
+    selected = ReplayOptions(
+        generation=generation, incarnation=options.incarnation, experiment=options.experiment,
+        allow_changes=options.allow_changes, tolerance=options.tolerance,
+    )  # fmt: skip
+
     def opened(*, strict: bool = True) -> Replay[Any]:
-        return Replay(
-            options.run, options.actor, generation=generation, incarnation=options.incarnation,
-            experiment=options.experiment, allow_changes=options.allow_changes, tolerance=options.tolerance,
-            strict=strict,
-        )  # fmt: skip
+        chosen: ReplayOptions = {**selected, "strict": strict}
+        return Replay(str(options.run), str(options.actor), **chosen)
 
     if options.check_determinism:
-        return _check_determinism(options, opened)
+        return _check_determinism(options, selected)
     if options.settings or options.edited:
         return _what_if(options, opened)
     with opened() as replay:
@@ -215,9 +219,9 @@ def _predicate(options: Namespace, replay: Replay[Any]) -> Callable[[Delivery], 
     return lambda delivery: condition(condition_values(delivery, replay.trace.array))
 
 
-def _check_determinism(options: Namespace, opened: Any) -> int:
+def _check_determinism(options: Namespace, selected: ReplayOptions) -> int:
     with _quietly():
-        count, mismatch = first_mismatch(lambda: opened(strict=False), until=options.until)
+        count, mismatch = first_mismatch(options.run, options.actor, until=options.until, **selected)
     if mismatch is None:
         print(f"{options.actor}: {count:,} activations, the same twice")
         return 0

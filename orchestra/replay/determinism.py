@@ -1,38 +1,44 @@
 """Finds actors that depend on more than their messages: compares two replays of one record with each other."""
 
 import datetime as dt
+import itertools
 import os
 import random  # noqa: TID251 (its state is compared; nothing is drawn)
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import wraps
+from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
-from orchestra.errors import ReplayDiverged
-from orchestra.replay.effects import ReplayedActivation
-from orchestra.replay.replay import Replay
+from orchestra.replay.replay import Options, Replay
+from orchestra.replay.replica import Conditions, Replica
 from orchestra.replay.report import Divergence, activation_text
-from orchestra.replay.state import state_differences
-from orchestra.trace.analysis.values import ValueDifference, value_difference
-from orchestra.trace.format.records import Activation
+from orchestra.replay.state import array_difference
+from orchestra.trace.analysis.values import EXACT_TEXT, ValueDifference, shortened, value_difference
 
-LARGE_ARRAYS_EVERY = 256
-"""Deliveries between two comparisons of the large arrays of the state. The last delivery compares them as well."""
-_CLOCKS = {
+FIRST = Conditions(hash_seed=1, reverse=False, fill=0xAB)
+SECOND = Conditions(hash_seed=2, reverse=True, fill=0xCD)
+_CAUSES = {
+    "the order of a set of tasks, as asyncio.wait returns it, or of other objects": replace(FIRST, reverse=True),
+    "elements of an uninitialised numpy array": replace(FIRST, fill=SECOND.fill),
+    "the order of a set of texts, or hash(): sort the items": replace(FIRST, hash_seed=SECOND.hash_seed),
+}
+"""What an actor may depend on, and the conditions that differ from `FIRST` in that.
+
+They are tried in this order, because the addresses of objects may differ between any two processes.
+"""
+_SOURCES = {
     time.time: "time.time",  # noqa: TID251 (looked for, not called)
     time.time_ns: "time.time_ns", time.monotonic: "time.monotonic",
     time.monotonic_ns: "time.monotonic_ns", time.perf_counter: "time.perf_counter",
-    time.perf_counter_ns: "time.perf_counter_ns", os.urandom: "os.urandom",
+    time.perf_counter_ns: "time.perf_counter_ns", os.urandom: "os.urandom", os.getpid: "os.getpid",
 }  # fmt: skip
-_FILL = (0xAB, 0xCD)
-"""The bytes of uninitialised numpy arrays in the first and in the second replay."""
 _DATES = (dt.datetime, dt.date)
 _NOW = ("now", "today", "utcnow")
 
@@ -43,101 +49,133 @@ class Mismatch:
 
     divergence: Divergence
     suspects: tuple[str, ...]
-    """Sources of indeterminism in that delivery: a clock, a global generator, a thread."""
+    """Sources of indeterminism in that delivery: a clock, a global generator, the pid, a thread, the order of a set."""
 
     def __str__(self) -> str:
         text = str(self.divergence).replace("  recorded  ", "  once      ").replace("  replayed  ", "  again     ")
         return "\n".join([text, *(f"  suspect   {suspect}" for suspect in self.suspects)])
 
 
-def first_mismatch(make: Callable[[], Replay[Any]], *, until: int | None = None) -> tuple[int, Mismatch | None]:
-    """Replay twice, side by side; return the number of activations compared and the first difference, if any.
+def first_mismatch(
+    path: Path, actor: str, *, until: int | None = None, **options: Unpack[Options]
+) -> tuple[int, Mismatch | None]:
+    """Replay twice, in two fresh processes; return the number of activations compared and the first difference, if any.
 
     Compared are the outputs of each activation and the actor's state after it, with each other and not with the record.
-    Uninitialised numpy memory holds different bytes in the two replays.
+    The processes differ in their hash seeds, in the order of sets of tasks and of objects, and in uninitialised numpy
+    memory; and in their pids.
 
     Args:
-        make: opens a replay that is not strict.
+        path: the run, as of `Replay`.
+        actor: the actor's address.
         until: the delivery before which to stop.
+        options: of `Replay`, without a factory.
+
+    Raises:
+        CannotReplay: the actor cannot be replayed.
+    """
+    count, found = _compare(path, actor, until, options, SECOND)
+    if found is None:
+        return count, None
+    n, what, difference = found
+    lenient: Options = {**options, "strict": False}
+    with Replay(path, actor, **lenient) as replay:
+        replay.run(until=n)
+        activation = replay.activation
+        assert activation is not None
+        during = activation_text(activation.delivery, activation.phase)
+        divergence = Divergence(replay.address, n, during, what, difference)
+        suspects = _suspects(replay)
+    if not suspects:
+        causes = (
+            text
+            for text, conditions in _CAUSES.items()
+            if _compare(path, actor, n + 1, options, conditions)[1] is not None
+        )
+        suspects = tuple(itertools.islice(causes, 1))
+    return count, Mismatch(divergence, suspects)
+
+
+def _compare(
+    path: Path, actor: str, until: int | None, options: Options, conditions: Conditions
+) -> tuple[int, tuple[int, str, ValueDifference] | None]:
+    """Replay under the conditions `FIRST` and under others; return the activations compared and the first difference.
+
+    The difference is given by the activation's number, a description and the values.
     """
     with ExitStack() as stack:
-        replays = []
-        for byte in _FILL:
-            with _filled_memory(byte):
-                replays.append(stack.enter_context(make()))
-        one, other = replays
+        pair = [stack.enter_context(Replica(path, actor, each, options)) for each in (FIRST, conditions)]
+        for replica in pair:
+            replica.answer()
         count = 0
-        while (activation := one.activation) is not None and (until is None or activation.n < until):
-            with _filled_memory(_FILL[0]):
-                first = one.step()
-            with _filled_memory(_FILL[1]):
-                second = other.step()
-            assert first is not None
+        while True:
+            one, other = _both(pair, "step", until)
+            if one is None and other is None:
+                return count, None
+            if one is None or other is None:
+                ended, goes_on = "has ended", "goes on"
+                n = (one or other)["n"]
+                words = (ended, goes_on) if one is None else (goes_on, ended)
+                return count + 1, (n, "only one of them ends", ValueDifference("", *words))
             count += 1
-            large = one.activation is None or count % LARGE_ARRAYS_EVERY == 0
-            found = _output_difference(first, second)
-            if found is None and first.error is None:
-                inside = next(state_differences(one.actor, other.actor, large=large, unwritten=_FILL), None)
-                if inside is not None:
-                    path, difference = inside.path + inside.difference.path, inside.difference
-                    found = "its state afterwards", replace(difference, path=path)
+            found = _output_difference(pair, one, other)
+            if found is None and one["state"] != other["state"]:
+                found = _state_difference(pair)
             if found is not None:
-                during = activation_text(activation.delivery, activation.phase)
-                divergence = Divergence(one.address, activation.n, during, *found)
-                return count, Mismatch(divergence, _suspects(make, activation))
-    return count, None
+                return count, (one["n"], *found)
 
 
-def _output_difference(one: ReplayedActivation, other: ReplayedActivation | None) -> tuple[str, ValueDifference] | None:
-    if other is None:
-        return "only one of them ends", ValueDifference("", "goes on", "has ended")
-    for left, right in zip(one.outputs, other.outputs, strict=False):
-        if left.key != right.key:
-            return "different output", ValueDifference("", str(left), str(right))
-        difference = value_difference(left.fields, right.fields)
+def _both(pair: Sequence[Replica], *request: Any) -> list[Any]:
+    for replica in pair:
+        replica.ask(*request)
+    return [replica.answer() for replica in pair]
+
+
+def _output_difference(
+    pair: Sequence[Replica], one: dict[str, Any], other: dict[str, Any]
+) -> tuple[str, ValueDifference] | None:
+    for index, (left, right) in enumerate(zip(one["outputs"], other["outputs"], strict=False)):
+        if left == right:
+            continue
+        (text, fields), (other_text, other_fields) = _both(pair, "output", index)
+        if left[:-1] != right[:-1]:
+            return "different output", ValueDifference("", text, other_text)
+        difference = value_difference(fields, other_fields)
         if difference is not None:
-            return " ".join(left.key), difference
-    if len(one.outputs) != len(other.outputs):
-        return "different number of outputs", ValueDifference("", str(len(one.outputs)), str(len(other.outputs)))
-    if repr(one.error) != repr(other.error):
-        return "different failure", ValueDifference("", repr(one.error), repr(other.error))
+            return " ".join(left[:-1]), difference
+    numbers = [str(len(side["outputs"])) for side in (one, other)]
+    if numbers[0] != numbers[1]:
+        return "different number of outputs", ValueDifference("", *numbers)
+    if one["error"] != other["error"]:
+        return "different failure", ValueDifference("", *(side["error"] or "none" for side in (one, other)))
     return None
 
 
-def _suspects(make: Callable[[], Replay[Any]], activation: Activation) -> tuple[str, ...]:
-    """Replay up to an activation, and watch the actor in it."""
+def _state_difference(pair: Sequence[Replica]) -> tuple[str, ValueDifference] | None:
+    """Return the first leaf of the state that differs. Elements of arrays that neither process wrote do not."""
+    left, right = _both(pair, "leaves")
+    for index, ((path, *digests), (other_path, *others)) in enumerate(zip(left, right, strict=False)):
+        if path == other_path and any(one == other for one, other in zip(digests, others, strict=True)):
+            continue
+        if path != other_path:
+            difference: ValueDifference | None = ValueDifference("", path, other_path)
+        else:
+            one, other = _both(pair, "leaf", index)
+            if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+                difference = array_difference(one, other, (pair[0].conditions.fill, pair[1].conditions.fill))
+            else:
+                difference = ValueDifference("", *(shortened(str(side), EXACT_TEXT) for side in (one, other)))
+        if difference is not None:
+            return "its state afterwards", replace(difference, path=path + difference.path)
+    return None
+
+
+def _suspects(replay: Replay[Any]) -> tuple[str, ...]:
+    """Run the next activation, and watch the actor in it."""
     found: list[str] = []
-    with make() as replay:
-        replay.run(until=activation.n)
-        with _watched(found):
-            try:
-                replay.step()
-            except ReplayDiverged:
-                found.append("it differs from the record as well")
+    with _watched(found):
+        replay.step()
     return tuple(dict.fromkeys(found))
-
-
-@contextmanager
-def _filled_memory(byte: int) -> Iterator[None]:
-    """While the block runs, fill new uninitialised numpy arrays with `byte`."""
-    empty, empty_like = np.empty, np.empty_like
-
-    def filling(make: Any) -> Any:
-        @wraps(make)
-        def made(*args: Any, **kwargs: Any) -> Any:
-            array = make(*args, **kwargs)
-            if array.dtype.kind in "biufc" and array.flags.c_contiguous:
-                array.reshape(-1).view(np.uint8)[...] = byte
-            return array
-
-        return made
-
-    numpy: Any = np
-    numpy.empty, numpy.empty_like = filling(empty), filling(empty_like)
-    try:
-        yield
-    finally:
-        numpy.empty, numpy.empty_like = empty, empty_like
 
 
 @contextmanager
@@ -148,7 +186,7 @@ def _watched(found: list[str]) -> Iterator[None]:
     def watch(frame: FrameType, event: str, called: Any) -> None:
         if event != "c_call" or frame.f_globals.get("__name__", "").startswith(own):
             return
-        name = next((name for function, name in _CLOCKS.items() if function is called), None)
+        name = next((name for function, name in _SOURCES.items() if function is called), None)
         owner, method = getattr(called, "__self__", None), getattr(called, "__name__", "")
         if method in _NOW and any(owner is date for date in _DATES):
             name = f"datetime.{method}"

@@ -8,7 +8,7 @@ import sys
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar, TypeVarTuple
+from typing import Any, ClassVar, TypeVar, TypeVarTuple
 
 Ts = TypeVarTuple("Ts")
 T = TypeVar("T")
@@ -21,13 +21,18 @@ class QuietLoop(asyncio.BaseEventLoop):
     """Runs ready callbacks until none is left; the caller then decides what happens next.
 
     It supports what asyncio needs for tasks, futures, `sleep`, `timeout` and `gather`. Its time stands still while
-    callbacks run; `fire_timer` and `advance_to` advance it.
+    callbacks run; `fire_timer` and `advance_to` advance it. A set of its tasks and futures is iterated in the order of
+    their creation, whatever their addresses are, or in the reverse order.
     """
 
+    reverse: ClassVar[bool] = False
+    """Whether new tasks and futures have the reverse order in sets."""
     _ready: deque[asyncio.Handle]
 
     def __init__(self) -> None:
         super().__init__()
+        self._created = itertools.count(1)
+        self.set_task_factory(lambda loop, coroutine, **options: _Task(self._hash(), coroutine, loop=loop, **options))
         self._now = 0.0
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._numbers = itertools.count()
@@ -62,7 +67,14 @@ class QuietLoop(asyncio.BaseEventLoop):
         """Advance the time to `when`; an earlier `when` changes nothing."""
         self._now = max(self._now, when)
 
+    def _hash(self) -> int:
+        number = next(self._created)
+        return (1 << 32) - number if self.reverse else number
+
     # The interface of asyncio
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return _Future(self._hash(), loop=self)
 
     def time(self) -> float:
         return self._now
@@ -89,6 +101,32 @@ class QuietLoop(asyncio.BaseEventLoop):
 
     def __del__(self) -> None:
         """Do nothing: the loop holds no resources, and the base class would warn of a loop that was not closed."""
+
+
+class _Future(asyncio.Future[Any]):
+    """A future with a given hash, which decides its place in a set."""
+
+    __slots__ = ("_hash",)
+
+    def __init__(self, hash_: int, **options: Any) -> None:
+        self._hash = hash_
+        super().__init__(**options)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+class _Task(asyncio.Task[Any]):
+    """A task with a given hash, which decides its place in a set."""
+
+    __slots__ = ("_hash",)
+
+    def __init__(self, hash_: int, coroutine: Any, **options: Any) -> None:
+        self._hash = hash_
+        super().__init__(coroutine, **options)
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
 def current_line() -> str:

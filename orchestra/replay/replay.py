@@ -203,6 +203,12 @@ class Replay(Generic[A]):
         """Return the bytes of an array that was recorded by its digest; None if the trace does not hold them."""
         return self.trace.array(digest.digest)
 
+    def portable(self, text: str) -> str:
+        """Return `text` with the folder of the run in the place of the scratch folder."""
+        return (
+            text if self._scratch is None else text.replace(str(self._scratch), self.incarnation.header.run_directory)
+        )
+
     # Changing it
 
     def rebuild(self, options: RebuildOptions) -> None:

@@ -1,7 +1,9 @@
-"""Compares the state of two objects: attributes, items of containers and arrays, at any depth."""
+"""Compares the state of two objects, in one process or in two: attributes, items and arrays, at any depth."""
 
+import asyncio
+import io
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import PurePath
@@ -17,12 +19,14 @@ from orchestra.trace.analysis.values import ValueDifference, exact_text, value_d
 LARGE = 1 << 20
 """Bytes from which an array counts as large."""
 _ATOMS = (type(None), bool, int, float, complex, str, bytes, Enum, PurePath, Ref, np.generic, np.dtype)
-_OPAQUE = (type, FunctionType, BuiltinFunctionType, MethodType, ModuleType)
+_OPAQUE = (type, FunctionType, BuiltinFunctionType, MethodType, ModuleType, asyncio.Future, io.IOBase)
 _LEFT_OUT = frozenset({"_context"})
 """Attributes that the runtime sets."""
 
 Step = tuple[str, Any]
 """`attr` or `item`, and its name, index or key."""
+Leaf = tuple[str, str | np.ndarray[Any, Any]]
+"""A place as an expression, and what is there: an array, or a text that differs where the values differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +41,7 @@ class StateDifference:
     @property
     def path(self) -> str:
         """The place as an expression: `_policy._optimizer.param_groups[0]['lr']`."""
-        return "".join(f".{name}" if sort == "attr" else f"[{name!r}]" for sort, name in self.steps).removeprefix(".")
+        return path_text(self.steps)
 
     @property
     def simple(self) -> bool:
@@ -60,16 +64,12 @@ class StateDifference:
             holder[name] = self.other
 
 
-def state_differences(
-    one: Any, other: Any, *, large: bool = True, unwritten: tuple[int, int] | None = None
-) -> Iterator[StateDifference]:
+def state_differences(one: Any, other: Any) -> Iterator[StateDifference]:
     """Yield the places where two objects differ: attributes, items of containers, arrays.
 
     Args:
         one: an object.
         other: another of the same class.
-        large: whether to compare large arrays.
-        unwritten: the byte that fills uninitialised memory in each of the two; such elements are not compared.
     """
     # The objects are kept in the values, so that no other object gets their ids meanwhile.
     seen: dict[tuple[int, int], tuple[Any, Any]] = {}
@@ -86,7 +86,7 @@ def state_differences(
             seen[id(one), id(other)] = one, other
             left, right = _as_array(one), _as_array(other)
             if left is not None and right is not None:
-                difference = _written(left, right, unwritten) if large or left.nbytes < LARGE else None
+                difference = value_difference(left, right)
             else:
                 parts, others = _parts(one), _parts(other)
                 if [step for step, _ in parts] == [step for step, _ in others]:
@@ -100,12 +100,73 @@ def state_differences(
     return compare((), one, other)
 
 
-def _written(
-    one: np.ndarray[Any, Any], other: np.ndarray[Any, Any], unwritten: tuple[int, int] | None
+def path_text(steps: Sequence[Step]) -> str:
+    """Return the place that some steps lead to as an expression: `_policy.layers[0]`."""
+    return "".join(f".{name}" if sort == "attr" else f"[{name!r}]" for sort, name in steps).removeprefix(".")
+
+
+def state_leaves(root: Any, *, large: bool = True) -> Iterator[Leaf]:
+    """Yield every value in the state of an object. Two processes compare an object by its leaves.
+
+    Args:
+        root: the object.
+        large: whether to yield large arrays.
+    """
+    seen: dict[int, Any] = {}  # the objects are kept, so that no other one gets their ids meanwhile
+
+    def leaves(steps: tuple[Step, ...], value: Any) -> Iterator[Leaf]:
+        if isinstance(value, _OPAQUE) or id(value) in seen:
+            return
+        if isinstance(value, _ATOMS):
+            yield path_text(steps), f"{_plain(value)!r}"
+            return
+        seen[id(value)] = value
+        array = _as_array(value)
+        if array is not None:
+            if large or array.nbytes < LARGE:
+                yield path_text(steps), array
+            return
+        parts = _parts(value)
+        if isinstance(value, set | frozenset) and not all(isinstance(item, _ATOMS) for item in value):
+            # Such items have no order that two processes share: their leaves are sorted.
+            found = sorted(f"{path}: {leaf}" for item in value for path, leaf in leaves((), item))
+            yield path_text(steps), f"{type(value).__name__} of {', '.join(found)}"
+            return
+        yield path_text(steps), f"{type(value).__name__} with {', '.join(str(name) for (_, name), _ in parts)}"
+        for step, part in parts:
+            yield from leaves((*steps, step), part)
+
+    return leaves((), root)
+
+
+def without_unwritten(array: np.ndarray[Any, Any], fill: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return an array with zeros in the place of elements that no code wrote, and where those are.
+
+    Args:
+        array: a contiguous array of numbers.
+        fill: the byte that filled uninitialised memory.
+    """
+    width = min(array.itemsize, 8)
+    words = array.reshape(-1).view(f"u{width}").reshape(-1, array.itemsize // width)
+    never = (words == int.from_bytes(bytes([fill]) * width, "little")).all(1)
+    if never.any():
+        array = array.reshape(-1).copy()
+        array[never] = 0
+    return array, never
+
+
+def array_difference(
+    one: np.ndarray[Any, Any], other: np.ndarray[Any, Any], unwritten: tuple[int, int]
 ) -> ValueDifference | None:
-    """Return the first difference between two arrays, without elements that neither object wrote."""
+    """Return the first difference between two arrays, without elements that no code wrote.
+
+    Args:
+        one: a contiguous array of numbers.
+        other: another.
+        unwritten: the byte that fills uninitialised memory in each of the two.
+    """
     found = value_difference(one, other)
-    if found is None or unwritten is None or one.shape != other.shape or one.dtype != other.dtype:
+    if found is None or one.shape != other.shape or one.dtype != other.dtype:
         return found
     left, right = (array.reshape(-1).view(np.uint8).reshape(-1, array.itemsize) for array in (one, other))
     never = (left == unwritten[0]).all(1) & (right == unwritten[1]).all(1)
@@ -121,7 +182,7 @@ def _plain(value: Any) -> Any:
 def _as_array(value: Any) -> np.ndarray[Any, Any] | None:
     """Return the elements of an array, or of a tensor of any library; None for anything else."""
     detach: Callable[[], Any] | None = getattr(value, "detach", None)
-    if callable(detach):
+    if callable(detach) and hasattr(value, "dtype"):  # the `detach` of a file would close it
         value = detach()
     if isinstance(value, np.ndarray) or (hasattr(value, "__array__") and hasattr(value, "dtype")):
         array = np.ascontiguousarray(np.asarray(value))

@@ -1,9 +1,6 @@
 """The report of a replay that differs from its record: the difference, its place and its causes."""
 
 import asyncio
-import random
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +11,6 @@ from numpy.typing import NDArray
 
 from orchestra import Actor, Axes, Message, Node, Ref, Request, on
 from orchestra.errors import ReplayDiverged
-from orchestra.replay.determinism import first_mismatch
 from orchestra.replay.replay import Replay
 from orchestra.testing import settle
 
@@ -52,7 +48,6 @@ class Keeper(Actor[ScoreMsg | LeadMsg]):
     """Keeps scores, and has them shown."""
 
     bonus = 0.0
-    cheat: Callable[["Keeper"], float] | None = None
 
     def __init__(self, board: Ref[TotalsMsg]) -> None:
         self.board = board
@@ -61,9 +56,8 @@ class Keeper(Actor[ScoreMsg | LeadMsg]):
 
     @on(ScoreMsg)
     async def add(self, msg: ScoreMsg) -> None:
-        cheat = type(self).cheat
         self.heard += 1
-        gain = msg.score + self.bonus + (0.0 if cheat is None else cheat(self))
+        gain = msg.score + self.bonus
         self.scores[msg.team] = self.scores.get(msg.team, 0.0) + gain
         totals = np.zeros(200)
         totals[: len(self.scores)] = list(self.scores.values())
@@ -224,72 +218,3 @@ def test_a_changed_class_and_another_library_version_are_noted(recorded: Recorde
         replay.rebuild(replay.options)
         assert replay.notes[0] == "the class Keeper has changed since the run"
         assert replay.notes[1].startswith("numpy was 0.9 in the run, and is ")
-
-
-# Actors that cheat
-
-
-def _wall_clock(self: Keeper) -> float:
-    return time.time()
-
-
-def _global_random(self: Keeper) -> float:
-    return random.random()
-
-
-def _global_numpy(self: Keeper) -> float:
-    return float(np.random.rand())  # noqa: NPY002 (on purpose)
-
-
-def _thread(self: Keeper) -> float:
-    def write() -> None:
-        self.scores["hidden"] = time.perf_counter()
-
-    writer = threading.Thread(target=write, name="writer")
-    writer.start()
-    writer.join()
-    return 0.0
-
-
-@pytest.mark.parametrize(
-    ("cheat", "suspect"),
-    [
-        (_wall_clock, "time.time, read at"),
-        (_global_random, "Python's global random numbers"),
-        (_global_numpy, "numpy's global random numbers"),
-        (_thread, "a thread of its own, writer"),
-    ],
-)
-def test_a_nondeterministic_actor_is_found_and_its_source_named(
-    recorded: Recorded, monkeypatch: pytest.MonkeyPatch, cheat: Any, suspect: str
-) -> None:
-    monkeypatch.setattr(Keeper, "cheat", staticmethod(cheat))
-    folder = recorded(scene)
-    count, mismatch = first_mismatch(lambda: keeper(folder, strict=False))
-    assert count == 2  # its birth, and the first score
-    assert mismatch is not None
-    said = str(mismatch)
-    assert said.startswith("here/keeper differs in delivery 1, ScoreMsg from here/referee#1: ")
-    assert "  once      " in said
-    assert "  again     " in said
-    assert suspect in said
-
-
-def test_state_that_no_output_shows_is_compared_as_well(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
-    def quietly(self: Keeper) -> float:
-        self.scores_of_mine = [random.random()]
-        return 0.0
-
-    monkeypatch.setattr(Keeper, "cheat", staticmethod(quietly))
-    folder = recorded(scene)
-    _, mismatch = first_mismatch(lambda: keeper(folder, strict=False))
-    assert mismatch is not None
-    assert mismatch.divergence.what == "its state afterwards"
-    assert mismatch.divergence.difference.path == "scores_of_mine[0]"
-
-
-def test_two_replays_of_a_deterministic_actor_are_equal(recorded: Recorded) -> None:
-    folder = recorded(scene)
-    count, mismatch = first_mismatch(lambda: keeper(folder, strict=False))
-    assert mismatch is None
-    assert count > 5

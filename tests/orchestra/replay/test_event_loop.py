@@ -90,3 +90,23 @@ def test_the_runtime_is_recognised_by_the_names_of_its_modules(module: str, foun
     loop.run_ready()
     (line,) = namespace["lines"]
     assert line.endswith("x.py:2 in act") == found
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_set_of_tasks_and_futures_has_the_order_of_their_creation_or_the_reverse(
+    monkeypatch: pytest.MonkeyPatch, reverse: bool
+) -> None:
+    monkeypatch.setattr(QuietLoop, "reverse", reverse)
+    loop = QuietLoop()
+
+    async def number(n: int) -> int:
+        await asyncio.sleep(0)
+        return n
+
+    async def main() -> tuple[list[int], list[int]]:
+        done, _ = await asyncio.wait([asyncio.create_task(number(n)) for n in range(20)])
+        futures = [asyncio.get_running_loop().create_future() for _ in range(20)]
+        return [task.result() for task in done], [futures.index(future) for future in set(futures)]
+
+    for order in finish(loop, main()):
+        assert order == (list(reversed(range(20))) if reverse else list(range(20)))

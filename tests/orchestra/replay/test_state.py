@@ -1,5 +1,6 @@
 """Comparing the state of two objects."""
 
+import sys
 from collections import deque
 from typing import Any
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 from orchestra import Message
-from orchestra.replay.state import state_differences
+from orchestra.replay.state import array_difference, state_differences, state_leaves, without_unwritten
 
 
 class Tag(Message):
@@ -84,19 +85,36 @@ def test_the_place_of_a_difference_is_named(one: Any, other: Any, path: str) -> 
     assert paths(one, other) == [path]
 
 
-def test_large_arrays_are_compared_on_request_only() -> None:
-    one, other = np.zeros(1 << 20), np.ones(1 << 20)
-    assert paths(one, other, large=False) == []
-    assert paths(one, other) == ["value"]
+def test_large_arrays_are_leaves_on_request_only() -> None:
+    large = np.zeros(1 << 20)
+    assert [path for path, _ in state_leaves({"a": large, "b": 1}, large=False)] == ["", "['b']"]
+    assert [path for path, _ in state_leaves({"a": large, "b": 1})] == ["", "['a']", "['b']"]
 
 
 def test_uninitialised_memory_is_not_compared() -> None:
     one, other = np.full(8, 0xAB, np.uint8), np.full(8, 0xCD, np.uint8)
     one[2] = other[2] = 7
-    assert paths(one, other) == ["value"]
-    assert paths(one, other, unwritten=(0xAB, 0xCD)) == []
+    assert array_difference(one, other, (0, 0)) is not None
+    assert array_difference(one, other, (0xAB, 0xCD)) is None
     other[2] = 8
-    assert paths(one, other, unwritten=(0xAB, 0xCD)) == ["value"]
+    assert array_difference(one, other, (0xAB, 0xCD)) is not None
+    for dtype in (np.bool_, np.int16, np.float32, np.float64, np.complex128):
+        array = np.zeros((2, 3), dtype)
+        array.view(np.uint8)[1] = 0xAB
+        written, never = without_unwritten(array, 0xAB)
+        assert (written == 0).all()
+        assert never.tolist() == [False] * 3 + [True] * 3
+
+
+def test_leaves_name_every_value_and_its_place() -> None:
+    thing = Thing({"a": [1, Slotted(Tag(name="x"))], "b": {3, 1}, "c": {Slotted(2), Slotted(1)}, "d": sys.stdout})
+    leaves = dict(state_leaves(thing))
+    assert leaves["value['a'][0]"] == "1"
+    assert leaves["value['a'][1].left.name"] == "'x'"
+    assert leaves["value['b'][0]"] == "1"  # in an order that does not depend on addresses
+    assert leaves["value['c']"] == "set of : Slotted with left, : Slotted with left, left: 1, left: 2"
+    assert "value['d']" not in leaves
+    assert not sys.stdout.closed
 
 
 def test_a_plain_difference_can_be_assigned_to_a_third_object() -> None:
