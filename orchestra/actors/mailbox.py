@@ -1,7 +1,7 @@
 """Mailbox: bounded in messages and bytes, system messages first, newest wins for the types that say so."""
 
 import asyncio
-from collections import deque
+from collections import OrderedDict, deque
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -78,7 +78,7 @@ class Mailbox:
         self._ordered: deque[Any] = deque()  # of Queued and _Place, told apart by their length
         self._latest: dict[_Place, Queued] = {}
         self._nbytes = 0
-        self._writers: deque[tuple[asyncio.Future[None], Queued]] = deque()
+        self._writers: OrderedDict[asyncio.Future[None], Queued] = OrderedDict()
         self._reader: asyncio.Future[None] | None = None
         self.closed = False
         """Whether it admits system messages only."""
@@ -142,14 +142,21 @@ class Mailbox:
             self._wake()
 
     async def wait_for_room(self, item: Queued) -> None:
-        """Wait until a message that `put` found no room for is queued.
+        """Wait until a message that `put` found no room for is queued. A cancelled wait leaves nothing behind.
 
         Raises:
             ActorStopped: the mailbox was closed first.
         """
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._writers.append((turn, item))
-        await turn  # the reader queues the message when it makes room, so that no later writer overtakes; see _admit
+        self._writers[turn] = item
+        try:
+            await turn  # `_admit` queues the message when there is room, so that no later writer overtakes
+        except asyncio.CancelledError:
+            if self._writers.pop(turn, None) is not None:
+                self._admit()  # it may have kept others from room that is enough for them
+                if not self._writers:
+                    self._writers.clear()  # an emptied dict keeps its memory
+            raise
 
     # Reading
 
@@ -196,8 +203,8 @@ class Mailbox:
     def close(self) -> None:
         """Admit nothing but system messages from now on. Queued messages stay; waiting writers get `ActorStopped`."""
         self.closed = True
-        writers, self._writers = self._writers, deque()
-        for turn, _ in writers:
+        writers, self._writers = self._writers, OrderedDict()
+        for turn in writers:
             if not turn.done():
                 turn.set_exception(ActorStopped(f"{self._address} stopped while its mailbox was full"))
 
@@ -234,13 +241,13 @@ class Mailbox:
 
     def _admit(self) -> None:
         while self._writers:
-            turn, item = self._writers[0]
+            turn, item = next(iter(self._writers.items()))
             if turn.done():  # its sender was cancelled
-                self._writers.popleft()
+                del self._writers[turn]
                 continue
             if not self._has_room(item[2]):
                 return
-            self._writers.popleft()
+            del self._writers[turn]
             self._enqueue(item)
             turn.set_result(None)
 

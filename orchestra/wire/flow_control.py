@@ -5,8 +5,9 @@ mailbox, a quarter of the window at a time. Both sides keep the same account, so
 exceeds its credit, and the memory for a peer's messages is bounded.
 """
 
-from collections import deque
-from collections.abc import Callable
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -31,7 +32,8 @@ class Window(Generic[T]):
     """Messages in flight."""
     nbytes: int = 0
     """Their bytes."""
-    waiting: deque[T] = field(default_factory=deque)
+    waiting: OrderedDict[asyncio.Future[None], T] = field(default_factory=OrderedDict)
+    """The entries that wait for credit, oldest first, by the futures of their senders."""
 
     @property
     def used(self) -> float:
@@ -53,6 +55,20 @@ class Window(Generic[T]):
         self.count += 1
         self.nbytes += nbytes
         return True
+
+    def wait(self, turn: asyncio.Future[None], entry: T) -> Awaitable[None]:
+        """Add an entry that waits for credit; return an awaitable of `turn`. A cancelled wait leaves nothing behind."""
+        self.waiting[turn] = entry
+        return self._wait(turn)
+
+    async def _wait(self, turn: asyncio.Future[None]) -> None:
+        try:
+            await turn
+        except asyncio.CancelledError:
+            self.waiting.pop(turn, None)
+            if not self.waiting:
+                self.waiting.clear()  # an emptied dict keeps its memory
+            raise
 
 
 class _Account:

@@ -65,8 +65,8 @@ class Route:
     """The encoded number; empty until the route is announced."""
 
 
-_Waiting = tuple[asyncio.Future[None], Route | None, list[Buffer], int]
-"""A message that waits for credit: the future of its sender, its route if it is a row, its pieces, their bytes."""
+_Waiting = tuple[Route | None, list[Buffer], int]
+"""A message that waits for credit: its route if it is a row, its pieces, their bytes."""
 
 
 class LinkSender:
@@ -275,7 +275,7 @@ class LinkSender:
     def end(self, gone: Unreachable) -> None:
         """Fail the messages that wait for credit."""
         for window in self._windows.values():
-            for turn, _, _, _ in window.waiting:
+            for turn in window.waiting:
                 if not turn.done():
                     turn.set_exception(gone)
                     turn.exception()  # retrieved, also if its sender has been cancelled
@@ -288,25 +288,23 @@ class LinkSender:
     def _wait(
         self, recipient: str, window: Window[_Waiting], route: Route | None, pieces: list[Buffer], nbytes: int
     ) -> Awaitable[None]:
-        turn: asyncio.Future[None] = self._loop.create_future()
-        window.waiting.append((turn, route, pieces, nbytes))
         if self._session.full:
             self._stalled[recipient] = window
-        return turn
+        return window.wait(self._loop.create_future(), (route, pieces, nbytes))
 
     def _release(self, recipient: str, window: Window[_Waiting]) -> None:
         """Send waiting messages as far as the credit reaches."""
         while window.waiting:
-            turn, route, pieces, size = window.waiting[0]
+            turn, (route, pieces, size) = next(iter(window.waiting.items()))
             if turn.done():  # its sender was cancelled
-                window.waiting.popleft()
+                del window.waiting[turn]
                 continue
             if self._session.full:
                 self._stalled[recipient] = window
                 return
             if not window.take(size):
                 return
-            window.waiting.popleft()
+            del window.waiting[turn]
             if route is None:
                 self._transmit(pieces, size)
             else:

@@ -184,6 +184,42 @@ def test_a_writer_that_gave_up_is_passed_over(run: Callable[..., Any]) -> None:
     run(main())
 
 
+@pytest.mark.parametrize("at_once", [1, 1000])
+def test_cancelled_writers_leave_nothing_behind(run: Callable[..., Any], at_once: int) -> None:
+    async def main() -> None:
+        mailbox = Mailbox("here/me", capacity=1)
+        mailbox.put(queued(NumberMsg(n=0)))
+        patient = asyncio.create_task(written(mailbox, queued(NumberMsg(n=1))))
+        await asyncio.sleep(0)
+        for _ in range(2000 // at_once):
+            writers = [asyncio.create_task(written(mailbox, queued(NumberMsg(n=2)))) for _ in range(at_once)]
+            await asyncio.sleep(0)
+            for writer in writers:
+                writer.cancel()
+            await asyncio.wait(writers)
+        assert mailbox.statistics().waiting == 1
+        assert taken(mailbox) == [0, 1]
+        await patient
+
+    run(main())
+
+
+def test_a_writer_that_gives_up_lets_those_behind_it_in_if_they_fit(run: Callable[..., Any]) -> None:
+    async def main() -> None:
+        mailbox = Mailbox("here/me", capacity_bytes=10)
+        mailbox.put(queued(NumberMsg(n=0), nbytes=6))
+        large, small = (asyncio.create_task(written(mailbox, queued(NumberMsg(n=n), nbytes=n))) for n in (5, 4))
+        await asyncio.sleep(0)
+        assert mailbox.statistics().waiting == 2
+        large.cancel()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert small.done()
+        assert taken(mailbox) == [0, 4]
+
+    run(main())
+
+
 def test_what_its_receiver_has_bounded_is_let_in_in_order() -> None:
     mailbox = Mailbox("here/me", capacity=1)
     messages = [NumberMsg(n=0), BoundedMsg(n=1), BoundedMsg(n=2), NumberMsg(n=3)]

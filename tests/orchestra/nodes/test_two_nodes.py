@@ -377,6 +377,43 @@ def test_a_stuck_actor_delays_nobody_nor_the_heartbeat_and_memory_stays_bounded(
     assert not reasons(logs, "peer gone")
 
 
+def test_cancelled_tells_to_a_stuck_actor_leave_no_waiter_here_or_there(
+    run: Run, addresses: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestra.wire.flow_control.WINDOW", 8)
+
+    async def cancelled(ref: Ref[Any], at_once: int) -> None:
+        tasks = [asyncio.create_task(ref.tell(CountMsg(n=0))) for _ in range(at_once)]
+        await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+    async def main() -> None:
+        async with two_nodes(addresses) as (here, there):
+            stuck = Probe(CountMsg)
+            stuck.hold()
+            near = stuck.start(here, "stuck")
+            here.cell("here/stuck").mailbox._capacity = 8
+            far = there.ref(near.address)
+            for n in range(4):
+                await far.tell(CountMsg(n=n))
+            await until(lambda: bool(stuck.messages))
+            for ref in (far, near):
+                for at_once in (1,) * 50 + (500,):
+                    await cancelled(ref, at_once)
+            (link,) = there.statistics().links
+            mailbox = here.cell("here/stuck").statistics().mailbox
+            last = asyncio.create_task(far.tell(CountMsg(n=99)))
+            stuck.release()
+            assert (link.in_flight, link.waiting) == (8, 0)
+            assert (mailbox.depth, mailbox.capacity, mailbox.waiting) == (8, 8, 0)
+            await last
+            await until(lambda: stuck.messages[-1] == CountMsg(n=99))
+
+    run(main())
+
+
 def _statistics() -> Request[Any]:
     from orchestra.actors.statistics import StatisticsMsg
 
