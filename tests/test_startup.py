@@ -33,6 +33,8 @@ play(env, Qmix(env.spec, seed=0), 1, np.random.default_rng(0))
     [
         pytest.param(QUICK.format(arguments=["--help"]), HEAVY | {"numpy"}, id="the overview of the commands"),
         pytest.param(QUICK.format(arguments=["ps", "--help"]), HEAVY, id="help on ps"),
+        pytest.param(QUICK.format(arguments=["ls"]), HEAVY, id="the list of runs"),
+        pytest.param(QUICK.format(arguments=["prune", "--help"]), HEAVY, id="help on prune"),
         pytest.param(QUICK.format(arguments=["trace", "--help"]), HEAVY, id="help on traces"),
         pytest.param(
             QUICK.format(arguments=["run", str(EXPERIMENT), "--help"]), HEAVY, id="the flags of an experiment"

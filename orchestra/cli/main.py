@@ -25,8 +25,10 @@ Command = Callable[[list[str]], int]
 
 _USAGE = {
     "run": "run FILE [flags]",
+    "ls": "ls",
     "ps": "ps [RUN_DIR]",
     "top": "top [RUN_DIR]",
+    "prune": "prune --keep N",
     "replay": "replay RUN_DIR",
     "trace": "trace ls RUN_DIR",
 }

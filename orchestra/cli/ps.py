@@ -7,6 +7,7 @@ from orchestra.errors import UsageError
 from orchestra.runs import join_file
 from orchestra.runs.flags import FlagParser
 from orchestra.runs.run_directory import RunDirectory
+from orchestra.runs.run_list import newest_running
 
 
 def command(arguments: list[str]) -> int:
@@ -33,14 +34,14 @@ def parsed(parser: FlagParser, arguments: list[str], seconds: str) -> Namespace:
         UsageError: they are misused.
     """
     parser.add_argument(
-        "run", metavar="RUN_DIR", type=Path, nargs="?", help="the run's directory (default: the newest)"
+        "run", metavar="RUN_DIR", type=Path, nargs="?", help="the run's directory (default: the newest that is running)"
     )
     parser.add_argument(
         "--runs-dir",
         type=Path,
         default=Path("runs"),
         metavar="DIR",
-        help="where the newest run is searched (default: runs)",
+        help="where the newest running run is searched (default: runs)",
     )
     parser.add_argument("--seconds", type=float, default=1.0, metavar="S", help=f"{seconds} (default: 1)")
     options = parser.parse_strictly(arguments)
@@ -55,5 +56,5 @@ def run_of(options: Namespace) -> tuple[RunDirectory, join_file.JoinInfo]:
     Raises:
         UsageError: there is no such run, or it cannot be joined.
     """
-    run = RunDirectory.newest(options.runs_dir) if options.run is None else RunDirectory.open(options.run)
+    run = newest_running(options.runs_dir) if options.run is None else RunDirectory.open(options.run)
     return run, join_file.find(run)
