@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from orchestra.actors.actor import Actor
 from orchestra.cli.exit_codes import FAILED
 from orchestra.errors import CannotReplay, ReplayDiverged, UsageError
 from orchestra.replay.determinism import first_mismatch
@@ -19,6 +20,7 @@ from orchestra.replay.rebuild import address_of
 from orchestra.replay.regression import make_test
 from orchestra.replay.replay import Options as ReplayOptions
 from orchestra.replay.replay import Replay
+from orchestra.replay.state_condition import StateCondition, attribute_names
 from orchestra.replay.what_if import edited_class, what_if
 from orchestra.runs.flags import FlagParser
 from orchestra.trace.analysis.values import fields_text
@@ -56,7 +58,11 @@ def parser() -> FlagParser:
     where.add_argument("--at", type=int, metavar="N", help="the delivery of this number")
     where.add_argument("--type", metavar="T", help="every message of this type")
     where.add_argument("--where", metavar="EXPR", help="every message whose fields match: 'version > 120'")
-    where.add_argument("--until", type=int, metavar="N", help="end before this delivery")
+    where.add_argument(
+        "--until", metavar="N|EXPR",
+        help="end before this delivery, or as soon as a condition on the actor's attributes holds: "
+        "'state.env_steps > 1000'",
+    )  # fmt: skip
     where.add_argument("--pdb", action="store_true", help="stop in the debugger (default: at the first delivery)")
     how = parser.add_argument_group("how to compare")
     how.add_argument(
@@ -117,6 +123,8 @@ def command(arguments: list[str]) -> int:
         try:
             if options.at is not None or options.type or options.where:
                 return _stop_at(options, replay)
+            if isinstance(options.until, StateCondition):
+                return _stop_where(options, options.until, replay)
             return _whole(options, replay)
         except ReplayDiverged as diverged:
             print(diverged)
@@ -137,9 +145,14 @@ def _check(options: Namespace) -> None:
     for name in ("check_determinism", "settings", "edited", "make_test"):
         if getattr(options, name) and options.pdb:
             raise UsageError(f"--pdb cannot be combined with {_FLAGS[name]}")
+    if options.until is not None:
+        options.until = int(options.until) if options.until.isdecimal() else StateCondition(options.until)
+    for name, flag in _FLAGS.items():
+        if getattr(options, name) and isinstance(options.until, StateCondition):
+            raise UsageError(f"{flag} takes the number of a delivery as --until, got {str(options.until)!r}")
     if options.tolerance < 0:
         raise UsageError(f"--tolerance: {options.tolerance} is not allowed; it must be 0 or more")
-    if options.pdb and not targets:
+    if options.pdb and not targets and not isinstance(options.until, StateCondition):
         options.at = 1
 
 
@@ -183,13 +196,48 @@ def _whole(options: Namespace, replay: Replay[Any]) -> int:
     return 0
 
 
+def _stop_where(options: Namespace, condition: StateCondition, replay: Replay[Any]) -> int:
+    """Run until a condition on the actor's state holds."""
+    held = False
+
+    def holds(actor: Actor[Any]) -> bool:
+        nonlocal held
+        held = condition(actor)
+        return held
+
+    with _quietly(), _Progress(replay.address) as progress:
+        replay.run(until=holds, each=progress.add)
+    if not held:
+        raise CannotReplay(
+            f"{condition} never holds: {progress.summary()}; the attributes of {replay.address} are "
+            f"{', '.join(attribute_names(replay.actor)) or 'none'}"
+        )
+    print(f"{progress.summary()}: all as recorded")
+    print(f"{condition} holds {_place(replay)}")
+    if replay.delivery is not None:
+        print(f"next: {_delivery_text(replay.delivery)}")
+    if options.pdb:
+        replay.step(debugger=pdb.Pdb())
+    return 0
+
+
+def _place(replay: Replay[Any]) -> str:
+    return "at the end" if replay.activation is None else f"before delivery {replay.activation.n:,}"
+
+
 def _stop_at(options: Namespace, replay: Replay[Any]) -> int:
     fits = _predicate(options, replay)
     found = 0
     with _Progress(replay.address) as progress:
         while (activation := replay.activation) is not None:
             delivery = activation.delivery
-            if options.until is not None and activation.n >= options.until:
+            if isinstance(options.until, int) and activation.n >= options.until:
+                break
+            if (
+                isinstance(options.until, StateCondition)
+                and activation.n > replay.first
+                and options.until(replay.actor)
+            ):
                 break
             if delivery is None or not fits(delivery):
                 with _quietly():

@@ -289,22 +289,30 @@ class Replay(Generic[A]):
             self.step()
         raise CannotReplay(f"{self.address} got no {sought}; its record has {self._last:,} deliveries")
 
-    def run(self, *, until: int | None = None, each: Callable[[ReplayedActivation], None] | None = None) -> int:
-        """Run to the end of the record, or up to the delivery `until`; return the number of activations.
+    def run(
+        self,
+        *,
+        until: int | Callable[[A], bool] | None = None,
+        each: Callable[[ReplayedActivation], None] | None = None,
+    ) -> int:
+        """Run to the end of the record, or as far as `until` says; return the number of activations.
 
         Args:
-            until: the delivery before which to stop.
+            until: the delivery before which to stop; or a predicate over the actor, to stop as soon as it is true after
+                an activation.
             each: called after each activation.
 
         Raises:
             ReplayDiverged: see `step`.
         """
         count = 0
-        while self.activation is not None and (until is None or self.activation.n < until):
+        while self.activation is not None and not (isinstance(until, int) and self.activation.n >= until):
             replayed = self.step()
             count += 1
             if each is not None and replayed is not None:
                 each(replayed)
+            if callable(until) and self._actor is not None and until(self.actor):
+                break
         return count
 
     def __iter__(self) -> Iterator[Delivery]:

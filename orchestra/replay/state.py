@@ -179,6 +179,12 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) and not isinstance(value, np.void) else value
 
 
+def plain_value(value: Any) -> Any:
+    """Return the array of a tensor, the number of a scalar of an array library, and anything else as it is."""
+    array = _as_array(value)
+    return _plain(value) if array is None else array
+
+
 def _as_array(value: Any) -> np.ndarray[Any, Any] | None:
     """Return the elements of an array, or of a tensor of any library; None for anything else."""
     detach: Callable[[], Any] | None = getattr(value, "detach", None)

@@ -183,6 +183,50 @@ def test_the_debugger_stops_at_the_first_line_of_the_handler(say: Say, monkeypat
     assert sys.gettrace() is None or "pdb" not in repr(sys.gettrace())
 
 
+def test_a_replay_stops_as_soon_as_a_condition_on_the_state_holds(say: Say) -> None:
+    _, out, _ = say("--actor", "one/sink", "--where", "round > 0")
+    totals = [float(line.rpartition("total=")[2].rstrip(")")) for line in out.splitlines() if "total=" in line]
+    code, out, err = say("--actor", "one/sink", "--until", f"state.total > {(totals[2] + totals[3]) / 2}")
+    assert (code, err) == (0, "")
+    first, second, third = out.splitlines()
+    assert first.endswith(": all as recorded")
+    assert second.endswith(" holds before delivery 5")
+    assert third.startswith("next: delivery 5: NumbersMsg(round=5")
+    _, out, _ = say(
+        "--actor", "one/sink", "--type", "NumbersMsg", "--until", f"state.total > {(totals[1] + totals[2]) / 2}"
+    )
+    assert [line[:10] for line in out.splitlines() if line.startswith("delivery")] == [
+        f"delivery {n}" for n in (1, 2, 3)
+    ]
+    assert say("--actor", "one/sink", "--until", "state.log_to.address == 'one/log'")[0] == 0
+
+
+def test_the_debugger_stops_at_the_delivery_after_a_condition_on_the_state_holds(
+    say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("p msg.round\nc\n"))
+    code, out, _ = say("--actor", "one/sink", "--until", "state.total > 0", "--pdb")
+    assert code == 0
+    assert "state.total > 0 holds before delivery 2\n" in out
+    assert "(Pdb) 2\n" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--until", "state.total >"], "--until: 'state.total >' is not a condition"),
+        (["--until", "total > 3"], "'total > 3' names something else than the state"),
+        (["--until", "state.totals > 3"], "state.totals > 3 never holds: one/sink: 9 activations"),
+        (["--until", "state.totals > 3"], "the attributes of one/sink are log_to, rounds, total, weight"),
+        (["--until", "state.total > 1", "--check-determinism"], "--check-determinism takes the number of a delivery"),
+    ],
+)
+def test_a_condition_that_cannot_hold_is_explained(say: Say, words: list[str], said: str) -> None:
+    code, _, err = say("--actor", "one/sink", *words)
+    assert code == 2
+    assert said in err
+
+
 def test_the_debugger_may_be_left(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("q\n"))
     code, out, _ = say("--actor", "one/sink", "--pdb")
