@@ -1,6 +1,7 @@
 """Orchestrator: starts, stops and paces the other actors. It counts and routes, and holds no data."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from components.checkpoints import run_state
@@ -29,6 +30,8 @@ from messages import (
 )
 from orchestra import (
     Actor,
+    AskFailed,
+    DeliveryError,
     Escalate,
     InterruptMsg,
     Message,
@@ -170,12 +173,15 @@ class Orchestrator(
         self._save_point = SavePoint(**state["save_point"])
 
     async def stopped(self) -> None:
-        """Save the policy, unless the last checkpoint has it."""
+        """Save the policy, unless the last checkpoint has it. A failing run saves all that it still can."""
         await self._set_collecting(False)
         await self._report("saving")
         steps = self._counters.env_steps
         if self._trainer is not None and self.run_directory is not None and self._save_point.committed != steps:
-            await self._trainer.ask(SaveCheckpointMsg(env_steps=steps))
+            if self._ending == "failed":
+                await self._save_what_is_left(self.run_directory, steps)
+            else:
+                await self._trainer.ask(SaveCheckpointMsg(env_steps=steps))
         await self._report(self._ending)
 
     # Joining and leaving --------------------------------------------------------------------------------------------
@@ -354,6 +360,21 @@ class Orchestrator(
             self._stop_if_complete()
         else:
             await self._continue()
+
+    async def _save_what_is_left(self, run_directory: Path, steps: int) -> None:
+        """Take a checkpoint without the workers, which a resumed run starts anew; at least save the policy."""
+        if self._trainer is None or self._returning:  # the checkpoint that the run continues from is better
+            return
+        run_state.begin(run_directory, steps)
+        try:
+            for ref in (self._trainer, self.trajectories, self.monitor):
+                await ref.ask(SaveCheckpointMsg(env_steps=steps))
+        except (AskFailed, DeliveryError) as error:
+            run_state.discard(run_directory, steps)
+            self.log.warning("no checkpoint of the failed run can be saved", error=str(error))
+        else:
+            run_state.write(run_directory, steps, self.me.address, self._values())
+            run_state.commit(run_directory, steps, keep=self.resume_from)
 
     def _values(self) -> dict[str, Any]:
         return {**self._counters.values(), "turn": self._evaluations.turn, "workers": self._downstream.workers}

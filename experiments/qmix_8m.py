@@ -38,6 +38,7 @@ def experiment(
     steps: Annotated[int, Field(ge=1, description="environment steps of the run")] = 2_000_000,
     hosts: Annotated[int, Field(ge=1, description="hosts, each with a proxy and its workers")] = 1,
     workers: Annotated[int, Field(ge=1, description="worker processes per host")] = 1,
+    min_workers: Annotated[int, Field(ge=1, description="workers below which the run fails")] = 1,
     envs_per_worker: Annotated[int, Field(ge=1, description="environments per worker, stepped together")] = 64,
     proxy: Annotated[bool, Field(description="gather a host's workers behind a WorkerProxy")] = True,
     device: Annotated[str, Field(description="device of the learner: cpu, cuda or cuda:N")] = "cpu",
@@ -72,6 +73,8 @@ def experiment(
     learning_rate = learning_rate or (5e-4 if coma else 1e-3)
     epsilon_start = epsilon_start if epsilon_start is not None else (0.5 if coma else 1.0)
     epsilon_end = epsilon_end if epsilon_end is not None else (0.01 if coma else 0.05)
+    if min_workers > hosts * workers:
+        raise UsageError(f"--min-workers: {min_workers} is more than the {hosts * workers} workers of the run")
     if buffer_size < batch_size:
         raise UsageError(f"a replay buffer of {buffer_size} episodes never holds a batch of {batch_size}")
     make_env: EnvFactory = partial(Smac if env == "smac" else envs.Skirmish, scenario)
@@ -127,7 +130,7 @@ def experiment(
         eval_episodes=eval_episodes,
         checkpoint_interval=checkpoint_interval,
     )
-    learner.spawn(
+    trainer = learner.spawn(
         "trainer",
         Trainer,
         spec=spec,
@@ -137,10 +140,12 @@ def experiment(
         publish_interval=publish_interval,
         threads=learner_threads,
     )
+    topology.require(trajectories, trainer)
+    players = []
     for host in range(hosts):
         to = topology.node(f"host-{host}").spawn("proxy", WorkerProxy, to=orchestrator) if proxy else orchestrator
         for index in range(workers):
-            topology.node(f"worker-{host}-{index}").spawn(
+            player = topology.node(f"worker-{host}-{index}").spawn(
                 "worker",
                 Worker,
                 env=make_env,
@@ -149,5 +154,7 @@ def experiment(
                 n_envs=envs_per_worker,
                 exploration=LinearSchedule(epsilon_start, epsilon_end, over=epsilon_steps),
             )
+            players.append(player)
+    topology.require(*players, at_least=min_workers)
     topology.until(orchestrator)
     return topology

@@ -44,6 +44,11 @@ def begin(run_directory: Path, env_steps: int) -> None:
     path.mkdir(parents=True)
 
 
+def discard(run_directory: Path, env_steps: int) -> None:
+    """Remove the staging folder of a checkpoint that cannot be completed."""
+    shutil.rmtree(staging_folder(run_directory, env_steps), ignore_errors=True)
+
+
 def rename(run_directory: Path, env_steps: int, to: int) -> None:
     """Turn the staging folder, if there is one (see `write`), into the one of the checkpoint after `to` steps.
 

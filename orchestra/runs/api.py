@@ -25,7 +25,7 @@ from orchestra import log
 from orchestra.clock import RealClock
 from orchestra.errors import OrchestraError, UsageError
 from orchestra.runs.plan import OPTIONS, PlannedRun, plan
-from orchestra.runs.processes import Launch
+from orchestra.runs.processes import ActorsLost, Launch
 from orchestra.runs.result import RunFailed, RunFiles, RunResult, failure_text
 from orchestra.runs.run_directory import RunDirectory
 from orchestra.runs.run_lock import Holder, locked
@@ -164,7 +164,9 @@ def failing_in_one_line(what: str, log_file: Path, run: RunDirectory) -> Iterato
             raise
         log.get().error(f"{what} failed", exc_info=error, quiet=True)
         text = failure_text(errors[0])
-        raise RunFailed(f"{what} failed: {text}; traceback in {log_file}", RunResult("failed", text, run)) from error
+        details = errors[0].details if isinstance(errors[0], ActorsLost) else ()
+        said = "\n".join([f"{what} failed: {text}; traceback in {log_file}", *details])
+        raise RunFailed(said, RunResult("failed", text, run)) from error
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

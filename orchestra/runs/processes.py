@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Collection, Sequence
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -15,16 +17,25 @@ from pydantic import TypeAdapter, ValidationError
 
 from orchestra import log
 from orchestra.actors import supervision
+from orchestra.actors.addresses import node_of
 from orchestra.actors.statistics import ProcessStatistics
 from orchestra.actors.supervision import Restart
 from orchestra.errors import OrchestraError, UsageError
 from orchestra.nodes.node import Node
+from orchestra.runs.run_directory import RunDirectory
+from orchestra.runs.topology import Requirement
 from orchestra.trace.recording.settings import NO_TRACE, TraceSettings
 from orchestra.wire import arena
 from orchestra.wire.transports.registry import transport_for
 
 SECRET_VARIABLE = "ORCHESTRA_SECRET"  # noqa: S105 (the variable's name, not a secret)
 """The environment variable that gives a launched process the run's secret, in hexadecimal. A command line is public."""
+OUTPUT_LINES = 10
+"""Lines of a dead process that the message about a failed run quotes."""
+LAST_OUTPUT_S = 1.0
+"""Time for the last output of a dead process to arrive."""
+LAST_LOG_NBYTES = 1 << 18
+"""Bytes at the end of a log in which the last error is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,24 +90,37 @@ class LocalLauncher:
     """Starts a process for each node, and restarts it when it dies.
 
     A process that ends by itself during the run has died, whatever its exit code. After more than `policy.limit`
-    deaths within `policy.within` seconds its node is given up. When all nodes are given up, the run fails.
+    deaths within `policy.within` seconds its node is given up. The run fails with `ActorsLost` when too few of the
+    actors that one of `requirements` names are left, or all nodes are given up.
     """
 
-    def __init__(self, root: Node, launch: Launch, nodes: Sequence[str], policy: Restart | None = None) -> None:
+    def __init__(
+        self,
+        root: Node,
+        launch: Launch,
+        nodes: Sequence[str],
+        policy: Restart | None = None,
+        requirements: Sequence[Requirement] = (),
+    ) -> None:
         self._root = root
         self._launch = launch
         self._nodes = list(nodes)
         self._policy = policy or Restart(limit=3, within=60.0, backoff=0.5, backoff_max=10.0)
         self._processes: dict[str, asyncio.subprocess.Process] = {}
         self._restarts = dict.fromkeys(nodes, 0)
-        self._given_up: set[str] = set()
+        self._requirements = requirements
+        self._given_up: dict[str, str] = {}
+        self._logs = RunDirectory(launch.run_directory).logs
+        self._log_begins = {node: self._log_nbytes(node) for node in nodes}
+        self._output: dict[str, deque[str]] = {node: deque(maxlen=OUTPUT_LINES) for node in nodes}
         self._starting: set[asyncio.Task[asyncio.subprocess.Process]] = set()
-        self._relays: set[asyncio.Task[None]] = set()
+        self._relays: dict[str, asyncio.Task[None]] = {}
         self._stopping = asyncio.Event()
+        self._failed = False
         self._log = log.get(actor=f"{root.name}/launcher")
 
     async def run(self) -> None:
-        """Keep all nodes running until `stop`. The root fails with `AllNodesLost` once every node is given up."""
+        """Keep all nodes running until `stop`."""
         async with asyncio.TaskGroup() as group:
             for node in self._nodes:
                 group.create_task(self._keep(node), name=f"launcher: {node}")
@@ -179,6 +203,7 @@ class LocalLauncher:
         except OSError as error:  # out of memory or of processes: a later attempt may succeed
             return 0, f"could not be started: {error.strerror or error}"
         code = await process.wait()
+        await asyncio.wait({self._relays[node]}, timeout=LAST_OUTPUT_S)  # a process that it started may keep the pipe
         return process.pid, f"killed by signal {-code}" if code < 0 else f"exited with code {code}"
 
     async def _clear(self, node: str) -> None:
@@ -201,26 +226,70 @@ class LocalLauncher:
             start_new_session=True,
         )
         assert process.stdout is not None
-        self._relays.add(relay := asyncio.create_task(_relay(process.stdout), name=f"launcher: output of {node}"))
-        relay.add_done_callback(self._relays.discard)
+        relay = _relay(process.stdout, self._output[node])
+        self._relays[node] = asyncio.create_task(relay, name=f"launcher: output of {node}")
         self._processes[node] = process
         self._log.info("process started", process=node, pid=process.pid)
         return process
 
     def _give_up(self, node: str, died: str, deaths: int) -> None:
-        self._given_up.add(node)
+        self._given_up[node] = how = f"its process {died}, {deaths} times"
         self._log.error("process died too often and is given up", process=node, how=died, deaths=deaths)
-        self._root.directory.give_up(node, f"its process {died}, {deaths} times")
-        if len(self._given_up) == len(self._nodes):
-            self._root.escalate(AllNodesLost(f"every node died too often; the last, {node}, {died}"))
+        self._root.directory.give_up(node, how)
+        lost = [each.missing(lambda address: node_of(address) in self._given_up) for each in self._requirements]
+        if missing := next(filter(None, lost), ""):
+            self._fail(f"{missing}; {node} was given up: {how}")
+        elif len(self._given_up) == len(self._nodes):
+            self._fail(f"every node was given up; the last, {node}: {how}")
+
+    def _fail(self, text: str) -> None:
+        if not self._failed:
+            self._failed = True
+            self._root.escalate(ActorsLost(text, [line for node in self._given_up for line in self._last_words(node)]))
+
+    def _last_words(self, node: str) -> Iterator[str]:
+        """Yield the last error that a node has logged, and the last lines that its process has printed."""
+        if error := self._last_error(node):
+            yield f"last error of {node}: {error}"
+        if self._output[node]:
+            yield f"last output of {node}:"
+            yield from (f"    {line}" for line in self._output[node])
+
+    def _last_error(self, node: str) -> str:
+        try:
+            with (self._logs / f"{node}.jsonl").open("rb") as file:
+                file.seek(max(self._log_begins[node], self._log_nbytes(node) - LAST_LOG_NBYTES))
+                lines = file.read().split(b"\n")
+        except OSError:
+            return ""
+        for line in reversed(lines):
+            with contextlib.suppress(ValueError):
+                match json.loads(line):
+                    case {"level": "error", "event": "actor failed", "actor": str(actor), "error": str(error)}:
+                        return f"{actor} failed: {error}"
+        return ""
+
+    def _log_nbytes(self, node: str) -> int:
+        try:
+            return (self._logs / f"{node}.jsonl").stat().st_size
+        except OSError:
+            return 0
 
 
-class AllNodesLost(OrchestraError):
-    """Every node of a run was given up."""
+class ActorsLost(OrchestraError):
+    """Too few of the actors that a run requires are left."""
+
+    def __init__(self, text: str, details: Sequence[str] = ()) -> None:
+        super().__init__(text)
+        self.details = details
+        """Lines about the processes that died: the last errors and the last output."""
 
 
-async def _relay(output: asyncio.StreamReader) -> None:
-    """Copy the output of a process to `sys.stderr`, looked up for each line: a live display replaces it."""
+async def _relay(output: asyncio.StreamReader, last: deque[str]) -> None:
+    """Copy the output of a process to `sys.stderr`, looked up for each line: a live display replaces it.
+
+    Keep its last lines in `last`.
+    """
     while True:
         try:
             line = await output.readline()
@@ -228,7 +297,10 @@ async def _relay(output: asyncio.StreamReader) -> None:
             continue
         if not line:
             return
-        sys.stderr.write(log.fitted(line.decode(errors="replace").rstrip() + "\n", sys.stderr))
+        text = line.decode(errors="replace").rstrip()
+        if text:
+            last.append(text)
+        sys.stderr.write(log.fitted(text + "\n", sys.stderr))
         sys.stderr.flush()
 
 

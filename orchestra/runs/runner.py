@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 from typing import Any, Literal, TypeVar
 
@@ -27,9 +28,9 @@ from orchestra.errors import OrchestraError, UsageError
 from orchestra.nodes import stacks
 from orchestra.nodes.node import Node
 from orchestra.runs import join_file
-from orchestra.runs.processes import Launch, LocalLauncher
+from orchestra.runs.processes import ActorsLost, Launch, LocalLauncher
 from orchestra.runs.run_directory import RunDirectory, without_secrets, write_json
-from orchestra.runs.topology import Topology
+from orchestra.runs.topology import Requirement, Topology
 from orchestra.trace.format.records import Experiment
 from orchestra.wire.transports.registry import transport_for
 
@@ -163,6 +164,7 @@ async def run_in_one_process(topology: Topology, launch: Launch, stopping: Stopp
     root_address = f"{scope}-{topology.root.name}"
     async with AsyncExitStack() as stack:
         nodes: list[Node] = []
+        failed: set[str] = set()
         stack.enter_context(stacks.on_request(nodes, then=lambda: None))
         stack.enter_context(_recorded_on_request(nodes))
         main: Cell | None = None
@@ -177,7 +179,7 @@ async def run_in_one_process(topology: Topology, launch: Launch, stopping: Stopp
                 secret=secret,
             )
             nodes.append(await stack.enter_async_context(node.running()))
-            _spawn_all(topology, node)
+            _spawn_all(topology, node, failed)
             if main is None:
                 main = node.cell(main_actor)  # now: it may have ended before the last node is open
         assert main is not None
@@ -197,9 +199,9 @@ async def run_in_processes(topology: Topology, launch: Launch, listen: str, stop
     others = [name for name in topology.nodes if name != root]
     node = node_of(root, topology, launch, listen=listen)
     async with node.running():
-        launcher = LocalLauncher(node, launch, others)
+        launcher = LocalLauncher(node, launch, others, requirements=topology.requirements)
         node.processes = launcher.statistics
-        _spawn_all(topology, node)
+        _spawn_all(topology, node, set())
         keeping = asyncio.create_task(launcher.run())
         tls_dir = "" if launch.tls_dir is None else str(launch.tls_dir)
         try:
@@ -294,9 +296,29 @@ def stop_signals() -> list[signal.Signals]:
     return [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is not signal.SIG_IGN]
 
 
-def _spawn_all(topology: Topology, node: Node) -> None:
+def _spawn_all(topology: Topology, node: Node, failed: set[str] | None = None) -> None:
+    """Start the planned actors of `node`, which fails when so many of them have failed for good that the run must.
+
+    Args:
+        topology: the plan.
+        node: one of its nodes.
+        failed: collects the actors of this process that have failed for good. Without it, as in a launched process, the
+            node fails with each of its required actors: the launcher counts.
+    """
+
+    def ended(address: str, requirement: Requirement, reason: asyncio.Future[str]) -> None:
+        if reason.result() == STOPPED or node.stopping:
+            return
+        if failed is not None:
+            failed.add(address)
+        if missing := requirement.missing(lambda each: failed is None or each in failed):
+            node.escalate(ActorsLost(f"{missing}; {address} failed: {reason.result()}"))
+
     for actor in topology.nodes[node.name].actors:
-        node.start_cell(actor.name, actor.factory)
+        cell = node.start_cell(actor.name, actor.factory)
+        for requirement in topology.requirements:
+            if cell.address in requirement.actors:
+                cell.terminated.add_done_callback(partial(ended, cell.address, requirement))
 
 
 async def _until_stopped(root: Node, cell: Cell, stopping: Stopping) -> Ending:

@@ -66,6 +66,29 @@ class PlannedNode:
         raise UsageError(f"node {self.name!r} has no actor {name!r} to replace; its actors are {known}")
 
 
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """Actors of which a run needs some."""
+
+    actors: tuple[str, ...]
+    """Their addresses."""
+    at_least: int
+    """The number of them below which the run fails."""
+
+    def missing(self, lost: Callable[[str], bool]) -> str:
+        """Return what is missing, in words, if the actors whose address is `lost` are; else an empty text."""
+        left = sum(not lost(address) for address in self.actors)
+        if left >= self.at_least:
+            return ""
+        if len(self.actors) == 1:
+            return f"{self.actors[0]} is required and lost"
+        return f"{left} of {len(self.actors)} actors are left ({self._named()}), and at least {self.at_least} required"
+
+    def _named(self) -> str:
+        more = len(self.actors) - 2
+        return ", ".join(self.actors) if more < 2 else f"{self.actors[0]}, {self.actors[1]} and {more} more"
+
+
 class Topology:
     """A plan: nodes, their actors, and the main actor, with which the run ends.
 
@@ -78,6 +101,8 @@ class Topology:
         self.nodes: dict[str, PlannedNode] = {}
         self._until: Ref[Any] | None = None
         self._preparations: list[Callable[[], object]] = []
+        self.requirements: list[Requirement] = []
+        """Without which actors the run fails, the main actor excepted."""
 
     def node(self, name: str) -> PlannedNode:
         """Plan a process.
@@ -97,6 +122,26 @@ class Topology:
     def until(self, actor: Ref[Any]) -> None:
         """Make `actor`, which runs in the root, the main actor: the run ends when it has stopped."""
         self._until = actor
+
+    def require(self, *actors: Ref[Any], at_least: int | None = None) -> None:
+        """Make the run fail once fewer than `at_least` of `actors` are left, by default once one of them is lost.
+
+        An actor is lost when it has ended before the run, or its process has died too often.
+
+        Raises:
+            UsageError: there are fewer actors, or one of them is not planned.
+        """
+        addresses = tuple(actor.address for actor in actors)
+        planned = {f"{node.name}/{actor.name}" for node in self.nodes.values() for actor in node.actors}
+        if strangers := [address for address in addresses if address not in planned]:
+            raise UsageError(f"topology {self.name!r} requires {strangers[0]}, which is not planned")
+        count = len(addresses) if at_least is None else at_least
+        if not 1 <= count <= len(addresses):
+            raise UsageError(
+                f"topology {self.name!r} requires {count} of {len(addresses)} actors; 1 to {len(addresses)} are allowed"
+            )
+        for each in [addresses] if at_least is not None else [(address,) for address in addresses]:
+            self.requirements.append(Requirement(each, len(each) if at_least is None else at_least))
 
     def before_start(self, prepare: Callable[[], object]) -> None:
         """Call `prepare()` in the first process before anything is started; a dry run does not call it.

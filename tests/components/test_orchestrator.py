@@ -746,9 +746,27 @@ def test_a_stop_that_is_no_interruption_saves_and_is_a_failure(run, stage, episo
             await play.tell(episodes(5))
             await scene.stop(play.ref)
             await scene.settle()
-            assert [message.env_steps for message in play.trainer.of(SaveCheckpointMsg)] == [5]
+            for probe in (play.trajectories, play.trainer, play.monitor):
+                assert [message.env_steps for message in probe.of(SaveCheckpointMsg)] == [5]
+            assert [path.name for path in (tmp_path / "state").iterdir()] == ["steps-0000000005"]
             assert worker.of(SetCollectingMsg)[-1] == SetCollectingMsg(collecting=False)
             assert [message.state for message in play.monitor.of(ProgressMsg)][-2:] == ["saving", "failed"]
+
+    run(main())
+
+
+def test_a_failing_run_without_its_replay_buffer_still_saves_the_policy(run, stage, episodes, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with stage(run_directory=tmp_path) as scene:
+            play = Run(scene)
+            await play.join_trainer()
+            await play.tell(episodes(5))
+            await scene.stop(play.trajectories.ref)
+            await scene.stop(play.ref)
+            await scene.settle()
+            assert [message.env_steps for message in play.trainer.of(SaveCheckpointMsg)] == [5]
+            assert list((tmp_path / "state").iterdir()) == []
+            assert play.progress.state == "failed"
 
     run(main())
 

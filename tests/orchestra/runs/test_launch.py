@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from orchestra import Actor, InterruptMsg, Node, on
-from orchestra.runs.runner import Stopping, _on_signals, _until_stopped
+from orchestra.runs.runner import Stopping, _on_signals, _until_stopped, stopped_by_signals
 
 PATIENCE_S = 30.0
 EXPERIMENT = '''
@@ -93,13 +93,19 @@ class Worker(Actor[HelloMsg]):
 
 def experiment(
     *, workers: int = 2, greetings: int = 0, at_end: str = "", saves: bool = True, exit_code: int = 0,
-    faithful: bool = False,
+    faithful: bool = False, bystanders: int = 0, at_least: int = 0,
 ) -> Topology:
     topology = Topology("greetings")
     boss = topology.node("root").spawn("boss", Boss, greetings, at_end, saves)
     topology.until(boss)
-    for number in range(workers):
+    refs = [
         topology.node(f"w{number}").spawn("worker", Worker, f"w{number}", boss, exit_code, faithful)
+        for number in range(workers)
+    ]
+    if at_least:
+        topology.require(*refs, at_least=at_least)
+    for number in range(bystanders):
+        topology.node(f"b{number}").spawn("worker", Worker, f"b{number}", boss, 0, faithful)
     return topology
 '''
 
@@ -271,11 +277,31 @@ def test_a_run_whose_workers_all_die_too_often_fails_in_one_line(launch: Launch)
     assert run.err.count("process died and is started again") == 3
     assert run.err.count("process died too often and is given up") == 1
     assert "Traceback" not in run.err
-    assert run.err.splitlines()[-1] == (
-        f"orchestra: the run failed: every node died too often; the last, w0, exited with code 3; "
-        f"traceback in {run.run}/logs/root.jsonl"
-    )
+    assert run.err.splitlines()[-10:] == [
+        "orchestra: the run failed: every node was given up; the last, w0: its process exited with code 3, 4 times; "
+        f"traceback in {run.run}/logs/root.jsonl",
+        "last output of w0:",
+        *["    w0 is here", "    and says so"] * 4,
+    ]
     assert (run.run / "saved").exists()  # the main actor was stopped in order all the same
+
+
+def test_a_run_fails_when_fewer_than_the_required_actors_are_left_although_another_process_lives(
+    launch: Launch,
+) -> None:
+    run = launch("--workers", "1", "--exit-code", "3", "--bystanders", "1", "--at-least", "1")
+    assert run.ends() == 1
+    lines = run.err.splitlines()
+    assert lines[lines.index("last output of w0:") - 1] == (
+        "orchestra: the run failed: w0/worker is required and lost; w0 was given up: its process exited with code 3, "
+        f"4 times; traceback in {run.run}/logs/root.jsonl"
+    )
+    assert lines[-1] == "    and says so"
+    assert (run.run / "saved").exists()
+    ending = json.loads((run.run / "summary.json").read_text())
+    assert ending["state"] == "failed"
+    assert ending["reason"].startswith("w0/worker is required and lost")
+    assert ending["resume"] == f"orchestra run --resume {run.run}"
 
 
 def test_a_main_actor_that_fails_for_good_fails_the_run_in_one_line(launch: Launch) -> None:
@@ -399,15 +425,16 @@ def test_two_signals_within_a_tenth_of_a_second_are_one_press_of_ctrl_c(
     monkeypatch.setattr("orchestra.runs.runner.time", SimpleNamespace(monotonic=lambda: next(times)))
 
     async def main() -> None:
-        gate = asyncio.Event()
+        gate, stopping = asyncio.Event(), Stopping()
         async with Node("here").running() as node:
             node.spawn("main", SlowToStop, gate)
-            ending = asyncio.create_task(_until_stopped(node, node.cell("here/main"), Stopping()))
+            ending = asyncio.create_task(_until_stopped(node, node.cell("here/main"), stopping))
             await asyncio.sleep(0)
-            for _ in range(2):
-                signal.raise_signal(signal.SIGINT)
-            for _ in range(10):
-                await asyncio.sleep(0)
+            with stopped_by_signals("here", stopping):
+                for _ in range(2):
+                    signal.raise_signal(signal.SIGINT)
+                for _ in range(10):
+                    await asyncio.sleep(0)
             gate.set()
             assert (await ending).reason == reason
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestra import Node, Restart
-from orchestra.runs.processes import AllNodesLost, Launch, LocalLauncher
+from orchestra.runs.processes import ActorsLost, Launch, LocalLauncher
 
 Run = Callable[..., Any]
 
@@ -86,9 +86,9 @@ def test_a_process_that_dies_too_often_is_given_up_and_leaves_no_file(
                 assert files(sockets) == {"root"}
                 await asyncio.Event().wait()
         (error,) = caught.value.exceptions
-        assert isinstance(error, AllNodesLost)
-        assert str(error).startswith("every node died too often; the last, ")
-        assert str(error).endswith(how)
+        assert isinstance(error, ActorsLost)
+        assert str(error).startswith("every node was given up; the last, ")
+        assert str(error).endswith(f"its process {how}, 2 times")
 
     run(main())
 

@@ -91,3 +91,32 @@ def test_a_run_ends_with_an_actor_of_the_root() -> None:
         topology.main_actor()
     topology.until(Ref("field/ball"))
     assert topology.main_actor() == "field/ball"
+
+
+# What a run requires --------------------------------------------------------------------------------------------------
+
+
+def test_required_actors_are_named_with_the_number_below_which_the_run_fails() -> None:
+    topology = Topology("plan")
+    node = topology.node("one")
+    refs = [node.spawn(name, Player) for name in "abc"]
+    topology.require(refs[0], refs[1])
+    topology.require(*refs, at_least=2)
+    alone, other, group = topology.requirements
+    assert (alone.actors, alone.at_least, other.actors) == (("one/a",), 1, ("one/b",))
+    assert (group.actors, group.at_least) == (("one/a", "one/b", "one/c"), 2)
+    assert alone.missing({"one/b"}.__contains__) == ""
+    assert alone.missing({"one/a"}.__contains__) == "one/a is required and lost"
+    assert group.missing({"one/a"}.__contains__) == ""
+    assert group.missing({"one/a", "one/c"}.__contains__) == (
+        "1 of 3 actors are left (one/a, one/b, one/c), and at least 2 required"
+    )
+
+
+def test_a_requirement_that_no_run_can_meet_is_refused() -> None:
+    topology = Topology("plan")
+    sink = topology.node("one").spawn("a", Player)
+    with pytest.raises(UsageError, match=r"^topology 'plan' requires 2 of 1 actors; 1 to 1 are allowed$"):
+        topology.require(sink, at_least=2)
+    with pytest.raises(UsageError, match=r"^topology 'plan' requires two/b, which is not planned$"):
+        topology.require(Ref("two/b"))
