@@ -53,25 +53,30 @@ __all__ = [
 
 M = TypeVar("M", bound=Message)
 
+START_S = 1024.0
+"""Where a manual clock starts, in seconds. With a power of two, fractions of seconds stay exact in sums."""
 QUIET_TURNS = 3
 """Consecutive turns of the loop with all actors idle that count as settled: a frame in memory takes one to arrive."""
 
 
 class ManualClock:
-    """A clock that stands still until `advance`, which fires the due timers in the order of their times."""
+    """A clock that stands still until `advance`, which fires the due timers in the order of their times.
+
+    It does not start at 0, where a time is easily taken for a duration.
+    """
 
     def __init__(self) -> None:
-        self._now = 0.0
+        self._now = START_S
         self._timers: list[tuple[float, int, _Timer]] = []
         self._numbers = itertools.count()
 
     def monotonic(self) -> float:
-        """Return the seconds advanced so far, from 0."""
+        """Return the seconds advanced so far, plus 1,024."""
         return self._now
 
     def now(self) -> datetime:
         """Return 2026-01-01 00:00 UTC plus the seconds advanced so far."""
-        return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self._now)
+        return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self._now - START_S)
 
     def call_later(self, delay: float, call: Callable[[], None]) -> "_Timer":
         """Run `call` when the clock has advanced by `delay` seconds."""

@@ -23,6 +23,10 @@ RESTART_S = 1.0
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
+BOOTED_S = 1000.0
+"""Reading of a simulated node's monotonic clock at the start of the simulation, in seconds."""
+
+
 class ProcessDied(OrchestraError):
     """The simulated process of this call was killed, or has ended."""
 
@@ -34,8 +38,8 @@ class SimulatedClock:
         self._loop = loop
 
     def monotonic(self) -> float:
-        """Return the virtual seconds since the start of the simulation."""
-        return self._loop.time()
+        """Return the virtual seconds since the start of the simulation, plus a thousand: no clock starts at 0."""
+        return BOOTED_S + self._loop.time()
 
     def now(self) -> datetime:
         """Return the virtual time as a date, beginning at 2026-01-01 00:00 UTC."""

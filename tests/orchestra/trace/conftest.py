@@ -28,13 +28,15 @@ TYPES = {
     1: MessageType("toys.CountMsg", b"12345678", ("count", "note"), request=False),
     2: MessageType("toys.FrameMsg", b"87654321", ("step", "pixels"), request=False),
 }
+BEGIN = ManualClock().monotonic()
+"""When the recorded node began, by its clock in seconds."""
 HEADER = Header(
     node="toy",
     generation=77,
     segment=0,
     mode="full",
     wall=0.0,
-    monotonic=0.0,
+    monotonic=BEGIN,
     seed=3,
     deterministic=False,
     pid=1,
@@ -67,17 +69,17 @@ def draft(kind: Kind, row: Sequence[Any], nbytes: int = 100) -> PendingRecord:
 
 
 def birth_draft(actor: str = "toy/a") -> PendingRecord:
-    return draft(Kind.BIRTH, [actor, 0, 1, 0.5, "toys:Toy", "", "planned", 0, "", 0, 0, None, None])
+    return draft(Kind.BIRTH, [actor, 0, 1, BEGIN + 0.5, "toys:Toy", "", "planned", 0, "", 0, 0, None, None])
 
 
 def delivery_draft(n: int, message: Message | None = None, actor: str = "toy/a") -> PendingRecord:
     message = CountMsg(count=n, note=f"note {n}") if message is None else message
-    kind, row = Kind.DELIVERY, (actor, 0, n, 2 * n, float(n), n - 0.25, "toy/b", n, message, 0, 128, False)
+    kind, row = Kind.DELIVERY, (actor, 0, n, 2 * n, BEGIN + n, BEGIN + n - 0.25, "toy/b", n, message, 0, 128, False)
     return (kind, actor, 2 * n, 300, *row)
 
 
 def birth(actor: str = "toy/a") -> Entry:
-    row = [actor, 0, 1, 0.5, "toys:Toy", "", "planned", 0, "", 0, 0, None, None]
+    row = [actor, 0, 1, BEGIN + 0.5, "toys:Toy", "", "planned", 0, "", 0, 0, None, None]
     return entry(Kind.BIRTH, row)
 
 
@@ -85,12 +87,12 @@ def delivery(
     n: int, values: Sequence[Any] | None = None, actor: str = "toy/a", kind: int = 1, sender: str = "toy/b"
 ) -> Entry:
     values = [n, f"note {n}"] if values is None else list(values)
-    row = [actor, 0, n, 2 * n, float(n), 0.25, sender, n, kind, 0, 128, False, values]
+    row = [actor, 0, n, 2 * n, BEGIN + n, 0.25, sender, n, kind, 0, 128, False, values]
     return entry(Kind.DELIVERY, row, (kind,))
 
 
 def handled(n: int, effects: Sequence[Any] = (), actor: str = "toy/a", types: Sequence[int] = ()) -> Entry:
-    return entry(Kind.HANDLED, [actor, 0, n, 1 if n else 0, 2 * n + 1, float(n), 0.125, list(effects), None], types)
+    return entry(Kind.HANDLED, [actor, 0, n, 1 if n else 0, 2 * n + 1, BEGIN + n, 0.125, list(effects), None], types)
 
 
 def frame(n: int, size: int = 512) -> np.ndarray[Any, Any]:

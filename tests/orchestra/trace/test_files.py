@@ -223,7 +223,7 @@ def test_the_format_depends_on_no_attribute_name(toy: Any) -> None:
     header = replace(toy.HEADER, wall=2.5, run_directory="runs/1")
     row = msgpack.unpackb(header_body(header))
     assert row == [
-        *("toy", 77, "full", 0, 2.5, 0.0, 3, False, 1, "here", {"python": "3"}),
+        *("toy", 77, "full", 0, 2.5, header.monotonic, 3, False, 1, "here", {"python": "3"}),
         *(["toys.py", "ab" * 32, ["--size=3"]], "recorded", "runs/1", ""),
     ]
     assert header_of(header_body(header)) == header
