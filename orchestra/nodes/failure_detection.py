@@ -2,23 +2,23 @@
 
 import asyncio
 import itertools
+import math
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from orchestra.errors import HandshakeError, NobodyListens, Unreachable
+from orchestra.wire.handshake import ANSWER_SECONDS
 from orchestra.wire.link import Link
 from orchestra.wire.settings import LinkSettings
 from orchestra.wire.transports.base import Connection
 from orchestra.wire.transports.registry import transport_for
 
 HEARTBEAT_S = 2.0
-SILENT_BEATS = 5
+SILENT_BEATS = 3
 """A connection that was silent for so many heartbeats is broken and replaced. The count is of beats, not of seconds: a
 node that was itself busy for a minute has read nothing meanwhile, and its peers are not to blame."""
-ABSENT_BEATS = 5
-"""A peer without a connection for so many heartbeats is dead."""
 REFUSALS = 4
 """A peer at whose address no process listens, so many times in a row, is dead. That takes about a third of a second."""
 REMEMBERED_BEATS = 5
@@ -27,6 +27,9 @@ BACKOFF_S = 0.02
 BACKOFF_MAX_S = 1.0
 DIAL_S = 3.0
 """Seconds that one attempt to connect may take."""
+ABSENT_BEATS = SILENT_BEATS + 1 + math.ceil((DIAL_S + ANSWER_SECONDS) / HEARTBEAT_S)
+"""A peer without a connection for so many heartbeats is dead. One side may see a connection end of which the other side
+only notices the silence, at the latest a heartbeat after `SILENT_BEATS`. It then has time for the longest attempt."""
 
 
 def backoff(settings: LinkSettings, attempts: int) -> float:

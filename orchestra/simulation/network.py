@@ -71,6 +71,16 @@ class Network:
             end.break_off(ConnectionResetError("the connection was cut"))
         return len(ends) // 2
 
+    def half_close(self, one: str, other: str) -> int:
+        """End every stream from `one` to `other`, and return their number.
+
+        `other` sees the end of the stream. `one` notices nothing: its bytes vanish, and none arrive.
+        """
+        ends = [end for end in self.ends if (end.host, end.peer_host) == (other, one)]
+        for end in ends:
+            end.half_close()
+        return len(ends)
+
     def unblock(self, source: str, target: str) -> None:
         """Let packets through again; those held back arrive later."""
         self.blocked.discard((source, target))
@@ -271,6 +281,12 @@ class SimulatedConnection(Endpoint):
             self._breaks_on_send = True
         else:
             self._end_later(error)
+
+    def half_close(self) -> None:
+        """See the end of the stream after a delay; the other side notices nothing."""
+        if not self._broken:
+            self._broken = self.other._broken = True
+            self._end_later(ConnectionResetError("closed by the other side"))
 
     def vanish(self, *, silently: bool) -> None:
         """End with the process that this end belongs to. Unless `silently`, the other side is informed."""

@@ -146,6 +146,10 @@ class Simulation:
         """Break every connection between two processes, and return their number."""
         return self.network.cut(one.name, other.name)
 
+    def half_close(self, one: Process, other: Process) -> int:
+        """End every stream from `one` to `other`, and return their number. `one` notices nothing but silence."""
+        return self.network.half_close(one.name, other.name)
+
     def partition(self, one: Process, other: Process, *, one_way: bool = False) -> None:
         """Hold back all packets from `one` to `other`, and, unless `one_way`, back, until `heal`."""
         self.network.blocked.add((one.name, other.name))

@@ -97,8 +97,9 @@ class StreamConnection(Endpoint, asyncio.BufferedProtocol):
             self._accept(self)
 
     def eof_received(self) -> None:
-        if self._cause is None and not self._closing:
-            self._cause = ConnectionResetError("closed by the other side")
+        # No node half-closes a connection. The event loop would first wait for a peer that may never read again.
+        if not self._closing:
+            self.abort(ConnectionResetError("closed by the other side"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._cause is None and not self._closing and (exc is None or isinstance(exc, ssl.SSLError)):

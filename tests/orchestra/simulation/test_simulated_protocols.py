@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import zlib
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -164,6 +165,22 @@ async def disturbed_tells(sim: Simulation) -> None:
         assert all(numbers == [0, 1, 2] * 4 for numbers in conversation.heard.values())
 
 
+async def tells_over_half_closed_connections(sim: Simulation) -> None:
+    conversation = Conversation(sim)
+    await sim.start()
+    await conversation.talk(2)
+    await conversation.all_heard(2)
+    for _ in range(2):
+        await asyncio.sleep(sim.random.uniform(0.0, 5.0))  # at any time between two heartbeats
+        one, other = sim.random.choice(list(itertools.permutations(conversation.names, 2)))
+        sim.half_close(sim.processes[one], sim.processes[other])  # unless it was, and nobody has noticed yet
+        await conversation.talk(2)
+    await sim.until(lambda: conversation.has_heard(6) or _somebody_is_taken_for_dead(sim))
+    await asyncio.sleep(3.0)
+    assert not _somebody_is_taken_for_dead(sim)
+    assert all(numbers == [0, 1] * 3 for numbers in conversation.heard.values())
+
+
 async def tells_to_actors_that_fail(sim: Simulation) -> None:
     conversation = Conversation(sim, fails_at=4)
     await sim.start()
@@ -199,6 +216,21 @@ async def tells_to_one_that_dies(sim: Simulation) -> None:
 )
 def test_messages_arrive_once_and_in_order(scenario: Callable[[Simulation], Any], seeds: int) -> None:
     each_seed(scenario, seeds)
+
+
+def test_a_session_survives_half_closed_connections() -> None:
+    each_seed(tells_over_half_closed_connections, 50)
+
+
+@pytest.mark.slow
+def test_a_session_survives_half_closed_connections_with_many_seeds() -> None:
+    each_seed(tells_over_half_closed_connections, 250)  # 1,000: ORCHESTRA_SEEDS=0:1000
+
+
+def test_equal_limits_of_silence_and_absence_lose_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestra.nodes.failure_detection.SILENT_BEATS", 5)
+    monkeypatch.setattr("orchestra.nodes.failure_detection.ABSENT_BEATS", 5)
+    assert failing_seed(tells_over_half_closed_connections, 50) is not None
 
 
 def test_messages_to_a_restarted_process_arrive_at_most_once_and_in_order() -> None:
