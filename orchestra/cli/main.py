@@ -6,8 +6,10 @@ A command's module is imported when the command runs, and not for the overview, 
 import ast
 import atexit
 import contextlib
+import errno
 import importlib.util
 import os
+import select
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -15,8 +17,9 @@ from importlib.metadata import EntryPoint, entry_points, version
 from pathlib import Path
 from typing import NoReturn
 
-from orchestra.cli.exit_codes import CANNOT_WRITE, FINISHED, MISUSED, of_error
+from orchestra.cli.exit_codes import CANNOT_WRITE, FAILED, FINISHED, MISUSED, of_error
 from orchestra.errors import OrchestraError, UsageError
+from orchestra.runs.open_files import too_many_files
 
 COMMANDS = "orchestra.commands"
 """The group of entry points that add commands: functions from the arguments to an exit code, documented in one line."""
@@ -39,6 +42,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Carry out one command and return its exit code, one of `orchestra/cli/exit_codes.py`."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
+        return _carried_out(arguments)
+    except BrokenPipeError:
+        if not _reader_is_gone():
+            raise
+        return FINISHED
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # rich ends so at a closed pipe
+            return FINISHED
+        raise
+
+
+def _reader_is_gone() -> bool:
+    """Return whether the reader of stdout or stderr, such as `head`, has closed its end."""
+    poll = select.poll()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # no file: replaced, closed, or None
+            poll.register(stream.fileno(), 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
+def _carried_out(arguments: list[str]) -> int:
+    try:
         return _dispatch(arguments)
     except UsageError as error:
         print(f"orchestra: error: {error}", file=sys.stderr)
@@ -47,6 +72,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"orchestra: {error}", file=sys.stderr)
         return of_error(error)
     except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            print(f"orchestra: {too_many_files()}", file=sys.stderr)
+            return FAILED
         if of_error(error) != CANNOT_WRITE:
             raise
         print(f"orchestra: cannot write: {error}", file=sys.stderr)

@@ -131,9 +131,6 @@ def command(arguments: list[str]) -> int:
             return FAILED
         except bdb.BdbQuit:
             return 0
-        except BrokenPipeError:
-            sys.stderr.close()  # the reader of the output, such as `head`, has closed it
-            return 0
 
 
 def _check(options: Namespace) -> None:

@@ -1,5 +1,6 @@
 """`orchestra run`: run an experiment to its end."""
 
+import contextlib
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,15 +28,8 @@ resumable, 130 interrupted."""
 
 def command(arguments: list[str]) -> int:
     """Run an experiment."""
-    parser = FlagParser(prog="orchestra run", description=_HELP, usage="orchestra run FILE [flags]")
-    parser.add_argument("--dry-run", action="store_true", help="print the topology and stop")
-    OPTIONS.add_to(parser, "flags of every run")
-    file, words = _file_and_flags(parser, arguments)
-    if file is None and not any(word.partition("=")[0] == "--resume" for word in words):
-        parser.parse_strictly(words)  # prints the help, or says which flag is wrong
-        raise UsageError("orchestra run needs the file of an experiment, as in: orchestra run experiments/qmix_8m.py")
-    flags = _experiment_flags(file, words)
-    flags.add_to(parser)
+    file, words, flags = _file_and_flags(arguments)
+    parser = _parser(flags)
     given = parser.parse_strictly(words)
     planned = plan(file, **OPTIONS.collect(given), **flags.collect(given))
     if given.dry_run:
@@ -48,43 +42,69 @@ def command(arguments: list[str]) -> int:
         print(f"orchestra: {failed}", file=sys.stderr)
     else:
         code = of_run(result.state, resumable=result.directory.resume_command is not None)
-    if code != FINISHED and (resume := result.directory.resume_command):
-        print(f"continue with: {resume}")
-    _say_where_the_trace_is(result.directory)
+    with contextlib.suppress(BrokenPipeError):  # the exit code tells how the run ended
+        if code != FINISHED and (resume := result.directory.resume_command):
+            print(f"continue with: {resume}")
+        _say_where_the_trace_is(result.directory)
     return code
 
 
-def _file_and_flags(parser: FlagParser, arguments: Sequence[str]) -> tuple[Path | None, list[str]]:
-    """Return the experiment's file, and all other arguments.
+def _parser(flags: Flags | None = None) -> FlagParser:
+    """Return the parser of all flags: those of every run, and those of an experiment if it is known."""
+    parser = FlagParser(prog="orchestra run", description=_HELP, usage="orchestra run FILE [flags]")
+    parser.add_argument("--dry-run", action="store_true", help="print the topology and stop")
+    OPTIONS.add_to(parser, "flags of every run")
+    if flags is not None:
+        flags.add_to(parser)
+    return parser
 
-    It is the first argument, or stands behind flags. The flags of the experiment are not known yet: behind one of
-    them, a word may be its value or the file, and the file is the first word that ends in `.py`.
+
+def _file_and_flags(arguments: Sequence[str]) -> tuple[Path | None, list[str], Flags]:
+    """Return the experiment's file, None for a resumed run, all other arguments, and the flags of the experiment.
+
+    The file may stand behind flags, and only its own flags tell whether the word behind one of them is a value. So the
+    words that may be the file are tried: Python files first, and words behind a flag last.
+
+    Raises:
+        UsageError: there is no file, or it is no experiment.
     """
-    takes_value = {flag.option for flag in OPTIONS if flag.base is not bool}
-    known = set(parser._option_string_actions) | {"-h", "--help"}
-    candidates = []
-    previous = ""
-    for index, word in enumerate(arguments):
-        if not word.startswith("-") and previous not in takes_value:
-            unsure = previous.startswith("--") and "=" not in previous and previous not in known
-            candidates.append((not word.endswith(".py"), unsure, index))
-        previous = word
+    parser = _parser()
     if any(word.partition("=")[0] == "--resume" for word in arguments):
-        candidates = [candidate for candidate in candidates if not candidate[1]]  # no file is expected
-    if not candidates:
-        return None, list(arguments)
-    *_, place = min(candidates)
-    return Path(arguments[place]), [*arguments[:place], *arguments[place + 1 :]]
+        resume = OPTIONS.collect(parser.parse_known_args(arguments)[0])["resume"]
+        path, function, _ = recorded_experiment(RunDirectory.open(resume))
+        flags = Flags.of(load_experiment(path, function))
+        places = _parser(flags).positions(arguments)
+    else:
+        places = sorted(
+            parser.positions(arguments),
+            key=lambda place: (not arguments[place].endswith(".py"), _follows_flag(arguments, place)),
+        )
+        if not places:
+            parser.parse_strictly(arguments)  # prints the help, or says which flag is wrong
+            raise UsageError(
+                "orchestra run needs the file of an experiment, as in: orchestra run experiments/qmix_8m.py"
+            )
+        places = [next((place for place in places if _is_no_value(arguments, place)), places[0])]
+        flags = Flags.of(load_experiment(Path(arguments[places[0]])))
+    if not places:
+        return None, list(arguments), flags
+    place = places[0]
+    return Path(arguments[place]), [*arguments[:place], *arguments[place + 1 :]], flags
 
 
-def _experiment_flags(file: Path | None, words: Sequence[str]) -> Flags:
-    if file is not None:
-        return Flags.of(load_experiment(file))
-    parser = FlagParser(add_help=False)
-    OPTIONS.add_to(parser)
-    resume = OPTIONS.collect(parser.parse_known_args(words)[0])["resume"]
-    path, function, _ = recorded_experiment(RunDirectory.open(resume))
-    return Flags.of(load_experiment(path, function))
+def _follows_flag(arguments: Sequence[str], place: int) -> bool:
+    return place > 0 and arguments[place - 1].startswith("-") and "=" not in arguments[place - 1]
+
+
+def _is_no_value(arguments: Sequence[str], place: int) -> bool:
+    """Return whether a word names an experiment by whose own flags the word is no value of a flag."""
+    if not _follows_flag(arguments, place):
+        return True  # whatever it names
+    try:
+        flags = Flags.of(load_experiment(Path(arguments[place])))
+    except UsageError:
+        return False
+    return place in _parser(flags).positions(arguments)
 
 
 def _say_where_the_trace_is(run: RunDirectory) -> None:

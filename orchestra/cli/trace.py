@@ -29,11 +29,7 @@ def command(arguments: list[str]) -> int:
     chosen = COMMANDS.get(arguments[0])
     if chosen is None:
         raise UsageError(f"orchestra trace: unknown command {arguments[0]!r}; the commands are {', '.join(COMMANDS)}")
-    try:
-        return chosen(arguments[1:])
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader, such as `head`, has closed the pipe
-        return 0
+    return chosen(arguments[1:])
 
 
 def _overview() -> str:

@@ -55,6 +55,19 @@ class FlagParser(argparse.ArgumentParser):
         """Raise argparse's error as a `UsageError`."""
         raise UsageError(message)
 
+    def positions(self, argv: Sequence[str]) -> list[int]:
+        """Return the positions of words that are neither flags nor values of flags. Unknown flags take no value."""
+        found = []
+        takes_value = False
+        for position, word in enumerate(argv):
+            is_flag = word.startswith("-")
+            if not is_flag and not takes_value:
+                found.append(position)
+            # Private, but the only place where argparse keeps the flags of a parser and of its groups.
+            action = self._option_string_actions.get(word)
+            takes_value = action is not None and action.nargs != 0
+        return found
+
     def parse_strictly(self, argv: Sequence[str]) -> argparse.Namespace:
         """Parse all of `argv`.
 
@@ -66,7 +79,6 @@ class FlagParser(argparse.ArgumentParser):
         except argparse.ArgumentError as error:
             raise UsageError(_reworded(error)) from error
         if rest:
-            # Private, but the only place where argparse keeps the flags of a parser and of its groups.
             raise UsageError(_unknown(rest, self._option_string_actions))
         return namespace
 

@@ -22,6 +22,7 @@ from orchestra.runs.experiment import (
     source_of,
 )
 from orchestra.runs.flags import Flags
+from orchestra.runs.open_files import check_open_files
 from orchestra.runs.processes import Launch
 from orchestra.runs.run_directory import HIDDEN, RunDirectory
 from orchestra.runs.topology import Topology
@@ -175,6 +176,7 @@ def plan(
             "--listen: no other process can import this experiment, so all its nodes run in this one; write it as the "
             "function `experiment` of a file to use several"
         )
+    check_open_files(0 if in_one_process else len(topology.nodes) - 1)
     tls_dir = tls_dir.absolute() if tls_dir is not None else folder_of_environment()
     transport = transport_for(listen, tls_dir)
     if not in_one_process and isinstance(transport, MemoryTransport):

@@ -142,7 +142,7 @@ def test_help_lists_the_flags_of_every_run_and_of_the_experiment(capsys: Any, mo
     assert len(lines) == 1
     assert "--learning-rate" in printed
     assert "--proxy" in printed
-    assert "Ctrl-C once saves and ends, twice aborts." in printed
+    assert "Ctrl-C once saves and ends, twice aborts" in printed
 
 
 def test_help_without_a_command_says_what_there_is(capsys: Any) -> None:
