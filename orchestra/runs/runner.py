@@ -86,7 +86,8 @@ class Stopping:
         """While the block runs, have the running loop call `obey` with the state and `abort` of each request."""
         loop, context = asyncio.get_running_loop(), contextvars.copy_context()
         with self._lock:
-            # In the context of an actor that calls `request`, the actor would be the sender of what `obey` sends.
+            # A signal that interrupts an actor, or the actor itself, calls `request` in the context of the actor.
+            # There, the actor would be the sender of what `obey` sends.
             self._obey = lambda state, abort: loop.call_soon_threadsafe(obey, state, abort, context=context)
             if self._request is not None:
                 self._obey(*self._request)
@@ -357,11 +358,10 @@ def _on_signals(call: Callable[[str, float], None], *signals: signal.Signals) ->
     Only the main thread can handle signals; in any other thread this does nothing. The loop's own signal handlers
     are not used: uvloop's report a signal twice that arrives while another one is handled.
     """
-    loop, context = asyncio.get_running_loop(), contextvars.copy_context()
+    loop = asyncio.get_running_loop()
 
     def arrived(number: int, frame: FrameType | None) -> None:
-        # A signal may interrupt the code of an actor, in whose context the actor would be the sender of what is sent.
-        loop.call_soon_threadsafe(call, _name_of(signal.Signals(number)), time.monotonic(), context=context)
+        loop.call_soon_threadsafe(call, _name_of(signal.Signals(number)), time.monotonic())
 
     return stacks.handling(arrived, *signals)
 

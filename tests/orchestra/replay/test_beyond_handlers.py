@@ -13,6 +13,7 @@ from orchestra.actors.message import REGISTRY
 from orchestra.errors import CannotReplay, ReplayDiverged
 from orchestra.replay.replay import Replay
 from orchestra.testing import settle
+from orchestra.trace.format.records import Kind
 from orchestra.trace.reading.run_trace import RunTrace
 
 Recorded = Callable[..., Path]
@@ -180,7 +181,11 @@ def test_an_activation_with_very_many_effects_is_replayed_to_its_last(
         replay.run()
         assert replay.actor.told == MANY + 2
     with RunTrace(folder) as trace:
-        activation = trace.activation(trace.incarnation("here/teller"), 1)
+        born = trace.incarnation("here/teller")
+        activation = trace.activation(born, 1)
+        kinds = (Kind.DELIVERY, Kind.LATE, Kind.HANDLED)
+        records = [type(record).__name__ for record in trace.records_of(born, *kinds, since=1, until=2)]
+    assert records == ["Delivery", "Late", "Late", "Handled"]  # a process that is killed meanwhile leaves the message
     assert activation is not None
     assert len(activation.early) > 2_048
     assert len(activation.effects) == MANY
