@@ -188,6 +188,16 @@ def test_an_item_is_drawn_as_often_as_it_may_be_and_the_newest_share_first():
     assert server.statistics().dropped == 4
 
 
+def test_items_that_were_drawn_once_are_not_dropped_undrawn():
+    server, generator = make_server("a", max_uses=2, max_items=4), rng()
+    replay = make_client(np.ones(4))
+    server.add("a", replay.share(4, generator))
+    for n in (4, 1):
+        server.sample(n, generator)
+    server.add("a", replay.share(4, generator))
+    assert server.statistics().dropped == 0
+
+
 def test_priorities_find_their_way_back_to_the_clients_memories():
     made = {"a": make_client([1.0, 2.0]), "b": make_client([4.0, 8.0, 16.0], 2)}
     server, generator = make_server("a", "b", "gone"), rng()

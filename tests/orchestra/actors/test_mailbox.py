@@ -220,6 +220,17 @@ def test_a_writer_that_gives_up_lets_those_behind_it_in_if_they_fit(run: Callabl
     run(main())
 
 
+def test_an_actor_may_exceed_the_bounds_where_newest_wins_messages_are_queued() -> None:
+    mailbox = Mailbox("here/me", capacity=2)
+    mailbox.put(queued(NewestMsg(n=0), sender="here/me", nbytes=3))
+    mailbox.put(queued(NewestMsg(n=1)))
+    for n in (2, 3, 4):
+        assert mailbox.put(queued(NumberMsg(n=n), sender="here/me", nbytes=3))
+    with pytest.raises(MailboxFull, match=r"4 of its own messages \(12 bytes\)"):
+        mailbox.put(queued(NumberMsg(n=5), sender="here/me"))
+    assert taken(mailbox) == [0, 1, 2, 3, 4]
+
+
 def test_what_its_receiver_has_bounded_is_let_in_in_order() -> None:
     mailbox = Mailbox("here/me", capacity=1)
     messages = [NumberMsg(n=0), BoundedMsg(n=1), BoundedMsg(n=2), NumberMsg(n=3)]

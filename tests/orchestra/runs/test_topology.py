@@ -46,6 +46,15 @@ def test_a_plan_describes_nodes_actors_and_refs() -> None:
     )
 
 
+def test_refs_within_a_dataclass_belong_to_a_plan() -> None:
+    topology = Topology("match")
+    field = topology.node("field")
+    ball, coach = field.spawn("ball", Player), field.spawn("coach", Player)
+    field.spawn("team", Player, Team(ball, [coach]), Team)
+    topology.until(ball)
+    assert "team: Player -> field/ball, field/coach" in topology.describe()
+
+
 def test_the_first_node_is_the_root() -> None:
     topology = Topology("match")
     topology.node("field")

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from orchestra import Actor, Message, Node, Ref, Unreachable, on
-from orchestra.testing import Simulation, each_seed, failing_seed
+from orchestra.errors import NobodyListens
+from orchestra.nodes.failure_detection import REFUSALS, dial
+from orchestra.testing import Simulation, each_seed, failing_seed, run_seed
 from orchestra.wire.handshake import Dial
 
 NAMES = ("a", "b", "c", "d")
@@ -161,3 +163,28 @@ async def dials_of_one_that_dies(sim: Simulation) -> None:
 
 def test_a_restarted_process_has_one_link_again() -> None:
     each_seed(dials_of_one_that_dies, 50)
+
+
+def test_a_peer_is_dead_after_four_refusals_and_no_loop_lags_in_virtual_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused: list[str] = []
+
+    async def counted(settings: Any, address: str) -> Any:
+        try:
+            return await dial(settings, address)
+        except NobodyListens:
+            refused.append(address)
+            raise
+
+    monkeypatch.setattr("orchestra.nodes.failure_detection.dial", counted)
+
+    async def scenario(sim: Simulation) -> None:
+        a, b = sim.node("a"), sim.node("b")
+        await sim.start()
+        await sim.until(lambda: "b" in a.node.statistics().peers)
+        await asyncio.sleep(20.0)
+        assert a.node.statistics().lag_s < 1.0
+        b.kill()
+        await sim.until(lambda: "b" not in a.node.statistics().peers)
+        assert len(refused) == REFUSALS == 4
+
+    run_seed(scenario, 0)
