@@ -151,6 +151,7 @@ class Monitor(Actor[ProgressMsg | EvaluationResultMsg | TickMsg | SaveCheckpoint
         if root is None:
             return
         others = await asyncio.gather(*(self._ask_node(peer) for peer in root.peers))
+        self._display.notice = "unencrypted" if root.unencrypted else ""
         nodes = [root, *(node for node in others if node is not None)]
         depths = {cell.address: cell.mailbox.depth for node in nodes for cell in node.cells}
         if depths:

@@ -58,7 +58,8 @@ class ReplayClient(ThreadOwner):
     Args:
         address: where the server, or a proxy, listens.
         name: of this client; letters, digits, `-`, `_`, `.` and `:`. No other connected client has it.
-        secret: shared with the server.
+        secret: shared with the server, at least 16 bytes.
+        unencrypted: allow plain TCP beyond this host.
         high_water: entries that may wait to be inserted, at least two chunks; by default 4,096 transitions or 64
             episodes.
         when_full: what happens to one more: its caller waits (`block`), the oldest chunk is dropped (`drop_oldest`), or
@@ -86,6 +87,7 @@ class ReplayClient(ThreadOwner):
         name: str,
         *,
         secret: bytes,
+        unencrypted: bool = False,
         high_water: int | None = None,
         when_full: OverflowPolicy = "block",
         timeout: float = 10.0,
@@ -96,7 +98,9 @@ class ReplayClient(ThreadOwner):
     ) -> None:
         self.address, self.name = address, check_name(name, "a client")
         reconnector, rng = Reconnector(address, timeout, patience), np.random.default_rng(seed)
-        self._session = session = ClientSession(reconnector, name, secret=secret, listen=listen, rng=rng)
+        self._session = session = ClientSession(
+            reconnector, name, secret=secret, listen=listen, rng=rng, unencrypted=unencrypted
+        )
         self._thread = LoopThread(f"ReplayClient {name}", partial(reconnector.run, session.connect), session.ended)
         self.layout: AnyLayout = self._thread.start()
         """Layout of the server."""

@@ -44,14 +44,22 @@ class ClientSession:
         secret: shared with the server.
         listen: where the server may probe this process; None for the default.
         rng: random numbers for draws from a buffer kept here.
+        unencrypted: allow plain TCP beyond this host.
     """
 
     def __init__(
-        self, reconnector: Reconnector, name: str, *, secret: bytes, listen: str | None, rng: np.random.Generator
+        self,
+        reconnector: Reconnector,
+        name: str,
+        *,
+        secret: bytes,
+        listen: str | None,
+        rng: np.random.Generator,
+        unencrypted: bool = False,
     ) -> None:
         self.reconnector = reconnector
         self.name = name
-        self._secret, self._rng = secret, rng
+        self._secret, self._rng, self._unencrypted = secret, rng, unencrypted
         self._listen = listen_beside(reconnector.address) if listen is None else listen
         self.server: Ref[Any] | None = None
         """The server's actor, while there is a connection."""
@@ -82,7 +90,8 @@ class ClientSession:
             InvalidExperience: the server has another layout than before.
         """
         name = f"{self.name}-{secrets.token_hex(4)}"
-        node = Node(name, listen=self._listen, join=self.reconnector.address, secret=self._secret)
+        address, unencrypted = self.reconnector.address, self._unencrypted
+        node = Node(name, listen=self._listen, join=address, secret=self._secret, unencrypted=unencrypted)
         async with asyncio.timeout(within) as limit, node.running():
             await self.stay(node, thread.closing, thread.ready, lambda: limit.reschedule(None))
 

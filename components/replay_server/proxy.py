@@ -93,7 +93,8 @@ class ReplayProxy(ThreadOwner):
 
     Args:
         upstream: where the server, or another proxy, listens.
-        secret: shared with the server and the clients.
+        secret: shared with the server and the clients, at least 16 bytes.
+        unencrypted: allow plain TCP beyond this host.
         listen: address for clients.
         timeout: seconds for the first connection.
         patience: seconds for each later one; after that, clients find no server here either.
@@ -115,6 +116,7 @@ class ReplayProxy(ThreadOwner):
         upstream: str,
         *,
         secret: bytes,
+        unencrypted: bool = False,
         listen: str = "tcp://127.0.0.1:0",
         timeout: float = 10.0,
         patience: float = 60.0,
@@ -124,7 +126,7 @@ class ReplayProxy(ThreadOwner):
     ) -> None:
         self._publications = Publications(publish_mark, when_slow)
         self._traffic = Traffic(max_waiting)
-        self._secret, self._listen = secret, listen
+        self._secret, self._listen, self._unencrypted = secret, listen, unencrypted
         self._reconnector = Reconnector(upstream, timeout, patience)
         self._connected = False
         self._thread = LoopThread("ReplayProxy", partial(self._reconnector.run, self._connect))
@@ -150,8 +152,9 @@ class ReplayProxy(ThreadOwner):
 
     async def _connect(self, thread: LoopThread, within: float) -> None:
         upstream = self._reconnector.address
-        up = Node(f"proxy-{secrets.token_hex(4)}", listen=listen_beside(upstream), join=upstream, secret=self._secret)
-        down = Node(f"server-{secrets.token_hex(4)}", listen=self._listen, secret=self._secret)
+        node = partial(Node, secret=self._secret, unencrypted=self._unencrypted)
+        up = node(f"proxy-{secrets.token_hex(4)}", listen=listen_beside(upstream), join=upstream)
+        down = node(f"server-{secrets.token_hex(4)}", listen=self._listen)
         async with asyncio.timeout(within) as limit, up.running():
             limit.reschedule(None)
             async with down.running():

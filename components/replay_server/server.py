@@ -119,7 +119,8 @@ class ReplayServer(ThreadOwner):
     Args:
         layout: a `Layout` or an `EpisodeLayout`: what entries hold, and how buffers are made. Clients fetch it.
         listen: address for clients: `tcp://HOST:PORT` (port 0 for any free port), `tls://HOST:PORT`, `unix:///PATH`.
-        secret: shared with clients; random by default.
+        secret: shared with clients, at least 16 bytes; random by default.
+        unencrypted: allow plain TCP beyond this host.
         limiter: paces inserts, counted in entries, and samples, counted in items; None does not pace.
         beta: exponent of the importance weights.
         max_items: items of one client that are held, and of a batch, at most; see `FederatedReplay`.
@@ -151,6 +152,7 @@ class ReplayServer(ThreadOwner):
         *,
         listen: str = "tcp://127.0.0.1:0",
         secret: bytes | None = None,
+        unencrypted: bool = False,
         limiter: SampleToInsertRatio | None = None,
         beta: float = 0.4,
         max_items: int = 4096,
@@ -169,6 +171,7 @@ class ReplayServer(ThreadOwner):
         self.layout = layout
         self.secret = secrets.token_bytes(32) if secret is None else secret
         """Shared with clients."""
+        self._unencrypted = unencrypted
         self.rng = np.random.default_rng(seed)
         new_union = partial(FederatedReplay, layout.sample_fields, beta=beta, max_items=max_items, max_uses=max_uses)
         waiting = {"ahead": ahead, "max_waiting": max_waiting, "max_left": max_left}
@@ -324,7 +327,9 @@ class ReplayServer(ThreadOwner):
             at_end.callback(self._log.close)
             self._saver.load_if_saved()
             at_end.push_async_callback(self._saver.save_last)
-            node = Node(f"server-{secrets.token_hex(4)}", listen=self._listen, secret=self.secret)
+            node = Node(
+                f"server-{secrets.token_hex(4)}", listen=self._listen, secret=self.secret, unencrypted=self._unencrypted
+            )
             await at_end.enter_async_context(node.running())
             at_end.push_async_callback(self.coordinator.close)
             at_end.push_async_callback(self.publications.close)

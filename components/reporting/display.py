@@ -52,6 +52,8 @@ class Display:
             title: the run, as the first line names it: `qmix_8m, seed 1`.
             every_s: the least time between plain lines, in seconds.
         """
+        self.notice = ""
+        """A warning that is shown for as long as it is set."""
         self._title = title
         self._every_s = every_s
         self._next_line_s = -math.inf
@@ -74,12 +76,14 @@ class Display:
             self._attempt(lambda: self._draw(progress))
         elif progress.elapsed_s >= self._next_line_s:
             self._next_line_s = progress.elapsed_s + self._every_s
-            self._attempt(lambda: self._print(Text(plain_line(progress))))
+            self._attempt(lambda: self._print(Text("  ".join(filter(None, (plain_line(progress), self.notice))))))
 
     def finish(self, progress: Progress, summary: Sequence[str] = (), *, curve: Path | None = None) -> None:
         """Take the screen away and print how the run ended: its figures, the lines of `summary`, the curve's path."""
         self.close()
-        self._attempt(lambda: self._print(_ending(progress, self._title, summary, curve)))
+        self._attempt(
+            lambda: self._print(_ending(progress, self._title, [*filter(None, [self.notice]), *summary], curve))
+        )
 
     def close(self) -> None:
         """Take the screen away and give the terminal back. Closing twice is closing once."""
@@ -93,7 +97,11 @@ class Display:
             self._live = Live(console=self._console, auto_refresh=False, transient=True, vertical_overflow="crop")
             self._screen.enter_context(self._live)
         height = self._console.height - 1  # the cursor stands below the last line
-        self._live.update(screen(progress, self._title, self._rates, self._console.width, height))
+        self._live.update(
+            screen(
+                progress, "   ".join(filter(None, (self._title, self.notice))), self._rates, self._console.width, height
+            )
+        )
         self._live.refresh()
 
     def _print(self, text: Text) -> None:

@@ -245,6 +245,8 @@ class NodeStatistics(Message):
     """Unfinished tasks of its event loop."""
     processes: tuple[ProcessStatistics, ...] = ()
     """Processes launched by this node; only the root launches."""
+    unencrypted: bool = False
+    """True if messages travel in plain TCP beyond its host."""
 
 
 class FinalStatisticsMsg(SystemMsg, Request[NodeStatistics]):

@@ -77,7 +77,7 @@ async def connected(info: JoinInfo, *, answer_s: float = ANSWER_S) -> AsyncItera
     """
     name = f"{OBSERVER}{os.getpid()}-{secrets.token_hex(4)}"
     tls_dir = folder_of_environment() or (Path(info.tls_dir) if info.tls_dir else None)
-    node = Node(name, join=info.address, secret=info.secret, tls_dir=tls_dir)
+    node = Node(name, join=info.address, secret=info.secret, tls_dir=tls_dir, unencrypted=True)  # as the run
     async with AsyncExitStack() as stack:
         try:
             async with asyncio.timeout(2 * answer_s):

@@ -235,6 +235,8 @@ def _node_line(node: NodeRow) -> Text:
     if now.dead_letters:
         said += f"   {now.dead_letters:,} dead letters"
     text.append(said + f"   {now.tasks} tasks", style="not bold")
+    if now.unencrypted:
+        text.append("   unencrypted", style="not bold red")
     return text.append(restarts, style="not bold yellow")
 
 

@@ -28,6 +28,7 @@ class AccountedNode(Protocol):
     cells: dict[str, Cell]
     peers: Peers
     loop: asyncio.AbstractEventLoop
+    unencrypted: bool
     processes: Callable[[], tuple[ProcessStatistics, ...]]
 
 
@@ -67,6 +68,7 @@ class Accounts:
             lag_s=node.peers.failures.lag_s,
             tasks=len(asyncio.all_tasks(node.loop)),
             processes=node.processes(),
+            unencrypted=node.unencrypted,
         )
 
 

@@ -13,7 +13,7 @@ from orchestra.wire.handshake import ANSWER_SECONDS
 from orchestra.wire.link import Link
 from orchestra.wire.settings import LinkSettings
 from orchestra.wire.transports.base import Connection
-from orchestra.wire.transports.registry import transport_for
+from orchestra.wire.transports.registry import is_exposed, transport_for
 
 HEARTBEAT_S = 2.0
 SILENT_BEATS = 3
@@ -43,7 +43,10 @@ async def dial(settings: LinkSettings, address: str) -> Connection:
 
     Raises:
         Unreachable: there is none, or it does not answer in time.
+        HandshakeError: it is plain TCP beyond this host, which the settings do not allow.
     """
+    if is_exposed(address) and not settings.unencrypted:
+        raise HandshakeError(f"{address} is plain TCP beyond this host; `unencrypted` allows it")
     try:
         async with asyncio.timeout(DIAL_S):
             return await transport_for(address, settings.tls_dir).dial(address)

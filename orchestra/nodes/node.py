@@ -45,9 +45,10 @@ from orchestra.trace.recording.cell_recorder import CellRecorder
 from orchestra.trace.recording.recorder import NodeRecorder
 from orchestra.wire import arena
 from orchestra.wire.frames import Limits
-from orchestra.wire.handshake import LONGEST_NODE
+from orchestra.wire.handshake import LONGEST_NODE, check_secret
 from orchestra.wire.link import Link
 from orchestra.wire.settings import LinkSettings
+from orchestra.wire.transports.registry import check_exposure
 
 P = ParamSpec("P")
 M = TypeVar("M", bound=Message)
@@ -78,9 +79,10 @@ class Node:
         executor: runs offloaded work; by default up to 64 threads. It is shut down with the node.
         recorder: records the messages and actions of the actors; it is closed with the node.
         shared_memory: bytes of the arena for large arrays to each peer on this host, a multiple of 4096; 0 for none.
+        unencrypted: allow plain TCP beyond this host, where others may read and change all messages.
 
     Raises:
-        UsageError: the name or the size of the arena is not allowed.
+        UsageError: the name, an address, the length of the secret or the size of the arena is not allowed.
     """
 
     def __init__(
@@ -101,12 +103,15 @@ class Node:
         recorder: NodeRecorder | None = None,
         shared_memory: int = arena.CAPACITY,
         tls_dir: Path | None = None,
+        unencrypted: bool = False,
     ) -> None:
         self.name = check_name(name, "a node")
         if len(name) > LONGEST_NODE:
             raise UsageError(f"the name of a node has {len(name)} characters; at most {LONGEST_NODE} are allowed")
+        self.unencrypted = any(check_exposure(address, allowed=unencrypted) for address in (listen, join) if address)
+        """True if messages of this node travel in plain TCP beyond this host."""
         self.recorder = recorder
-        self.secret = secret if secret is not None else entropy(32)
+        self.secret = check_secret(secret) if secret is not None else entropy(32)
         self.seed = seed
         self.run_directory = run_directory
         self.resume_from = resume_from
@@ -120,6 +125,7 @@ class Node:
             limits=limits or Limits(),
             deterministic=deterministic,
             tls_dir=tls_dir,
+            unencrypted=unencrypted,
             shared_memory=arena.checked(shared_memory),
         )
         self.stopping = False

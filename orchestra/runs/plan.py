@@ -30,7 +30,7 @@ from orchestra.trace.format.records import Mode
 from orchestra.trace.recording.settings import MIB, TraceSettings
 from orchestra.wire.arena import CAPACITY
 from orchestra.wire.transports.memory import MemoryTransport
-from orchestra.wire.transports.registry import transport_for
+from orchestra.wire.transports.registry import is_exposed, transport_for
 from orchestra.wire.transports.tls import TLS_DIR_VARIABLE, folder_of_environment
 
 P = ParamSpec("P")
@@ -121,6 +121,10 @@ def plan(
             f"default the one that {TLS_DIR_VARIABLE} names"
         ),
     ] = None,
+    tls: Annotated[
+        Literal["required", "off"],
+        Field(description="off allows --listen tcp://HOST:PORT beyond this host, which others can read and change"),
+    ] = "required",
     shared_memory: Annotated[
         int | None,
         Field(
@@ -182,6 +186,11 @@ def plan(
     if not in_one_process and isinstance(transport, MemoryTransport):
         raise UsageError(f"--listen: no other process reaches {listen}; write tcp://HOST:PORT or unix:///PATH")
     transport.check(listen)
+    if is_exposed(listen) and tls != "off":
+        raise UsageError(
+            f"--listen: {listen} is plain TCP beyond this host: others could read the run and inject messages; "
+            "write tls://HOST:PORT with --tls-dir, or add --tls off"
+        )
     own_file, own_function = source or (None, NAME)
     return PlannedRun(
         topology=topology,
@@ -196,6 +205,7 @@ def plan(
             trace=trace_settings,
             tls_dir=tls_dir if listen.startswith("tls://") else None,
             shared_memory=_shared_memory_bytes(shared_memory),
+            unencrypted=tls == "off",
         ),
         values=values,
         listen=None if in_one_process else listen,

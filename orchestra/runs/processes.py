@@ -60,6 +60,8 @@ class Launch:
     """The folder of the run's certificates, if it goes over TLS."""
     shared_memory: int = arena.CAPACITY
     """Bytes of shared memory in each direction of a link within this host."""
+    unencrypted: bool = False
+    """True if plain TCP beyond this host is allowed."""
 
     def command(self, node: str, join: str, listen: str, *, again: bool = False) -> list[str]:
         """Return the command line of the process of `node`. One that is started `again` loads no saved state."""

@@ -146,7 +146,15 @@ def node_of(name: str, topology: Topology, launch: Launch, *, deterministic: boo
         experiment=experiment,
         **for_both,
     )
-    node = Node(name, recorder=recorder, shared_memory=launch.shared_memory, tls_dir=launch.tls_dir, **for_both, **more)
+    node = Node(
+        name,
+        recorder=recorder,
+        shared_memory=launch.shared_memory,
+        tls_dir=launch.tls_dir,
+        unencrypted=launch.unencrypted,
+        **for_both,
+        **more,
+    )
     if name == topology.root.name:
         node.main_actor = topology.main_actor()
         node.directory.expect(topology.nodes)

@@ -22,12 +22,14 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationErr
 
 from orchestra.actors import codec
 from orchestra.actors.message import REGISTRY
-from orchestra.errors import DecodeError, HandshakeError, OrchestraError, Unreachable, WireError
+from orchestra.errors import DecodeError, HandshakeError, OrchestraError, Unreachable, UsageError, WireError
 from orchestra.wire.frames import Frame, Kind, frame_bytes
 from orchestra.wire.settings import LinkSettings
 from orchestra.wire.transports.base import Connection
 
 NONCE = 32
+LEAST_SECRET = 16
+"""Bytes of the shortest secret: a shorter one could be found by trying, from one recorded handshake."""
 PROOF_SECONDS = 2.0
 """Seconds that an accepted connection has to prove itself and to send its hello."""
 ANSWER_SECONDS = 3.0
@@ -41,6 +43,17 @@ REFUSAL = 500
 
 
 _Id = Annotated[bytes, Field(max_length=LONGEST_ID)]
+
+
+def check_secret(secret: bytes) -> bytes:
+    """Return a run's secret.
+
+    Raises:
+        UsageError: it is too short.
+    """
+    if len(secret) < LEAST_SECRET:
+        raise UsageError(f"the secret has {len(secret)} bytes; at least {LEAST_SECRET} are required")
+    return secret
 
 
 class Hello(BaseModel):

@@ -30,6 +30,8 @@ class LinkSettings:
     """Bytes of the arena for large payloads to one peer on this host; 0 disables shared memory."""
     tls_dir: Path | None = None
     """The folder of the certificates for `tls://`; None for the one that `ORCHESTRA_TLS_DIR` names."""
+    unencrypted: bool = False
+    """True if plain TCP beyond this host is allowed."""
 
 
 class LinkState(Protocol):

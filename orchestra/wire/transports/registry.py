@@ -1,5 +1,6 @@
 """The transports by the schemes of their addresses."""
 
+from ipaddress import ip_address
 from pathlib import Path
 
 from orchestra.errors import UsageError
@@ -28,3 +29,30 @@ def transport_for(address: str, tls_dir: Path | None = None) -> Transport:
         raise UsageError(f"cannot use the address {address!r}: it must begin with one of {known}")
     kind = SCHEMES[scheme]
     return TlsTransport(tls_dir) if kind is TlsTransport else kind()
+
+
+def is_exposed(address: str) -> bool:
+    """Return whether an address is plain TCP beyond this host: others may read and change what goes there."""
+    scheme, _, place = address.partition("://")
+    host = place.rpartition(":")[0].strip("[]")
+    if scheme != "tcp" or host == "localhost":
+        return False
+    try:
+        return not ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return True  # a name, which may be any host's
+
+
+def check_exposure(address: str, *, allowed: bool) -> bool:
+    """Return whether an address is exposed.
+
+    Raises:
+        UsageError: it is, and that is not allowed.
+    """
+    exposed = is_exposed(address)
+    if exposed and not allowed:
+        raise UsageError(
+            f"{address} is plain TCP beyond this host: others could read and change all messages; "
+            "write tls://HOST:PORT, or allow it with unencrypted=True"
+        )
+    return exposed

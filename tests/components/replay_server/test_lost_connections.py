@@ -31,7 +31,7 @@ class World:
         self.server = self.sim.node("server", self.open)
         self.client = self.sim.node("client")
         self.session = ClientSession(
-            Reconnector("sim://server", 1.0, 0.0), "one", secret=b"", listen=None, rng=np.random.default_rng(0)
+            Reconnector("sim://server", 1.0, 0.0), "one", secret=b"s" * 16, listen=None, rng=np.random.default_rng(0)
         )
 
     def open(self, node):

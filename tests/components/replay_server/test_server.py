@@ -353,7 +353,7 @@ def test_clients_with_a_wrong_name_secret_or_address_are_refused():
 
 def test_clients_and_servers_with_an_unusable_address_or_file_fail(address_of):
     with pytest.raises(Disconnected, match=r"no server was found at .* within 0\.1 s"):
-        ReplayClient(address_of("unix"), "one", secret=b"", timeout=0.1)
+        ReplayClient(address_of("unix"), "one", secret=b"s" * 16, timeout=0.1)
     with pytest.raises(UsageError):
         ReplayServer(layout(), listen="nowhere")
     with pytest.raises(OSError, match="No such file"):

@@ -36,7 +36,11 @@ class Client:
     async def live(self):
         """Join, insert four entries, and stay."""
         self.session = ClientSession(
-            Reconnector("sim://server", 1.0, 0.0), self.name, secret=b"", listen=None, rng=np.random.default_rng(0)
+            Reconnector("sim://server", 1.0, 0.0),
+            self.name,
+            secret=b"s" * 16,
+            listen=None,
+            rng=np.random.default_rng(0),
         )
         self.closing = asyncio.Event()
         outbox = Outbox(LAYOUT, 64, "block", lambda: None, self.session.wakes.set)

@@ -447,3 +447,18 @@ def test_a_reader_that_goes_away_ends_the_showing_and_not_the_run(terminal: bool
     assert error.strerror is not None
     assert error.strerror in logged[0]["error"]
     assert sys.stdout is stdout
+
+
+def test_a_notice_is_shown_for_as_long_as_it_is_set_and_at_the_end() -> None:
+    file, terminal = io.StringIO(), Terminal()
+    for stream in (file, terminal):
+        with contextlib.closing(Display(stream, title="qmix_8m", every_s=0)) as display:
+            display.show(STARTING)
+            assert "unencrypted" not in stream.getvalue()
+            display.notice = "unencrypted"
+            for elapsed in (20.0, 30.0):
+                display.show(replace(TRAINING, elapsed_s=elapsed))
+            display.finish(TRAINING)
+    assert [("unencrypted" in line) for line in file.getvalue().splitlines()[:3]] == [False, True, True]
+    assert file.getvalue().splitlines()[3:].count("  unencrypted") == 1
+    assert without_codes(terminal.getvalue()).count("qmix_8m   unencrypted") >= 2

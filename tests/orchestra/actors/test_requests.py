@@ -130,8 +130,8 @@ _numbers = itertools.count()
 async def pair() -> AsyncIterator[tuple[Node, Node]]:
     at = f"memory://requests-{next(_numbers)}"
     async with (
-        Node("root", listen=at, secret=b"s").running() as root,
-        Node("leaf", listen=f"{at}-leaf", join=at, secret=b"s").running() as leaf,
+        Node("root", listen=at, secret=b"s" * 16).running() as root,
+        Node("leaf", listen=f"{at}-leaf", join=at, secret=b"s" * 16).running() as leaf,
     ):
         yield root, leaf
 

@@ -196,3 +196,8 @@ def test_as_json_all_of_it_is_there() -> None:
     (x,) = [row for row in a["actors"] if row["address"] == "a/x"]
     assert (x["messages_per_s"], x["busy_share"], x["mailbox"]["capacity"]) == (100.0, 0.25, 10)
     assert (b["answered"], b["reason"], b["actors"]) == (False, "no answer within 2 s", [])
+
+
+def test_a_node_that_is_unencrypted_says_so() -> None:
+    assert any("unencrypted" in line for line in shown(None, look(node("a", unencrypted=True))))
+    assert not any("unencrypted" in line for line in shown(None, look(node("a"))))

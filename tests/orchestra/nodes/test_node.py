@@ -823,11 +823,11 @@ def test_a_node_that_is_not_planned_cannot_be_reached(run: Run) -> None:
 
 def test_who_asks_for_a_node_that_is_still_to_come_waits_for_it(run: Run, tmp_path: Path) -> None:
     async def main() -> None:
-        async with Node("root", listen="memory://root", secret=b"s").running() as root:
+        async with Node("root", listen="memory://root", secret=b"s" * 16).running() as root:
             telling = asyncio.create_task(root.ref("late/book").tell(NoteMsg(n=3)))
             await settle(root)
             assert not telling.done()
-            async with Node("late", listen="memory://late", join="memory://root", secret=b"s").running() as late:
+            async with Node("late", listen="memory://late", join="memory://root", secret=b"s" * 16).running() as late:
                 late.spawn("book", Notebook)
                 await telling
                 await settle(root, late)

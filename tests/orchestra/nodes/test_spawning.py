@@ -148,8 +148,8 @@ async def pair() -> AsyncIterator[tuple[Node, Node]]:
     number = next(_numbers)
     root_at, leaf_at = f"memory://spawn-root-{number}", f"memory://spawn-leaf-{number}"
     async with (
-        Node("root", listen=root_at, secret=b"s").running() as root,
-        Node("leaf", listen=leaf_at, join=root_at, secret=b"s").running() as leaf,
+        Node("root", listen=root_at, secret=b"s" * 16).running() as root,
+        Node("leaf", listen=leaf_at, join=root_at, secret=b"s" * 16).running() as leaf,
     ):
         root.directory.expect(["root", "leaf"])
         yield root, leaf
@@ -341,8 +341,8 @@ def test_it_ends_when_the_node_of_its_parent_is_lost(run: Run) -> None:
         number = next(_numbers)
         at = f"memory://spawn-lost-{number}"
         async with (
-            Node("leaf", listen=at, secret=b"s").running() as leaf,
-            Node("root", listen=f"{at}-root", join=at, secret=b"s").running() as root,
+            Node("leaf", listen=at, secret=b"s" * 16).running() as leaf,
+            Node("root", listen=f"{at}-root", join=at, secret=b"s" * 16).running() as root,
         ):
             root.spawn("parent", Parent, Shard, [])
             address = await root.ref("root/parent").ask(SpawnedMsg(name="shard"))
