@@ -107,6 +107,27 @@ def test_a_run_leaves_figures_a_curve_and_a_summary(run, stage, kept: RunDirecto
     assert str(kept.curve) in said
 
 
+def test_an_unencrypted_run_is_shown_as_such_in_every_line_and_at_its_end(run, stage) -> None:
+    shown = {True: io.StringIO(), False: io.StringIO()}
+
+    async def main(unencrypted: bool) -> None:
+        async with stage() as scene:
+            scene.node.unencrypted = unencrypted
+            monitor = scene.node.spawn("monitor", Monitor, title="qmix 3m", stream=shown[unencrypted])
+            await scene.settle()
+            await monitor.tell(progress(10))
+            await passes(scene, 30)
+            await scene.stop(monitor)
+
+    for unencrypted in shown:
+        run(main(unencrypted))
+    lines = [line for line in shown[True].getvalue().splitlines() if "/1,000 steps" in line]
+    assert len(lines) > 1
+    assert all(line.endswith("  unencrypted") for line in lines)
+    assert "\n  unencrypted" in shown[True].getvalue()
+    assert "unencrypted" not in shown[False].getvalue()
+
+
 def test_a_run_that_never_wins_is_not_solved_and_one_cut_short_did_not_reach_its_goal(run, stage, kept) -> None:
     async def main() -> None:
         async with stage(run_directory=kept.path) as scene:

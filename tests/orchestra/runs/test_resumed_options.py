@@ -40,6 +40,7 @@ OTHER: dict[str, dict[str, Any]] = {
     "single_process": {"single_process": True},
     "listen": {"listen": "tcp://localhost:0"},
     "tls_dir": {"tls_dir": Path("certificates"), "listen": "tls://127.0.0.1:0"},
+    "tls": {"tls": "off"},
     "shared_memory": {"shared_memory": 3},
     "log_level": {"log_level": "warning"},
     "quiet": {"quiet": True},
