@@ -55,6 +55,8 @@ M = TypeVar("M", bound=Message)
 
 START_S = 1024.0
 """Where a manual clock starts, in seconds. With a power of two, fractions of seconds stay exact in sums."""
+ARRIVAL_S = 10.0
+"""Seconds after which `check_transport` takes what it waits for as lost."""
 QUIET_TURNS = 3
 """Consecutive turns of the loop with all actors idle that count as settled: a frame in memory takes one to arrive."""
 
@@ -196,16 +198,22 @@ class _FrameRecorder:
         self._news.set()
 
     async def got(self, count: int) -> list[Frame]:
-        while len(self.frames) < count:
-            self._news.clear()
-            await self._news.wait()
+        await self._until(lambda: len(self.frames) >= count, f"{count} frames")
         return self.frames
 
     async def lost(self) -> Exception | None:
-        while not self.losses:
-            self._news.clear()
-            await self._news.wait()
+        await self._until(lambda: bool(self.losses), "the end of the connection")
         return self.losses[0]
+
+    async def _until(self, arrived: Callable[[], bool], what: str) -> None:
+        try:
+            async with asyncio.timeout(ARRIVAL_S):
+                while not arrived():
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError:
+            got = f"{len(self.frames)} frames and {len(self.losses)} ends"
+            raise AssertionError(f"expected {what} within {ARRIVAL_S:g} s, got {got}") from None
 
 
 class _Pair:

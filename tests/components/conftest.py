@@ -27,7 +27,7 @@ class Probe(testing.Probe):
 
     def __init__(self, node: Node, name: str, *kinds: type[Message], answers: Mapping[type[Message], Any]) -> None:
         super().__init__(*kinds, BreakMsg, answers={**answers, BreakMsg: RuntimeError("broken on purpose")})
-        self.ref = self.start(node, name)
+        self.node, self.ref = node, self.start(node, name)
 
     @property
     def told(self) -> list[Any]:
@@ -37,8 +37,17 @@ class Probe(testing.Probe):
         return [message for message in self.messages if isinstance(message, kind)]
 
     async def hear(self, kind: type[Message], count: int = 1) -> Any:
-        """Wait for the `count`-th message of `kind`."""
-        return (await self.heard(kind, count))[count - 1]
+        """Wait for the `count`-th message of `kind`; fail as soon as every actor is idle without it."""
+        idle = asyncio.ensure_future(testing.settle(self.node))
+        idle.add_done_callback(lambda _: self._news.set())
+        try:
+            while len(got := self.of(kind)) < count:
+                assert not idle.done(), f"{len(got)} of {count} {kind.__name__} came, and every actor is idle"
+                self._news.clear()
+                await self._news.wait()
+            return got[count - 1]
+        finally:
+            idle.cancel()
 
     async def next(self, kind: type[Message]) -> Any:
         """Wait for one more message of `kind` than it has heard."""
