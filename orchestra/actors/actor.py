@@ -189,8 +189,8 @@ class Actor(Generic[M]):
     async def offload(self, function: Callable[..., T], *args: Any) -> T:
         """Run a long computation in a thread and return its result. This actor handles no messages meanwhile.
 
-        `function` must not use refs. Its arguments belong to it until it returns. `offload_cancelled()` tells it of a
-        cancellation.
+        `function` may use `tell_threadsafe` of refs, and nothing else. Its arguments belong to it until it returns.
+        `offload_cancelled()` tells it of a cancellation.
         """
         return await self._context.offload(function, *args)
 

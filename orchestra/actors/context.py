@@ -5,6 +5,7 @@ import zlib
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import cached_property, partial
+from threading import get_ident
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,6 +17,7 @@ from orchestra.actors.asks import LocalActor, PendingReplies
 from orchestra.actors.host import Host
 from orchestra.actors.mailbox import Mailbox
 from orchestra.actors.message import Message, Request
+from orchestra.actors.offload import wrong_thread
 from orchestra.actors.recorder import ActorSettings, Recorder
 from orchestra.actors.ref import Ref, speaking
 from orchestra.actors.statistics import Wait
@@ -62,6 +64,7 @@ class LiveContext:
     ) -> None:
         self._host = host
         self._cells = host.cells
+        self.post_threadsafe = host.post_threadsafe
         self._settings = settings
         self._recorder = recorder
         self._mailbox = mailbox
@@ -155,6 +158,8 @@ class LiveContext:
 
     def post_nowait(self, recipient: str, message: Message) -> None:
         """Deliver or send `message`, or raise `MailboxFull`."""
+        if get_ident() != self._host.thread:
+            raise wrong_thread(recipient)
         cell = self._cells.get(recipient)
         if self._recorder is not None:
             self._post_recorded(self._recorder, cell, recipient, message, nowait=True)

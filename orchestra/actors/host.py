@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar
 
 from orchestra.actors.actor import ActorFactory
@@ -22,6 +23,8 @@ class Host(Protocol):
     clock: Clock
     """The runtime's clock. Actors read the clock of their context, which a recorder may wrap."""
     loop: asyncio.AbstractEventLoop
+    thread: int
+    """The identifier of the loop's thread."""
     asks: PendingAsks
     """The asks of the node that wait for their answers."""
     stopping: bool
@@ -47,6 +50,9 @@ class Host(Protocol):
         self, sender: str, recipient: str, message: Message, number: int = 0, clock: int = 0
     ) -> None:
         """Send `message` to another node, or raise `MailboxFull`, or `Unreachable` without a connection."""
+
+    def post_threadsafe(self, recipient: str, message: Message) -> Future[None]:
+        """Deliver `message` from any thread, as the code around the node does; return a future of its delivery."""
 
     def dead_letter(self, recipient: str, sender: str, message: Message, reason: str) -> None:
         """Count and log a message that no actor will handle."""

@@ -1,13 +1,14 @@
 """Mailbox: bounded in messages and bytes, system messages first, newest wins for the types that say so."""
 
 import asyncio
-from collections import OrderedDict, deque
+from collections import deque
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from orchestra.actors.message import Lane, Message
 from orchestra.actors.statistics import MailboxStatistics
 from orchestra.actors.system_messages import WithdrawnMsg
+from orchestra.actors.waiters import Waiters
 from orchestra.actors.weights import FLAT
 from orchestra.errors import ActorStopped, MailboxFull
 
@@ -78,7 +79,7 @@ class Mailbox:
         self._ordered: deque[Any] = deque()  # of Queued and _Place, told apart by their length
         self._latest: dict[_Place, Queued] = {}
         self._nbytes = 0
-        self._writers: OrderedDict[asyncio.Future[None], Queued] = OrderedDict()
+        self._writers: Waiters[Queued] = Waiters()
         self._reader: asyncio.Future[None] | None = None
         self.closed = False
         """Whether it admits system messages only."""
@@ -150,12 +151,9 @@ class Mailbox:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._writers[turn] = item
         try:
-            await turn  # `_admit` queues the message when there is room, so that no later writer overtakes
+            await self._writers.wait(turn)  # `_admit` queues the message, so that no later writer overtakes
         except asyncio.CancelledError:
-            if self._writers.pop(turn, None) is not None:
-                self._admit()  # it may have kept others from room that is enough for them
-                if not self._writers:
-                    self._writers.clear()  # an emptied dict keeps its memory
+            self._admit()  # it may have kept others from room that is enough for them
             raise
 
     # Reading
@@ -203,7 +201,7 @@ class Mailbox:
     def close(self) -> None:
         """Admit nothing but system messages from now on. Queued messages stay; waiting writers get `ActorStopped`."""
         self.closed = True
-        writers, self._writers = self._writers, OrderedDict()
+        writers, self._writers = self._writers, Waiters()
         for turn in writers:
             if not turn.done():
                 turn.set_exception(ActorStopped(f"{self._address} stopped while its mailbox was full"))

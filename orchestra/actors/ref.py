@@ -1,6 +1,7 @@
 """Ref: the address of an actor, typed by the messages it understands."""
 
 from collections.abc import Awaitable, Coroutine
+from concurrent.futures import Future
 from contextvars import ContextVar
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -22,6 +23,9 @@ class Sender(Protocol):
 
     def post_nowait(self, recipient: str, message: Message) -> None:
         """Deliver `message` or raise `MailboxFull`."""
+
+    def post_threadsafe(self, recipient: str, message: Message) -> Future[None]:
+        """Deliver `message` from any thread; return a future of its delivery."""
 
     def ask(self, recipient: str, request: Request[Any]) -> Coroutine[Any, Any, Any]:
         """Deliver `request` and return its answer."""
@@ -62,6 +66,13 @@ class Ref(Generic[M_contra]):
     def tell_nowait(self, message: M_contra) -> None:
         """Deliver `message` at once; raise `MailboxFull`, or `ActorStopped` where `tell` makes a dead letter."""
         self._sender().post_nowait(self.address, message)
+
+    def tell_threadsafe(self, message: M_contra) -> Future[None]:
+        """Deliver `message` from any thread, as the code around the node does.
+
+        The future ends as `tell` would. The event loop's own thread must not wait for it.
+        """
+        return self._sender().post_threadsafe(self.address, message)
 
     async def ask(self, request: Request[R]) -> R:
         """Deliver `request` and return its answer. An actor that stops fails the requests it has not answered.

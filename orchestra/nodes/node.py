@@ -2,9 +2,10 @@
 
 import asyncio
 import os
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,7 @@ from orchestra.actors.addresses import check_name, is_observer, node_of
 from orchestra.actors.asks import PendingAsks
 from orchestra.actors.cell import Cell
 from orchestra.actors.message import Message, Request
-from orchestra.actors.offload import in_thread
+from orchestra.actors.offload import in_thread, post_threadsafe, wrong_thread
 from orchestra.actors.recorder import ActorSettings, StateSource
 from orchestra.actors.ref import Ref
 from orchestra.actors.restarts import STOPPED
@@ -40,6 +41,7 @@ from orchestra.nodes.directory import Directory
 from orchestra.nodes.failure_detection import cancel_all
 from orchestra.nodes.node_actors import DirectoryActor, SystemActor
 from orchestra.nodes.peers import DIRECTORY, Peers
+from orchestra.nodes.shutdown import stop_actors
 from orchestra.nodes.watches import Watches
 from orchestra.trace.recording.cell_recorder import CellRecorder
 from orchestra.trace.recording.recorder import NodeRecorder
@@ -128,7 +130,7 @@ class Node:
             unencrypted=unencrypted,
             shared_memory=arena.checked(shared_memory),
         )
-        self.stopping = False
+        self.thread, self.stopping = 0, False
         self.directory = Directory()
         self.main_actor = ""
         """The actor whose end is the end of the run, if it runs here. The runner reports why it ended."""
@@ -175,7 +177,7 @@ class Node:
             Unreachable, HandshakeError: the root does not answer, or does not know the secret.
             ExceptionGroup: an actor failed for good. Holds an `ActorFailed` with the actor's last deliveries.
         """
-        self.loop = asyncio.get_running_loop()
+        self.loop, self.thread = asyncio.get_running_loop(), threading.get_ident()
         self.stop_requested = self.loop.create_future()
         with log.at_least_warnings(self.name):
             try:
@@ -198,10 +200,9 @@ class Node:
                 raise ExceptionGroup(f"node {self.name} failed", self._failures)
 
     async def stop(self) -> None:
-        """Stop all actors, the youngest first, then the links. An actor that takes longer than 10 s is aborted."""
+        """Stop all actors together, each after its children, then the links. After 10 s those left are aborted."""
         self.stopping = True
-        for cell in reversed(list(self.cells.values())):
-            self._failures += await cell.stop()
+        self._failures += await stop_actors(self.cells)
         await cancel_all(*self._background_tasks)
         self.asks.probes.close()
         await self.peers.close()
@@ -362,11 +363,17 @@ class Node:
 
     def post_nowait(self, recipient: str, message: Message) -> None:
         """Deliver or send `message` at once, or raise `MailboxFull`, or `ActorStopped` if the recipient is stopping."""
+        if threading.get_ident() != self.thread:
+            raise wrong_thread(recipient)
         cell = self.cells.get(recipient)
         if cell is None:
             self.post_remote_nowait(self._outside, recipient, message)
         else:
             cell.deliver_nowait(self._outside, message)
+
+    def post_threadsafe(self, recipient: str, message: Message) -> Future[None]:
+        """Deliver or send `message` from any thread; return a future of its delivery."""
+        return post_threadsafe(self, self.loop, recipient, message)
 
     def ask(self, recipient: str, request: Request[Any]) -> Coroutine[Any, Any, Any]:
         """Send `request` and return its answer."""

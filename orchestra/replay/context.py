@@ -6,6 +6,7 @@ import contextvars
 import inspect
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -204,6 +205,11 @@ class ReplayContext:
 
     def post_nowait(self, recipient: str, message: Message) -> None:
         self._tell(recipient, message)
+
+    def post_threadsafe(self, recipient: str, message: Message) -> Future[None]:
+        done: Future[None] = Future()  # sent from outside the actor, so that its record does not have it
+        done.set_result(None)
+        return done
 
     async def ask(self, recipient: str, request: Request[Any]) -> Any:
         kind = type(request).__name__

@@ -244,13 +244,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         before = events._get_running_loop()
         events._set_running_loop(self)
         try:
-            for tasks in self._tasks.values():
-                for task in tasks:
+            while self._tasks:  # a `finally` of one may create another
+                for task in self._tasks.pop(next(iter(self._tasks))):
                     if not task.done():
                         _discard(task)
         finally:
             events._set_running_loop(before)
-        self._tasks.clear()
         self._timers.clear()
         self.strands.clear()
 

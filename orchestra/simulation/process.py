@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
@@ -239,6 +240,9 @@ class _ProcessSender:
 
     def post_nowait(self, recipient: str, message: Message) -> None:
         self._process.node.ref(recipient).tell_nowait(message)
+
+    def post_threadsafe(self, recipient: str, message: Message) -> Future[None]:
+        return self._process.node.ref(recipient).tell_threadsafe(message)
 
     async def ask(self, recipient: str, request: Request[Any]) -> Any:
         return await self._process.run(self._process.node.ref(recipient).ask(request))

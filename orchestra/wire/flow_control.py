@@ -6,11 +6,11 @@ exceeds its credit, and the memory for a peer's messages is bounded.
 """
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from orchestra.actors.waiters import Waiters
 from orchestra.errors import FrameError
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ class Window(Generic[T]):
     """Messages in flight."""
     nbytes: int = 0
     """Their bytes."""
-    waiting: OrderedDict[asyncio.Future[None], T] = field(default_factory=OrderedDict)
+    waiting: Waiters[T] = field(default_factory=Waiters)
     """The entries that wait for credit, oldest first, by the futures of their senders."""
 
     @property
@@ -59,16 +59,7 @@ class Window(Generic[T]):
     def wait(self, turn: asyncio.Future[None], entry: T) -> Awaitable[None]:
         """Add an entry that waits for credit; return an awaitable of `turn`. A cancelled wait leaves nothing behind."""
         self.waiting[turn] = entry
-        return self._wait(turn)
-
-    async def _wait(self, turn: asyncio.Future[None]) -> None:
-        try:
-            await turn
-        except asyncio.CancelledError:
-            self.waiting.pop(turn, None)
-            if not self.waiting:
-                self.waiting.clear()  # an emptied dict keeps its memory
-            raise
+        return self.waiting.wait(turn)
 
 
 class _Account:

@@ -1,0 +1,40 @@
+"""The end of a node: its actors stop together, each after its children, within one deadline."""
+
+import asyncio
+from collections.abc import Mapping
+
+from orchestra.actors.cell import Cell
+from orchestra.actors.supervisor import STOP_S
+from orchestra.actors.system_messages import SYSTEM
+from orchestra.errors import ActorFailed
+from orchestra.nodes.peers import DIRECTORY
+
+
+async def stop_actors(cells: Mapping[str, Cell]) -> list[ActorFailed]:
+    """Stop all actors of a node; abort those that are left after `STOP_S` seconds. Return the failures on the way.
+
+    The actors of the runtime stop last, since the others may need them to stop.
+    """
+    runtime = {address for address in cells if address.partition("/")[2] in (SYSTEM, DIRECTORY)}
+    failures = await _stop_together([cell for address, cell in cells.items() if address not in runtime])
+    return failures + await _stop_together([cell for address, cell in cells.items() if address in runtime])
+
+
+async def _stop_together(cells: list[Cell]) -> list[ActorFailed]:
+    """Stop `cells` concurrently, each after its children.
+
+    Children have half of the time, grandchildren a third and so on, so that a stuck child leaves its parent time to
+    stop gracefully.
+    """
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+
+    async def stop(cell: Cell) -> list[ActorFailed]:
+        end = begun + STOP_S / (1 + cell.address.count(":"))
+        children = [other.terminated for other in cells if other.address.startswith(f"{cell.address}:")]
+        if children:
+            await asyncio.wait(children, timeout=max(end - loop.time(), 0.0))
+        return await cell.stop(max(end - loop.time(), 0.0))
+
+    stops = [stop(cell) for cell in reversed(cells)]  # the youngest first
+    return [failed for failures in await asyncio.gather(*stops) for failed in failures]
