@@ -29,11 +29,12 @@ from messages import (
     SaveCheckpointMsg,
     SetCollectingMsg,
 )
-from orchestra import Actor, Lane, Node, Ref, freeze, on
+from orchestra import Actor, InterruptMsg, Lane, Node, Ref, freeze, on
 from orchestra.actors.restarts import STOPPED
 from orchestra.testing import Process, Scenario, Simulation, SimulationStuck, each_seed, failing_seed, run_seed
 
 SPEC = EnvSpec("tally", n_agents=1, n_actions=2, obs_size=3, state_size=1, episode_limit=4)
+HALF_AN_HOUR_S = 1800.0
 Episode = tuple[int, int, int]
 """Which environment, which copy of it, which episode of that."""
 
@@ -59,7 +60,7 @@ class Account:
     def inserted_by(self, environment: int) -> list[Episode]:
         return [episode for episode in self.inserted if episode[0] == environment]
 
-    def check(self, *, gaps: bool = False, goal: bool = True) -> None:
+    def check(self, *, gaps: bool = False, goal: bool = True, state: str = "done") -> None:
         """Nothing twice; per environment all in order; and, unless there may be `gaps`, nothing missing in between.
 
         The run has done what it was to do, unless it was not to reach its `goal`.
@@ -74,7 +75,7 @@ class Account:
         for loads in self.loaded:
             assert loads == sorted(loads)
         last = self.progress[-1]
-        assert last.state == "done" or (last.state == "failed" and not goal)
+        assert last.state == state or (last.state == "failed" and not goal)
         assert last.episodes == len(self.inserted)
         if goal:
             assert last.env_steps >= last.goal_steps
@@ -191,6 +192,7 @@ class Plan:
         *,
         workers_die: bool = False,
         proxy_dies: bool = False,
+        goal: int | None = None,
         manager: Any = TrajectoryManager,
         gatherer: Any = WorkerProxy,
     ) -> None:
@@ -201,7 +203,7 @@ class Plan:
         self.policy = partial(Counter, account=self.account)
         self.prioritized = random.chance(0.3)
         self.n_envs = 1 + random.below(3)
-        self.goal = 12 + random.below(24)
+        self.goal = 12 + random.below(24) if goal is None else goal
         self.publish_interval = 1 + random.below(3)
         self.manager, self.gatherer = manager, gatherer
         self.learner = sim.node("learner", self._learner, run_directory=Path("nowhere"))
@@ -328,10 +330,34 @@ async def learner_dies(sim: Simulation) -> None:
     await sim.until(lambda: not any(process.running for process in sim.processes.values()), within=5.0)
 
 
+async def chaotic(sim: Simulation) -> None:
+    """Half an hour of faults; then the run reaches its goal, is interrupted, or loses its learner."""
+    plan = Plan(sim, workers_die=True, proxy_dies=True, goal=1_000_000)
+    await sim.start()
+    async with sim.faults(kills=1 / 30, cuts=1 / 20, partitions=1 / 120, pauses=1 / 60):
+        await asyncio.wait({plan.orchestrator}, timeout=HALF_AN_HOUR_S)
+        assert not plan.orchestrator.done()
+    end = sim.random.choice(("done", "interrupted", "lost"))
+    if end == "lost":
+        for process in sim.processes.values():
+            process.auto_restart = False
+        plan.learner.kill()
+        await sim.until(lambda: not any(process.running for process in sim.processes.values()), within=30.0)
+        return
+    orchestrator = plan.learner.node.cell("learner/orchestrator")
+    if end == "done":
+        orchestrator.actor.goal_steps = plan.account.progress[-1].env_steps  # type: ignore[union-attr]
+    else:
+        await plan.learner.ref(orchestrator.address).tell(InterruptMsg())
+    await plan.end()
+    plan.account.check(gaps=True, goal=False, state=end)
+    assert plan.account.progress[-1].updates > 0
+
+
 @pytest.fixture(autouse=True)
 def _no_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("components.trainer.save_checkpoint", lambda *_: None)
-    monkeypatch.setattr("components.checkpoints.array_file.Checkpointed.save", lambda *_: None)
+    monkeypatch.setattr("components.checkpoints.array_file.Checkpointed.save", lambda *_, **__: None)
     for name in ("begin", "rename", "write", "commit"):
         monkeypatch.setattr(f"components.checkpoints.run_state.{name}", lambda *_, **__: Path("nowhere"))
 
@@ -361,6 +387,15 @@ def test_nothing_counts_twice_and_the_run_ends_when_a_proxy_dies_too() -> None:
 
 def test_when_the_learner_dies_all_others_end_within_seconds() -> None:
     each_seed(learner_dies, 60, limit=600.0)
+
+
+@pytest.mark.slow
+def test_after_half_an_hour_of_kills_and_broken_links_every_run_ends_in_the_right_state(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All 200 seeds: `ORCHESTRA_SEEDS=0:200 pytest tests/components/test_simulated_run.py -k half_an_hour`."""
+    monkeypatch.setattr("orchestra.simulation.loop.OFFLOADED_S", 5.0)  # slow games: few events in half an hour
+    each_seed(chaotic, 10, limit=HALF_AN_HOUR_S + 600.0)
 
 
 @pytest.mark.parametrize("scenario", [undisturbed, disturbed, deadly_for_all_but_the_learner])
