@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic.dataclasses import dataclass
 
-from messages import EvaluateMsg
+from messages import EvaluateMsg, EvaluationResultMsg
 from orchestra import Ref
 
 
@@ -46,15 +46,25 @@ class EvaluationQueue:
         """True while no evaluation is assigned."""
         return not self.underway
 
+    @property
+    def empty(self) -> bool:
+        """True while no evaluation is assigned or waits for a player."""
+        return not self.underway and not self.waiting
+
+    @property
+    def final(self) -> bool:
+        """True while the final evaluation is assigned or waits for a player."""
+        return any(message.final for message in (*self.waiting, *(message for message, _ in self.underway)))
+
     def lost(self, player: str) -> None:
         """Return the evaluations of the player at this address to the queue: it is gone, or was restarted."""
         self.waiting += [message for message, address in self.underway if address == player]
         self.underway = [(message, address) for message, address in self.underway if address != player]
 
-    def finished(self, env_steps: int) -> EvaluateMsg | None:
-        """Remove and return the oldest assigned evaluation that was requested at `env_steps`; None if there is none."""
+    def finished(self, result: EvaluationResultMsg) -> EvaluateMsg | None:
+        """Remove and return the oldest assigned evaluation that `result` answers; None if there is none."""
         for index, (message, _) in enumerate(self.underway):
-            if message.env_steps == env_steps:
+            if (message.env_steps, message.final) == (result.env_steps, result.final):
                 del self.underway[index]
                 return message
         return None

@@ -1,6 +1,7 @@
 """Monitor: shows progress and writes the metrics, curve and summary of a run."""
 
 import asyncio
+from bisect import insort
 from collections import deque
 from dataclasses import asdict, fields, replace
 from functools import partial
@@ -11,6 +12,7 @@ from components.checkpoints import run_state
 from components.reporting.display import Display
 from components.reporting.metrics_writer import MetricsWriter
 from components.reporting.progress import Progress
+from components.reporting.win_rate import SOLVED, WINDOW, solved_at, wilson_interval, win_rate_text
 from messages import EvaluationResultMsg, ProgressMsg, SaveCheckpointMsg
 from orchestra import (
     Actor,
@@ -32,8 +34,6 @@ RATE_S = 15.0
 """Seconds over which rates are taken."""
 ANSWER_S = 1.0
 """Seconds that a node has to answer; a busier one is asked again at the next tick."""
-SOLVED = 0.9
-"""Win rate of an evaluation from which a scenario counts as solved."""
 ENDED = ("done", "interrupted", "stopped", "failed")
 """States in which a run ends. The Orchestrator of an aborted run reports none of them."""
 _SAME = [field.name for field in fields(Progress) if field.name in ProgressMsg.model_fields]
@@ -58,9 +58,9 @@ class Monitor(Actor[ProgressMsg | EvaluationResultMsg | TickMsg | SaveCheckpoint
         self._since = self.clock.monotonic()
         self._latest: ProgressMsg | None = None
         self._test: EvaluationResultMsg | None = None
-        self._tests = 0
-        self._best: float | None = None
-        self._solved: dict[str, float] | None = None
+        self._tests: list[tuple[int, float, int, float]] = []
+        """Environment steps, win rate, updates, minutes of each test, in this order."""
+        self._final: EvaluationResultMsg | None = None
         self._history: deque[tuple[float, int, int]] = deque()
         self._busiest: tuple[str, int] | None = None
         self._restarts = 0
@@ -95,17 +95,14 @@ class Monitor(Actor[ProgressMsg | EvaluationResultMsg | TickMsg | SaveCheckpoint
 
     @on(EvaluationResultMsg)
     def evaluated(self, msg: EvaluationResultMsg) -> None:
-        self._test = msg
-        self._tests += 1
-        self._best = msg.win_rate if self._best is None else max(self._best, msg.win_rate)
+        if msg.final:
+            self._final = msg
+            return
         if self._latest is None:
             return
-        if self._solved is None and msg.win_rate >= SOLVED:
-            self._solved = {
-                "env_steps": msg.env_steps,
-                "updates": self._latest.updates,
-                "minutes": (self.clock.monotonic() - self._since) / 60,
-            }
+        self._test = msg
+        minutes = (self.clock.monotonic() - self._since) / 60
+        insort(self._tests, (msg.env_steps, msg.win_rate, self._latest.updates, minutes))
         self._record(self._progress(self._latest), test_length=msg.mean_length, test_env_steps=msg.env_steps)
 
     @on(TickMsg)
@@ -130,8 +127,6 @@ class Monitor(Actor[ProgressMsg | EvaluationResultMsg | TickMsg | SaveCheckpoint
             "elapsed_s": self.clock.monotonic() - self._since,
             "test": test,
             "tests": self._tests,
-            "best": self._best,
-            "solved": self._solved,
         }
         return str(run_state.write(self.run_directory, msg.env_steps, self.me.address, values))
 
@@ -141,7 +136,7 @@ class Monitor(Actor[ProgressMsg | EvaluationResultMsg | TickMsg | SaveCheckpoint
         self._since -= values["elapsed_s"]
         self._next_record, self._next_curve = values["elapsed_s"], values["elapsed_s"] + CURVE_S
         self._test = None if values["test"] is None else EvaluationResultMsg.model_validate(values["test"])
-        self._tests, self._best, self._solved = values["tests"], values["best"], values["solved"]
+        self._tests = [(steps, win_rate, updates, minutes) for steps, win_rate, updates, minutes in values["tests"]]
         return int(values["env_steps"])
 
     async def _ask_nodes(self) -> None:
@@ -182,10 +177,10 @@ class Monitor(Actor[ProgressMsg | EvaluationResultMsg | TickMsg | SaveCheckpoint
             elapsed_s=now - self._since,
             env_steps_per_s=(msg.env_steps - steps) / span,
             updates_per_s=(msg.updates - updates) / span,
-            tests=self._tests,
+            tests=len(self._tests),
             test_win_rate=None if test is None else test.win_rate,
             test_return=None if test is None else test.mean_return,
-            best_test_win_rate=self._best,
+            best_test_win_rate=max((win_rate for _, win_rate, _, _ in self._tests), default=None),
             loss=dict(msg.metrics).get("loss"),
             busiest_actor=None if self._busiest is None else self._busiest[0],
             mailbox_depth=None if self._busiest is None else self._busiest[1],
@@ -205,17 +200,42 @@ class Monitor(Actor[ProgressMsg | EvaluationResultMsg | TickMsg | SaveCheckpoint
             "env_steps_per_s": progress.env_steps / whole,
             "updates_per_s": progress.updates / whole,
             "reached_goal": progress.env_steps >= progress.goal_steps,
-            "solved": self._solved,
+            "solved": self._solved(),
+            "best": self._best(),
             "dead_letters": self._dead_letters,
         }
 
+    def _solved(self) -> dict[str, float] | None:
+        """Return where the scenario was solved; None if it was not."""
+        first = solved_at([win_rate for _, win_rate, _, _ in self._tests])
+        if first is None:
+            return None
+        env_steps, _, updates, minutes = self._tests[first]
+        return {"env_steps": env_steps, "updates": updates, "minutes": minutes}
+
+    def _best(self) -> dict[str, object] | None:
+        """Return the result of the best parameters in the final evaluation; None if it was not played."""
+        if self._final is None:
+            return None
+        interval = wilson_interval(_won(self._final), self._final.episodes)
+        return {**self._final.model_dump(exclude={"final"}), "win_rate_interval": interval}
+
     def _words(self) -> list[str]:
-        if self._solved is None:
-            return []
-        return [
-            f"solved       a test reached {SOLVED:.0%} after {self._solved['env_steps']:,} steps, "
-            f"{self._solved['updates']:,} updates, {self._solved['minutes']:.1f} minutes"
-        ]
+        words, solved, best = [], self._solved(), self._final
+        if solved is not None:
+            words.append(
+                f"solved       after {solved['env_steps']:,} steps, {solved['updates']:,} updates, "
+                f"{solved['minutes']:.1f} minutes: from there every {WINDOW} tests won {SOLVED:.0%} on average"
+            )
+        if best is not None:
+            words.append(
+                f"best         {win_rate_text(_won(best), best.episodes)}, parameters of step {best.env_steps:,}"
+            )
+        return words
+
+
+def _won(result: EvaluationResultMsg) -> int:
+    return round(result.win_rate * result.episodes)
 
 
 def _draw(title: str, metrics: Path, picture: Path) -> None:

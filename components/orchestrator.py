@@ -7,13 +7,12 @@ from typing import Any, ClassVar, Literal
 from components.checkpoints import run_state
 from components.counters import Phase, RunCounters
 from components.downstream import Downstream, send_downstream
-from components.evaluation_queue import EvaluationQueue
 from components.replay_buffers.limiter import SampleToInsertRatio
+from components.run_evaluations import RunEvaluations
 from components.save_point import SavePoint
 from components.schedule import Interval
 from messages import (
     BatchTrainingDataMsg,
-    EvaluateMsg,
     EvaluationResultMsg,
     InsertTransitionMsg,
     JoinAsTrainerMsg,
@@ -49,13 +48,13 @@ RETURN_S = 60.0
 INTERRUPTED_S = 20.0
 """Seconds that an interrupted run waits for its checkpoint; without it only the policy is saved."""
 LAST_EVALUATION_S = 60.0
-"""Seconds that the last evaluation may take before the run ends without it."""
+"""Seconds that the last evaluation may take before the run ends without it. The final one may take longer."""
 
 
 class TimeoutMsg(Message):
-    """A wait has taken too long: for the workers of a resumed run, for a checkpoint, or for the last evaluation."""
+    """A wait has taken too long: for the workers of a resumed run, for a checkpoint, or for a last evaluation."""
 
-    waited_for: Literal["workers", "checkpoint", "evaluation"]
+    waited_for: Literal["workers", "checkpoint", "evaluation", "final evaluation"]
 
 
 class TrainerLost(Unreachable):
@@ -87,6 +86,8 @@ class Orchestrator(
     other actors save, and all continue. A resumed run begins there, when as many workers as it had have joined. An
     interrupted run takes a checkpoint and ends.
 
+    At the end the best evaluated parameters play the final evaluation: new episodes, by which they were not chosen.
+
     Args:
         trajectories: the TrajectoryManager.
         monitor: shows and keeps progress.
@@ -96,6 +97,7 @@ class Orchestrator(
         batches_in_flight: batches that may be on their way to the Trainer; with two, it never waits for one.
         eval_interval: environment steps between two evaluations.
         eval_episodes: episodes of an evaluation.
+        final_eval_episodes: episodes of the final evaluation.
         checkpoint_interval: environment steps between two checkpoints; a killed run loses at most these.
 
     Raises:
@@ -112,6 +114,7 @@ class Orchestrator(
     batches_in_flight: int = 2
     eval_interval: int = 10_000
     eval_episodes: int = 32
+    final_eval_episodes: int = 256
     checkpoint_interval: int = 100_000
 
     def __post_init__(self) -> None:
@@ -128,19 +131,20 @@ class Orchestrator(
             Interval(self.eval_interval, next=0),
             Interval(self.checkpoint_interval, next=self.checkpoint_interval),
         )
-        self._evaluations = EvaluationQueue()
+        self._evaluations = RunEvaluations()
         self._save_point = SavePoint()
         self._collecting = True
         self._finishing = False
         self._interrupted = False
         self._ending: Phase = "failed"  # until the goal is reached or somebody interrupts the run
-        self._evaluated = False  # the last evaluation has its result
+        self._evaluated = False  # the final evaluation has its result
         self._returning = 0  # workers that a resumed run waits for
 
     async def started(self) -> None:
         if self.resume_from is not None:
-            values, _ = run_state.read(self.resume_from, self.me.address)
-            self._load_values(values)
+            values, arrays = run_state.read(self.resume_from, self.me.address)
+            self._counters.load(values)
+            self._evaluations.load(values, arrays)
             self._returning = max(values["workers"], 1)
             self.after(RETURN_S, TimeoutMsg(waited_for="workers"))
         await self._report("starting")
@@ -162,22 +166,23 @@ class Orchestrator(
         }
 
     def restore(self, state: State) -> None:
-        self._load_values(state)
+        self._counters.load(state)
         self._trainer = state["trainer"]
         self._downstream.refs, self._downstream.each = dict(state["downstream"]), dict(state["each"])
         self._params = LoadParamsMsg.model_validate(state["params"]) if state["params"] else None
         self._collecting, self._finishing, self._interrupted, self._evaluated = state["flags"]
         self._ending = state["ending"]
         self._counters.requested = state["requested"]
-        self._evaluations = EvaluationQueue(**state["evaluations"])
+        self._evaluations = RunEvaluations(**state["evaluations"])
         self._save_point = SavePoint(**state["save_point"])
 
     async def stopped(self) -> None:
-        """Save the policy, unless the last checkpoint has it. A failing run saves all that it still can."""
+        """Save the policy and the best parameters, unless a checkpoint has them. A failing run saves what it can."""
         await self._set_collecting(False)
         await self._report("saving")
         steps = self._counters.env_steps
         if self._trainer is not None and self.run_directory is not None and self._save_point.committed != steps:
+            await self.offload(self._evaluations.save_best, self.run_directory)
             if self._ending == "failed":
                 await self._save_what_is_left(self.run_directory, steps)
             else:
@@ -261,11 +266,15 @@ class Orchestrator(
 
     @on(EvaluationResultMsg)
     async def evaluated(self, msg: EvaluationResultMsg) -> None:
-        if self._evaluations.finished(msg.env_steps) is None:
+        if self._evaluations.finished(msg) is None:
             return  # of a player that was taken for dead; another one plays this evaluation
         await self.monitor.tell(msg)
-        if self._finishing and msg.env_steps >= self.goal_steps:  # not a late result of an earlier evaluation
+        if msg.final:
             self._evaluated = True
+        elif self._finishing and self._evaluations.empty:
+            self._evaluated = not await self._evaluate(final=True)
+            seconds = LAST_EVALUATION_S * max(1.0, self.final_eval_episodes / self.eval_episodes)
+            self.after(seconds, TimeoutMsg(waited_for="final evaluation"))
         await self._save_if_ready()
         self._stop_if_complete()
 
@@ -295,12 +304,13 @@ class Orchestrator(
             self._collecting = collecting
             await self._downstream.tell(SetCollectingMsg(collecting=collecting))
 
-    async def _evaluate(self) -> bool:
-        """Request an evaluation; return whether there is a worker to play it."""
-        if not self._downstream.players:
+    async def _evaluate(self, *, final: bool = False) -> bool:
+        """Request an evaluation of the newest parameters, or the final one of the best; return whether one plays."""
+        if self._params is None or not self._downstream.players:
             return False
+        episodes = self.final_eval_episodes if final else self.eval_episodes
         steps, reply_to = self._counters.env_steps, Ref[EvaluationResultMsg](self.me.address)
-        self._evaluations.add(EvaluateMsg(episodes=self.eval_episodes, env_steps=steps, reply_to=reply_to))
+        self._evaluations.request(self._params, steps, episodes, final=final, reply_to=reply_to)
         await self._assign_evaluations()
         return True
 
@@ -348,9 +358,10 @@ class Orchestrator(
         if begun != steps:  # transitions arrived since it began
             run_state.rename(self.run_directory, begun, steps)
         await self._report("saving")
+        await self.offload(self._evaluations.save_best, self.run_directory)
         for ref in (self.trajectories, self._trainer, self.monitor):
             await ref.ask(SaveCheckpointMsg(env_steps=steps))
-        run_state.write(self.run_directory, steps, self.me.address, self._values())
+        run_state.write(self.run_directory, steps, self.me.address, self._values(), self._evaluations.arrays())
         # A replay of this process begins with the checkpoint that it resumed from.
         run_state.commit(self.run_directory, steps, keep=self.resume_from)
         self._save_point.commit(steps)
@@ -373,15 +384,11 @@ class Orchestrator(
             run_state.discard(run_directory, steps)
             self.log.warning("no checkpoint of the failed run can be saved", error=str(error))
         else:
-            run_state.write(run_directory, steps, self.me.address, self._values())
+            run_state.write(run_directory, steps, self.me.address, self._values(), self._evaluations.arrays())
             run_state.commit(run_directory, steps, keep=self.resume_from)
 
     def _values(self) -> dict[str, Any]:
-        return {**self._counters.values(), "turn": self._evaluations.turn, "workers": self._downstream.workers}
-
-    def _load_values(self, values: State) -> None:
-        self._counters.load(values)
-        self._evaluations.turn = values["turn"]
+        return {**self._counters.values(), **self._evaluations.values(), "workers": self._downstream.workers}
 
     # Continuing and ending ------------------------------------------------------------------------------------------
 
@@ -392,8 +399,10 @@ class Orchestrator(
                 self.log.warning("continues without workers that have not joined again", seconds=RETURN_S)
                 await self._continue()
             return
-        if msg.waited_for == "evaluation":
-            self.log.warning("the last evaluation or batch did not come back in time", seconds=LAST_EVALUATION_S)
+        if msg.waited_for == "evaluation" and self._evaluations.final:
+            return  # it has its own limit
+        if msg.waited_for in ("evaluation", "final evaluation"):
+            self.log.warning("the last evaluation or batch did not come back in time")
             self._ending = "done"
         elif self._save_point.active:
             self.log.warning(

@@ -210,11 +210,19 @@ class EpisodeResults(NamedTuple):
 
 
 def play_once(
-    make: EnvFactory, n_envs: int, seed: int, policy: Policy, episodes: int, rng: np.random.Generator
+    make_env: EnvFactory,
+    n_envs: int,
+    seed: int,
+    make_policy: PolicyFactory,
+    params: NDArray[np.float32],
+    episodes: int,
+    rng: np.random.Generator,
 ) -> EpisodeResults:
-    """Make environments, `play` greedily, and close them, also after a failure."""
-    env = make(n_envs, seed=seed)
+    """Make environments and a policy with `params`, `play` greedily, and close the environments, even on failure."""
+    env = make_env(n_envs, seed=seed)
     try:
+        policy = make_policy(env.spec, seed=0)
+        policy.load(params)
         return play(env, policy, episodes, rng)
     finally:
         env.close()

@@ -67,7 +67,6 @@ class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | SetCollectingMsg | E
         self._loaded = False
         self._collecting = False
         self._stepping = False
-        self._evaluations: list[EvaluateMsg] = []  # received before the first parameters
 
     async def started(self) -> None:
         if self.resume_from is not None:
@@ -89,7 +88,6 @@ class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | SetCollectingMsg | E
             "loaded": self._loaded,
             "collecting": self._collecting,
             "stepping": self._stepping,
-            "evaluations": self._evaluations,
         }
 
     def restore(self, state: State) -> None:
@@ -97,7 +95,6 @@ class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | SetCollectingMsg | E
         self._rollout.load(state["params"], state["version"])
         self._env_steps = state["env_steps"]
         self._loaded, self._collecting, self._stepping = state["loaded"], state["collecting"], state["stepping"]
-        self._evaluations = [EvaluateMsg.model_validate(each) for each in state["evaluations"]]
 
     @on(LoadParamsMsg)
     async def load(self, msg: LoadParamsMsg) -> None:
@@ -105,9 +102,6 @@ class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | SetCollectingMsg | E
         if msg.env_steps is not None:
             self._env_steps = msg.env_steps
         self._loaded = True
-        evaluations, self._evaluations = self._evaluations, []
-        for evaluation in evaluations:
-            await self.me.tell(evaluation)
         await self._step_on()
 
     @on(SetCollectingMsg)
@@ -128,20 +122,19 @@ class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | SetCollectingMsg | E
 
     @on(EvaluateMsg)
     async def evaluate(self, msg: EvaluateMsg) -> None:
-        if not self._loaded:
-            self._evaluations.append(msg)  # `load` plays it: the sender waits for a result
-            return
         n_envs, seed = min(EVALUATION_ENVS, msg.episodes), self._seed()
-        factory = (self.env, n_envs, seed, self._policy, msg.episodes, self.rng)
-        played = await self.offload(with_threads, self.threads, play_once, *factory)
+        # A policy of its own: collecting continues with the worker's parameters.
+        arguments = (self.env, n_envs, seed, self.policy, msg.params, msg.episodes, self.rng)
+        played = await self.offload(with_threads, self.threads, play_once, *arguments)
         await msg.reply_to.tell(
             EvaluationResultMsg(
-                version=self._rollout.version,
+                version=msg.version,
                 env_steps=msg.env_steps,
                 episodes=msg.episodes,
                 win_rate=float(played.won.mean()),
                 mean_return=float(played.returns.mean()),
                 mean_length=float(played.lengths.mean()),
+                final=msg.final,
             )
         )
 

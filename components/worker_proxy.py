@@ -146,7 +146,7 @@ class WorkerProxy(
 
     @on(EvaluationResultMsg)
     async def evaluated(self, msg: EvaluationResultMsg) -> None:
-        asked = self._evaluations.finished(msg.env_steps)
+        asked = self._evaluations.finished(msg)
         if asked is not None:
             await asked.reply_to.tell(msg)
 

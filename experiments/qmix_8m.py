@@ -65,6 +65,7 @@ def experiment(
     publish_interval: Annotated[int, Field(ge=1, description="gradient steps between publications")] = 1,
     eval_interval: Annotated[int, Field(ge=1, description="environment steps between evaluations")] = 20_000,
     eval_episodes: Annotated[int, Field(ge=1, description="episodes of an evaluation, played greedily")] = 32,
+    final_eval_episodes: Annotated[int, Field(ge=1, description="episodes of the best parameters at the end")] = 256,
     checkpoint_interval: Annotated[int, Field(ge=1, description="environment steps between checkpoints")] = 200_000,
 ) -> Topology:
     """Lay out the run; every argument is also a flag of `orchestra run`."""
@@ -128,6 +129,7 @@ def experiment(
         goal_steps=steps,
         eval_interval=eval_interval,
         eval_episodes=eval_episodes,
+        final_eval_episodes=final_eval_episodes,
         checkpoint_interval=checkpoint_interval,
     )
     trainer = learner.spawn(

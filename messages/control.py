@@ -1,8 +1,11 @@
 """Control messages: joining, pacing, evaluating, saving, and the progress of a run."""
 
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from orchestra import Lane, Message, Ref, Request
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestra import Axes, Lane, Message, Ref, Request
 
 
 class JoinMsg(Message):
@@ -45,18 +48,26 @@ class EvaluationResultMsg(Message):
     version: int
     """Version of the parameters that played."""
     env_steps: int
-    """Environment steps of the run when the evaluation was requested."""
+    """Environment steps of the run at which these parameters were first evaluated."""
     episodes: int
     win_rate: float
     mean_return: float
     mean_length: float
+    final: bool
+    """True for the evaluation of the best parameters at the end of the run."""
 
 
 class EvaluateMsg(Message):
-    """Evaluate: play greedily with the newest parameters, in environments made for it."""
+    """Evaluate these parameters: play greedily, in environments made for it."""
 
+    version: int
+    """Version of the parameters."""
+    params: Annotated[NDArray[np.float32], Axes("float32", "parameters")]
     episodes: int
     env_steps: int
+    """Environment steps of the run at which these parameters were first evaluated."""
+    final: bool
+    """True for the evaluation of the best parameters at the end of the run."""
     reply_to: Ref[EvaluationResultMsg]
 
 

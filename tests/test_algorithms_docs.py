@@ -50,10 +50,12 @@ def test_what_learning_depends_on_is_on_the_page() -> None:
         "checkpoint_interval",
         "env",
         "learner_threads",
+        "min_workers",
         "proxy",
         "steps",
         "eval_episodes",
         "eval_interval",
+        "final_eval_episodes",
         "publish_interval",
         "learning_starts",
     }

@@ -63,6 +63,7 @@ def test_an_experiment_runs_in_one_process(path: Path, tmp_path: Path, capsys: p
         "batch_size": 4,
         "hidden_size": 8,
         "eval_episodes": 2,
+        "final_eval_episodes": 2,
     }
     known = {flag.name for flag in Flags.of(load_experiment(path))}
     flags = [word for name, value in small.items() if name in known for word in (f"--{name.replace('_', '-')}", value)]

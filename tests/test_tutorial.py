@@ -114,6 +114,8 @@ def test_a_run_with_the_trajectory_manager_of_the_example_learns(tmp_path: Path)
         *small.split(),
         "--eval-episodes",
         "2",
+        "--final-eval-episodes",
+        "2",
         "--single-process",
     ]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)

@@ -1,4 +1,7 @@
-"""Policy checkpoints (`.pt`): all that learning needs of a policy, loaded with weights only and never unpickled."""
+"""Policy checkpoints (`.pt`), loaded with weights only and never unpickled.
+
+A checkpoint holds all that learning needs of a policy, or only the parameters that acting needs.
+"""
 
 import os
 from collections.abc import Callable
@@ -6,29 +9,48 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from components.checkpoints.run_state import checkpoint_name
 from components.policies.base import Policy
 from orchestra import UsageError
 
 FORMAT = 1
+BEST = "best.pt"
+"""Name of the checkpoint of the best evaluated parameters."""
 
 
 def save_checkpoint(path: Path, policy: Policy, version: int, env_steps: int) -> None:
-    """Write a policy checkpoint; a reader finds either no file or the whole one.
+    """Write all that learning needs of a policy; a reader finds either no file or the whole one.
 
     Raises:
         OSError: the file cannot be written.
     """
+    _save(path, {"policy": policy.state_dict(), "version": version, "env_steps": env_steps})
+
+
+def save_params(path: Path, params: NDArray[np.float32], version: int, env_steps: int) -> None:
+    """Write parameters of acting, as `Policy.params` returns them; a reader finds either no file or the whole one.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    _save(path, {"params": as_tensors(params), "version": version, "env_steps": env_steps})
+
+
+def _save(path: Path, saved: dict[str, Any]) -> None:
     import torch  # slow to import, and planning a run does without
 
     path.parent.mkdir(parents=True, exist_ok=True)
     staged = path.with_suffix(".unfinished")
-    torch.save({"format": FORMAT, "policy": policy.state_dict(), "version": version, "env_steps": env_steps}, staged)
+    torch.save({"format": FORMAT, **saved}, staged)
     os.replace(staged, path)
 
 
 def load_checkpoint(path: Path, policy: Policy) -> dict[str, Any]:
     """Load a policy checkpoint into `policy`; return its `version` and `env_steps`.
+
+    A policy that loaded the parameters of acting alone can act, and does not continue to learn where they come from.
 
     Raises:
         UsageError: the file is missing, no checkpoint, damaged, of another format, or of another policy.
@@ -45,11 +67,15 @@ def load_checkpoint(path: Path, policy: Policy) -> dict[str, Any]:
     if not isinstance(saved, dict) or saved.get("format") != FORMAT:
         found = saved.get("format") if isinstance(saved, dict) else type(saved).__name__
         raise UsageError(f"{str(path)!r} is a checkpoint of format {found!r}; this version reads format {FORMAT}")
-    for name in ("policy", "version", "env_steps"):
+    content = "params" if "params" in saved else "policy"
+    for name in (content, "version", "env_steps"):
         if name not in saved:
             raise UsageError(f"{str(path)!r} is no checkpoint, or damaged (it lacks {name!r})")
     try:
-        policy.load_state_dict(saved["policy"])
+        if content == "params":
+            policy.load(as_arrays(saved["params"]))
+        else:
+            policy.load_state_dict(saved["policy"])
     except (ValueError, KeyError) as error:
         raise UsageError(f"{str(path)!r} belongs to another policy: {error}") from error
     return {"version": saved["version"], "env_steps": saved["env_steps"]}
@@ -65,6 +91,29 @@ def newest_checkpoint(folder: Path) -> Path:
     if not found:
         raise UsageError(f"there is no checkpoint in {str(folder)!r}")
     return found[-1]
+
+
+def find_checkpoint(folder: Path, which: str) -> Path:
+    """Return the policy checkpoint that `which` names: `last`, `best`, its number of environment steps, or a file.
+
+    Raises:
+        UsageError: there is none of that name, or after that number of steps.
+    """
+    if which == "last":
+        return newest_checkpoint(folder)
+    if which == "best":
+        path, otherwise = (
+            folder / BEST,
+            "no evaluation was saved; name last, or the steps of another",
+        )
+    elif which.isdecimal():
+        steps = [str(int(path.stem.removeprefix("steps-"))) for path in sorted(folder.glob("steps-[0-9]*.pt"))]
+        path, otherwise = folder / f"{checkpoint_name(int(which))}.pt", f"there are steps {', '.join(steps) or 'none'}"
+    else:
+        path, otherwise = Path(which), "expected last, best, the environment steps of a checkpoint, or a file"
+    if not path.exists():
+        raise UsageError(f"there is no checkpoint {str(path)!r}: {otherwise}")
+    return path
 
 
 def as_arrays(state: Any) -> Any:

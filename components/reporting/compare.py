@@ -4,7 +4,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from components.reporting.comparison import LAST_TESTS, find_runs, grouped, read_trial, table
+from components.reporting.comparison import find_runs, grouped, read_trial, table
+from components.reporting.win_rate import SOLVED, WINDOW
 from orchestra import FlagParser, UsageError
 
 
@@ -61,8 +62,8 @@ def as_markdown(rows: Sequence[dict[str, str]]) -> str:
     names = list(rows[0])
     lines = [" | ".join(names), " | ".join("---" for _ in names), *(" | ".join(row.values()) for row in rows)]
     note = (
-        f"Medians over the seeds, quartiles in brackets. A run stays at a win rate from where any {LAST_TESTS} "
-        f"greedy tests in succession have that mean. The win rate and the return at the end are means of the last "
-        f"{LAST_TESTS}."
+        f"Medians over the seeds, quartiles in brackets. A run has solved its scenario from the first greedy test from "
+        f"which every {WINDOW} tests in succession win {SOLVED:.0%} on average. The win rate and the return at the end "
+        f"are means of the last {WINDOW} tests."
     )
     return os.linesep.join([*(f"| {line} |" for line in lines), "", note, ""])

@@ -6,21 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from components.reporting.progress import new_tests
+from components.reporting.win_rate import SOLVED, WINDOW, solved_at
 from orchestra import RunDirectory, UsageError, read_records
-
-GOAL = 0.9
-"""The win rate of a greedy test at which a scenario counts as solved."""
-LAST_TESTS = 5
-"""Tests whose mean is a run's final figure; a single one swings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One run: its greedy tests, K of them, and how fast it went."""
+    """One run: its greedy tests, K of them in the order of their environment steps, and how fast it went."""
 
     name: str
     seed: int
@@ -33,23 +28,15 @@ class Trial:
     steps_per_s: float
     updates_per_s: float
 
-    def solved_at(self, axis: NDArray[np.float64]) -> float | None:
-        """Where on `axis` (K,) the first test reached the goal; None if none did."""
-        reached = np.flatnonzero(self.win_rate >= GOAL)
+    def reached_at(self, axis: NDArray[np.float64]) -> float | None:
+        """Return where on `axis` (K,) the first single test won `SOLVED`; None if none did."""
+        reached = np.flatnonzero(self.win_rate >= SOLVED)
         return float(axis[reached[0]]) if len(reached) else None
 
-    def settled_at(self, axis: NDArray[np.float64]) -> float | None:
-        """Where on `axis` (K,) the run began to stay at the goal; None if it did not.
-
-        From that test to the end, any `LAST_TESTS` tests in succession have a mean of at least the goal: one lucky
-        test is not enough, and one unlucky test does not matter.
-        """
-        if len(self.win_rate) < LAST_TESTS:
-            return None
-        means = sliding_window_view(self.win_rate, LAST_TESTS).mean(axis=1)
-        below = np.flatnonzero(means < GOAL)
-        first = below[-1] + 1 if len(below) else 0
-        return float(axis[first]) if first < len(means) else None
+    def solved_at(self, axis: NDArray[np.float64]) -> float | None:
+        """Return where on `axis` (K,) the run had solved its scenario, as `win_rate.solved_at` defines it, or None."""
+        first = solved_at(self.win_rate.tolist())
+        return None if first is None else float(axis[first])
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +98,7 @@ def read_trial(path: Path) -> Trial:
     tests = [record for record in new_tests(records) if record.get("test_win_rate") is not None]
     if not tests:
         raise UsageError(f"{str(path)!r} has no greedy test yet")
+    tests.sort(key=lambda record: record["test_env_steps"])  # of two players the later request may end first
 
     def column(name: str) -> NDArray[np.float64]:
         return np.array([record[name] for record in tests], np.float64)
@@ -123,9 +111,9 @@ def read_trial(path: Path) -> Trial:
         name=path.resolve().parent.name,
         seed=seed,
         flags=flags,
-        env_steps=column("env_steps"),
-        minutes=column("elapsed_s") / 60,
-        updates=column("updates"),
+        env_steps=column("test_env_steps"),
+        minutes=np.maximum.accumulate(column("elapsed_s") / 60),
+        updates=np.maximum.accumulate(column("updates")),
         win_rate=column("test_win_rate"),
         returns=column("test_return"),
         steps_per_s=(last["env_steps"] - first["env_steps"]) / seconds,
@@ -153,21 +141,21 @@ def table(groups: Sequence[Group]) -> list[dict[str, str]]:
     rows = []
     for group in groups:
         trials = group.trials
+        reached = [trial for trial in trials if trial.reached_at(trial.env_steps) is not None]
         solved = [trial for trial in trials if trial.solved_at(trial.env_steps) is not None]
-        settled = [trial for trial in trials if trial.settled_at(trial.env_steps) is not None]
         rows.append(
             {
                 "runs": group.label,
                 "seeds": str(len(trials)),
-                f"reached {GOAL:.0%}": f"{len(solved)} of {len(trials)}",
-                "after steps": _median([t.solved_at(t.env_steps) for t in solved], "{:,.0f}"),
+                f"one test at {SOLVED:.0%}": f"{len(reached)} of {len(trials)}",
+                "after steps": _median([t.reached_at(t.env_steps) for t in reached], "{:,.0f}"),
+                "minutes": _median([t.reached_at(t.minutes) for t in reached], "{:.1f}"),
+                "solved": f"{len(solved)} of {len(trials)}",
+                "from steps": _median([t.solved_at(t.env_steps) for t in solved], "{:,.0f}"),
                 "updates": _median([t.solved_at(t.updates) for t in solved], "{:,.0f}"),
-                "minutes": _median([t.solved_at(t.minutes) for t in solved], "{:.1f}"),
-                f"stays at {GOAL:.0%}": f"{len(settled)} of {len(trials)}",
-                "from steps": _median([t.settled_at(t.env_steps) for t in settled], "{:,.0f}"),
-                "from minute": _median([t.settled_at(t.minutes) for t in settled], "{:.1f}"),
-                "win rate at the end": _median([t.win_rate[-LAST_TESTS:].mean() for t in trials], "{:.1%}"),
-                "return": _median([t.returns[-LAST_TESTS:].mean() for t in trials], "{:.2f}"),
+                "from minute": _median([t.solved_at(t.minutes) for t in solved], "{:.1f}"),
+                "win rate at the end": _median([t.win_rate[-WINDOW:].mean() for t in trials], "{:.1%}"),
+                "return": _median([t.returns[-WINDOW:].mean() for t in trials], "{:.2f}"),
                 "steps": _median([t.env_steps[-1] for t in trials], "{:,.0f}"),
                 "in minutes": _median([t.minutes[-1] for t in trials], "{:.1f}"),
                 "steps/s": _median([t.steps_per_s for t in trials], "{:,.0f}"),

@@ -1,4 +1,4 @@
-"""`orchestra evaluate`: how well the newest checkpoint of a run plays, greedily."""
+"""`orchestra evaluate`: how well a checkpoint of a run plays, greedily."""
 
 from pathlib import Path
 
@@ -14,7 +14,12 @@ def command(arguments: list[str]) -> int:
     )
     parser.add_argument("run", metavar="RUN_DIR", type=Path, help="the run's directory")
     parser.add_argument("--episodes", type=int, default=100, help="how many (default: 100)")
-    parser.add_argument("--checkpoint", type=Path, default=None, help="its file (default: the run's newest)")
+    parser.add_argument(
+        "--checkpoint",
+        default="best",
+        metavar="WHICH",
+        help="last, best, the environment STEPs of a checkpoint, or a file (default: best)",
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the episodes (default: 0)")
     options = parser.parse_strictly(arguments)
     if options.episodes < 1:
@@ -22,9 +27,9 @@ def command(arguments: list[str]) -> int:
     if options.seed < 0:
         raise UsageError(f"--seed: {options.seed} is not allowed: it must be 0 or more")
     run = RunDirectory.open(options.run)
-    from components.checkpoints.policy_file import newest_checkpoint
+    from components.checkpoints.policy_file import find_checkpoint
 
-    print(_evaluate(run, options.checkpoint or newest_checkpoint(run.checkpoints), options.episodes, options.seed))
+    print(_evaluate(run, find_checkpoint(run.checkpoints, options.checkpoint), options.episodes, options.seed))
     return 0
 
 
@@ -32,6 +37,7 @@ def _evaluate(run: RunDirectory, path: Path, episodes: int, seed: int) -> str:
     import numpy as np
 
     from components.checkpoints.policy_file import load_checkpoint
+    from components.reporting.win_rate import win_rate_text
     from components.rollout import play
 
     make_env, make_policy = factories_of(run)
@@ -40,13 +46,9 @@ def _evaluate(run: RunDirectory, path: Path, episodes: int, seed: int) -> str:
     loaded = load_checkpoint(path, policy)
     played = play(env, policy, episodes, np.random.default_rng(seed))
     env.close()
-    wins = int(played.won.sum())
-    # The standard error of a share, with one success and one failure added so that 0 and 1 are not claimed certain.
-    share = (wins + 1) / (episodes + 2)
-    error = (share * (1 - share) / (episodes + 2)) ** 0.5
     return (
         f"checkpoint  {path} ({loaded['env_steps']:,} environment steps)\n"
-        f"win rate    {wins / episodes:.1%} ± {error:.1%} ({wins} of {episodes} greedy episodes)\n"
+        f"win rate    {win_rate_text(int(played.won.sum()), episodes)}\n"
         f"return      {played.returns.mean():.2f} (sd {played.returns.std():.2f})\n"
         f"length      {played.lengths.mean():.1f} steps"
     )

@@ -8,8 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from components.reporting.comparison import GOAL, Group
+from components.reporting.comparison import Group
 from components.reporting.curve import GREY, TEXT, label_axes, new_figure, show_percents
+from components.reporting.win_rate import SOLVED
 
 # Okabe and Ito's palette: told apart by the colour-blind, and in grey.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
@@ -41,7 +42,7 @@ def comparison_figure(groups: Sequence[Group]) -> Figure:
         panels[row, 0].xaxis.set_major_formatter(EngFormatter(sep=""))
     show_percents(panels[0, 0])
     for panel in panels[0]:
-        panel.axhline(GOAL, color=GREY, linewidth=0.8, linestyle=(0, (1, 3)))
+        panel.axhline(SOLVED, color=GREY, linewidth=0.8, linestyle=(0, (1, 3)))
     lines, labels = panels[0, 0].get_legend_handles_labels()
     columns = 3 if max(map(len, labels)) < 45 else 1
     figure.legend(lines, labels, loc="outside upper left", ncols=columns, fontsize=TEXT, frameon=False)

@@ -9,6 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from components.checkpoints import run_state
+from components.checkpoints.policy_file import load_checkpoint
 from components.envs.base import EnvSpec
 from components.orchestrator import INTERRUPTED_S, LAST_EVALUATION_S, RETURN_S, Orchestrator, TrainerLost
 from components.replay_buffers import SampleToInsertRatio
@@ -71,7 +72,7 @@ class Run:
             await self.scene.settle()
 
     async def join_trainer(self) -> None:
-        await self.tell(JoinAsTrainerMsg(trainer=self.trainer.ref))
+        await self.tell(params(0), JoinAsTrainerMsg(trainer=self.trainer.ref))
 
     async def join_worker(self, name: str) -> Any:
         worker = self.scene.probe(name, *DOWN)
@@ -95,9 +96,17 @@ def params(version: int) -> LoadParamsMsg:
     return LoadParamsMsg(version=version, params=np.full(2, version, np.float32), env_steps=None)
 
 
-def result_at(env_steps: int, win_rate: float = 0.5) -> EvaluationResultMsg:
+def result_at(
+    env_steps: int, win_rate: float = 0.5, mean_return: float = 1.0, *, version: int = 1, final: bool = False
+) -> EvaluationResultMsg:
     return EvaluationResultMsg(
-        version=1, env_steps=env_steps, episodes=32, win_rate=win_rate, mean_return=1.0, mean_length=2.0
+        version=version,
+        env_steps=env_steps,
+        episodes=32,
+        win_rate=win_rate,
+        mean_return=mean_return,
+        mean_length=2.0,
+        final=final,
     )
 
 
@@ -329,6 +338,7 @@ def test_tests_are_asked_for_at_their_interval_in_turn(run, stage, episodes) -> 
     async def main() -> None:
         async with stage() as scene:
             play = Run(scene, eval_interval=10, eval_episodes=7)
+            await play.tell(params(0))
             one, other = await play.join_worker("one"), await play.join_worker("other")
             at = []
             for length in (3, 3, 3, 3, 3, 25, 1, 1, 2, 6):  # 3 6 9 12 15 40 41 42 44 50
@@ -351,6 +361,7 @@ def test_a_proxy_without_workers_is_not_asked_for_a_test(run, stage, episodes) -
     async def main() -> None:
         async with stage() as scene:
             play = Run(scene, eval_interval=1)
+            await play.tell(params(0))
             empty, full = (scene.probe(name, *DOWN) for name in ("empty", "full"))
             for proxy, workers in ((empty, 0), (full, 2)):
                 await play.tell(JoinMsg(role="proxy", ref=proxy.ref), WorkerCountMsg(proxy=proxy.ref, workers=workers))
@@ -365,6 +376,7 @@ def test_the_test_of_a_worker_that_is_lost_is_asked_of_another_once(run, stage, 
     async def main() -> None:
         async with stage() as scene:
             play = Run(scene, eval_interval=10)
+            await play.tell(params(0))
             workers = [await play.join_worker("one"), await play.join_worker("other")]
             await play.tell(episodes(3))
             lost, other = sorted(workers, key=lambda worker: not worker.of(EvaluateMsg))
@@ -391,6 +403,7 @@ def test_the_test_of_the_only_worker_waits_for_the_next_one(run, stage, episodes
     async def main() -> None:
         async with stage() as scene:
             play = Run(scene, eval_interval=10)
+            await play.tell(params(0))
             only = await play.join_worker("only")
             await play.tell(episodes(3))
             await scene.kill(only)
@@ -646,13 +659,14 @@ def test_a_run_ends_with_a_last_test_a_checkpoint_and_a_stop(run, stage, episode
             await play.train(2)
             assert play.asked == [1, 2]  # nothing new is begun
             assert not play.cell.stopping
-            await play.tell(result_at(10))
+            await play.tell(StateSavedMsg(ref=worker.ref), result_at(10))
             assert not play.cell.stopping
-            await play.ref.tell(StateSavedMsg(ref=worker.ref))
+            await play.ref.tell(result_at(9, final=True))
             assert await ended(play) == STOPPED
             assert [message.env_steps for message in play.trainer.of(SaveCheckpointMsg)] == [10]
             await scene.settle()
-            assert [message.env_steps for message in play.monitor.of(EvaluationResultMsg)] == [9, 10]
+            results = [(message.env_steps, message.final) for message in play.monitor.of(EvaluationResultMsg)]
+            assert results == [(9, False), (10, False), (9, True)]
             assert play.progress.state == "done"
 
     run(main())
@@ -664,7 +678,7 @@ def test_the_end_waits_for_the_batches_on_their_way(run, stage, episodes) -> Non
             play = Run(scene, goal_steps=4)
             await play.join_trainer()
             await play.join_worker("worker")
-            await play.tell(episodes(*[1] * 3), episodes(1), result_at(4))
+            await play.tell(episodes(*[1] * 3), episodes(1), result_at(4), result_at(3), result_at(4, final=True))
             in_flight = len(play.asked)
             assert in_flight == 2
             await play.train(1)
@@ -683,7 +697,7 @@ def test_an_older_test_that_took_its_time_does_not_undo_the_last_one(run, stage,
             await play.join_worker("one")
             await play.join_worker("other")
             await play.tell(episodes(*[1] * 9), episodes(1))
-            await play.tell(result_at(10), result_at(9))
+            await play.tell(result_at(10), result_at(9), result_at(10, final=True))
             await play.train(1)
             await play.ref.tell(TrainResultMsg(number=2, seconds=0.0, metrics=()))
             assert await ended(play) == STOPPED
@@ -695,10 +709,98 @@ def test_an_older_test_does_not_pass_for_the_last(run, stage, episodes) -> None:
     async def main() -> None:
         async with stage() as scene:
             play = Run(scene, goal_steps=10, eval_interval=1)
+            await play.tell(params(0))
             await play.join_worker("one")
             await play.tell(episodes(9), episodes(1), result_at(9))
             assert not play.cell.stopping
-            await play.ref.tell(result_at(10))
+            await play.tell(result_at(10))
+            assert not play.cell.stopping
+            await play.ref.tell(result_at(9, final=True))
+            assert await ended(play) == STOPPED
+
+    run(main())
+
+
+async def evaluated(play: Run, episodes: Any, *tests: tuple[int, float, float]) -> None:
+    """Tell parameters of a version, episodes of one step, and the result of their evaluation, test after test."""
+    for version, win_rate, mean_return in tests:
+        await play.tell(params(version), episodes(1), params(version + 1))
+        await play.tell(result_at(play.progress.env_steps, win_rate, mean_return, version=version))
+
+
+def best_of(folder: Path, scripted: Any) -> tuple[int, list[float]]:
+    """The version and the parameters in `checkpoints/best.pt`."""
+    policy = scripted(EnvSpec("", n_agents=1, n_actions=1, obs_size=1, state_size=1, episode_limit=1), seed=0)
+    return load_checkpoint(folder / "checkpoints" / "best.pt", policy)["version"], policy.params().tolist()
+
+
+@pytest.mark.parametrize(
+    ("tests", "best"),
+    [
+        ([(10, 0.5, 9.0), (20, 1.0, 1.0), (30, 0.9, 9.0)], 20),  # the win rate counts first
+        ([(10, 1.0, 5.0), (20, 1.0, 7.0), (30, 1.0, 6.0)], 20),  # and then the return
+        ([(10, 0.0, 1.0), (20, 0.0, 1.0), (30, 0.0, 1.0)], 10),
+    ],
+)
+def test_the_best_parameters_are_kept_as_they_played_and_play_new_episodes_at_the_end(
+    run, stage, episodes, scripted, tmp_path: Path, tests: list[tuple[int, float, float]], best: int
+) -> None:
+    async def main() -> None:
+        async with stage(run_directory=tmp_path) as scene:
+            play = Run(scene, goal_steps=3, eval_interval=1, final_eval_episodes=77, min_size=100)
+            await play.join_trainer()
+            worker = await play.join_worker("worker")
+            await evaluated(play, episodes, *tests)
+            *ordinary, final = worker.of(EvaluateMsg)
+            assert [message.final for message in ordinary] == [False] * 3
+            assert (final.final, final.episodes, final.version, final.params.tolist()) == (True, 77, best, [best] * 2)
+            await play.tell(StateSavedMsg(ref=worker.ref))
+            late = result_at(final.env_steps, 0.0, version=best)  # of a worker that was taken for dead
+            await play.tell(late)
+            assert not play.cell.stopping
+            result = result_at(final.env_steps, 0.75, version=best, final=True)
+            await play.ref.tell(result)
+            assert await ended(play) == STOPPED
+            assert play.monitor.of(EvaluationResultMsg)[-1] == result
+        assert best_of(tmp_path, scripted) == (best, [best] * 2)
+
+    run(main())
+
+
+def test_a_resumed_run_keeps_its_best_parameters(run, stage, episodes, scripted, tmp_path: Path) -> None:
+    async def main() -> None:
+        settings = {"eval_interval": 1, "checkpoint_interval": 2, "min_size": 100}
+        async with stage(run_directory=tmp_path) as scene:
+            play = Run(scene, **settings)
+            await play.join_trainer()
+            worker = await play.join_worker("worker")
+            await evaluated(play, episodes, (10, 0.75, 1.0), (20, 0.5, 1.0))
+            await play.tell(StateSavedMsg(ref=worker.ref))
+            assert best_of(tmp_path, scripted) == (10, [10.0] * 2)
+        (state,) = (tmp_path / "state").iterdir()
+        async with stage(run_directory=tmp_path, resume_from=state) as scene:
+            play = Run(scene, goal_steps=3, **settings)
+            await play.join_trainer()
+            worker = await play.join_worker("worker")
+            await evaluated(play, episodes, (40, 0.5, 1.0))
+            final = worker.of(EvaluateMsg)[-1]
+            assert (final.final, final.version, final.params.tolist()) == (True, 10, [10.0] * 2)
+
+    run(main())
+
+
+def test_a_run_without_a_result_of_its_best_parameters_ends_nevertheless(run, stage, episodes) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            play = Run(scene, goal_steps=1, eval_episodes=10, final_eval_episodes=20, min_size=100)
+            await play.join_trainer()
+            worker = await play.join_worker("worker")
+            await evaluated(play, episodes, (1, 1.0, 1.0))
+            assert worker.of(EvaluateMsg)[-1].final
+            scene.clock.advance(2 * LAST_EVALUATION_S - 1)  # it has twice as many episodes, and so twice the time
+            await scene.settle()
+            assert not play.cell.stopping
+            scene.clock.advance(1)
             assert await ended(play) == STOPPED
 
     run(main())
@@ -737,18 +839,19 @@ def test_a_run_does_not_wait_for_ever_for_what_was_lost(run, stage, episodes, lo
     run(main())
 
 
-def test_a_stop_that_is_no_interruption_saves_and_is_a_failure(run, stage, episodes, tmp_path: Path) -> None:
+def test_a_stop_that_is_no_interruption_saves_and_is_a_failure(run, stage, episodes, scripted, tmp_path: Path) -> None:
     async def main() -> None:
         async with stage(run_directory=tmp_path) as scene:
-            play = Run(scene)
+            play = Run(scene, eval_interval=1)
             await play.join_trainer()
             worker = await play.join_worker("worker")
-            await play.tell(episodes(5))
+            await play.tell(episodes(5), result_at(5, version=0))
             await scene.stop(play.ref)
             await scene.settle()
             for probe in (play.trajectories, play.trainer, play.monitor):
                 assert [message.env_steps for message in probe.of(SaveCheckpointMsg)] == [5]
             assert [path.name for path in (tmp_path / "state").iterdir()] == ["steps-0000000005"]
+            assert best_of(tmp_path, scripted)[0] == 0
             assert worker.of(SetCollectingMsg)[-1] == SetCollectingMsg(collecting=False)
             assert [message.state for message in play.monitor.of(ProgressMsg)][-2:] == ["saving", "failed"]
 

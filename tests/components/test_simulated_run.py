@@ -249,6 +249,7 @@ class Plan:
             batches_in_flight=1 + random.below(3),
             eval_interval=10,
             eval_episodes=2,
+            final_eval_episodes=3,
             checkpoint_interval=random.choice((3, 10)),
         )
         node.spawn(
@@ -357,6 +358,7 @@ async def chaotic(sim: Simulation) -> None:
 @pytest.fixture(autouse=True)
 def _no_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("components.trainer.save_checkpoint", lambda *_: None)
+    monkeypatch.setattr("components.run_evaluations.save_params", lambda *_: None)
     monkeypatch.setattr("components.checkpoints.array_file.Checkpointed.save", lambda *_, **__: None)
     for name in ("begin", "rename", "write", "commit"):
         monkeypatch.setattr(f"components.checkpoints.run_state.{name}", lambda *_, **__: Path("nowhere"))

@@ -21,7 +21,7 @@ def params(version: int, env_steps: int = 0, value: float = 0.0) -> LoadParamsMs
 
 @pytest.fixture
 def spawn(corridor, scripted):
-    def start(scene, up, **changed):
+    def start(scene, up, name="worker", **changed):
         factory = {
             "env": partial(corridor, plan=PLAN),
             "policy": scripted,
@@ -30,7 +30,7 @@ def spawn(corridor, scripted):
             "exploration": LinearSchedule(1.0, 0.0, over=100),
             "steps_per_turn": 6,
         }
-        return scene.node.spawn("worker", Worker, **factory | changed)
+        return scene.node.spawn(name, Worker, **factory | changed)
 
     return start
 
@@ -127,9 +127,13 @@ def test_exploration_follows_the_steps_of_the_whole_run(run, stage, spawn) -> No
     run(main())
 
 
-def test_a_test_is_greedy_and_plays_the_number_asked_for_with_the_newest_parameters(
-    run, stage, spawn, corridor, scripted
-) -> None:
+def evaluate(up, episodes: int, *, version: int = 3, value: float = 0.0, env_steps: int = 0, **changed) -> EvaluateMsg:
+    fields = {"final": False, "reply_to": up.ref, **changed}
+    played = np.full(2, value, np.float32)
+    return EvaluateMsg(version=version, params=played, episodes=episodes, env_steps=env_steps, **fields)
+
+
+def test_a_test_is_greedy_and_plays_the_number_asked_for(run, stage, spawn, corridor, scripted) -> None:
     async def main() -> None:
         made = []
 
@@ -146,33 +150,67 @@ def test_a_test_is_greedy_and_plays_the_number_asked_for_with_the_newest_paramet
         async with stage() as scene:
             up = scene.probe("up", *UP)
             worker = spawn(scene, up, policy=policy, env=env)
-            await worker.tell(params(3))
-            await worker.tell(EvaluateMsg(episodes=50, env_steps=1234, reply_to=up.ref))
+            await worker.tell(evaluate(up, 50, env_steps=1234, final=True))
             played = await up.hear(EvaluationResultMsg)
-            assert (played.version, played.env_steps, played.episodes) == (3, 1234, 50)
+            assert (played.version, played.env_steps, played.episodes, played.final) == (3, 1234, 50, True)
             assert played.mean_length == 2.5
             assert 0.0 <= played.win_rate <= 1.0
-            assert set(made[0].epsilons) == {0.0}
+            assert set(made[1].epsilons) == {0.0}
             assert (envs[1].n_envs, envs[1].closed) == (EVALUATION_ENVS, True)
-            assert envs[1].seed != envs[0].seed
-            await worker.tell(EvaluateMsg(episodes=1, env_steps=0, reply_to=up.ref))
+            await worker.tell(evaluate(up, 1))
             played = await up.hear(EvaluationResultMsg, 2)
             assert (played.mean_length, played.episodes, envs[2].n_envs) == (2.0, 1, 1)
 
     run(main())
 
 
-def test_a_test_that_comes_before_any_parameters_is_played_with_the_first(run, stage, spawn) -> None:
+def test_every_evaluation_of_every_worker_has_random_numbers_of_its_own(run, stage, spawn, corridor) -> None:
     async def main() -> None:
+        seeds = []
+
+        def env(n_envs, *, seed):
+            seeds.append(seed)
+            return corridor(n_envs, seed=seed, plan=PLAN)
+
         async with stage() as scene:
             up = scene.probe("up", *UP)
-            worker = spawn(scene, up)
-            await worker.tell(EvaluateMsg(episodes=1, env_steps=12, reply_to=up.ref))
-            await scene.settle()
-            assert up.of(EvaluationResultMsg) == []
-            await worker.tell(params(3))
-            played = await up.hear(EvaluationResultMsg)
-            assert (played.version, played.env_steps) == (3, 12)
+            workers = [spawn(scene, up, env=env, name=name) for name in ("one", "other")]
+            for _ in range(4):
+                for worker in workers:
+                    await worker.tell(evaluate(up, 1))
+            await up.hear(EvaluationResultMsg, 8)
+            assert len(set(seeds)) == len(seeds) == 2 + 8  # of collecting, and of evaluations
+
+    run(main())
+
+
+def test_the_parameters_of_the_request_are_the_ones_that_play(run, stage, spawn, scripted) -> None:
+    """A worker may have newer or older ones by then, or none; and it collects with its own."""
+
+    async def main() -> None:
+        made = []
+
+        class Noted(scripted):
+            def act(self, *arguments, **named):
+                self.acted = self.flat.tolist()
+                return super().act(*arguments, **named)
+
+        def policy(spec, *, seed):
+            made.append(Noted(spec, seed=seed))
+            return made[-1]
+
+        async with stage() as scene:
+            up = scene.probe("up", *UP)
+            worker = spawn(scene, up, policy=policy)
+            await worker.tell(evaluate(up, 1, version=5, value=5.0))
+            await worker.tell(params(8, value=8.0))
+            await worker.tell(evaluate(up, 1, version=6, value=6.0))
+            await up.hear(EvaluationResultMsg, 2)
+            assert [message.version for message in up.of(EvaluationResultMsg)] == [5, 6]
+            assert [policy.acted for policy in made[1:]] == [[5.0] * 2, [6.0] * 2]
+            await worker.tell(SetCollectingMsg(collecting=True))
+            assert set((await up.hear(InsertTransitionMsg)).versions) == {8}
+            assert made[0].acted == [8.0] * 2
 
     run(main())
 
@@ -187,24 +225,12 @@ def test_a_test_leaves_the_training_episodes_alone(run, stage, spawn) -> None:
             for _ in range(3):
                 await up.next(InsertTransitionMsg)
                 if tests:
-                    await worker.tell(EvaluateMsg(episodes=3, env_steps=0, reply_to=up.ref))
+                    await worker.tell(evaluate(up, 3, value=1.0))
             await up.hear(InsertTransitionMsg, 12)
             return [message.actions.tolist() for message in up.of(InsertTransitionMsg)[:12]]
 
     async def main() -> None:
         assert await rest(tests=True) == await rest(tests=False)
-
-    run(main())
-
-
-def test_a_worker_without_parameters_does_not_play_a_test(run, stage, spawn) -> None:
-    async def main() -> None:
-        async with stage() as scene:
-            up = scene.probe("up", *UP)
-            worker = spawn(scene, up)
-            await worker.tell(EvaluateMsg(episodes=2, env_steps=0, reply_to=up.ref))
-            await scene.settle()
-            assert up.of(EvaluationResultMsg) == []
 
     run(main())
 

@@ -28,6 +28,11 @@ def params(version: int) -> LoadParamsMsg:
     return LoadParamsMsg(version=version, params=np.full(3, version, np.float32), env_steps=version)
 
 
+def evaluate(up, episodes: int, *, env_steps: int) -> EvaluateMsg:
+    fields = {"version": 1, "params": np.ones(3, np.float32), "final": False, "reply_to": up.ref}
+    return EvaluateMsg(episodes=episodes, env_steps=env_steps, **fields)
+
+
 async def joined(scene, proxy, *names):
     workers = [scene.probe(name, *DOWN) for name in names]
     for worker in workers:
@@ -64,7 +69,7 @@ def test_a_dead_worker_leaves(run, stage) -> None:
             await scene.settle()
             assert [message.workers for message in up.of(WorkerCountMsg)] == [1, 2, 1, 0]
             await proxy.tell(params(1))
-            await proxy.tell(EvaluateMsg(episodes=1, env_steps=0, reply_to=up.ref))
+            await proxy.tell(evaluate(up, 1, env_steps=0))
             await scene.settle()
             assert not scene.node.cell(proxy.address).stopping
 
@@ -171,7 +176,7 @@ def test_tests_go_round_the_workers(run, stage) -> None:
             proxy = scene.node.spawn("proxy", WorkerProxy, to=up.ref)
             workers = await joined(scene, proxy, "a", "b", "c")
             for number in range(6):
-                await proxy.tell(EvaluateMsg(episodes=4, env_steps=number, reply_to=up.ref))
+                await proxy.tell(evaluate(up, 4, env_steps=number))
             await scene.settle()
             assert [len(worker.told) for worker in workers] == [2, 2, 2]
             assert workers[0].told[0].reply_to == proxy
@@ -185,14 +190,14 @@ def test_the_test_of_a_worker_that_dies_is_played_by_another_and_told_once(run, 
             up = scene.probe("up", *UP)
             proxy = scene.node.spawn("proxy", WorkerProxy, to=up.ref)
             workers = await joined(scene, proxy, "a", "b")
-            await proxy.tell(EvaluateMsg(episodes=4, env_steps=7, reply_to=up.ref))
+            await proxy.tell(evaluate(up, 4, env_steps=7))
             await scene.settle()
             dies, lives = sorted(workers, key=lambda worker: not worker.told)
             await scene.kill(dies)
             await scene.settle()
             assert [message.env_steps for message in lives.of(EvaluateMsg)] == [7]
             result = EvaluationResultMsg(
-                version=1, env_steps=7, episodes=4, win_rate=0.5, mean_return=1.0, mean_length=2.0
+                version=1, env_steps=7, episodes=4, win_rate=0.5, mean_return=1.0, mean_length=2.0, final=False
             )
             for _ in range(2):
                 await proxy.tell(result)

@@ -19,7 +19,7 @@ PATIENCE_S = 90.0
 QUICK: list[str] = [
     *("--scenario", "3m", "--steps", "600", "--envs-per-worker", "4", "--learning-starts", "8", "--batch-size", "4"),
     *("--updates-per-episode", "0.5", "--hidden-size", "8", "--eval-interval", "300", "--eval-episodes", "2"),
-    *("--epsilon-steps", "1000", "--target-update-interval", "10"),
+    *("--epsilon-steps", "1000", "--target-update-interval", "10", "--final-eval-episodes", "20"),
 ]
 
 

@@ -75,6 +75,7 @@ STANDARD = Path(__file__).resolve().parents[2] / "experiments" / "qmix_8m.py"
 FLAGS = [
     *("--scenario", "3m", "--steps", "6000", "--envs-per-worker", "4", "--learning-starts", "8", "--batch-size", "4"),
     *("--updates-per-episode", "0.5", "--hidden-size", "16", "--eval-interval", "600", "--eval-episodes", "2"),
+    *("--final-eval-episodes", "2"),
     *("--single-process", "--seed", "1", "--trace-flight-mib", "2", "--prioritized"),
 ]
 

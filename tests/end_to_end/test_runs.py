@@ -52,7 +52,7 @@ def test_its_summary_agrees_with_its_figures(networked: Any) -> None:
 
 
 def test_it_saves_at_its_interval_and_at_its_end(networked: Any) -> None:
-    steps = sorted(int(path.stem.removeprefix("steps-")) for path in (networked.run / "checkpoints").iterdir())
+    steps = sorted(int(path.stem.removeprefix("steps-")) for path in (networked.run / "checkpoints").glob("steps-*.pt"))
     # Of twelve: where steps come quickly, more than one interval may pass in one moment, and a learner may start late.
     assert len(steps) >= 3
     assert steps[-1] == networked.json("summary.json")["env_steps"]
@@ -68,12 +68,23 @@ def test_it_says_how_it_went_and_has_nothing_to_complain_about(networked: Any) -
     assert [line for line in alarms if line["level"] in ("warning", "error")] == []
 
 
-def test_its_checkpoint_can_be_evaluated(networked: Any, launch: Any) -> None:
+def test_its_best_parameters_have_played_new_episodes_and_are_kept(networked: Any) -> None:
+    best = networked.json("summary.json")["best"]
+    saved = torch.load(networked.run / "checkpoints" / "best.pt", weights_only=True)
+    assert (saved["version"], saved["env_steps"]) == (best["version"], best["env_steps"])
+    assert best["episodes"] == 20
+    low, high = best["win_rate_interval"]
+    assert 0.0 <= low <= best["win_rate"] <= high <= 1.0
+    assert re.search(
+        r"^  best         \d+\.\d% \(95% interval .*; \d+ of 20 greedy episodes\)", networked.out, re.MULTILINE
+    )
+
+
+def test_its_best_checkpoint_can_be_evaluated(networked: Any, launch: Any) -> None:
     launched = launch.command("evaluate", networked.run, "--episodes", "8")
     assert launched.ends() == 0, launched.story("failed")
-    assert re.search(r"^win rate    \d+\.\d% ± \d+\.\d% \(\d of 8 greedy episodes\)$", launched.out, re.MULTILINE)
-    newest = max((networked.run / "checkpoints").iterdir())
-    assert launched.out.startswith(f"checkpoint  {newest} ")
+    assert re.search(r"^win rate    \d+\.\d% \(.*; \d of 8 greedy episodes\)$", launched.out, re.MULTILINE)
+    assert launched.out.startswith(f"checkpoint  {networked.run / 'checkpoints' / 'best.pt'} ")
     assert launched.err == ""
 
 
@@ -197,7 +208,7 @@ def test_one_ctrl_c_drains_saves_and_sums_up(launch: Any) -> None:
     resume = f"orchestra run --resume {launched.run.relative_to(launched.folder)}"
     assert (summary["reason"], summary["resume"]) == (None, resume)
     assert f"continue with: {resume}" in launched.out.splitlines()
-    (checkpoint,) = (launched.run / "checkpoints").iterdir()
+    (checkpoint,) = (launched.run / "checkpoints").glob("steps-*.pt")
     assert (launched.run / "curve.png").exists()
     assert (launched.run / "message_counts.json").exists()
     assert "qmix 3m: interrupted after" in launched.out
@@ -252,7 +263,7 @@ def test_two_ctrl_cs_abort(launch: Any, tmp_path: Path) -> None:
     launched = launch.command("run", file)
     launched.until_playing()
     launched.process.send_signal(signal.SIGINT)
-    launched.until(lambda: list(launched.folder.glob("runs/*/*/checkpoints/*.pt")))  # and there it hangs
+    launched.until(lambda: list(launched.folder.glob("runs/*/*/checkpoints/steps-*.pt")))  # and there it hangs
     with pytest.raises(psutil.TimeoutExpired):
         launched.process.wait(0.3)  # two presses, not one told twice
     launched.process.send_signal(signal.SIGINT)

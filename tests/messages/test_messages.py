@@ -100,8 +100,10 @@ def progress(**changed: Any) -> dict[str, Any]:
 EXAMPLES: list[Message] = [
     BatchTrainingDataMsg(**batch(2, 5)),
     SaveCheckpointMsg(env_steps=12),
-    EvaluateMsg(episodes=8, env_steps=100, reply_to=HERE),
-    EvaluationResultMsg(version=3, env_steps=100, episodes=8, win_rate=0.5, mean_return=1.5, mean_length=20.0),
+    EvaluateMsg(version=3, params=np.ones(4, np.float32), episodes=8, env_steps=100, final=False, reply_to=HERE),
+    EvaluationResultMsg(
+        version=3, env_steps=100, episodes=8, win_rate=0.5, mean_return=1.5, mean_length=20.0, final=True
+    ),
     InsertTransitionMsg(**insert(2, 5, 1)),
     JoinAsTrainerMsg(trainer=HERE),
     JoinMsg(role="worker", ref=HERE),

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -10,9 +11,10 @@ from components.checkpoints.policy_file import (
     load_checkpoint,
     newest_checkpoint,
     save_checkpoint,
+    save_params,
 )
 from components.envs.base import EnvSpec
-from orchestra import UsageError
+from orchestra import UsageError, freeze
 
 SPEC = EnvSpec("corridor", n_agents=2, n_actions=3, obs_size=4, state_size=3, episode_limit=6)
 
@@ -38,6 +40,16 @@ def test_what_was_saved_is_loaded(tmp_path: Path, policy, scripted) -> None:
     assert load_checkpoint(path, other) == {"version": 4, "env_steps": 10}
     assert (other.updates, other.params().tolist()) == (17, policy.params().tolist())
     assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_parameters_alone_are_loaded_to_act_with(tmp_path: Path, policy, scripted) -> None:
+    path = tmp_path / "checkpoints" / "best.pt"
+    params = np.array([3.0, 4.0], np.float32)
+    save_params(path, freeze(params), version=4, env_steps=10)
+    assert load_checkpoint(path, policy) == {"version": 4, "env_steps": 10}
+    assert policy.params().tolist() == [3.0, 4.0]
+    other = scripted(SPEC, seed=0, size=5)
+    assert refusal(path, other).startswith(f"'{path}' belongs to another policy: ")
 
 
 def test_a_save_that_fails_leaves_the_older_file_whole(tmp_path: Path, policy, monkeypatch) -> None:

@@ -31,6 +31,7 @@ SMALL: dict[str, Any] = {
     "hidden_size": 8,
     "eval_interval": 500,
     "eval_episodes": 2,
+    "final_eval_episodes": 2,
     "epsilon_steps": 2_000,
     "target_update_interval": 5,
     "checkpoint_interval": 900,
@@ -148,7 +149,7 @@ def test_a_run_that_goes_on_learns_what_it_would_have_learned(
     straight = RunDirectory.create(tmp_path, "straight", 5, clock=RealClock())
     play(straight, flags)
     resumed = RunDirectory(cut)
-    (at_the_cut,) = resumed.checkpoints.iterdir()
+    (at_the_cut,) = resumed.checkpoints.glob("steps-*.pt")
     assert at_the_cut.stem == resumed.newest_state().name
     play(resumed, flags, resumed.newest_state())
     assert learned(resumed) == learned(straight)

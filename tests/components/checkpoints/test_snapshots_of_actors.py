@@ -109,7 +109,10 @@ def test_a_proxy_that_has_gathered_and_waits(run, stage, episodes) -> None:
             ref = scene.node.spawn("proxy", WorkerProxy, **factory.keywords)
             for message in (
                 *(JoinMsg(role="worker", ref=worker.ref), JoinMsg(role="worker", ref=other.ref), params(3)),
-                *(SetCollectingMsg(collecting=True), EvaluateMsg(episodes=2, env_steps=5, reply_to=up.ref)),
+                SetCollectingMsg(collecting=True),
+                EvaluateMsg(
+                    version=3, params=np.ones(2, np.float32), episodes=2, env_steps=5, final=False, reply_to=up.ref
+                ),
                 *(SaveStateMsg(env_steps=9, reply_to=up.ref), StateSavedMsg(ref=worker.ref)),
             ):
                 await ref.tell(message)

@@ -105,6 +105,8 @@ def test_a_run_with_it_learns(tmp_path, capsys):
         *small.split(),
         "--eval-episodes",
         "2",
+        "--final-eval-episodes",
+        "2",
         "--single-process",
         "--runs-dir",
         str(tmp_path),

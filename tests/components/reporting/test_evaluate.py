@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from components.checkpoints.policy_file import save_checkpoint
+from components.checkpoints.policy_file import save_checkpoint, save_params
 from components.envs import Skirmish
 from components.policies import Qmix
 from components.reporting.evaluate import command
@@ -50,21 +50,52 @@ def refusal(*arguments: str | Path) -> str:
     return str(caught.value)
 
 
-def test_the_newest_checkpoint_is_played_and_its_win_rate_printed(run: RunDirectory, capsys) -> None:
-    saved(run.checkpoints / "steps-0000000001.pt")
-    newest = saved(run.checkpoints / "steps-0000012345.pt")
+def test_the_best_checkpoint_is_played_and_its_win_rate_printed_with_an_interval(run: RunDirectory, capsys) -> None:
+    policy = Qmix(Skirmish("3m", 1, seed=0).spec, hidden_size=8, optimizer="rmsprop", seed=7)
+    best = run.checkpoints / "best.pt"
+    save_params(best, policy.params(), 2, 9_876)
+    saved(run.checkpoints / "steps-0000012345.pt")
     assert command([str(run.path), "--episodes", "6"]) == 0
     printed = capsys.readouterr()
     lines = printed.out.splitlines()
-    assert lines[0] == f"checkpoint  {newest} (12,345 environment steps)"
-    assert re.fullmatch(r"win rate    \d+\.\d% ± \d+\.\d% \(\d of 6 greedy episodes\)", lines[1])
+    assert lines[0] == f"checkpoint  {best} (9,876 environment steps)"
+    interval = r"95% interval \d+\.\d% to \d+\.\d%"
+    assert re.fullmatch(rf"win rate    \d+\.\d% \({interval}; \d of 6 greedy episodes\)", lines[1])
     assert re.fullmatch(r"return      -?\d+\.\d\d \(sd \d+\.\d\d\)", lines[2])
     assert re.fullmatch(r"length      \d+\.\d steps", lines[3])
     assert (len(lines), printed.err) == (4, "")
 
 
+@pytest.mark.parametrize(
+    ("which", "name"),
+    [("best", "best"), ("last", "steps-0000012345"), ("12345", "steps-0000012345"), ("1", "steps-0000000001")],
+)
+def test_the_checkpoint_is_the_best_the_last_or_that_of_a_step(
+    run: RunDirectory, capsys, which: str, name: str
+) -> None:
+    for stem, env_steps in (("steps-0000000001", 1), ("steps-0000012345", 12_345), ("best", 1)):
+        saved(run.checkpoints / f"{stem}.pt", env_steps=env_steps)
+    command([str(run.path), "--episodes", "1", "--checkpoint", which])
+    assert capsys.readouterr().out.startswith(f"checkpoint  {run.checkpoints / name}.pt ")
+
+
+def test_a_checkpoint_that_is_not_there_is_refused_with_what_is(run: RunDirectory) -> None:
+    for steps in (1, 12_345):
+        saved(run.checkpoints / f"steps-{steps:010d}.pt")
+    folder = run.checkpoints
+    assert refusal(run.path) == (
+        f"there is no checkpoint '{folder}/best.pt': no evaluation was saved; name last, or the steps of another"
+    )
+    assert refusal(run.path, "--checkpoint", "2") == (
+        f"there is no checkpoint '{folder}/steps-0000000002.pt': there are steps 1, 12345"
+    )
+    assert refusal(run.path, "--checkpoint", "newest") == (
+        "there is no checkpoint 'newest': expected last, best, the environment steps of a checkpoint, or a file"
+    )
+
+
 def test_the_same_seed_gives_the_same_result(run: RunDirectory, capsys) -> None:
-    saved(run.checkpoints / "steps-0000000001.pt")
+    saved(run.checkpoints / "best.pt")
     printed = []
     for seed in ("1", "1", "2"):
         command([str(run.path), "--episodes", "5", "--seed", seed])
@@ -82,7 +113,7 @@ def test_an_experiment_that_has_changed_since_is_noted(tmp_path: Path, capsys) -
     experiment = tmp_path / "changing.py"
     experiment.write_text(EXPERIMENT.read_text())
     run = kept(tmp_path, experiment)
-    saved(run.checkpoints / "steps-0000000001.pt")
+    saved(run.checkpoints / "best.pt")
     experiment.write_text(EXPERIMENT.read_text() + "# changed\n")
     assert command([str(run.path), "--episodes", "1"]) == 0
     assert capsys.readouterr().err == f"orchestra: note: {experiment} has changed since the run\n"
@@ -97,20 +128,20 @@ def test_what_is_no_run_directory_is_named(tmp_path: Path) -> None:
 
 
 def test_a_run_without_a_checkpoint_is_named(run: RunDirectory) -> None:
-    assert refusal(run.path) == f"there is no checkpoint in '{run.checkpoints}'"
+    assert refusal(run.path, "--checkpoint", "last") == f"there is no checkpoint in '{run.checkpoints}'"
 
 
 def test_a_checkpoint_that_cannot_be_used_is_named(run: RunDirectory, tmp_path: Path) -> None:
     gone, damaged = tmp_path / "gone.pt", tmp_path / "damaged.pt"
     damaged.write_bytes(b"not one")
     other = saved(tmp_path / "other.pt", hidden_size=16)
-    assert refusal(run.path, "--checkpoint", gone) == f"there is no checkpoint '{gone}'"
+    assert refusal(run.path, "--checkpoint", gone).startswith(f"there is no checkpoint '{gone}': ")
     assert refusal(run.path, "--checkpoint", damaged).startswith(f"'{damaged}' is no checkpoint, or damaged (")
     assert refusal(run.path, "--checkpoint", other).startswith(f"'{other}' belongs to another policy: ")
 
 
 def test_a_config_that_lacks_something_is_named(run: RunDirectory) -> None:
-    saved(run.checkpoints / "steps-0000000001.pt")
+    saved(run.checkpoints / "best.pt")
     whole = json.loads(run.config_path.read_text())
     for missing in ("experiment", "flags"):
         run.config_path.write_text(json.dumps({name: value for name, value in whole.items() if name != missing}))
@@ -121,7 +152,7 @@ def test_an_experiment_that_is_gone_is_named(tmp_path: Path) -> None:
     experiment = tmp_path / "mine.py"
     experiment.write_text(EXPERIMENT.read_text())
     run = kept(tmp_path, experiment)
-    saved(run.checkpoints / "steps-0000000001.pt")
+    saved(run.checkpoints / "best.pt")
     experiment.unlink()
     assert refusal(run.path) == f"there is no file '{experiment}'"
 
@@ -134,7 +165,7 @@ def test_a_run_without_a_worker_does_not_say_what_is_played(tmp_path: Path) -> N
         "    return Topology('nobody')\n"
     )
     run = kept(tmp_path, experiment)
-    saved(run.checkpoints / "steps-0000000001.pt")
+    saved(run.checkpoints / "best.pt")
     assert refusal(run.path) == "topology 'nobody' has no Worker, so it does not say what is played"
 
 
