@@ -106,7 +106,7 @@ def each(scenario, clients, *, listen=False):
 
 @pytest.mark.parametrize(
     ("silently", "listen", "least", "most"),
-    [(False, True, 0.0, 2.0), (False, False, 10.0, 12.0), (True, False, 20.0, 24.0)],
+    [(False, True, 0.0, 2.0), (False, False, 14.0, 16.0), (True, False, 20.0, 24.0)],
     ids=["killed where one may look", "killed elsewhere", "on a machine that went silent"],
 )
 def test_a_dead_client_is_detected_and_sampled_from_others(silently, listen, least, most):
