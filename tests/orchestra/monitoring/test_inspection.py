@@ -186,7 +186,7 @@ def test_a_run_is_looked_into_by_many_and_not_disturbed(
             screen.press("b")
             screen.until("w1/computes")
         assert screens[0].ends_on("q") == 0
-        assert run.ends() == 0
+        assert run.ends() == 130
         assert screens[1].ends_by_itself() == 0
         assert f"the run in '{run.run}' is over" in screens[1].seen
     finally:
@@ -218,7 +218,7 @@ def test_a_run_over_tls_is_looked_into_with_its_own_certificates(
         assert screen.ends_on("q") == 0
     finally:
         screen.close()
-    assert run.ends() == 0
+    assert run.ends() == 130
     assert "observer" not in run.err
 
 
@@ -231,7 +231,7 @@ def test_a_run_in_one_process_cannot_be_joined_and_says_what_to_do(
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert f"`kill -USR1 {run.process.pid}` makes it print what its actors are doing" in said
-    assert run.ends() == 0
+    assert run.ends() == 130
 
 
 def test_a_run_that_does_not_answer_is_one_line(
@@ -347,7 +347,7 @@ def test_sigusr1_makes_every_process_say_what_its_actors_do_down_to_the_line(
     assert "  root/boss Boss: idle; queue: 0" in run.err
     run.process.send_signal(signal.SIGUSR1)  # and again
     run.until(lambda: run.err.count("root/boss Boss: idle") == 2)
-    assert run.ends() == 0
+    assert run.ends() == 130
 
 
 def test_sigusr1_is_heard_by_a_process_whose_loop_is_stuck(going: Callable[..., Going]) -> None:
@@ -373,4 +373,4 @@ def test_sigusr1_of_a_run_in_one_process_tells_of_all_its_nodes(going: Callable[
         return bool(dumped(run, "root").get("root/boss", {}).get("state") == "idle")
 
     run.until(is_idle)
-    assert run.ends() == 0
+    assert run.ends() == 130

@@ -147,7 +147,7 @@ def test_a_failure_and_a_signal_write_the_flight_records_of_processes(tmp_path: 
             time.sleep(0.02)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 0, err
+    assert process.returncode == 130, err
     with RunTrace(run_of(tmp_path)) as trace:
         assert {each.header.reason for each in trace.recordings} == {"SIGUSR2"}
         assert {each.header.mode for each in trace.recordings} == {"flight"}
