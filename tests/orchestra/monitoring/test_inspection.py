@@ -198,7 +198,7 @@ def test_a_run_is_looked_into_by_many_and_not_disturbed(
     assert not [flow for flow in flows if "observer" in flow["sender"]]
     assert not (run.run / "join.json").exists()
     assert main(["ps", str(run.run)]) == 2
-    assert capsys.readouterr().err == f"orchestra: error: the run in '{run.run}' is over\n"
+    assert capsys.readouterr().err == f"orchestra: error: the run in '{run.run}' is over: interrupted\n"
 
 
 def test_a_run_over_tls_is_looked_into_with_its_own_certificates(
