@@ -24,7 +24,7 @@ from numpy.typing import DTypeLike, NDArray
 from components.checkpoints.packed_rows import PackedArray, pack_rows
 from orchestra import replacing
 
-FORMAT = 2
+FORMAT = 3
 """Version of the names and meanings of all saved arrays; a file of another format is refused."""
 
 PACKED = ".packed"

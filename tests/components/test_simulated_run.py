@@ -465,5 +465,5 @@ def test_an_actor_with_a_bug_is_found(broken: type[Actor[Any]]) -> None:
 
 def test_a_circle_of_actors_that_all_wait_for_room_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BatchTrainingDataMsg, "lane", Lane.ORDERED)  # as it was, before a simulation found this
-    with pytest.raises(SimulationStuck, match=r"learner/trajectories in Mailbox\.wait_for_room"):
+    with pytest.raises(SimulationStuck, match=r"learner/trajectories in Waiters\.wait"):
         each_seed(undisturbed, 60, limit=10.0)

@@ -338,7 +338,7 @@ def test_what_was_saved_of_another_layout_is_refused_by_name(make_episodes, tmp_
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("format", np.array(1), "format: this version reads format 2 only, got format 1"),
+        ("format", np.array(2), "format: this version reads format 3 only, got format 2"),
         ("inserted", np.array(-1), "inserted: expected 0 to …, got -1"),
         ("inserted", np.array(3.0), "inserted: expected int64 of shape (), got float64"),
         ("capacity", np.array([7]), "capacity: expected 7, got int64 of shape (1,)"),
