@@ -220,11 +220,11 @@ def standing_still(monkeypatch, name):
     """Stop a writing thread at an array; yield the event that it sets there, and the one that it waits for."""
     there, go_on = threading.Event(), threading.Event()
 
-    def write(archive, column_name, column, before=array_file._write_array):
+    def write(archive, column_name, column, before=array_file._write_array, **how):
         if column_name == name:
             there.set()
             assert go_on.wait(LONG)
-        before(archive, column_name, column)
+        before(archive, column_name, column, **how)
 
     with monkeypatch.context() as patched:
         patched.setattr(array_file, "_write_array", write)
@@ -516,12 +516,12 @@ def be_killed(path, at, ready):
 
         columns = []
 
-        def write(archive, name, column, before=array_file._write_array):
+        def write(archive, name, column, before=array_file._write_array, **how):
             columns.append(name)
             if len(columns) == 12:
                 archive.fp.flush()
                 stand_still()
-            before(archive, name, column)
+            before(archive, name, column, **how)
 
         if at == "column":
             array_file._write_array = write

@@ -298,7 +298,7 @@ def test_a_peer_that_does_not_come_back_in_time_is_dead_though_somebody_listens(
             it.proxy.shut = True
             await it.proxy.cut()
             for ask in asks:
-                with pytest.raises(Unreachable, match=r" is gone: it did not come back within 0.05 s$"):
+                with pytest.raises(Unreachable, match=r" is gone: it did not come back within 0.07 s$"):
                     await ask
 
     run(main())
