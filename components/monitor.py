@@ -1,8 +1,10 @@
 """Monitor: shows progress and writes the metrics, curve and summary of a run."""
 
 import asyncio
+import contextlib
 from bisect import insort
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import asdict, fields, replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +15,7 @@ from components.reporting.display import Display
 from components.reporting.metrics_writer import MetricsWriter
 from components.reporting.progress import Progress
 from components.reporting.win_rate import SOLVED, WINDOW, solved_at, wilson_interval, win_rate_text
-from messages import EvaluationResultMsg, ProgressMsg, SaveCheckpointMsg
+from messages import EvaluationResultMsg, NotSavedMsg, ProgressMsg, SaveCheckpointMsg
 from orchestra import (
     Actor,
     Message,
@@ -80,13 +82,16 @@ class Monitor(Actor[ProgressMsg | EvaluationResultMsg | TickMsg | SaveCheckpoint
                 progress = replace(progress, state="aborted")
             self._record(progress)
         if self._writer is not None:
-            self._writer.close()
+            with self._surviving_a_full_disk():
+                self._writer.close()
         if progress is None:
             self._display.close()
             return
         if self._run is not None:
-            _draw(self._title, self._run.metrics, self._run.curve)
-            write_json(self._run.summary, self._summary(progress))
+            with self._surviving_a_full_disk():
+                _draw(self._title, self._run.metrics, self._run.curve)
+            with self._surviving_a_full_disk():
+                write_json(self._run.summary, self._summary(progress))
         self._display.finish(progress, self._words(), curve=None if self._run is None else self._run.curve)
 
     @on(ProgressMsg)
@@ -116,11 +121,12 @@ class Monitor(Actor[ProgressMsg | EvaluationResultMsg | TickMsg | SaveCheckpoint
                 self._record(progress)
             if self._run is not None and progress.elapsed_s >= self._next_curve:
                 self._next_curve = progress.elapsed_s + CURVE_S
-                await self.offload(partial(_draw, self._title), self._run.metrics, self._run.curve)
+                with self._surviving_a_full_disk():
+                    await self.offload(partial(_draw, self._title), self._run.metrics, self._run.curve)
         self.after(TICK_S, TickMsg())
 
     @on(SaveCheckpointMsg)
-    def save(self, msg: SaveCheckpointMsg) -> str:
+    def save(self, msg: SaveCheckpointMsg) -> str | NotSavedMsg:
         test = None if self._test is None else self._test.model_dump()
         values = {
             "env_steps": 0 if self._latest is None else self._latest.env_steps,
@@ -128,7 +134,10 @@ class Monitor(Actor[ProgressMsg | EvaluationResultMsg | TickMsg | SaveCheckpoint
             "test": test,
             "tests": self._tests,
         }
-        return str(run_state.write(self.run_directory, msg.env_steps, self.me.address, values))
+        try:
+            return str(run_state.write(self.run_directory, msg.env_steps, self.me.address, values))
+        except OSError as error:
+            return NotSavedMsg(error=run_state.reason(error))
 
     def _resume(self, folder: Path) -> int:
         """Continue from a checkpoint; return its number of environment steps."""
@@ -191,7 +200,16 @@ class Monitor(Actor[ProgressMsg | EvaluationResultMsg | TickMsg | SaveCheckpoint
         if self._writer is None or self._latest is None:
             return
         own = {f"learner/{name}": value for name, value in self._latest.metrics}
-        self._writer.write(progress, {**own, "train_length": self._latest.train_length, **more})
+        with self._surviving_a_full_disk():
+            self._writer.write(progress, {**own, "train_length": self._latest.train_length, **more})
+
+    @contextlib.contextmanager
+    def _surviving_a_full_disk(self) -> Iterator[None]:
+        """Within the block, log an error of the operating system: the run goes on without its figures."""
+        try:
+            yield
+        except OSError as error:
+            self.log.warning("figures cannot be written", error=repr(error))
 
     def _summary(self, progress: Progress) -> dict[str, object]:
         whole = max(progress.elapsed_s, 1e-9)

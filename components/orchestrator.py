@@ -1,6 +1,7 @@
 """Orchestrator: starts, stops and paces the other actors. It counts and routes, and holds no data."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -8,6 +9,7 @@ from components.checkpoints import run_state
 from components.counters import Phase, RunCounters
 from components.downstream import Downstream, send_downstream
 from components.replay_buffers.limiter import SampleToInsertRatio
+from components.run_checkpoint import abandon, ask_to_save, cannot_save, complete, save_if_possible
 from components.run_evaluations import RunEvaluations
 from components.save_point import SavePoint
 from components.schedule import Interval
@@ -29,8 +31,6 @@ from messages import (
 )
 from orchestra import (
     Actor,
-    AskFailed,
-    DeliveryError,
     Escalate,
     InterruptMsg,
     Message,
@@ -158,8 +158,7 @@ class Orchestrator(
             "downstream": self._downstream.refs,
             "each": self._downstream.each,
             "params": self._params,
-            "flags": [self._collecting, self._finishing, self._interrupted, self._evaluated],
-            "ending": self._ending,
+            "flags": [self._collecting, self._finishing, self._interrupted, self._evaluated, self._ending],
             "requested": self._counters.requested,
             "evaluations": vars(self._evaluations),
             "save_point": vars(self._save_point),
@@ -170,8 +169,7 @@ class Orchestrator(
         self._trainer = state["trainer"]
         self._downstream.refs, self._downstream.each = dict(state["downstream"]), dict(state["each"])
         self._params = LoadParamsMsg.model_validate(state["params"]) if state["params"] else None
-        self._collecting, self._finishing, self._interrupted, self._evaluated = state["flags"]
-        self._ending = state["ending"]
+        self._collecting, self._finishing, self._interrupted, self._evaluated, self._ending = state["flags"]
         self._counters.requested = state["requested"]
         self._evaluations = RunEvaluations(**state["evaluations"])
         self._save_point = SavePoint(**state["save_point"])
@@ -182,11 +180,10 @@ class Orchestrator(
         await self._report("saving")
         steps = self._counters.env_steps
         if self._trainer is not None and self.run_directory is not None and self._save_point.committed != steps:
-            await self.offload(self._evaluations.save_best, self.run_directory)
             if self._ending == "failed":
-                await self._save_what_is_left(self.run_directory, steps)
-            else:
-                await self._trainer.ask(SaveCheckpointMsg(env_steps=steps))
+                await self._save_what_is_left(self.run_directory, self._trainer)
+            elif error := await self._save_best(self.run_directory) or await ask_to_save(self._trainer, steps):
+                raise cannot_save(self.run_directory, error)
         await self._report(self._ending)
 
     # Joining and leaving --------------------------------------------------------------------------------------------
@@ -327,7 +324,7 @@ class Orchestrator(
 
     @on(StateSavedMsg)
     async def saved(self, msg: StateSavedMsg) -> None:
-        self._save_point.mark_saved(msg.ref.address)
+        self._save_point.mark_saved(msg.ref.address, msg.error)
         await self._save_if_ready()
 
     @on(InterruptMsg)
@@ -344,27 +341,25 @@ class Orchestrator(
             return
         steps = self._counters.env_steps
         self._counters.checkpoint_due.advance(steps)
-        self._save_point.begin(steps, self._downstream.refs)
-        run_state.begin(self.run_directory, steps)
+        error = run_state.attempt(run_state.begin, self.run_directory, steps)
+        self._save_point.begin(steps, self._downstream.refs, error)
         await self._downstream.tell(SaveStateMsg(env_steps=steps, reply_to=Ref(self.me.address)))
         await self._save_if_ready()
 
     async def _save_if_ready(self) -> None:
         """Once all below have saved and nothing is in flight, have the others save, and continue."""
-        begun, steps = self._save_point.env_steps, self._counters.env_steps
+        begun = self._save_point.env_steps
         ready = self._save_point.ready(in_flight=self._counters.in_flight > 0 or not self._evaluations.idle)
         if begun is None or not ready or self._trainer is None or self.run_directory is None:
             return
-        if begun != steps:  # transitions arrived since it began
-            run_state.rename(self.run_directory, begun, steps)
         await self._report("saving")
-        await self.offload(self._evaluations.save_best, self.run_directory)
-        for ref in (self.trajectories, self._trainer, self.monitor):
-            await ref.ask(SaveCheckpointMsg(env_steps=steps))
-        run_state.write(self.run_directory, steps, self.me.address, self._values(), self._evaluations.arrays())
-        # A replay of this process begins with the checkpoint that it resumed from.
-        run_state.commit(self.run_directory, steps, keep=self.resume_from)
-        self._save_point.commit(steps)
+        if error := self._save_point.error or await self._write_checkpoint(self.run_directory, self._trainer, begun):
+            needed = self._interrupted or self._finishing or self._save_point.failed
+            failure = abandon(self.run_directory, self._save_point, self._counters.env_steps, error)
+            if needed:
+                await self._report("failed")
+                raise failure
+            self.log.error("no checkpoint; the run fails if the next one cannot be saved either", error=error)
         if self._interrupted:
             self.stop()
         elif self._finishing:
@@ -372,20 +367,24 @@ class Orchestrator(
         else:
             await self._continue()
 
-    async def _save_what_is_left(self, run_directory: Path, steps: int) -> None:
+    async def _write_checkpoint(self, run_directory: Path, trainer: Ref[SaveCheckpointMsg], begun: int) -> str:
+        """Complete the checkpoint; return why that is impossible, or an empty text."""
+        point = (run_directory, self._save_point, self._counters.env_steps)
+        others = (trainer, self.trajectories, self.monitor)
+        own = (self.me.address, self._values(), self._evaluations.arrays())
+        keep = self.resume_from  # a replay of this process begins with it
+        return await self._save_best(run_directory) or await complete(*point, others, *own, begun=begun, keep=keep)
+
+    async def _save_best(self, run_directory: Path) -> str:
+        return await self.offload(run_state.attempt, self._evaluations.save_best, run_directory)
+
+    async def _save_what_is_left(self, run_directory: Path, trainer: Ref[SaveCheckpointMsg]) -> None:
         """Take a checkpoint without the workers, which a resumed run starts anew; at least save the policy."""
-        if self._trainer is None or self._returning:  # the checkpoint that the run continues from is better
+        if self._returning:  # the checkpoint that the run continues from is better
             return
-        run_state.begin(run_directory, steps)
-        try:
-            for ref in (self._trainer, self.trajectories, self.monitor):
-                await ref.ask(SaveCheckpointMsg(env_steps=steps))
-        except (AskFailed, DeliveryError) as error:
-            run_state.discard(run_directory, steps)
-            self.log.warning("no checkpoint of the failed run can be saved", error=str(error))
-        else:
-            run_state.write(run_directory, steps, self.me.address, self._values(), self._evaluations.arrays())
-            run_state.commit(run_directory, steps, keep=self.resume_from)
+        save = partial(self._write_checkpoint, run_directory, trainer, self._counters.env_steps)
+        if error := await save_if_possible(run_directory, self._counters.env_steps, save):
+            self.log.warning("no checkpoint of the failed run can be saved", error=error)
 
     def _values(self) -> dict[str, Any]:
         return {**self._counters.values(), **self._evaluations.values(), "workers": self._downstream.workers}

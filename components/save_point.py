@@ -20,19 +20,24 @@ class SavePoint:
     """Environment steps of the last complete checkpoint; None before the first."""
     unsaved: set[str] = field(default_factory=set)
     """Addresses of the actors that have not saved yet."""
+    error: str = ""
+    """Why the checkpoint that is being taken cannot be written; empty while it can."""
+    failed: bool = False
+    """True if the last checkpoint could not be written."""
 
     @property
     def active(self) -> bool:
         """True while a checkpoint is being taken."""
         return self.env_steps is not None
 
-    def begin(self, env_steps: int, addresses: Iterable[str]) -> None:
-        """Begin a checkpoint for which the actors at these addresses save first."""
-        self.env_steps, self.unsaved = env_steps, set(addresses)
+    def begin(self, env_steps: int, addresses: Iterable[str], error: str = "") -> None:
+        """Begin a checkpoint for which the actors at these addresses save first; `error` is why it is impossible."""
+        self.env_steps, self.unsaved, self.error = env_steps, set(addresses), error
 
-    def mark_saved(self, address: str) -> None:
-        """Stop waiting for the actor at `address`: it has saved, or it is gone."""
+    def mark_saved(self, address: str, error: str = "") -> None:
+        """Stop waiting for the actor at `address`: it has saved, or it is gone, or `error` is why it cannot save."""
         self.unsaved.discard(address)
+        self.error = self.error or error
 
     def ready(self, *, in_flight: bool) -> bool:
         """Return whether the other actors may save now; `in_flight` tells of unfinished batches and evaluations."""
@@ -40,4 +45,8 @@ class SavePoint:
 
     def commit(self, env_steps: int) -> None:
         """End the checkpoint. Transitions that were in flight when it began count, so it may have more steps."""
-        self.env_steps, self.committed = None, env_steps
+        self.env_steps, self.committed, self.failed = None, env_steps, False
+
+    def abandon(self) -> None:
+        """End a checkpoint that cannot be written."""
+        self.env_steps, self.failed = None, True

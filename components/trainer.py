@@ -14,6 +14,7 @@ from messages import (
     BatchTrainingDataMsg,
     JoinAsTrainerMsg,
     LoadParamsMsg,
+    NotSavedMsg,
     SaveCheckpointMsg,
     TrainResultMsg,
     UpdatePriorityMsg,
@@ -85,11 +86,14 @@ class Trainer(Actor[BatchTrainingDataMsg | SaveCheckpointMsg]):
             await self._publish()
 
     @on(SaveCheckpointMsg)
-    async def checkpoint(self, msg: SaveCheckpointMsg) -> str:
+    async def checkpoint(self, msg: SaveCheckpointMsg) -> str | NotSavedMsg:
         if self.run_directory is None:
             raise UsageError("this run keeps no files, so there is no place for a checkpoint")
         path = _policy_file(self.run_directory, run_state.checkpoint_name(msg.env_steps))
-        await self.offload(save_checkpoint, path, self._policy, self._version, msg.env_steps)
+        try:
+            await self.offload(save_checkpoint, path, self._policy, self._version, msg.env_steps)
+        except OSError as error:
+            return NotSavedMsg(error=run_state.reason(error))
         return str(path)
 
     async def _publish(self) -> None:

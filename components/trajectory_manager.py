@@ -11,7 +11,14 @@ from numpy.typing import NDArray
 from components.checkpoints import run_state
 from components.checkpoints.array_file import CheckpointError
 from components.replay_buffers import Episodes, Sampled
-from messages import BatchTrainingDataMsg, InsertTransitionMsg, SampleBatchMsg, SaveCheckpointMsg, UpdatePriorityMsg
+from messages import (
+    BatchTrainingDataMsg,
+    InsertTransitionMsg,
+    NotSavedMsg,
+    SampleBatchMsg,
+    SaveCheckpointMsg,
+    UpdatePriorityMsg,
+)
 from orchestra import Actor, Escalate, Supervision, UsageError, on
 
 
@@ -78,10 +85,13 @@ class TrajectoryManager(Actor[InsertTransitionMsg | SampleBatchMsg | UpdatePrior
         self._replay.update(msg.indices, msg.generations, msg.priorities)
 
     @on(SaveCheckpointMsg)
-    async def save(self, msg: SaveCheckpointMsg) -> str:
+    async def save(self, msg: SaveCheckpointMsg) -> str | NotSavedMsg:
         values = {"rng": self.rng.bit_generator.state}
-        folder = run_state.write(self.run_directory, msg.env_steps, self.me.address, values)
-        await self.offload(partial(self._replay.save, packed=True), self._experience(folder))
+        try:
+            folder = run_state.write(self.run_directory, msg.env_steps, self.me.address, values)
+            await self.offload(partial(self._replay.save, packed=True), self._experience(folder))
+        except OSError as error:
+            return NotSavedMsg(error=run_state.reason(error))
         return str(folder)
 
     def _experience(self, folder: Path) -> Path:

@@ -141,13 +141,14 @@ class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | SetCollectingMsg | E
     @on(SaveStateMsg)
     async def save(self, msg: SaveStateMsg) -> None:
         self._collecting = False
-        state = self._rollout.state()
+        state, error = self._rollout.state(), ""
         if state is None:
             self.log.info("the environment takes no snapshots: a resumed run begins new episodes")
         elif self.run_directory is not None:
             values = {"rng": self.rng.bit_generator.state}
-            await self.offload(run_state.write, self.run_directory, msg.env_steps, self.me.address, values, state)
-        await msg.reply_to.tell(StateSavedMsg(ref=self.me))
+            place = (self.run_directory, msg.env_steps, self.me.address)
+            error = await self.offload(run_state.attempt, run_state.write, *place, values, state)
+        await msg.reply_to.tell(StateSavedMsg(ref=self.me, error=error))
 
     @on(TerminatedMsg)
     def upstream_lost(self, msg: TerminatedMsg) -> None:

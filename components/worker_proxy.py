@@ -57,6 +57,7 @@ class WorkerProxy(
         self._evaluations = EvaluationQueue()
         self._saving: SaveStateMsg | None = None
         self._unsaved: set[str] = set()
+        self._save_error = ""
 
     async def started(self) -> None:
         saved = None if self.resume_from is None else run_state.find(self.resume_from, self.me.address)
@@ -77,6 +78,7 @@ class WorkerProxy(
             "evaluations": vars(self._evaluations),
             "saving": self._saving,
             "unsaved": self._unsaved,
+            "save_error": self._save_error,
         }
 
     def restore(self, state: State) -> None:
@@ -88,7 +90,7 @@ class WorkerProxy(
         self._gathered = [InsertTransitionMsg.model_validate(each) for each in state["gathered"]]
         self._evaluations = EvaluationQueue(**state["evaluations"])
         self._saving = SaveStateMsg.model_validate(state["saving"]) if state["saving"] else None
-        self._unsaved = set(state["unsaved"])
+        self._unsaved, self._save_error = set(state["unsaved"]), state["save_error"]
 
     @on(JoinMsg)
     async def join(self, msg: JoinMsg) -> None:
@@ -152,7 +154,7 @@ class WorkerProxy(
 
     @on(SaveStateMsg)
     async def save(self, msg: SaveStateMsg) -> None:
-        self._saving = msg
+        self._saving, self._save_error = msg, ""
         self._unsaved = set(self._workers.refs)
         self._collecting = None  # a worker that joins meanwhile waits like the others
         await self._workers.tell(msg.model_copy(update={"reply_to": Ref(self.me.address)}))
@@ -160,6 +162,7 @@ class WorkerProxy(
 
     @on(StateSavedMsg)
     async def saved(self, msg: StateSavedMsg) -> None:
+        self._save_error = self._save_error or msg.error
         await self._mark_saved(msg.ref.address)
 
     async def _mark_saved(self, worker: str) -> None:
@@ -174,8 +177,9 @@ class WorkerProxy(
         await self._send_gathered()  # the checkpoint contains all that precedes the answer
         if self.run_directory is not None:
             values = {"turn": self._evaluations.turn}
-            run_state.write(self.run_directory, self._saving.env_steps, self.me.address, values)
-        await self._saving.reply_to.tell(StateSavedMsg(ref=self.me))
+            place = (self.run_directory, self._saving.env_steps, self.me.address)
+            self._save_error = run_state.attempt(run_state.write, *place, values) or self._save_error
+        await self._saving.reply_to.tell(StateSavedMsg(ref=self.me, error=self._save_error))
         self._saving = None
 
     async def _assign_evaluations(self) -> None:

@@ -4,6 +4,7 @@ from messages.control import EvaluateMsg as EvaluateMsg
 from messages.control import EvaluationResultMsg as EvaluationResultMsg
 from messages.control import JoinAsTrainerMsg as JoinAsTrainerMsg
 from messages.control import JoinMsg as JoinMsg
+from messages.control import NotSavedMsg as NotSavedMsg
 from messages.control import ProgressMsg as ProgressMsg
 from messages.control import SaveCheckpointMsg as SaveCheckpointMsg
 from messages.control import SaveStateMsg as SaveStateMsg

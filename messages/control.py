@@ -82,7 +82,14 @@ class TrainResultMsg(Message):
     """Metrics of the algorithm by name, sorted."""
 
 
-class SaveCheckpointMsg(Request[str]):
+class NotSavedMsg(Message):
+    """Reply to `SaveCheckpointMsg`: the checkpoint cannot be written. The sender goes on as if it were not asked."""
+
+    error: str
+    """The error of the operating system, in words."""
+
+
+class SaveCheckpointMsg(Request[str | NotSavedMsg]):
     """Save all that a resumed run needs, and answer with the path of the file or folder."""
 
     lane: ClassVar[Lane] = Lane.SOLICITED
@@ -94,6 +101,8 @@ class StateSavedMsg(Message):
     """Reply to `SaveStateMsg`: the state is saved. The sender stays paused until the next `SetCollectingMsg`."""
 
     ref: Ref[Any]
+    error: str
+    """Why the state cannot be written, in words; empty if it is saved."""
 
 
 class SaveStateMsg(Message):

@@ -80,12 +80,14 @@ class _Output:
         except (TypeError, ValueError):
             # NaN, a tuple as a key, a list in itself: the line is written with a text in place of the value.
             text = json.dumps({key: value if isinstance(value, str) else repr(value) for key, value in line.items()})
-        self._file.write(text + "\n")
-        self._file.flush()
+        with contextlib.suppress(OSError):  # the disk is full: the actor that logs must not fail with it
+            self._file.write(text + "\n")
+            self._file.flush()
 
     def close(self) -> None:
         if self._file is not None:
-            self._file.close()
+            with contextlib.suppress(OSError):
+                self._file.close()
 
 
 class _Discarded(io.StringIO):

@@ -3,7 +3,7 @@
 A checkpoint holds all that learning needs of a policy, or only the parameters that acting needs.
 """
 
-import os
+import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from components.checkpoints.run_state import checkpoint_name
 from components.policies.base import Policy
-from orchestra import UsageError
+from orchestra import UsageError, replacing
 
 FORMAT = 1
 BEST = "best.pt"
@@ -42,9 +42,10 @@ def _save(path: Path, saved: dict[str, Any]) -> None:
     import torch  # slow to import, and planning a run does without
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    staged = path.with_suffix(".unfinished")
-    torch.save({"format": FORMAT, **saved}, staged)
-    os.replace(staged, path)
+    content = io.BytesIO()  # torch's own writer hides the error of a full disk
+    torch.save({"format": FORMAT, **saved}, content)
+    with replacing(path) as file:
+        file.write(content.getbuffer())
 
 
 def load_checkpoint(path: Path, policy: Policy) -> dict[str, Any]:

@@ -9,15 +9,17 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec
 
 import numpy as np
 from numpy.typing import NDArray
 
 from components.checkpoints.array_file import FORMAT, CheckpointError, open_checkpoint, write_checkpoint
 from orchestra import RunDirectory, UsageError
+
+P = ParamSpec("P")
 
 # Names of arrays, part of the format.
 _FORMAT, _VALUES = "format", "values"
@@ -44,9 +46,33 @@ def begin(run_directory: Path, env_steps: int) -> None:
     path.mkdir(parents=True)
 
 
-def discard(run_directory: Path, env_steps: int) -> None:
-    """Remove the staging folder of a checkpoint that cannot be completed."""
-    shutil.rmtree(staging_folder(run_directory, env_steps), ignore_errors=True)
+def reason(error: OSError) -> str:
+    """Return why a checkpoint cannot be written, in words: `No space left on device`."""
+    return error.strerror or str(error)
+
+
+def attempt(write: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> str:
+    """Call `write`; return why that is impossible, in words, or an empty text."""
+    try:
+        write(*args, **kwargs)
+    except OSError as error:
+        return reason(error)
+    return ""
+
+
+def discard(run_directory: Path, *env_steps: int | None) -> None:
+    """Remove the staging folders of a checkpoint that cannot be completed, by the steps that it may have."""
+    for steps in env_steps:
+        if steps is not None:
+            shutil.rmtree(staging_folder(run_directory, steps), ignore_errors=True)
+
+
+def last_complete(run_directory: Path) -> str:
+    """Return, in words, which checkpoint of the run is the last complete one."""
+    try:
+        return f"the last complete checkpoint is {RunDirectory(run_directory).newest_state()}"
+    except UsageError:
+        return "no checkpoint is complete"
 
 
 def rename(run_directory: Path, env_steps: int, to: int) -> None:

@@ -7,13 +7,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from components.reporting.appended_file import AppendedFile
+from components.reporting.event_file import EventFile
 from components.reporting.progress import Progress
 from components.reporting.replaced_file import replaced
 from orchestra import read_records
 
 
 class MetricsWriter:
-    """Writes records as they come; each is on its way to the disk when `write` returns.
+    """Writes records as they come; each is in the files when `write` returns.
 
     An existing file is continued, without the half line that a killed process may have left at its end.
     Call `close` at the end. One task at a time may write.
@@ -34,12 +36,8 @@ class MetricsWriter:
         _cut_torn_line(path)
         if resumes_at is not None:
             _forget_after(path, resumes_at)
-        self._file = path.open("a", encoding="utf-8")
-        self._events = None
-        if tensorboard is not None:
-            from tensorboardX import SummaryWriter  # which imports torch, and who reads metrics needs neither
-
-            self._events = SummaryWriter(str(tensorboard), purge_step=resumes_at)
+        self._file = AppendedFile(path)
+        self._events = None if tensorboard is None else EventFile(tensorboard, resumes_at)
 
     def write(self, progress: Progress, more: Mapping[str, float | int | None] | None = None) -> None:
         """Append one flat record: the fields of `progress`, and `more` figures beside them (a learner's own).
@@ -48,6 +46,7 @@ class MetricsWriter:
         and no event.
 
         Raises:
+            OSError: it cannot be written, as on a full disk. Neither file has a half record; a later one may be whole.
             ValueError: `more` names a field of `Progress`.
         """
         fields = asdict(progress)
@@ -55,19 +54,17 @@ class MetricsWriter:
         if clashes := fields.keys() & more.keys():
             raise ValueError(f"a figure may not take the name of a field of Progress: {', '.join(sorted(clashes))}")
         record = {name: _finite(value) for name, value in (fields | dict(more)).items()}
-        self._file.write(json.dumps(record, allow_nan=False) + "\n")
-        self._file.flush()
+        self._file.append(json.dumps(record, allow_nan=False).encode() + b"\n")
         if self._events is not None:
-            for name, value in record.items():
-                if isinstance(value, (int, float)) and name != "env_steps":
-                    self._events.add_scalar(name, value, global_step=progress.env_steps)
+            figures = {name: value for name, value in record.items() if isinstance(value, (int, float))}
+            del figures["env_steps"]
+            self._events.write(progress.env_steps, figures)
 
     def close(self) -> None:
-        """Flush and close the files. A second call has no effect."""
+        """Close the files. A second call has no effect."""
         self._file.close()
         if self._events is not None:
             self._events.close()
-            self._events = None
 
 
 def _finite(value: Any) -> Any:

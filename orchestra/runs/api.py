@@ -23,7 +23,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 from orchestra import log
 from orchestra.clock import RealClock
-from orchestra.errors import OrchestraError, UsageError
+from orchestra.errors import CannotWrite, OrchestraError, UsageError
 from orchestra.runs.plan import OPTIONS, PlannedRun, plan
 from orchestra.runs.processes import ActorsLost, Launch
 from orchestra.runs.result import RunFailed, RunFiles, RunResult, failure_text
@@ -163,6 +163,7 @@ def failing_in_one_line(what: str, log_file: Path, run: RunDirectory) -> Iterato
         if not all(isinstance(one, OrchestraError) for one in errors):
             raise
         log.get().error(f"{what} failed", exc_info=error, quiet=True)
+        errors.sort(key=lambda one: not isinstance(one.__cause__, CannotWrite))  # a full disk fails others, too
         text = failure_text(errors[0])
         details = errors[0].details if isinstance(errors[0], ActorsLost) else ()
         said = "\n".join([f"{what} failed: {text}; traceback in {log_file}", *details])

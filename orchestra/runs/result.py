@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestra.errors import ActorFailed, OrchestraError
+from orchestra.errors import ActorFailed, CannotWrite, OrchestraError
 from orchestra.runs.run_directory import Picture, RunDirectory
 from orchestra.runs.runner import State
 
@@ -68,6 +68,8 @@ class RunFailed(OrchestraError):
 def failure_text(error: BaseException) -> str:
     """Return the error's text, and for an actor's failure its cause."""
     cause = error.__cause__
+    if isinstance(error, ActorFailed) and isinstance(cause, CannotWrite):
+        return str(cause)  # says all: which actor wrote does not matter
     if isinstance(error, ActorFailed) and cause is not None:
         return f"{error} ({type(cause).__name__}: {cause})"
     return str(error)

@@ -93,6 +93,7 @@ def remove(run: RunDirectory) -> None:
 
     Raises:
         UsageError: the run is running; it may have been resumed since it was listed.
+        CannotWrite: its lock file cannot be written.
         OSError: a file cannot be removed.
     """
     with locked(run):

@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 
-from orchestra.errors import UsageError
+from orchestra.errors import CannotWrite, UsageError
 from orchestra.runs.run_directory import RunDirectory
 
 _NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
@@ -44,9 +44,12 @@ def locked(run: RunDirectory) -> Iterator[Holder | None]:
 
     Raises:
         UsageError: another process holds it. Nothing was changed.
-        OSError: the lock file cannot be written.
+        CannotWrite: the lock file cannot be written.
     """
-    descriptor, stale = _acquire(run)
+    try:
+        descriptor, stale = _acquire(run)
+    except OSError as error:
+        raise CannotWrite(f"cannot lock the run: {str(run.lock)!r}: {error.strerror}") from error
     try:
         yield stale
     finally:

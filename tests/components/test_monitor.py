@@ -1,16 +1,19 @@
 """The monitor shows a run while it goes on, and leaves its figures, its curve and its summary behind."""
 
+import errno
 import io
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from components.checkpoints import run_state
 from components.monitor import CURVE_S, RECORD_S, TICK_S, Monitor
 from components.reporting.comparison import read_trial
-from messages import EvaluationResultMsg, ProgressMsg, SaveCheckpointMsg
+from messages import EvaluationResultMsg, NotSavedMsg, ProgressMsg, SaveCheckpointMsg
 from orchestra import RunDirectory, read_records
 from orchestra.actors.statistics import ProcessStatistics
 
@@ -300,6 +303,36 @@ def test_a_run_without_a_directory_is_shown_all_the_same(run, stage) -> None:
     run(main())
     assert "10/1,000 steps" in shown.getvalue()
     assert "curve" not in shown.getvalue()
+
+
+def test_on_a_full_disk_the_monitor_goes_on_says_so_and_ends(run, stage, kept, monkeypatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    shown = io.StringIO()
+
+    async def main() -> None:
+        async with stage(run_directory=kept.path) as scene:
+            monitor = scene.node.spawn("monitor", Monitor, title="qmix", stream=shown)
+            await scene.settle()
+            await monitor.tell(progress(10))
+            with monkeypatch.context() as filled, capture_logs() as logs:
+                for name in ("write", "fsync"):
+                    filled.setattr(os, name, full)
+                await passes(scene, RECORD_S + TICK_S)
+                answer = await monitor.ask(SaveCheckpointMsg(env_steps=10))
+                assert answer == NotSavedMsg(error="No space left on device")
+            assert "figures cannot be written" in [line["event"] for line in logs]
+            await monitor.tell(progress(20))
+            await passes(scene, RECORD_S + TICK_S)
+            assert read_records(kept.metrics)[-1]["env_steps"] == 20
+            monkeypatch.setattr(os, "write", full)
+            monkeypatch.setattr(os, "fsync", full)
+            await scene.stop(monitor)
+            monkeypatch.undo()
+
+    run(main())
+    assert "20/1,000 steps" in shown.getvalue()
 
 
 def test_a_monitor_that_heard_nothing_leaves_nothing(run, stage, kept) -> None:

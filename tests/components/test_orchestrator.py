@@ -1,5 +1,6 @@
 """The orchestrator counts and routes: it lets neither side run ahead, tests now and then, and ends the run."""
 
+import errno
 import math
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from messages import (
     JoinAsTrainerMsg,
     JoinMsg,
     LoadParamsMsg,
+    NotSavedMsg,
     ProgressMsg,
     SampleBatchMsg,
     SaveCheckpointMsg,
@@ -31,7 +33,7 @@ from messages import (
     TrainResultMsg,
     WorkerCountMsg,
 )
-from orchestra import InterruptMsg, UsageError
+from orchestra import CannotWrite, InterruptMsg, RunDirectory, UsageError
 from orchestra.actors.cell import ActorFailed
 from orchestra.actors.restarts import STOPPED
 
@@ -437,14 +439,15 @@ def test_all_stand_still_until_everything_is_saved(run, stage, episodes, tmp_pat
             assert play.asked == [1, 2]
             (told,) = one.of(SaveStateMsg)
             assert (told.env_steps, told.reply_to) == (4, play.ref)
-            await play.tell(StateSavedMsg(ref=one.ref), episodes(1))  # the other had told this before it saved
+            # The other had told of the episode before it saved.
+            await play.tell(StateSavedMsg(ref=one.ref, error=""), episodes(1))
             await play.train(2)
             assert play.asked == [1, 2]  # nothing new is begun
             assert not play.trajectories.of(SaveCheckpointMsg)
             late = await play.join_worker("late")
             assert late.of(SetCollectingMsg) == [SetCollectingMsg(collecting=False)]
 
-            await play.tell(result_at(4), StateSavedMsg(ref=other.ref))
+            await play.tell(result_at(4), StateSavedMsg(ref=other.ref, error=""))
             assert [type(message).__name__ for message in play.trajectories.told[-3:]] == [
                 "SaveCheckpointMsg",
                 "SampleBatchMsg",
@@ -482,7 +485,7 @@ def test_an_interrupted_run_is_saved_by_all_and_then_ends(run, stage, episodes, 
             assert play.asked == [1, 2]
             await play.tell(InterruptMsg(state="stopped"))
             assert [message.env_steps for message in worker.of(SaveStateMsg)] == [5]
-            await play.tell(episodes(2), StateSavedMsg(ref=worker.ref), result_at(5))
+            await play.tell(episodes(2), StateSavedMsg(ref=worker.ref, error=""), result_at(5))
             await play.train()
             assert not play.cell.stopping  # a batch is still on its way
             await play.train()
@@ -544,7 +547,7 @@ def test_an_interruption_while_the_run_is_saved_ends_it_after_that(run, stage, e
             worker = await play.join_worker("worker")
             await play.tell(episodes(5), InterruptMsg())
             assert not play.cell.stopping
-            await play.tell(result_at(5), StateSavedMsg(ref=worker.ref))
+            await play.tell(result_at(5), StateSavedMsg(ref=worker.ref, error=""))
             assert await ended(play) == STOPPED
             assert len(worker.of(SaveStateMsg)) == 1
             assert [path.name for path in (tmp_path / "state").iterdir()] == ["steps-0000000005"]
@@ -560,7 +563,7 @@ def test_a_resumed_run_waits_for_its_workers_and_goes_on_where_it_stood(run, sta
             worker = await play.join_worker("worker")
             await play.tell(params(3), episodes(*[1] * 4), result_at(4))
             await play.train(2)
-            await play.tell(StateSavedMsg(ref=worker.ref))
+            await play.tell(StateSavedMsg(ref=worker.ref, error=""))
             before = play.progress
         (state,) = (tmp_path / "state").iterdir()
         async with stage(run_directory=tmp_path, resume_from=state) as scene:
@@ -584,7 +587,9 @@ def test_a_resumed_run_does_not_wait_for_ever(run, stage, episodes, tmp_path: Pa
             play = Run(scene, checkpoint_interval=4, min_size=100)
             await play.join_trainer()
             workers = [await play.join_worker(name) for name in ("one", "other")]
-            await play.tell(episodes(*[1] * 4), result_at(4), *[StateSavedMsg(ref=worker.ref) for worker in workers])
+            await play.tell(
+                episodes(*[1] * 4), result_at(4), *[StateSavedMsg(ref=worker.ref, error="") for worker in workers]
+            )
         (state,) = (tmp_path / "state").iterdir()
         async with stage(run_directory=tmp_path, resume_from=state) as scene:
             play = Run(scene)
@@ -598,6 +603,106 @@ def test_a_resumed_run_does_not_wait_for_ever(run, stage, episodes, tmp_path: Pa
             assert "continues without workers that have not joined again" in [line["event"] for line in logs]
 
     run(main())
+
+
+FULL = "No space left on device"
+STATE_5 = "steps-0000000005"
+
+
+def full(*_: Any, **__: Any) -> Any:
+    raise OSError(errno.ENOSPC, FULL)
+
+
+async def checkpointed(play: Run, worker: Any, episodes: Any, error: str = "") -> None:
+    """Four steps more, after which a checkpoint is due; the worker answers `error`."""
+    await play.tell(episodes(4), StateSavedMsg(ref=worker.ref, error=error))
+
+
+@pytest.mark.parametrize("who", ["worker", "trainer", "trajectories", "monitor", "best", "own", "begin", "commit"])
+def test_after_a_checkpoint_that_cannot_be_written_the_run_goes_on_and_the_next_one_succeeds(
+    run, stage, episodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, who: str
+) -> None:
+    async def main() -> None:
+        async with stage(run_directory=tmp_path) as scene:
+            play = Run(scene, checkpoint_interval=4, min_size=100)
+            await play.join_trainer()
+            worker = await play.join_worker("worker")
+            await play.tell(params(1), episodes(1), result_at(1, version=1))
+            await checkpointed(play, worker, episodes)
+            first = read_state(tmp_path)
+            probe = {"trainer": play.trainer, "trajectories": play.trajectories, "monitor": play.monitor}.get(who)
+            with monkeypatch.context() as filled, capture_logs() as logs:
+                if probe is not None:
+                    filled.setitem(probe._answers, SaveCheckpointMsg, NotSavedMsg(error=FULL))
+                elif who == "best":
+                    filled.setattr("components.run_evaluations.save_params", full)
+                elif who in ("own", "begin", "commit"):
+                    filled.setattr(run_state, who.replace("own", "write"), full)
+                await checkpointed(play, worker, episodes, FULL if who == "worker" else "")
+            assert (read_state(tmp_path), [path.name for path in (tmp_path / "state").iterdir()]) == (first, [STATE_5])
+            assert [line["error"] for line in logs if line["log_level"] == "error"] == [FULL]
+            assert worker.of(SetCollectingMsg)[-1] == SetCollectingMsg(collecting=True)
+            await checkpointed(play, worker, episodes)
+            assert [path.name for path in (tmp_path / "state").iterdir()] == ["steps-0000000013"]
+            assert not play.cell.stopping
+
+    run(main())
+
+
+def read_state(run_directory: Path) -> Any:
+    """What the last complete checkpoint has of the orchestrator."""
+    return run_state.read(RunDirectory(run_directory).newest_state(), "here/orchestrator")[0]
+
+
+@pytest.mark.parametrize("why", ["again", "interrupted", "goal"])
+def test_a_run_that_cannot_save_fails_with_its_last_complete_checkpoint_which_stays(
+    run, stage, episodes, tmp_path: Path, why: str
+) -> None:
+    async def main() -> None:
+        async with stage(run_directory=tmp_path) as scene:
+            play = Run(scene, checkpoint_interval=4, min_size=100, goal_steps=9 if why == "goal" else NEVER)
+            await play.join_trainer()
+            worker = await play.join_worker("worker")
+            await play.tell(params(1), episodes(1), result_at(1, version=1))
+            await checkpointed(play, worker, episodes)
+            if why == "interrupted":
+                await play.tell(episodes(1), InterruptMsg(), StateSavedMsg(ref=worker.ref, error=FULL))
+            elif why == "goal":
+                final = result_at(1, version=1, final=True)
+                await play.tell(episodes(4), result_at(9), final, StateSavedMsg(ref=worker.ref, error=FULL))
+            else:
+                await checkpointed(play, worker, episodes, FULL)
+                await checkpointed(play, worker, episodes, FULL)
+            assert play.cell.terminated.done()
+            assert play.progress.state == "failed"
+
+    with pytest.RaisesGroup(ActorFailed) as caught:
+        run(main())
+    (failed,) = caught.value.exceptions
+    assert isinstance(failed.__cause__, CannotWrite)
+    last = tmp_path / "state" / STATE_5
+    assert str(failed.__cause__) == f"cannot save: {FULL}; the last complete checkpoint is {last}"
+    assert [path.name for path in last.parent.iterdir()] == [STATE_5]
+    assert read_state(tmp_path)["env_steps"] == 5
+
+
+def test_a_run_that_cannot_save_its_policy_at_the_end_fails(run, stage, episodes, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with stage(run_directory=tmp_path) as scene:
+            play = Run(scene, min_size=100)
+            await play.join_trainer()
+            await play.join_worker("worker")
+            await play.tell(episodes(1))
+            play.trainer._answers[SaveCheckpointMsg] = NotSavedMsg(error=FULL)
+            await play.tell(InterruptMsg())
+            scene.clock.advance(INTERRUPTED_S)
+            await scene.settle()
+            assert play.cell.terminated.done()
+
+    with pytest.RaisesGroup(ActorFailed) as caught:
+        run(main())
+    (failed,) = caught.value.exceptions
+    assert str(failed.__cause__) == f"cannot save: {FULL}; no checkpoint is complete"
 
 
 # Progress -------------------------------------------------------------------------------------------------------------
@@ -659,7 +764,7 @@ def test_a_run_ends_with_a_last_test_a_checkpoint_and_a_stop(run, stage, episode
             await play.train(2)
             assert play.asked == [1, 2]  # nothing new is begun
             assert not play.cell.stopping
-            await play.tell(StateSavedMsg(ref=worker.ref), result_at(10))
+            await play.tell(StateSavedMsg(ref=worker.ref, error=""), result_at(10))
             assert not play.cell.stopping
             await play.ref.tell(result_at(9, final=True))
             assert await ended(play) == STOPPED
@@ -754,7 +859,7 @@ def test_the_best_parameters_are_kept_as_they_played_and_play_new_episodes_at_th
             *ordinary, final = worker.of(EvaluateMsg)
             assert [message.final for message in ordinary] == [False] * 3
             assert (final.final, final.episodes, final.version, final.params.tolist()) == (True, 77, best, [best] * 2)
-            await play.tell(StateSavedMsg(ref=worker.ref))
+            await play.tell(StateSavedMsg(ref=worker.ref, error=""))
             late = result_at(final.env_steps, 0.0, version=best)  # of a worker that was taken for dead
             await play.tell(late)
             assert not play.cell.stopping
@@ -775,7 +880,7 @@ def test_a_resumed_run_keeps_its_best_parameters(run, stage, episodes, scripted,
             await play.join_trainer()
             worker = await play.join_worker("worker")
             await evaluated(play, episodes, (10, 0.75, 1.0), (20, 0.5, 1.0))
-            await play.tell(StateSavedMsg(ref=worker.ref))
+            await play.tell(StateSavedMsg(ref=worker.ref, error=""))
             assert best_of(tmp_path, scripted) == (10, [10.0] * 2)
         (state,) = (tmp_path / "state").iterdir()
         async with stage(run_directory=tmp_path, resume_from=state) as scene:

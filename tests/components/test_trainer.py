@@ -1,7 +1,10 @@
 """A trainer learns from what it is sent, publishes its parameters at intervals, and can be saved."""
 
+import errno
+import os
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +16,7 @@ from messages import (
     BatchTrainingDataMsg,
     JoinAsTrainerMsg,
     LoadParamsMsg,
+    NotSavedMsg,
     SaveCheckpointMsg,
     TrainResultMsg,
     UpdatePriorityMsg,
@@ -218,6 +222,27 @@ def test_what_it_saves_can_be_loaded_and_learned_on(run, stage, scripted, tmp_pa
             newest = await up.hear(LoadParamsMsg, 3)
             policy.learn(batch(4))  # what the saved one would have learned next
             np.testing.assert_array_equal(policy.params(), newest.params)
+
+    run(main())
+
+
+def test_on_a_full_disk_it_answers_so_and_its_next_checkpoint_succeeds(
+    run, stage, scripted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async def main() -> None:
+        async with stage(run_directory=tmp_path) as scene:
+            up = scene.probe("up", *UP, answers=ACCEPTED)
+            trainer = scene.node.spawn("trainer", Trainer, spec=SPEC, policy=scripted, to=up.ref)
+            with monkeypatch.context() as filled:
+                filled.setattr(os, "fsync", full)
+                answer = await trainer.ask(SaveCheckpointMsg(env_steps=1))
+            assert answer == NotSavedMsg(error="No space left on device")
+            assert list((tmp_path / "checkpoints").iterdir()) == []
+            path = await trainer.ask(SaveCheckpointMsg(env_steps=2))
+            assert load_checkpoint(Path(path), scripted(SPEC, seed=0))["env_steps"] == 2
 
     run(main())
 

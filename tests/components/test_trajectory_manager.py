@@ -1,5 +1,10 @@
 """A trajectory manager keeps what it is told, and sends a batch to whom a sample names."""
 
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -8,7 +13,7 @@ from components.policies.base import EpisodeBatch
 from components.replay_buffers import EpisodeReplay, PrioritizedEpisodeReplay
 from components.replay_buffers.episodes import Sampled
 from components.trajectory_manager import TrajectoryManager
-from messages import BatchTrainingDataMsg, SampleBatchMsg, UpdatePriorityMsg
+from messages import BatchTrainingDataMsg, NotSavedMsg, SampleBatchMsg, SaveCheckpointMsg, UpdatePriorityMsg
 from orchestra.actors.arrays import is_frozen
 from orchestra.actors.cell import ActorFailed
 
@@ -150,3 +155,24 @@ def test_a_batch_that_cannot_be_drawn_fails_the_run_instead_of_never_coming(run,
 
     with pytest.RaisesGroup(pytest.RaisesExc(ActorFailed, match="trajectories.* failed; .*SampleBatchMsg")):
         run(main())
+
+
+def test_on_a_full_disk_it_answers_so_and_its_next_checkpoint_succeeds(
+    run, stage, episodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async def main() -> None:
+        async with stage(run_directory=tmp_path) as scene:
+            manager = scene.node.spawn("trajectories", TrajectoryManager, replay=EpisodeReplay(SPEC, 10))
+            await manager.tell(episodes(2, 5))
+            with monkeypatch.context() as filled:
+                filled.setattr(os, "fsync", full)
+                answer = await manager.ask(SaveCheckpointMsg(env_steps=1))
+            assert answer == NotSavedMsg(error="No space left on device")
+            saved.append(await manager.ask(SaveCheckpointMsg(env_steps=2)))
+
+    saved: list[str] = []
+    run(main())
+    assert len(list(Path(saved[0]).iterdir())) == 2

@@ -1,7 +1,9 @@
 """A proxy makes few messages of many, and many of few; and it knows who is there."""
 
 import asyncio
-from typing import ClassVar
+import errno
+import os
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -234,11 +236,41 @@ def test_a_moment_to_save_does_not_wait_for_a_worker_that_was_started_anew(run, 
             for worker in workers:
                 await proxy.tell(JoinMsg(role="worker", ref=worker.ref))
             await proxy.tell(SaveStateMsg(env_steps=7, reply_to=up.ref))
-            await proxy.tell(StateSavedMsg(ref=workers[0].ref))
+            await proxy.tell(StateSavedMsg(ref=workers[0].ref, error=""))
             await scene.settle()
             assert up.of(StateSavedMsg) == []
             await proxy.tell(JoinMsg(role="worker", ref=workers[1].ref))  # it died, and nobody noticed
             await scene.settle()
-            assert up.of(StateSavedMsg) == [StateSavedMsg(ref=proxy)]
+            assert up.of(StateSavedMsg) == [StateSavedMsg(ref=proxy, error="")]
+
+    run(main())
+
+
+@pytest.mark.parametrize("who", ["its worker", "itself", "nobody"])
+def test_a_proxy_passes_on_that_a_checkpoint_cannot_be_written(run, stage, tmp_path, monkeypatch, who: str) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async def main() -> None:
+        async with stage(run_directory=tmp_path) as scene:
+            up = scene.probe("up", *UP, StateSavedMsg)
+            proxy = scene.node.spawn("proxy", WorkerProxy, to=up.ref)
+            workers = [scene.probe(name, *DOWN, SaveStateMsg) for name in ("one", "other")]
+            for worker in workers:
+                await proxy.tell(JoinMsg(role="worker", ref=worker.ref))
+            error = "No space left on device" if who == "its worker" else ""
+            with monkeypatch.context() as filled:
+                if who == "itself":
+                    filled.setattr(os, "fsync", full)
+                await proxy.tell(SaveStateMsg(env_steps=7, reply_to=up.ref))
+                await proxy.tell(StateSavedMsg(ref=workers[0].ref, error=error))
+                await proxy.tell(StateSavedMsg(ref=workers[1].ref, error=""))
+                await scene.settle()
+            await proxy.tell(SaveStateMsg(env_steps=9, reply_to=up.ref))
+            for worker in workers:
+                await proxy.tell(StateSavedMsg(ref=worker.ref, error=""))
+            await scene.settle()
+            said = "" if who == "nobody" else "No space left on device"
+            assert [message.error for message in up.of(StateSavedMsg)] == [said, ""]
 
     run(main())

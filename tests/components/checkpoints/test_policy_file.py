@@ -1,5 +1,7 @@
 """A checkpoint is whole or not there, and one that cannot be used says why."""
 
+import errno
+import os
 from pathlib import Path
 
 import numpy as np
@@ -56,13 +58,13 @@ def test_a_save_that_fails_leaves_the_older_file_whole(tmp_path: Path, policy, m
     path = tmp_path / "steps-0000000010.pt"
     save_checkpoint(path, policy, version=1, env_steps=10)
 
-    def torn(value, file) -> None:
-        Path(file).write_bytes(b"half")
-        raise OSError("no space left on device")
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(torch, "save", torn)
-    with pytest.raises(OSError, match="no space left"):
+    with monkeypatch.context() as filled, pytest.raises(OSError, match="No space left"):
+        filled.setattr(os, "fsync", full)
         save_checkpoint(path, policy, version=2, env_steps=10)
+    assert list(tmp_path.iterdir()) == [path]
     assert load_checkpoint(path, policy)["version"] == 1
     assert newest_checkpoint(tmp_path) == path
 

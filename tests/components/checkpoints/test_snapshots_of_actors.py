@@ -113,7 +113,7 @@ def test_a_proxy_that_has_gathered_and_waits(run, stage, episodes) -> None:
                 EvaluateMsg(
                     version=3, params=np.ones(2, np.float32), episodes=2, env_steps=5, final=False, reply_to=up.ref
                 ),
-                *(SaveStateMsg(env_steps=9, reply_to=up.ref), StateSavedMsg(ref=worker.ref)),
+                *(SaveStateMsg(env_steps=9, reply_to=up.ref), StateSavedMsg(ref=worker.ref, error="")),
             ):
                 await ref.tell(message)
                 await scene.settle()

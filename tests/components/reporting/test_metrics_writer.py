@@ -3,14 +3,17 @@
 import contextlib
 import json
 import math
+import resource
 import struct
+import threading
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tensorboardX.proto.event_pb2 import Event
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.record_writer import masked_crc32c
 
 from components.reporting.metrics_writer import MetricsWriter
 from components.reporting.progress import Progress
@@ -151,6 +154,58 @@ def test_a_broken_line_among_whole_ones_is_named(tmp_path: Path, line: str) -> N
     path.write_text('{"env_steps": 0}\n' + line + '\n{"env_steps": 1}\n')
     with pytest.raises(ValueError, match=r"metrics\.jsonl, line 2: not a record: "):
         read_records(path)
+
+
+@contextlib.contextmanager
+def room_for(nbytes: int) -> Iterator[None]:
+    """No file of this process grows beyond so many bytes."""
+    before, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, most))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (before, most))
+
+
+def test_on_a_full_disk_writing_and_closing_end_at_once_and_no_half_record_is_left(tmp_path: Path) -> None:
+    threads = threading.active_count()
+    with contextlib.closing(MetricsWriter(tmp_path / "metrics.jsonl", tmp_path / "tensorboard")) as writer:
+        writer.write(PROGRESS)
+        assert threading.active_count() == threads  # none could die with an error that nobody hears of
+        written = [file.read_bytes() for file in sorted(tmp_path.rglob("*")) if file.is_file()]
+        with room_for(max(map(len, written)) + 10):
+            for _ in range(20):
+                with pytest.raises(OSError, match="File too large"):
+                    writer.write(replace(PROGRESS, env_steps=8192))
+        records, seen = read_records(tmp_path / "metrics.jsonl"), list(events(tmp_path / "tensorboard"))
+        assert {step for _, step, _ in seen} <= {4096, 8192}
+        assert records[0] == asdict(PROGRESS)
+        writer.write(replace(PROGRESS, env_steps=9000))  # there is space again
+
+    assert read_records(tmp_path / "metrics.jsonl")[-1]["env_steps"] == 9000
+    assert {step for _, step, _ in events(tmp_path / "tensorboard")} >= {4096, 9000}
+
+
+def test_tensorboard_reads_the_events_and_hides_what_comes_again(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").touch()
+    with contextlib.closing(MetricsWriter(tmp_path / "metrics.jsonl", tmp_path / "tensorboard", 4000)) as writer:
+        writer.write(PROGRESS)
+    (file,) = (tmp_path / "tensorboard").iterdir()
+    assert file.name.startswith("events.out.tfevents.")
+    data, found = file.read_bytes(), []
+    while data:
+        (length,) = struct.unpack_from("<Q", data)
+        assert struct.unpack_from("<I", data, 8) == (masked_crc32c(data[:8]),)
+        event = data[12 : 12 + length]
+        assert struct.unpack_from("<I", data, 12 + length) == (masked_crc32c(event),)
+        found.append(Event.FromString(event))
+        data = data[16 + length :]
+    assert [(event.step, event.file_version, event.session_log.status) for event in found[:3]] == [
+        (0, "brain.Event:2", 0),
+        (4000, "brain.Event:2", 0),
+        (4000, "", SessionLog.START),
+    ]
+    assert {event.step for event in found[3:]} == {4096}
 
 
 def test_closing_twice_is_closing_once(tmp_path: Path) -> None:

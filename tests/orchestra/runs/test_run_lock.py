@@ -14,7 +14,7 @@ import pytest
 
 import orchestra
 from orchestra.clock import RealClock
-from orchestra.errors import UsageError
+from orchestra.errors import CannotWrite, UsageError
 from orchestra.runs.run_directory import RunDirectory
 from orchestra.runs.run_lock import Holder, holder_of, locked
 
@@ -107,6 +107,13 @@ def test_the_lock_of_a_killed_process_is_taken_over(directory: RunDirectory) -> 
     with locked(directory) as stale:
         assert stale == Holder(platform.node(), process.pid)
         assert holder_of(directory) == Holder(platform.node(), os.getpid())
+
+
+def test_a_run_directory_whose_lock_cannot_be_written_is_named(directory: RunDirectory) -> None:
+    directory.lock.mkdir()  # what nobody may write, root included
+    said = rf"^cannot lock the run: '{directory.lock}': Is a directory$"
+    with pytest.raises(CannotWrite, match=said), locked(directory):
+        pass
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"pid": "x"}'])
