@@ -148,8 +148,16 @@ class Doubler(Actor[DoubleMsg]):
 
 
 class Sink(Actor[FoundMsg]):
+    """Ends the run when every cheat has handled its messages."""
+
+    def __init__(self, *, left: int) -> None:
+        self.left = left
+
     @on(FoundMsg)
-    def keep(self, msg: FoundMsg) -> None: ...
+    def keep(self, msg: FoundMsg) -> None:
+        self.left -= 1
+        if self.left == 0:
+            self.stop()
 
 
 class Source(Actor[NumberMsg]):
@@ -160,21 +168,20 @@ class Source(Actor[NumberMsg]):
         for number in range(1, 4):
             for cheat in self.cheats:
                 await cheat.tell(NumberMsg(number=number))
-        await self.me.tell(NumberMsg(number=0))
 
     @on(NumberMsg)
-    def end(self, msg: NumberMsg) -> None:
-        self.stop()
+    def ignore(self, msg: NumberMsg) -> None: ...
 
 
 def experiment() -> Topology:
     topology = Topology("cheats")
     node = topology.node("one")
-    sink = node.spawn("sink", Sink)
     node.spawn("doubler", Doubler)
     kinds = [Honest, Text, Hash, Pid, Wait, Objects, Clock, Global, Numpy, Thread, Memory, State]
+    sink = node.spawn("sink", Sink, left=3 * len(kinds))
     cheats = [node.spawn(kind.__name__.lower(), kind, sink=sink) for kind in kinds]
-    topology.until(node.spawn("source", Source, cheats=cheats))
+    node.spawn("source", Source, cheats=cheats)
+    topology.until(sink)
     return topology
 '''
 
