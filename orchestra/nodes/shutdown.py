@@ -1,6 +1,7 @@
 """The end of a node: its actors stop together, each after its children, within one deadline."""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Mapping
 
 from orchestra.actors.cell import Cell
@@ -28,11 +29,16 @@ async def _stop_together(cells: list[Cell]) -> list[ActorFailed]:
     """
     loop = asyncio.get_running_loop()
     begun = loop.time()
+    below: dict[str, list[asyncio.Future[str]]] = defaultdict(list)  # by the address of each actor above
+    for cell in cells:
+        above = cell.address
+        while ":" in above:
+            above = above.rpartition(":")[0]
+            below[above].append(cell.terminated)
 
     async def stop(cell: Cell) -> list[ActorFailed]:
         end = begun + STOP_S / (1 + cell.address.count(":"))
-        children = [other.terminated for other in cells if other.address.startswith(f"{cell.address}:")]
-        if children:
+        if children := below.get(cell.address):
             await asyncio.wait(children, timeout=max(end - loop.time(), 0.0))
         return await cell.stop(max(end - loop.time(), 0.0))
 
