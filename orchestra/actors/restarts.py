@@ -1,7 +1,7 @@
 """Restarts: the incarnations of an actor, one after the other, and what follows from the end of each."""
 
 import asyncio
-from functools import partial
+from functools import cached_property, partial
 from typing import Protocol
 
 from orchestra.actors.context import LiveContext
@@ -60,13 +60,8 @@ class RestartLoop:
         """Failures after a stop was requested, when a restart was out of the question."""
         self._cell = cell
         self._host = host
-        self._siblings = siblings or Children(
-            parent,
-            OneForOne(),
-            host.clock,
-            fail_parent=partial(host.escalate, parent=parent),
-            stop_remote=partial(host.stop_remote, parent),
-        )
+        self._siblings = siblings
+        self._parent = parent
         self._failures: list[float] = []
         self._wake: asyncio.Future[None] | None = None
         self._halting: asyncio.Future[None] | None = None
@@ -80,7 +75,8 @@ class RestartLoop:
 
     def started(self) -> None:
         """Note that the incarnation is up, or gone for good: in a round, the next sibling has its turn."""
-        self._siblings.leave(self._cell)
+        if self._siblings is not None:
+            self._siblings.leave(self._cell)
 
     # Pauses between incarnations
 
@@ -179,7 +175,7 @@ class RestartLoop:
             return await self._rejoins()
         failed = ActorFailed(cell.address, f"{cell.address} ({cell.kind.__name__}) failed; {story}")
         failed.__cause__ = error
-        match self._siblings.decide(cell, self._failures):
+        match self._group.decide(cell, self._failures):
             case RestartAfter(delay):
                 cell.log.warning("actor failed and is started again", error=said, after=delay)
                 return await self._restarts(failed, delay)
@@ -187,7 +183,7 @@ class RestartLoop:
                 if cell.address != host.main_actor:
                     cell.log.error("actor failed and stays stopped", error=said)
             case Escalate():
-                self._siblings.escalate(failed)
+                self._group.escalate(failed)
         return False
 
     async def _restarts(self, failed: ActorFailed, delay: float) -> bool:
@@ -195,7 +191,7 @@ class RestartLoop:
             self.late.append(failed)
             return False
         self._begin()
-        return await self._siblings.restart(self._cell, delay)
+        return await self._group.restart(self._cell, delay)
 
     async def _rejoins(self) -> bool:
         """Restart in the round that a sibling's failure began."""
@@ -204,9 +200,21 @@ class RestartLoop:
         if self._cell.draining:
             return False
         self._begin()
-        self._siblings.join(self._cell)
+        self._group.join(self._cell)
         halting.set_result(None)
-        return await self._siblings.turn(self._cell)
+        return await self._group.turn(self._cell)
+
+    @cached_property
+    def _group(self) -> Children:
+        """The siblings; of an actor alone, a group of its own, which is made at its first failure."""
+        host, parent = self._host, self._parent
+        return self._siblings or Children(
+            parent,
+            OneForOne(),
+            host.clock,
+            fail_parent=partial(host.escalate, parent=parent),
+            stop_remote=partial(host.stop_remote, parent),
+        )
 
     def _begin(self) -> None:
         self.count += 1
