@@ -28,7 +28,7 @@ async def complete(
 
     Args:
         run_directory: of the run.
-        save_point: is told of the commit.
+        save_point: records the commit.
         env_steps: of the checkpoint.
         actors: answer `SaveCheckpointMsg`.
         address: of the asking actor.

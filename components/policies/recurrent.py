@@ -257,7 +257,7 @@ class RecurrentPolicy(Policy):
         self.updates = int(state["updates"])
 
     def _parts(self) -> dict[str, dict[str, Tensor]]:
-        """Return the parameters by name: those that learn, and those of the targets."""
+        """Return the parameters of the online and of the target networks, by name."""
         parts = {"online": self._online, "target": self._target}
         return {
             part: {name: p.detach() for top, network in networks.items() for name, p in network.named_parameters(top)}

@@ -47,7 +47,7 @@ def allocate(shape: tuple[int, ...], dtype: DTypeLike, folder: str | Path | None
 
 
 Overwrites = Callable[[NDArray[Any]], None] | None
-"""What hears of memory that will be overwritten next, if anybody does; see `Checkpointed.overwrites`."""
+"""The function that is called before memory is overwritten, or None; see `Checkpointed.overwrites`."""
 
 Block = tuple[NDArray[np.uint8], int]
 """Memory, and its first byte that begins a cache line."""

@@ -4,6 +4,7 @@ The *policy* of an actor decides what follows its failure: `Restart`, `Stop` or 
 decides which siblings restart with it: `OneForOne`, `AllForOne` or `RestForOne`. The terms are those of Erlang/OTP.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -36,16 +37,16 @@ Supervision = Restart | Stop | Escalate
 
 
 @dataclass(frozen=True, slots=True)
-class Strategy:
+class Strategy(ABC):
     """Decides which children of an actor restart together."""
 
     policy: Supervision | None = None
     """The policy for a failure of any child, counted over all children. None uses the policy of each child's class,
     and counts each child alone."""
 
+    @abstractmethod
     def restarted_with(self, failed: int, count: int) -> range:
         """Return the positions of the children to restart, oldest first, `failed` among them, of `count` in all."""
-        raise NotImplementedError
 
 
 class OneForOne(Strategy):
