@@ -379,7 +379,7 @@ class Orchestrator(
         return await self.offload(run_state.attempt, self._evaluations.save_best, run_directory)
 
     async def _save_what_is_left(self, run_directory: Path, trainer: Ref[SaveCheckpointMsg]) -> None:
-        """Take a checkpoint without the workers, or save the policy alone if that fails. A resumed run starts new workers."""
+        """Take a checkpoint without the workers, or save the policy alone if that fails; workers are not resumed."""
         if self._returning:  # the checkpoint that the run continues from is better
             return
         save = partial(self._write_checkpoint, run_directory, trainer, self._counters.env_steps)
