@@ -347,7 +347,7 @@ async def chaotic(sim: Simulation) -> None:
         return
     orchestrator = plan.learner.node.cell("learner/orchestrator")
     if end == "done":
-        orchestrator.actor.goal_steps = plan.account.progress[-1].env_steps  # type: ignore[union-attr]
+        orchestrator.actor.goal_steps = plan.account.progress[-1].env_steps  # type: ignore[union-attr]  # it is up
     else:
         await plan.learner.ref(orchestrator.address).tell(InterruptMsg())
     await plan.end()

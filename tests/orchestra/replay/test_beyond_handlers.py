@@ -189,13 +189,13 @@ def test_an_activation_with_very_many_effects_is_replayed_to_its_last(
     assert activation is not None
     assert len(activation.early) > 2_048
     assert len(activation.effects) == MANY
-    assert [effect.fields["number"] for effect in activation.effects] == list(range(MANY))  # type: ignore[union-attr]
+    assert [effect.fields["number"] for effect in activation.effects] == list(range(MANY))  # type: ignore[union-attr]  # all are Sent
 
     async def fewer(self: Teller, msg: CountMsg) -> None:
         for number in range(msg.number - 1):
             await self.tell(number)
 
-    fewer.__orchestra_on__ = CountMsg  # type: ignore[attr-defined]
+    fewer.__orchestra_on__ = CountMsg  # type: ignore[attr-defined]  # as `@on` does
     monkeypatch.setattr(Teller, "count", fewer)
     said = difference(folder)
     assert "missing action" in said
@@ -302,7 +302,7 @@ def test_the_package_of_a_message_class_is_imported_when_the_class_is_unknown(
         forget()  # as in a process that has not imported it
         message = replay.message
         assert message is not None
-        assert (type(message).__name__, message.number) == ("LateMsg", 7)  # type: ignore[attr-defined]
+        assert (type(message).__name__, message.number) == ("LateMsg", 7)  # type: ignore[attr-defined]  # of a class loaded late
         assert type(message) is not LateMsg
         forget()
         (package / "__init__.py").unlink()

@@ -273,7 +273,7 @@ def test_a_half_closed_connection_is_aborted_at_once_and_its_session_resumes_on_
         async with Node("root", listen=address_of("tcp"), secret=SECRET).running() as root:
             peer = await Impostor.dial(root.listening)
             await peer.join()
-            transport: Any = peer.connection._transport  # type: ignore[attr-defined]
+            transport: Any = peer.connection._transport  # type: ignore[attr-defined]  # a stream's
             transport.pause_reading()
             link = root.peers.find("impostor")
             assert link is not None
