@@ -2,14 +2,13 @@
 
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from components.checkpoints import run_state
 from components.counters import Phase, RunCounters
 from components.downstream import Downstream, send_downstream
 from components.replay_buffers.limiter import SampleToInsertRatio
-from components.run_checkpoint import abandon, ask_to_save, cannot_save, complete, save_if_possible
+from components.run_checkpoint import RunCheckpoint, ask_to_save
 from components.run_evaluations import RunEvaluations
 from components.save_point import SavePoint
 from components.schedule import Interval
@@ -132,7 +131,8 @@ class Orchestrator(
             Interval(self.checkpoint_interval, next=self.checkpoint_interval),
         )
         self._evaluations = RunEvaluations()
-        self._save_point = SavePoint()
+        others = (self.trajectories, self.monitor)
+        self._checkpoint = RunCheckpoint(self.run_directory, self.me.address, others, keep=self.resume_from)
         self._collecting = True
         self._finishing = False
         self._interrupted = False
@@ -161,7 +161,7 @@ class Orchestrator(
             "flags": [self._collecting, self._finishing, self._interrupted, self._evaluated, self._ending],
             "requested": self._counters.requested,
             "evaluations": vars(self._evaluations),
-            "save_point": vars(self._save_point),
+            "save_point": vars(self._checkpoint.point),
         }
 
     def restore(self, state: State) -> None:
@@ -172,18 +172,18 @@ class Orchestrator(
         self._collecting, self._finishing, self._interrupted, self._evaluated, self._ending = state["flags"]
         self._counters.requested = state["requested"]
         self._evaluations = RunEvaluations(**state["evaluations"])
-        self._save_point = SavePoint(**state["save_point"])
+        self._checkpoint.point = SavePoint(**state["save_point"])
 
     async def stopped(self) -> None:
         """Save the policy and the best parameters, unless a checkpoint has them. A failing run saves what it can."""
         await self._set_collecting(False)
         await self._report("saving")
         steps = self._counters.env_steps
-        if self._trainer is not None and self.run_directory is not None and self._save_point.committed != steps:
+        if self._trainer is not None and self.run_directory is not None and self._checkpoint.point.committed != steps:
             if self._ending == "failed":
-                await self._save_what_is_left(self.run_directory, self._trainer)
-            elif error := await self._save_best(self.run_directory) or await ask_to_save(self._trainer, steps):
-                raise cannot_save(self.run_directory, error)
+                await self._save_what_is_left(self._trainer)
+            elif error := await self._save_best() or await ask_to_save(self._trainer, steps):
+                raise self._checkpoint.cannot_save(error)
         await self._report(self._ending)
 
     # Joining and leaving --------------------------------------------------------------------------------------------
@@ -232,7 +232,7 @@ class Orchestrator(
         """Give the evaluations of the actor at `address` to others, and stop waiting for its state."""
         self._evaluations.lost(address)
         await self._assign_evaluations()
-        self._save_point.mark_saved(address)
+        self._checkpoint.point.mark_saved(address)
         await self._save_if_ready()
 
     # Collecting, learning, evaluating -------------------------------------------------------------------------------
@@ -318,22 +318,22 @@ class Orchestrator(
     @property
     def _paused(self) -> bool:
         """True while nothing new may begin: during a checkpoint, and until a resumed run has its workers."""
-        return self._save_point.active or self._returning > 0
+        return self._checkpoint.point.active or self._returning > 0
 
     # Checkpoints ----------------------------------------------------------------------------------------------------
 
     @on(StateSavedMsg)
     async def saved(self, msg: StateSavedMsg) -> None:
-        self._save_point.mark_saved(msg.ref.address, msg.error)
+        self._checkpoint.point.mark_saved(msg.ref.address, msg.error)
         await self._save_if_ready()
 
     @on(InterruptMsg)
     async def interrupt(self, msg: InterruptMsg) -> None:
         self._interrupted, self._ending = True, msg.state
         self.after(INTERRUPTED_S, TimeoutMsg(waited_for="checkpoint"))
-        if self._save_point.committed != self._counters.env_steps:
+        if self._checkpoint.point.committed != self._counters.env_steps:
             await self._begin_save()
-        if not self._save_point.active:  # nothing new, nothing that could save yet, or no run directory
+        if not self._checkpoint.point.active:  # nothing new, nothing that could save yet, or no run directory
             self.stop()
 
     async def _begin_save(self) -> None:
@@ -341,21 +341,20 @@ class Orchestrator(
             return
         steps = self._counters.env_steps
         self._counters.checkpoint_due.advance(steps)
-        error = run_state.attempt(run_state.begin, self.run_directory, steps)
-        self._save_point.begin(steps, self._downstream.refs, error)
+        self._checkpoint.begin(steps, self._downstream.refs)
         await self._downstream.tell(SaveStateMsg(env_steps=steps, reply_to=Ref(self.me.address)))
         await self._save_if_ready()
 
     async def _save_if_ready(self) -> None:
         """Once all below have saved and nothing is in flight, have the others save, and continue."""
-        begun = self._save_point.env_steps
-        ready = self._save_point.ready(in_flight=self._counters.in_flight > 0 or not self._evaluations.idle)
-        if begun is None or not ready or self._trainer is None or self.run_directory is None:
+        point = self._checkpoint.point
+        ready = point.ready(in_flight=self._counters.in_flight > 0 or not self._evaluations.idle)
+        if not ready or self._trainer is None:
             return
         await self._report("saving")
-        if error := self._save_point.error or await self._write_checkpoint(self.run_directory, self._trainer, begun):
-            needed = self._interrupted or self._finishing or self._save_point.failed
-            failure = abandon(self.run_directory, self._save_point, self._counters.env_steps, error)
+        if error := point.error or await self._complete_checkpoint(self._trainer):
+            needed = self._interrupted or self._finishing or point.failed
+            failure = self._checkpoint.abandon(self._counters.env_steps, error)
             if needed:
                 await self._report("failed")
                 raise failure
@@ -367,23 +366,22 @@ class Orchestrator(
         else:
             await self._continue()
 
-    async def _write_checkpoint(self, run_directory: Path, trainer: Ref[SaveCheckpointMsg], begun: int) -> str:
+    async def _complete_checkpoint(self, trainer: Ref[SaveCheckpointMsg]) -> str:
         """Complete the checkpoint; return why that is impossible, or an empty text."""
-        point = (run_directory, self._save_point, self._counters.env_steps)
-        others = (trainer, self.trajectories, self.monitor)
-        own = (self.me.address, self._values(), self._evaluations.arrays())
-        keep = self.resume_from  # a replay of this process begins with it
-        return await self._save_best(run_directory) or await complete(*point, others, *own, begun=begun, keep=keep)
+        values, arrays = self._values(), self._evaluations.arrays()
+        return await self._save_best() or await self._checkpoint.complete(
+            trainer, self._counters.env_steps, values, arrays
+        )
 
-    async def _save_best(self, run_directory: Path) -> str:
-        return await self.offload(run_state.attempt, self._evaluations.save_best, run_directory)
+    async def _save_best(self) -> str:
+        return await self.offload(run_state.attempt, self._evaluations.save_best, self.run_directory)
 
-    async def _save_what_is_left(self, run_directory: Path, trainer: Ref[SaveCheckpointMsg]) -> None:
+    async def _save_what_is_left(self, trainer: Ref[SaveCheckpointMsg]) -> None:
         """Take a checkpoint without the workers, or save the policy alone if that fails; workers are not resumed."""
         if self._returning:  # the checkpoint that the run continues from is better
             return
-        save = partial(self._write_checkpoint, run_directory, trainer, self._counters.env_steps)
-        if error := await save_if_possible(run_directory, self._counters.env_steps, save):
+        save = partial(self._complete_checkpoint, trainer)
+        if error := await self._checkpoint.save_without_workers(self._counters.env_steps, save):
             self.log.warning("no checkpoint of the failed run can be saved", error=error)
 
     def _values(self) -> dict[str, Any]:
@@ -403,11 +401,11 @@ class Orchestrator(
         if msg.waited_for in ("evaluation", "final evaluation"):
             self.log.warning("the last evaluation or batch did not come back in time")
             self._ending = "done"
-        elif self._save_point.active:
+        elif self._checkpoint.point.active:
             self.log.warning(
                 "only the policy is saved, without a checkpoint of the run: not all actors answered in time",
                 seconds=INTERRUPTED_S,
-                unsaved=sorted(self._save_point.unsaved),
+                unsaved=sorted(self._checkpoint.point.unsaved),
                 batches=self._counters.in_flight,
                 evaluations=not self._evaluations.idle,
             )

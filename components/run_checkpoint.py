@@ -1,6 +1,6 @@
-"""The end of a checkpoint of the run: the actors beside the Orchestrator save; it is committed, or abandoned."""
+"""The checkpoint of a run that its Orchestrator takes: its progress, its files, and the other actors that save."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,61 +9,93 @@ from numpy.typing import NDArray
 from components.checkpoints import run_state
 from components.save_point import SavePoint
 from messages import NotSavedMsg, SaveCheckpointMsg
-from orchestra import AskFailed, CannotWrite, DeliveryError, Ref
+from orchestra import AskFailed, CannotWrite, DeliveryError, Ref, UsageError
 
 
-async def complete(
-    run_directory: Path,
-    save_point: SavePoint,
-    env_steps: int,
-    actors: Sequence[Ref[SaveCheckpointMsg]],
-    address: str,
-    values: Mapping[str, Any],
-    arrays: Mapping[str, NDArray[Any]],
-    *,
-    begun: int,
-    keep: Path | None,
-) -> str:
-    """Have `actors` save, write the `values` of the actor at `address`, and commit; return the error, or an empty text.
+class RunCheckpoint:
+    """Begins, completes and abandons the checkpoints of a run, for its Orchestrator.
 
     Args:
-        run_directory: of the run.
-        save_point: records the commit.
-        env_steps: of the checkpoint.
-        actors: answer `SaveCheckpointMsg`.
-        address: of the asking actor.
-        values: of the asking actor.
-        arrays: of the asking actor, by name.
-        begun: environment steps when the checkpoint was begun; the transitions that have arrived since belong to it.
-        keep: another checkpoint that is not removed.
-
-    Raises:
-        AskFailed, DeliveryError: an actor failed or is gone.
+        run_directory: of the run; None for a run that keeps no files, and takes no checkpoints.
+        address: of the Orchestrator.
+        others: the actors beside it, except for the Trainer.
+        keep: another checkpoint, which is not removed.
     """
-    try:
-        if begun != env_steps:
-            run_state.rename(run_directory, begun, env_steps)
-        for ref in actors:
-            if error := await ask_to_save(ref, env_steps):
-                return error
-        run_state.write(run_directory, env_steps, address, values, arrays)
-        run_state.commit(run_directory, env_steps, keep=keep)
-        save_point.commit(env_steps)
-    except OSError as failed:
-        return run_state.reason(failed)
-    return ""
 
+    def __init__(
+        self, run_directory: Path | None, address: str, others: Sequence[Ref[SaveCheckpointMsg]], keep: Path | None
+    ) -> None:
+        self.point = SavePoint()
+        self._run_directory = run_directory
+        self._address = address
+        self._others = others
+        self._keep = keep
 
-async def save_if_possible(run_directory: Path, env_steps: int, save: Callable[[], Awaitable[str]]) -> str:
-    """Begin a checkpoint and `save` it; where that fails, discard it and return why, else an empty text."""
-    try:
-        run_state.begin(run_directory, env_steps)
-        error = await save()
-    except (AskFailed, DeliveryError, OSError) as failed:
-        error = str(failed)
-    if error:
-        run_state.discard(run_directory, env_steps)
-    return error
+    def begin(self, env_steps: int, addresses: Iterable[str]) -> None:
+        """Begin the checkpoint after `env_steps` steps; the actors at these addresses save first."""
+        self.point.begin(env_steps, addresses, run_state.attempt(run_state.begin, self._folder, env_steps))
+
+    async def complete(
+        self,
+        trainer: Ref[SaveCheckpointMsg],
+        env_steps: int,
+        values: Mapping[str, Any],
+        arrays: Mapping[str, NDArray[Any]],
+    ) -> str:
+        """Have the actors beside the Orchestrator save, write its own state, and commit.
+
+        Args:
+            trainer: the Trainer.
+            env_steps: of the run; the transitions that have arrived since `begin` belong to the checkpoint.
+            values: of the Orchestrator.
+            arrays: of the Orchestrator, by name.
+
+        Returns:
+            Why that is impossible, or an empty text.
+
+        Raises:
+            AskFailed, DeliveryError: an actor failed or is gone.
+        """
+        begun = self.point.env_steps
+        try:
+            if begun is not None and begun != env_steps:
+                run_state.rename(self._folder, begun, env_steps)
+            for ref in (trainer, *self._others):
+                if error := await ask_to_save(ref, env_steps):
+                    return error
+            run_state.write(self._folder, env_steps, self._address, values, arrays)
+            run_state.commit(self._folder, env_steps, keep=self._keep)
+            self.point.commit(env_steps)
+        except OSError as failed:
+            return run_state.reason(failed)
+        return ""
+
+    async def save_without_workers(self, env_steps: int, save: Callable[[], Awaitable[str]]) -> str:
+        """Begin a checkpoint and `save` it; where that fails, discard it and return why, else an empty text."""
+        self.begin(env_steps, ())
+        try:
+            error = self.point.error or await save()
+        except (AskFailed, DeliveryError) as failed:
+            error = str(failed)
+        if error:
+            run_state.discard(self._folder, env_steps)
+        return error
+
+    def abandon(self, env_steps: int, error: str) -> CannotWrite:
+        """Abandon the checkpoint that is being taken; return the error for a run that must have it."""
+        run_state.discard(self._folder, self.point.env_steps, env_steps)
+        self.point.abandon()
+        return self.cannot_save(error)
+
+    def cannot_save(self, error: str) -> CannotWrite:
+        """Return the error that ends a run which cannot save, and names its last complete checkpoint."""
+        return CannotWrite(f"cannot save: {error}; {run_state.last_complete(self._folder)}")
+
+    @property
+    def _folder(self) -> Path:
+        if self._run_directory is None:
+            raise UsageError("this run keeps no files, so there is no place for a checkpoint")
+        return self._run_directory
 
 
 async def ask_to_save(actor: Ref[SaveCheckpointMsg], env_steps: int) -> str:
@@ -74,15 +106,3 @@ async def ask_to_save(actor: Ref[SaveCheckpointMsg], env_steps: int) -> str:
     """
     answer = await actor.ask(SaveCheckpointMsg(env_steps=env_steps))
     return answer.error if isinstance(answer, NotSavedMsg) else ""
-
-
-def abandon(run_directory: Path, save_point: SavePoint, env_steps: int, error: str) -> CannotWrite:
-    """Abandon the checkpoint that is being taken; return the error for a run that must have it."""
-    run_state.discard(run_directory, save_point.env_steps, env_steps)
-    save_point.abandon()
-    return cannot_save(run_directory, error)
-
-
-def cannot_save(run_directory: Path, error: str) -> CannotWrite:
-    """Return the error that ends a run which cannot save, and names its last complete checkpoint."""
-    return CannotWrite(f"cannot save: {error}; {run_state.last_complete(run_directory)}")

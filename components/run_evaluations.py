@@ -49,13 +49,13 @@ class RunEvaluations(EvaluationQueue):
             )
         return message
 
-    def save_best(self, run_directory: Path) -> None:
-        """Write the best parameters to `checkpoints/best.pt` of the run, unless there are none yet.
+    def save_best(self, run_directory: Path | None) -> None:
+        """Write the best parameters to `checkpoints/best.pt` of the run, if there are any and it keeps files.
 
         Raises:
             OSError: the file cannot be written.
         """
-        if self.best is not None and self.best_params is not None:
+        if self.best is not None and self.best_params is not None and run_directory is not None:
             path = RunDirectory(run_directory).checkpoints / BEST
             save_params(path, self.best_params.params, self.best_params.version, self.best.env_steps)
 

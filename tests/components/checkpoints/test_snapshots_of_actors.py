@@ -91,8 +91,8 @@ def test_an_orchestrator_in_the_middle_of_everything(run, stage, episodes, tmp_p
                 await ref.tell(message)
                 await scene.settle()
             cell = scene.node.cell(ref.address)
-            assert cell.actor._save_point.active  # a checkpoint, which waits for the worker
-            assert cell.actor._save_point.unsaved
+            assert cell.actor._checkpoint.point.active  # a checkpoint, which waits for the worker
+            assert cell.actor._checkpoint.point.unsaved
             assert differences(cell.actor, another(cell, again)) == []
             fresh = partial(factory, limiter=SampleToInsertRatio(1.0, min_size=2, error_buffer=100.0))
             assert differences(cell.actor, made(cell, fresh)) != []
