@@ -2,8 +2,12 @@
 
 import errno
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from orchestra.errors import CannotWrite, UsageError
+
+if TYPE_CHECKING:  # slow to import, and every command imports this module
+    from orchestra.runs.result import RunFailed, RunResult
 
 FINISHED = 0
 """The command did what was asked; a run reached its goal."""
@@ -29,15 +33,16 @@ INTERRUPTED = 130
 _NOT_WRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG}
 
 
-def of_run(state: str, *, resumable: bool) -> int:
-    """Return the exit code of a run that began and did not fail.
+def of_run(ended: "RunResult | RunFailed") -> int:
+    """Return the exit code of a run that began.
 
-    Args:
-        state: that of its `RunResult`.
-        resumable: whether it has saved a state. A stopped run that has not cannot be continued, and failed.
+    A stopped run that has saved no state cannot be continued, and counts as failed.
     """
+    if isinstance(ended, BaseException):
+        return of_error(ended)
+    resumable = ended.directory.resume_command is not None
     codes = {"completed": FINISHED, "interrupted": INTERRUPTED, "stopped": STOPPED if resumable else FAILED}
-    return codes[state]
+    return codes[ended.state]
 
 
 def of_error(error: BaseException) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.filesize import decimal
 
-from orchestra.cli.exit_codes import FINISHED, of_error, of_run
+from orchestra.cli.exit_codes import FINISHED, of_run
 from orchestra.errors import UsageError
 from orchestra.runs.api import carry_out
 from orchestra.runs.experiment import load_experiment, recorded_experiment
@@ -37,11 +37,10 @@ def command(arguments: list[str]) -> int:
         return FINISHED
     try:
         result = carry_out(replace(planned, command=["orchestra", "run", *arguments]))
+        code = of_run(result)
     except RunFailed as failed:
-        result, code = failed.result, of_error(failed)
+        result, code = failed.result, of_run(failed)
         print(f"orchestra: {failed}", file=sys.stderr)
-    else:
-        code = of_run(result.state, resumable=result.directory.resume_command is not None)
     with contextlib.suppress(BrokenPipeError):  # the exit code tells how the run ended
         if code != FINISHED and (resume := result.directory.resume_command):
             print(f"continue with: {resume}")

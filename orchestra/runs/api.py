@@ -15,7 +15,7 @@ import functools
 import inspect
 import threading
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +31,7 @@ from orchestra.runs.run_directory import RunDirectory
 from orchestra.runs.run_lock import Holder, locked
 from orchestra.runs.runner import (
     ABORTED,
+    Ending,
     Stopping,
     run_in_one_process,
     run_in_processes,
@@ -74,28 +75,46 @@ async def _carry_out_here(
     stopping = stopping or Stopping()
     with _going_on(planned) as (run, launch, stale):
         begun(run)
-        try:
-            with _logging(planned, run), stopped_by_signals(planned.topology.root.name, stopping):
-                if stale is not None:
-                    log.get(actor="run").warning("a stale lock is taken over", host=stale.host, pid=stale.pid)
-                if planned.listen is None:
-                    ending = await run_in_one_process(planned.topology, launch, stopping)
-                else:
-                    ending = await run_in_processes(planned.topology, launch, planned.listen, stopping)
-            result = RunResult(ending.state, ending.reason, run)
-            if ending.state == "failed":
-                reason = f"{ending.verdict} ({ending.reason})"
-                text = f"the run failed: {reason}; traceback in {_log_file(planned, run)}"
-                raise RunFailed(text, replace(result, reason=reason))
-        except RunFailed as failed:
-            _write_ending(run, "failed", failed.result.reason)
-            raise
-        except BaseException as error:
-            state = {asyncio.CancelledError: "stopped", KeyboardInterrupt: "interrupted"}.get(type(error), "failed")
-            _write_ending(run, state, (failure_text(error) or type(error).__name__) if state == "failed" else None)
-            raise
-        state = "done" if result.completed else result.state
-        _write_ending(run, state, ABORTED if result.reason == ABORTED else None)
+        return await conclude(run, _log_file(planned, run), _run_to_the_end(planned, run, launch, stale, stopping))
+
+
+async def _run_to_the_end(
+    planned: PlannedRun, run: RunDirectory, launch: Launch, stale: Holder | None, stopping: Stopping
+) -> Ending:
+    with _logging(planned, run), stopped_by_signals(planned.topology.root.name, stopping):
+        if stale is not None:
+            log.get(actor="run").warning("a stale lock is taken over", host=stale.host, pid=stale.pid)
+        if planned.listen is None:
+            return await run_in_one_process(planned.topology, launch, stopping)
+        return await run_in_processes(planned.topology, launch, planned.listen, stopping)
+
+
+async def conclude(run: RunDirectory, log_file: Path, ending: Awaitable[Ending]) -> RunResult:
+    """Wait for the `ending` of a run that has begun, write it into the summary, and return the result.
+
+    Args:
+        run: where the run keeps its files.
+        log_file: that of the root, which has the traceback of a failure.
+        ending: of the main actor. It raises what `failing_in_one_line` does.
+
+    Raises:
+        RunFailed: the run failed.
+    """
+    try:
+        ended = await ending
+        result = RunResult(ended.state, ended.reason, run)
+        if ended.state == "failed":
+            reason = f"{ended.verdict} ({ended.reason})"
+            raise RunFailed(f"the run failed: {reason}; traceback in {log_file}", replace(result, reason=reason))
+    except RunFailed as failed:
+        _write_ending(run, "failed", failed.result.reason)
+        raise
+    except BaseException as error:
+        state = {asyncio.CancelledError: "stopped", KeyboardInterrupt: "interrupted"}.get(type(error), "failed")
+        _write_ending(run, state, (failure_text(error) or type(error).__name__) if state == "failed" else None)
+        raise
+    state = "done" if result.completed else result.state
+    _write_ending(run, state, ABORTED if result.reason == ABORTED else None)
     return result
 
 

@@ -146,7 +146,7 @@ def node_of(name: str, topology: Topology, launch: Launch, *, deterministic: boo
         experiment=experiment,
         **for_both,
     )
-    node = Node(
+    return Node(
         name,
         recorder=recorder,
         shared_memory=launch.shared_memory,
@@ -155,10 +155,6 @@ def node_of(name: str, topology: Topology, launch: Launch, *, deterministic: boo
         **for_both,
         **more,
     )
-    if name == topology.root.name:
-        node.main_actor = topology.main_actor()
-        node.directory.expect(topology.nodes)
-    return node
 
 
 async def run_in_one_process(topology: Topology, launch: Launch, stopping: Stopping | None = None) -> Ending:
@@ -188,7 +184,7 @@ async def run_in_one_process(topology: Topology, launch: Launch, stopping: Stopp
                 secret=secret,
             )
             nodes.append(await stack.enter_async_context(node.running()))
-            _spawn_all(topology, node, failed)
+            spawn_all(topology, node, failed)
             if main is None:
                 main = node.cell(main_actor)  # now: it may have ended before the last node is open
         assert main is not None
@@ -202,36 +198,42 @@ async def run_in_one_process(topology: Topology, launch: Launch, stopping: Stopp
 
 async def run_in_processes(topology: Topology, launch: Launch, listen: str, stopping: Stopping | None = None) -> Ending:
     """Run the root of `topology` in this process, and every other node in a process of its own on this host."""
-    main_actor = topology.main_actor()
-    run = RunDirectory(launch.run_directory)
     root = topology.root.name
     others = [name for name in topology.nodes if name != root]
     node = node_of(root, topology, launch, listen=listen)
     async with node.running():
         launcher = LocalLauncher(node, launch, others, requirements=topology.requirements)
-        node.processes = launcher.statistics
-        _spawn_all(topology, node, set())
-        keeping = asyncio.create_task(launcher.run())
-        tls_dir = "" if launch.tls_dir is None else str(launch.tls_dir)
-        try:
-            with (
-                stacks.on_request([node], then=lambda: launcher.signal(signal.SIGUSR1)),
-                _recorded_on_request([node], then=lambda: launcher.signal(signal.SIGUSR2)),
-                join_file.opened(run, join_file.JoinInfo(node.listening, node.secret, os.getpid(), tls_dir)),
-            ):
-                ending = await _until_stopped(node, node.cell(main_actor), stopping or Stopping())
-            node.stopping = True
-            _write_message_counts(run, await _final_statistics(node))
-        finally:
-            node.stopping = True
-            node.directory.close()
-            asked = node.statistics().peers
-            for peer in asked:
-                with contextlib.suppress(OrchestraError):  # it is gone, as it should be
-                    node.ref(f"{peer}/{SYSTEM}").tell_nowait(StopNodeMsg())
-            await launcher.stop(asked)
-            keeping.cancel()
-            await asyncio.wait({keeping})
+        return await run_root(topology, launch, node, launcher, stopping or Stopping())
+
+
+async def run_root(
+    topology: Topology, launch: Launch, node: Node, launcher: LocalLauncher, stopping: Stopping
+) -> Ending:
+    """Run the actors of the root, which is open, until the run ends; `launcher` keeps the other nodes running."""
+    run = RunDirectory(launch.run_directory)
+    node.processes = launcher.statistics
+    spawn_all(topology, node, set())
+    keeping = asyncio.create_task(launcher.run())
+    tls_dir = "" if launch.tls_dir is None else str(launch.tls_dir)
+    try:
+        with (
+            stacks.on_request([node], then=lambda: launcher.signal(signal.SIGUSR1)),
+            _recorded_on_request([node], then=lambda: launcher.signal(signal.SIGUSR2)),
+            join_file.opened(run, join_file.JoinInfo(node.listening, node.secret, os.getpid(), tls_dir)),
+        ):
+            ending = await _until_stopped(node, node.cell(topology.main_actor()), stopping)
+        node.stopping = True
+        _write_message_counts(run, await _final_statistics(node))
+    finally:
+        node.stopping = True
+        node.directory.close()
+        asked = node.statistics().peers
+        for peer in asked:
+            with contextlib.suppress(OrchestraError):  # it is gone, as it should be
+                node.ref(f"{peer}/{SYSTEM}").tell_nowait(StopNodeMsg())
+        await launcher.stop(asked)
+        keeping.cancel()
+        await asyncio.wait({keeping})
     return ending
 
 
@@ -248,7 +250,7 @@ async def run_node(topology: Topology, node: Node, join: str) -> str:
         # Before the node listens: a signal must not end a process that has made a socket file.
         with _on_signals(terminate, *stop_signals()), stacks.on_request([node]), _recorded_on_request([node]):
             async with node.running():
-                _spawn_all(topology, node)
+                spawn_all(topology, node)
                 done, _ = await asyncio.wait({terminated, node.stop_requested}, return_when=asyncio.FIRST_COMPLETED)
                 root_lives = node.root in node.statistics().peers
                 return done.pop().result()
@@ -305,7 +307,7 @@ def stop_signals() -> list[signal.Signals]:
     return [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is not signal.SIG_IGN]
 
 
-def _spawn_all(topology: Topology, node: Node, failed: set[str] | None = None) -> None:
+def spawn_all(topology: Topology, node: Node, failed: set[str] | None = None) -> None:
     """Start the planned actors of `node`, which fails when so many of them have failed for good that the run must.
 
     Args:
@@ -323,6 +325,9 @@ def _spawn_all(topology: Topology, node: Node, failed: set[str] | None = None) -
         if missing := requirement.missing(lambda each: failed is None or each in failed):
             node.escalate(ActorsLost(f"{missing}; {address} failed: {reason.result()}"))
 
+    if node.name == topology.root.name:
+        node.main_actor = topology.main_actor()
+        node.directory.expect(topology.nodes)
     for actor in topology.nodes[node.name].actors:
         cell = node.start_cell(actor.name, actor.factory)
         for requirement in topology.requirements:
@@ -410,4 +415,9 @@ def _write_message_counts(run: RunDirectory, statistics: list[NodeStatistics]) -
         for flow in node.message_counts:
             counts[flow.sender, flow.type, flow.recipient] += flow.count
     rows = [{"sender": s, "type": t, "recipient": r, "count": n} for (s, t, r), n in sorted(counts.items())]
-    write_json(run.message_counts, rows)
+    try:
+        write_json(run.message_counts, rows)
+    except OSError as error:  # the run has saved what matters
+        log.get(actor="run").warning(
+            "cannot write how often messages were sent", path=str(run.message_counts), error=repr(error)
+        )

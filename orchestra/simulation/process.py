@@ -18,6 +18,8 @@ from orchestra.simulation.strands import Strand
 
 T = TypeVar("T")
 Setup = Callable[[Node], object]
+Main = Callable[[Node], Awaitable[str]]
+"""Runs in a process to its end, and returns the reason."""
 
 RESTART_S = 1.0
 """Mean time after which a dead process is restarted."""
@@ -61,6 +63,7 @@ class Process:
         setup: spawns the node's actors; called at every start.
         may_fail: whether the simulation continues if the node fails.
         auto_restart: whether it is restarted after it died, as by a launcher. Implies `may_fail`.
+        main: runs in the process once its actors are spawned; when it returns, the process ends.
         options: further arguments of `Node`.
     """
 
@@ -73,6 +76,7 @@ class Process:
         *,
         may_fail: bool,
         auto_restart: bool,
+        main: Main | None = None,
         options: Mapping[str, Any],
     ) -> None:
         self.name = name
@@ -86,6 +90,7 @@ class Process:
         self._network = network
         self._setup = setup
         self._may_fail = may_fail or auto_restart
+        self._main = main or _until_asked_to_stop
         self._options = options
         self._strand: Strand | None = None
         self._node: Node | None = None
@@ -196,7 +201,7 @@ class Process:
             if self._setup is not None:
                 self._setup(node)
             opened.set_result(None)
-            return await node.stop_requested
+            return await self._main(node)
 
     def _end(self, strand: Strand, task: asyncio.Task[str]) -> None:
         if not strand.alive:
@@ -227,6 +232,10 @@ class Process:
                 ProcessDied
             ):  # it failed to start, for example without the root; its end restarts it again
                 await self.start()
+
+
+async def _until_asked_to_stop(node: Node) -> str:
+    return await node.stop_requested
 
 
 class _ProcessSender:

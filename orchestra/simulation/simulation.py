@@ -2,8 +2,9 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import structlog
@@ -12,7 +13,7 @@ from structlog.typing import EventDict, WrappedLogger
 from orchestra.errors import UsageError
 from orchestra.simulation.loop import SimulatedLoop, location_of
 from orchestra.simulation.network import PREFIX, Network
-from orchestra.simulation.process import Process, Setup
+from orchestra.simulation.process import Main, Process, Setup
 from orchestra.simulation.seeded_random import SeededRandom
 
 T = TypeVar("T")
@@ -89,6 +90,7 @@ class Simulation:
         *,
         may_fail: bool = False,
         auto_restart: bool = False,
+        main: Main | None = None,
         **options: Any,
     ) -> Process:
         """Plan a process that hosts the node `name`. The first is the root, which the others join.
@@ -98,6 +100,8 @@ class Simulation:
             setup: spawns its actors; called at every start.
             may_fail: whether the simulation continues if the node fails.
             auto_restart: whether the process is restarted about a second after it died or failed, as by a launcher.
+            main: runs in the process once its actors are spawned, and returns the reason for which the process ends.
+                By default the process runs until its node is asked to stop.
             options: further arguments of `Node`.
 
         Raises:
@@ -113,7 +117,14 @@ class Simulation:
             "seed": self.seed,
         }
         process = Process(
-            self.loop, self.network, name, setup, may_fail=may_fail, auto_restart=auto_restart, options=given | options
+            self.loop,
+            self.network,
+            name,
+            setup,
+            may_fail=may_fail,
+            auto_restart=auto_restart,
+            main=main,
+            options=given | options,
         )
         self.processes[name] = process
         return process
@@ -177,6 +188,7 @@ class Simulation:
         partitions: float = 0.0,
         pauses: float = 0.0,
         kills: float = 0.0,
+        mortal: Collection[Process] = (),
     ) -> AsyncIterator[None]:
         """Inject random faults while the block runs. Its end heals all partitions.
 
@@ -184,7 +196,8 @@ class Simulation:
             cuts: connections cut per second.
             partitions: partitions between two processes per second, each for up to 6 seconds, one way or both.
             pauses: processes paused per second, each for up to 4 seconds.
-            kills: processes with `auto_restart` killed per second, silently or not.
+            kills: processes killed per second, silently or not.
+            mortal: the processes that may be killed, beside those with `auto_restart`.
         """
         injectors = [
             self.loop.create_task(self._repeat(rate, fault), name="faults")
@@ -192,7 +205,7 @@ class Simulation:
                 (cuts, self._cut_one),
                 (partitions, self._partition_some),
                 (pauses, self._pause_one),
-                (kills, self._kill_one),
+                (kills, partial(self._kill_one, mortal)),
             )
             if rate > 0
         ]
@@ -229,9 +242,10 @@ class Simulation:
     async def _pause_one(self) -> None:
         self.random.choice(list(self.processes.values())).pause(self.random.uniform(0.0, MAX_PAUSE_S))
 
-    async def _kill_one(self) -> None:
-        if mortal := [process for process in self.processes.values() if process.auto_restart and process.running]:
-            self.random.choice(mortal).kill(silently=self.random.chance(0.3))
+    async def _kill_one(self, mortal: Collection[Process]) -> None:
+        running = [process for process in self.processes.values() if process.running]
+        if victims := [process for process in running if process.auto_restart or process in mortal]:
+            self.random.choice(victims).kill(silently=self.random.chance(0.3))
 
     # Reports
 

@@ -1,6 +1,7 @@
 """`orchestra.run`, `run_async` and `start`: what they return and refuse, and that nothing of a run outlives it."""
 
 import asyncio
+import errno
 import gc
 import inspect
 import json
@@ -22,6 +23,7 @@ from pydantic import Field
 import orchestra
 from orchestra import Actor, InterruptMsg, Message, RunDirectory, Topology, UsageError, on
 from orchestra.cli.main import main
+from orchestra.runs import run_directory
 from orchestra.runs.plan import plan
 from orchestra.wire.arena import CAPACITY
 
@@ -622,3 +624,21 @@ def test_a_run_directory_is_found_by_the_command_line_too(file: Path, capsys: py
     result = orchestra.run(file)
     assert RunDirectory.newest(Path("runs")).path == result.directory.path
     assert json.loads(result.directory.message_counts.read_text())
+
+
+def test_a_run_whose_message_counts_cannot_be_written_ends_as_it_would_otherwise(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = run_directory.replacing
+
+    def replacing(path: Path, **options: Any) -> Any:
+        if path.name == "message_counts.json":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(path, **options)
+
+    monkeypatch.setattr(run_directory, "replacing", replacing)
+    result = orchestra.run(file, runs_dir=Path("runs"), single_process=True)
+    assert result.completed
+    assert result.directory.ending()["state"] == "done"
+    log = (result.directory.logs / "root.jsonl").read_text()
+    assert "cannot write how often messages were sent" in log
