@@ -32,8 +32,8 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from components.compiling import COMPILED
 from components.envs import SCENARIOS, Skirmish, StarCraft2Env
-from components.envs.skirmish import kernel
 from components.envs.skirmish.kernel import tick, views
 from components.envs.skirmish.kernel.crowd import separate
 
@@ -313,7 +313,7 @@ def main() -> None:
     args = parser.parse_args()
 
     if args.interpreted:
-        assert not kernel.COMPILED
+        assert not COMPILED
         print(json.dumps(rate(args.interpreted, 1, args.seconds)))
         return
 

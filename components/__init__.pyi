@@ -1,5 +1,6 @@
 from .monitor import Monitor as Monitor
 from .orchestrator import Orchestrator as Orchestrator
+from .rollout import ActingFactory as ActingFactory
 from .rollout import EnvFactory as EnvFactory
 from .rollout import PolicyFactory as PolicyFactory
 from .schedule import LinearSchedule as LinearSchedule

@@ -6,6 +6,7 @@ So the cache of a package lies in a folder named after the contents of all its f
 
 import fcntl
 import hashlib
+import os
 import shutil
 import sys
 import tempfile
@@ -14,14 +15,26 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, TextIO, TypeVar, cast
 
-import numba
-
-config: Any = numba.config  # its settings are made at run time, which no type checker sees
+from orchestra import UsageError
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-COMPILED = not config.DISABLE_JIT
-"""False under `NUMBA_DISABLE_JIT=1`."""
+COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0").strip() in ("", "0")
+"""False under `NUMBA_DISABLE_JIT=1`. It is known without numba, which only the processes that compute import."""
+
+
+def import_numba() -> Any:  # its settings are made at run time, which no type checker sees
+    """Import numba and return it.
+
+    Raises:
+        UsageError: a configuration file says otherwise than the environment whether numba compiles.
+    """
+    import numba  # 50 MB, and a tenth of a second
+
+    config: Any = numba.config
+    if bool(config.DISABLE_JIT) == COMPILED:
+        raise UsageError("numba's DISABLE_JIT is set in a configuration file; set NUMBA_DISABLE_JIT=1 instead")
+    return numba
 
 
 class CompiledPackage:
@@ -40,15 +53,15 @@ class CompiledPackage:
         self.name, self._sources = name, sources
         if places is None:
             places = [sources / "__pycache__", Path.home() / ".cache" / "orchestra"]
-            if config.CACHE_DIR:
-                places.insert(0, Path(config.CACHE_DIR))
+            if folder := import_numba().config.CACHE_DIR:
+                places.insert(0, Path(folder))
         self.home = self._home_in(places) if COMPILED else Path()
         """The folder of the cache."""
         self._complete = not COMPILED
 
     def fingerprint(self) -> str:
         """Return a digest of the package's Python files, of Python's version and of numba's."""
-        digest = hashlib.sha256(f"{sys.version} {numba.__version__}".encode())
+        digest = hashlib.sha256(f"{sys.version} {import_numba().__version__}".encode())
         for path in [Path(__file__), *sorted(self._sources.glob("*.py"))]:
             digest.update(path.name.encode() + b"\0" + path.read_bytes())
         return digest.hexdigest()[:16]
@@ -66,9 +79,10 @@ class CompiledPackage:
 
     def compiled(self, function: _F, **options: Any) -> _F:
         """Return `function` as numba compiles it at its first call. The result is cached; fast-math is an option."""
+        config = import_numba().config
         usual, config.CACHE_DIR = config.CACHE_DIR, str(self.home)
         try:
-            jit = numba.njit(cache=COMPILED, nogil=True, error_model="numpy", **options)
+            jit = import_numba().njit(cache=COMPILED, nogil=True, error_model="numpy", **options)
             return cast("_F", jit(function))
         finally:
             config.CACHE_DIR = usual

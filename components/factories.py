@@ -1,4 +1,4 @@
-"""Factories of a finished run: what made its environments and its policy."""
+"""Factories of a finished run: what made its environments and the policies that acted in them."""
 
 import hashlib
 import sys
@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from orchestra import Flags, RunDirectory, UsageError, build, load_experiment, recorded_experiment
 
 if TYPE_CHECKING:
-    from components.rollout import EnvFactory, PolicyFactory
+    from components.rollout import ActingFactory, EnvFactory
 
 
-def factories_of(run: RunDirectory) -> tuple["EnvFactory", "PolicyFactory"]:
+def factories_of(run: RunDirectory) -> tuple["EnvFactory", "ActingFactory"]:
     """Return the environment factory and the policy factory of the run's first Worker.
 
     Prints a note on stderr if the experiment has changed since the run.

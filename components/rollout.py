@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from components.envs.base import Env, EnvSpec
+from components.policies.acting import ActingPolicy
 from components.policies.base import Policy
 from messages import InsertTransitionMsg
 from orchestra import freeze
@@ -21,9 +22,15 @@ class EnvFactory(Protocol):
 
 
 class PolicyFactory(Protocol):
-    """Makes a policy in the process that needs it: `partial(Qmix, learning_rate=1e-3)`."""
+    """Makes a policy that learns, in the process that needs it: `partial(Qmix, learning_rate=1e-3)`."""
 
     def __call__(self, spec: EnvSpec, *, seed: int) -> Policy: ...
+
+
+class ActingFactory(Protocol):
+    """Makes a policy that acts, in the process that needs it: `Algorithm.acting`, or a `PolicyFactory`."""
+
+    def __call__(self, spec: EnvSpec, *, seed: int) -> ActingPolicy: ...
 
 
 class Rollout:
@@ -33,7 +40,7 @@ class Rollout:
     episodes of a turn are copied once, straight into the arrays of their message.
     """
 
-    def __init__(self, env: Env, policy: Policy, rng: np.random.Generator) -> None:
+    def __init__(self, env: Env, policy: ActingPolicy, rng: np.random.Generator) -> None:
         spec = env.spec
         self.version = 0
         """Version of the acting parameters."""
@@ -213,7 +220,7 @@ def play_once(
     make_env: EnvFactory,
     n_envs: int,
     seed: int,
-    make_policy: PolicyFactory,
+    make_policy: ActingFactory,
     params: NDArray[np.float32],
     episodes: int,
     rng: np.random.Generator,
@@ -228,7 +235,9 @@ def play_once(
         env.close()
 
 
-def play(env: Env, policy: Policy, episodes: int, rng: np.random.Generator, *, epsilon: float = 0.0) -> EpisodeResults:
+def play(
+    env: Env, policy: ActingPolicy, episodes: int, rng: np.random.Generator, *, epsilon: float = 0.0
+) -> EpisodeResults:
     """Play `episodes` whole episodes, greedily by default, and return their results.
 
     The first episodes that began count, not the first that ended: that would favour short ones.

@@ -1,19 +1,40 @@
-"""Thread count of torch, a setting of the whole process that its actors may want to differ."""
+"""Thread counts of NumPy's matrix products and of torch: settings of the process that its actors may want to differ."""
 
+import sys
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from functools import cache
+from typing import Any, ParamSpec, TypeVar
+
+from threadpoolctl import ThreadpoolController
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 def with_threads(threads: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call `function` with torch using `threads` threads.
+    """Call `function` with NumPy, and torch if it is imported, using `threads` threads.
 
-    The number stays set afterwards: every actor that computes with torch calls this first.
+    The number stays set afterwards: every actor that computes calls this first.
     """
-    import torch  # slow to import, and a process that only plans a run does without
+    for pool in _pools():
+        if pool.num_threads != threads:
+            pool.set_num_threads(threads)
+    if "torch" in sys.modules:  # a worker that acts by NumPy does without it
+        import torch
 
-    if torch.get_num_threads() != threads:
-        torch.set_num_threads(threads)
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
     return function(*args, **kwargs)
+
+
+def with_torch_threads(threads: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Import torch and call `function` as `with_threads` does: for a function that may be the first to import it."""
+    import torch  # noqa: F401  # slow to import, and a process that only plans a run does without
+
+    return with_threads(threads, function, *args, **kwargs)
+
+
+@cache
+def _pools() -> list[Any]:
+    """Return the thread pools of the libraries by which NumPy multiplies matrices."""
+    return list(ThreadpoolController().select(user_api="blas").lib_controllers)

@@ -9,7 +9,7 @@ from components.checkpoints.policy_file import as_arrays, as_tensors, load_check
 from components.envs.base import EnvSpec
 from components.policies.base import EpisodeBatch
 from components.rollout import PolicyFactory
-from components.threads import with_threads
+from components.threads import with_threads, with_torch_threads
 from messages import (
     BatchTrainingDataMsg,
     JoinAsTrainerMsg,
@@ -47,7 +47,7 @@ class Trainer(Actor[BatchTrainingDataMsg | SaveCheckpointMsg]):
     threads: int = 1
 
     def __post_init__(self) -> None:
-        self._policy = with_threads(self.threads, self.policy, self.spec, seed=int(self.rng.integers(1 << 31)))
+        self._policy = with_torch_threads(self.threads, self.policy, self.spec, seed=int(self.rng.integers(1 << 31)))
         self._policy.prepare()
         self._version = 0
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from components.checkpoints import run_state
-from components.rollout import EnvFactory, PolicyFactory, Rollout, play_once
+from components.rollout import ActingFactory, EnvFactory, Rollout, play_once
 from components.schedule import LinearSchedule
 from components.threads import with_threads
 from messages import (
@@ -48,11 +48,11 @@ class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | SetCollectingMsg | E
         n_envs: copies of the environment, stepped together.
         exploration: ε by the environment steps of the whole run.
         steps_per_turn: steps of every copy for each `StepMsg`.
-        threads: threads that torch may use for acting.
+        threads: threads that NumPy, or torch, may use for acting.
     """
 
     env: EnvFactory
-    policy: PolicyFactory
+    policy: ActingFactory
     to: Ref[JoinMsg | InsertTransitionMsg]
     n_envs: int
     exploration: LinearSchedule

@@ -1,7 +1,7 @@
 """QMIX (Rashid et al. 2018) on 8m: eight marines against eight. By a flag VDN, IQL or COMA, on any other scenario."""
 
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -25,7 +25,7 @@ from components.replay_buffers import (
     PrioritizedEpisodeReplay,
     SampleToInsertRatio,
 )
-from components.rollout import EnvFactory, PolicyFactory
+from components.rollout import EnvFactory
 from components.trajectory_manager import ReplayBuffer
 from orchestra import Topology, UsageError
 
@@ -92,18 +92,16 @@ def experiment(
         "target_update_interval": target_update_interval,
     }
     at_once = hosts * workers * envs_per_worker
-    policy: PolicyFactory
     replay: ReplayBuffer
     if coma:
         if prioritized:
             raise UsageError("COMA learns from each episode once, so there is nothing to prioritise")
-        policy = partial(policies.Coma, critic_learning_rate=learning_rate, critic_steps=critic_steps, **options)
+        own: dict[str, Any] = {"critic_learning_rate": learning_rate, "critic_steps": critic_steps}
         # Workers stop when two batches wait: COMA learns from episodes of the current policy only.
         limiter = SampleToInsertRatio(1 / batch_size, min_size=batch_size, error_buffer=(0.0, 2.0))
         replay = FreshEpisodes(spec, buffer_size)
     else:
-        q_learner = {"qmix": policies.Qmix, "vdn": policies.Vdn, "iql": policies.Iql}[algorithm]
-        policy = partial(q_learner, double_q=double_q, **options)
+        own = {"double_q": double_q}
         limiter = SampleToInsertRatio(
             updates_per_episode,
             min_size=max(learning_starts, batch_size),
@@ -112,10 +110,11 @@ def experiment(
         )
         replay = (PrioritizedEpisodeReplay if prioritized else EpisodeReplay)(spec, buffer_size)
 
+    learning = policies.ALGORITHMS[algorithm].configured(**options, **own)
     topology = Topology(f"{algorithm}_{spec.name}")
     topology.before_start(partial(require, device))
     topology.before_start(planned.prepare)
-    topology.before_start(policies.kernel.prepare)
+    topology.before_start(policies.prepare)
     learner = topology.node("learner")
     monitor = learner.spawn("monitor", Monitor, title=f"{algorithm} {spec.name}")
     trajectories = learner.spawn("trajectories", TrajectoryManager, replay=replay)
@@ -136,7 +135,7 @@ def experiment(
         "trainer",
         Trainer,
         spec=spec,
-        policy=partial(policy, device=device),
+        policy=learning.configured(device=device).learner,
         to=orchestrator,
         priorities_to=trajectories if prioritized else None,
         publish_interval=publish_interval,
@@ -151,7 +150,7 @@ def experiment(
                 "worker",
                 Worker,
                 env=make_env,
-                policy=policy,
+                policy=learning.acting,
                 to=to,
                 n_envs=envs_per_worker,
                 exploration=LinearSchedule(epsilon_start, epsilon_end, over=epsilon_steps),

@@ -16,15 +16,24 @@ from orchestra.cli.main import main
 with contextlib.suppress(SystemExit):
     main({arguments!r})
 """
-ACTING = """
-import numpy as np
-from components import Monitor, Orchestrator, Trainer, TrajectoryManager, Worker, WorkerProxy
-from components.envs import Skirmish
-from components.policies import Qmix
-from components.rollout import play
+PLANNED = f"""
+from pathlib import Path
+from orchestra import Flags, build, load_experiment
 
-env = Skirmish("3m", 1)
-play(env, Qmix(env.spec, seed=0), 1, np.random.default_rng(0))
+function = load_experiment(Path({str(EXPERIMENT)!r}))
+topology = build(function, Flags.of(function).parse(["--scenario", "3m", "--envs-per-worker", "4"]))
+"""
+ACTING = f"""
+{PLANNED}
+import numpy as np
+from components.rollout import Rollout, play_once
+
+planned = topology.nodes["worker-0-0"].actors[0].factory.keywords
+env, policy = planned["env"](4, seed=0), planned["policy"](planned["env"](1, seed=0).spec, seed=0)
+rollout = Rollout(env, policy, np.random.default_rng(0))
+assert rollout.collect(130, 0.5) is not None
+rollout.restore(rollout.state())
+play_once(planned["env"], 4, 0, planned["policy"], policy.params(), 4, np.random.default_rng(0))
 """
 
 
@@ -39,7 +48,8 @@ play(env, Qmix(env.spec, seed=0), 1, np.random.default_rng(0))
         pytest.param(
             QUICK.format(arguments=["run", str(EXPERIMENT), "--help"]), HEAVY, id="the flags of an experiment"
         ),
-        pytest.param(ACTING, {"torch._dynamo", "matplotlib", "tensorboardX"}, id="a worker that acts"),
+        pytest.param(PLANNED, HEAVY, id="the plan of a run"),
+        pytest.param(ACTING, HEAVY - {"numba"}, id="a worker that acts"),
     ],
 )
 def test_what_is_not_needed_is_not_imported(program: str, waits: set[str]) -> None:

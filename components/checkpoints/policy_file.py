@@ -1,6 +1,6 @@
 """Policy checkpoints (`.pt`), loaded with weights only and never unpickled.
 
-A checkpoint holds all that learning needs of a policy, or only the parameters that acting needs.
+A checkpoint holds the parameters that acting needs and, but for the best evaluated ones, all that learning needs.
 """
 
 import io
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from components.checkpoints.run_state import checkpoint_name
+from components.policies.acting import ActingPolicy
 from components.policies.base import Policy
 from orchestra import UsageError, replacing
 
@@ -21,16 +22,17 @@ BEST = "best.pt"
 
 
 def save_checkpoint(path: Path, policy: Policy, version: int, env_steps: int) -> None:
-    """Write all that learning needs of a policy; a reader finds either no file or the whole one.
+    """Write all that learning and acting need of a policy; a reader finds either no file or the whole one.
 
     Raises:
         OSError: the file cannot be written.
     """
-    _save(path, {"policy": policy.state_dict(), "version": version, "env_steps": env_steps})
+    acting = as_tensors(policy.params())
+    _save(path, {"policy": policy.state_dict(), "params": acting, "version": version, "env_steps": env_steps})
 
 
 def save_params(path: Path, params: NDArray[np.float32], version: int, env_steps: int) -> None:
-    """Write parameters of acting, as `Policy.params` returns them; a reader finds either no file or the whole one.
+    """Write parameters of acting, as `ActingPolicy.params` gives them; a reader finds either no file or the whole one.
 
     Raises:
         OSError: the file cannot be written.
@@ -48,7 +50,7 @@ def _save(path: Path, saved: dict[str, Any]) -> None:
         file.write(content.getbuffer())
 
 
-def load_checkpoint(path: Path, policy: Policy) -> dict[str, Any]:
+def load_checkpoint(path: Path, policy: ActingPolicy) -> dict[str, Any]:
     """Load a policy checkpoint into `policy`; return its `version` and `env_steps`.
 
     A policy that loaded the parameters of acting alone can act, and does not continue to learn where they come from.
@@ -68,15 +70,20 @@ def load_checkpoint(path: Path, policy: Policy) -> dict[str, Any]:
     if not isinstance(saved, dict) or saved.get("format") != FORMAT:
         found = saved.get("format") if isinstance(saved, dict) else type(saved).__name__
         raise UsageError(f"{str(path)!r} is a checkpoint of format {found!r}; this version reads format {FORMAT}")
-    content = "params" if "params" in saved else "policy"
+    learner = policy if isinstance(policy, Policy) and ("policy" in saved or "params" not in saved) else None
+    content = "params" if learner is None else "policy"
+    if content not in saved and "policy" in saved:
+        raise UsageError(
+            f"{str(path)!r} holds no parameters of acting: an earlier version wrote it; resume its run to write another"
+        )
     for name in (content, "version", "env_steps"):
         if name not in saved:
             raise UsageError(f"{str(path)!r} is no checkpoint, or damaged (it lacks {name!r})")
     try:
-        if content == "params":
-            policy.load(as_arrays(saved["params"]))
+        if learner is not None:
+            learner.load_state_dict(saved["policy"])
         else:
-            policy.load_state_dict(saved["policy"])
+            policy.load(as_arrays(saved["params"]))
     except (ValueError, KeyError) as error:
         raise UsageError(f"{str(path)!r} belongs to another policy: {error}") from error
     return {"version": saved["version"], "env_steps": saved["env_steps"]}

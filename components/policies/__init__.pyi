@@ -1,4 +1,8 @@
 from . import kernel as kernel
+from .acting import ActingPolicy as ActingPolicy
+from .algorithm import ALGORITHMS as ALGORITHMS
+from .algorithm import Algorithm as Algorithm
+from .algorithm import prepare as prepare
 from .base import EpisodeBatch as EpisodeBatch
 from .base import Policy as Policy
 from .base import TrainStepResult as TrainStepResult

@@ -1,10 +1,10 @@
-"""The interface of policies: act, learn, and exchange parameters.
+"""The interface of policies that learn, and the batches that they learn from.
 
 Shapes: B copies of the environment, E episodes, T steps (the longest episode of the batch), A agents, O observation
 size, S state size, U actions, H hidden size.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from components.envs.base import EnvSpec
+from components.policies.acting import ActingPolicy
 
 
 def item_shapes(spec: EnvSpec) -> dict[str, tuple[int, tuple[int, ...], np.dtype[Any]]]:
@@ -51,52 +52,19 @@ class TrainStepResult:
     priorities: NDArray[np.float32]  # (E,): each episode's new priority, non-negative
 
 
-class Policy(ABC):
-    """Acts for all agents of a team, and learns from whole episodes.
+class Policy(ActingPolicy):
+    """A policy that also learns, from whole episodes.
 
     Workers receive the parameters of acting, as one flat float32 array (`params`, `load`). A checkpoint holds the
     state of learning (`state_dict`, `load_state_dict`).
     """
 
-    @abstractmethod
-    def initial_hidden(self, n_envs: int) -> NDArray[np.float32]:
-        """Return the recurrent state at the start of an episode, (B, A, H) zeros, writable."""
-
-    @abstractmethod
-    def act(
-        self,
-        obs: NDArray[np.float32],  # (B, A, O)
-        available: NDArray[np.bool_],  # (B, A, U)
-        last_actions: NDArray[np.int64],  # (B, A): -1 at the start of an episode
-        hidden: NDArray[np.float32],  # (B, A, H)
-        *,
-        epsilon: float,
-        rng: np.random.Generator,
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Choose an available action for every agent; return actions (B, A) and the next hidden state (B, A, H).
-
-        With probability `epsilon`, drawn per agent, the action is uniform over the available ones; otherwise it is
-        the greedy one. All randomness comes from `rng`, and with `epsilon` 0 none is drawn.
-        """
-
-    def prepare(self) -> None:  # noqa: B027  # a policy may have nothing to prepare
+    def prepare(self) -> None:  # a policy may have nothing to prepare
         """Allocate and compile for learning. A learner calls this once, before its first batch."""
 
     @abstractmethod
     def learn(self, batch: EpisodeBatch) -> TrainStepResult:
         """Make one gradient step on `batch`."""
-
-    @abstractmethod
-    def params(self) -> NDArray[np.float32]:
-        """Return a fresh, read-only copy of what acting needs, flat and contiguous."""
-
-    @abstractmethod
-    def load(self, params: NDArray[np.float32]) -> None:
-        """Load parameters that `params` of an equal policy returned.
-
-        Raises:
-            ValueError: the array has another size.
-        """
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:

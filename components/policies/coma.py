@@ -5,15 +5,15 @@ Sizes: E episodes, N steps and F = N + E frames of all of them, A agents, U acti
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 
 from components.envs.base import EnvSpec
+from components.policies.acting import softmax_mixture
 from components.policies.base import EpisodeBatch, TrainStepResult
 from components.policies.optimizer import FlatOptimizer
 from components.policies.options import RecurrentOptions, check_options
@@ -95,6 +95,8 @@ class Coma(RecurrentPolicy):
         ValueError: an option is out of its range.
     """
 
+    choose = staticmethod(softmax_mixture)
+
     def __init__(
         self,
         spec: EnvSpec,
@@ -129,19 +131,6 @@ class Coma(RecurrentPolicy):
     def critic_updates(self) -> int:
         """Gradient steps of the critic so far."""
         return self.updates * self.critic_steps
-
-    def _choose(
-        self, said: NDArray[np.floating[Any]], available: NDArray[np.bool_], epsilon: float, rng: np.random.Generator
-    ) -> NDArray[np.int64]:
-        if epsilon == 0.0:
-            return np.asarray(said.argmax(-1))
-        weights = np.exp(said - said.max(-1, keepdims=True), dtype=np.float64)
-        chances = (1.0 - epsilon) * weights / weights.sum(-1, keepdims=True)
-        chances += epsilon * available / available.sum(-1, keepdims=True)
-        reached = chances.cumsum(-1)
-        # Below the last, so that a rounding error never selects an action that is not available.
-        drawn = rng.random((*reached.shape[:-1], 1)) * reached[..., -1:]
-        return np.asarray((reached > drawn).argmax(-1))
 
     # Learning -------------------------------------------------------------------------------------------------------
 

@@ -1,14 +1,13 @@
 """Independent Q-learning with recurrent agents (Tan 1993; Tampuu et al. 2017), the base of VDN and QMIX."""
 
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Unpack
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from components.envs.base import EnvSpec
+from components.policies.acting import epsilon_greedy
 from components.policies.base import EpisodeBatch, TrainStepResult
 from components.policies.networks import RecurrentAgent
 from components.policies.optimizer import FlatOptimizer
@@ -46,6 +45,8 @@ class Iql(RecurrentPolicy):
         ValueError: an option is out of its range.
     """
 
+    choose = staticmethod(epsilon_greedy)
+
     def __init__(self, spec: EnvSpec, *, double_q: bool = True, **options: Unpack[RecurrentOptions]) -> None:
         super().__init__(spec, **options)
         self.double_q = double_q
@@ -61,18 +62,6 @@ class Iql(RecurrentPolicy):
     def _make_mixer(self) -> nn.Module:
         """Return what makes (N, M) values of the agents' (N, A) ones, given the states (N, S)."""
         return Unmixed()
-
-    def _choose(
-        self, said: NDArray[np.floating[Any]], available: NDArray[np.bool_], epsilon: float, rng: np.random.Generator
-    ) -> NDArray[np.int64]:
-        actions: NDArray[np.int64] = said.argmax(-1)
-        if epsilon > 0.0:
-            explores, which = rng.random((2, len(said), self.spec.n_agents))
-            # The k-th available action, k uniform: the first at which more than k have been counted.
-            k = (which * available.sum(-1)).astype(np.int64)
-            at_random = (available.cumsum(-1) > k[..., None]).argmax(-1)
-            actions = np.where(explores < epsilon, at_random, actions)
-        return actions
 
     # Learning -------------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ from typing import TypedDict
 
 import torch
 
+from components.policies.acting import HIDDEN_SIZE
 from components.policies.initial import InitKind
 from components.policies.optimizer import OptimizerKind
 
@@ -41,7 +42,7 @@ class Options:
         ValueError: a keyword is out of its range.
     """
 
-    hidden_size: int = 64
+    hidden_size: int = HIDDEN_SIZE
     """Units of the agents' GRU and of the layer before it; 64 in PyMARL."""
     init: InitKind = "uniform"
     """Initial parameters: "uniform", as torch has it, or "orthogonal" (Saxe et al. 2014)."""

@@ -94,6 +94,13 @@ class RecurrentPolicy(Policy):
         self._gathered = Scratch(pinned=self._device.type == "cuda")
         self.update_targets()
 
+    @staticmethod
+    @abstractmethod
+    def choose(
+        said: NDArray[np.floating[Any]], available: NDArray[np.bool_], epsilon: float, rng: np.random.Generator
+    ) -> NDArray[np.int64]:
+        """Choose actions, as an `acting.Choice`."""
+
     @abstractmethod
     def _make_networks(self) -> tuple[dict[str, nn.Module], dict[str, nn.Module]]:
         """Return the networks that learn, `self.agent` first, and the target networks, both by name.
@@ -135,13 +142,7 @@ class RecurrentPolicy(Policy):
             )
         after = hidden_rows.numpy(force=True).reshape(hidden.shape).astype(np.float32, copy=False)
         possible = np.where(available, said.numpy(force=True).reshape(available.shape), -np.inf)
-        return self._choose(possible, available, epsilon, rng), after
-
-    @abstractmethod
-    def _choose(
-        self, said: NDArray[np.floating[Any]], available: NDArray[np.bool_], epsilon: float, rng: np.random.Generator
-    ) -> NDArray[np.int64]:
-        """Return the actions (B, A) for `said` (B, A, U), the network's output, -inf where not `available`."""
+        return self.choose(possible, available, epsilon, rng), after
 
     def _tensor(self, array: NDArray[Any], dtype: torch.dtype) -> Tensor:
         # torch warns about read-only memory, so it is copied.

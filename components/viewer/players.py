@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from components.envs.skirmish import Skirmish
 from components.envs.skirmish.kernel.constants import EAST, FIRST_TARGET, NO_OP, NORTH, SOUTH, STOP, WEST
-from components.policies.base import Policy
+from components.policies.acting import ActingPolicy
 
 Player = Callable[[Skirmish], NDArray[np.int64]]
 """A function from an environment of one battle to the actions (1, A) of its agents. Each episode gets a new one."""
@@ -48,7 +48,7 @@ def _strength(env: Skirmish, agent: int) -> NDArray[np.float64]:
     return strength
 
 
-def policy_player(policy: Policy) -> PlayerFactory:
+def policy_player(policy: ActingPolicy) -> PlayerFactory:
     """A policy of one's own, greedily."""
 
     def make(env: Skirmish, rng: np.random.Generator) -> Player:

@@ -14,6 +14,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from components import Trainer
 from components.envs.base import EnvSpec
 from components.policies import EpisodeBatch, LearningOptions, Qmix
 from components.policies.iql import TdLoss
@@ -111,11 +112,11 @@ def experiment(
     ] = "optimistic",
     alpha: Annotated[float, Field(gt=0, le=1, description="the weight of all others")] = 0.5,
 ) -> Topology:
-    """Lay out the standard run, with another policy in the trainer and in every worker."""
+    """Lay out the standard run, with another policy in the trainer. Its agents act as those of QMIX."""
     for node in topology.nodes.values():
         for actor in list(node.actors):
-            planned = actor.factory.keywords.get("policy")
-            if planned is not None:  # `partial(Qmix, learning_rate=…, …)`
+            if actor.kind is Trainer:
+                planned = actor.factory.keywords["policy"]  # `Algorithm.learner`, whose keywords are the options
                 policy = partial(WeightedQmix, weighting=weighting, alpha=alpha, **planned.keywords)
                 node.replace(actor.name, actor.kind, policy=policy)
     return topology

@@ -11,7 +11,7 @@ from components.envs.base import are_available, check_integers, not_available
 from components.envs.skirmish import kernel
 from components.envs.skirmish.kernel.constants import CELLS, FIRST_TARGET, Played, Seen
 from components.envs.skirmish.options import Features
-from components.envs.skirmish.records import UNIT
+from components.envs.skirmish.records import UNIT, records
 from components.envs.skirmish.scenarios import Scenario
 from components.envs.skirmish.tables import swap_sides
 
@@ -43,7 +43,7 @@ class Opposition:
         self.obs = np.zeros((n_envs, self.n_agents, features.obs_size(self._swapped)), np.float32)
         self.state = np.zeros((n_envs, features.state_size(self._swapped)), np.float32)
         self.available = np.zeros((n_envs, self.n_agents, self.n_actions), np.bool_)
-        self.units: NDArray[Any] = kernel.records(np.zeros((n_envs, total), UNIT))
+        self.units: NDArray[Any] = records(np.zeros((n_envs, total), UNIT))
         self.over = np.ones(n_envs, np.bool_)
 
     def look(self, played: Played, seen: Seen) -> None:
@@ -67,7 +67,7 @@ class Opposition:
         turned["ally_shield"], turned["enemy_shield"] = rules["enemy_shield"], rules["ally_shield"]
         self.over[:] = battles["over"]
         kernel.show_all(
-            (self.units, battles, kernel.records(swap_sides(kinds, self._scenario)), kernel.records(turned)),
+            (self.units, battles, records(swap_sides(kinds, self._scenario)), records(turned)),
             (
                 np.ascontiguousarray(footing[:, ::-1, ::-1]),
                 np.ascontiguousarray(height[::-1, ::-1]),

@@ -5,9 +5,11 @@ wide throughout, so that compiled and uncompiled code round alike; only what is 
 """
 
 from dataclasses import fields
+from typing import Any
 
 import numpy as np
 
+from components.compiling import COMPILED
 from components.envs.skirmish.options import Features, Rewards
 
 _FLOAT, _INT, _BOOL = np.float64, np.int64, np.bool_
@@ -146,3 +148,8 @@ RULES = np.dtype(
     ],
     align=True,
 )
+
+
+def records(array: Any) -> Any:
+    """The array as the kernel takes it: only a recarray knows `unit.x`, and only compiled code goes without."""
+    return array if COMPILED else array.view(np.recarray)

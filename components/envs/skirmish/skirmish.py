@@ -12,7 +12,7 @@ from components.envs.skirmish import kernel
 from components.envs.skirmish.kernel.constants import FIRST_TARGET
 from components.envs.skirmish.opposition import Opponent, Opposition
 from components.envs.skirmish.options import Features, Rewards
-from components.envs.skirmish.records import BATTLE, UNIT
+from components.envs.skirmish.records import BATTLE, UNIT, records
 from components.envs.skirmish.scenario_file import scenario_named
 from components.envs.skirmish.tables import (
     catalogue_table,
@@ -102,9 +102,9 @@ class Skirmish(Env):
             episode_limit=self.scenario.limit,
         )
         self._allocate()
-        self.units = kernel.records(np.zeros((n_envs, agents + enemies), dtype=UNIT))
+        self.units = records(np.zeros((n_envs, agents + enemies), dtype=UNIT))
         """(B, N) of `records.UNIT`, allies first. After writing to it, call `show`."""
-        self.battles = kernel.records(np.zeros(n_envs, dtype=BATTLE))
+        self.battles = records(np.zeros(n_envs, dtype=BATTLE))
         """(B,) of `records.BATTLE`."""
         self.battles["over"] = True
         for b in range(n_envs):
@@ -113,13 +113,13 @@ class Skirmish(Env):
 
         drawn = self.scenario.draw is not None
         kinds = kinds_table(self.scenario, ruleset)
-        self.kinds = kernel.records(np.repeat(kinds[None], n_envs if drawn else 1, axis=0))
+        self.kinds = records(np.repeat(kinds[None], n_envs if drawn else 1, axis=0))
         """(1, N) of `records.KIND`, allies first: the type of each unit; (B, N) where armies are drawn."""
         self._changing = (*_CHANGING, "kinds") if drawn else _CHANGING
         self._opponent = opponent
         self._opposition = Opposition(self.scenario, self.features, n_envs) if opponent else None
         self._enemy_actions = np.zeros((1, enemies), np.int64)
-        self._rules = kernel.records(
+        self._rules = records(
             rules_table(
                 self.scenario,
                 features=self.features,
@@ -138,8 +138,8 @@ class Skirmish(Env):
         self._played = (self.units, self.battles, self.kinds, self._rules)
         self._seen = (terrain.footing(), terrain.height(), self.obs, self.state, self.available)
         self._outcome = (self.reward, self.terminated, self.truncated, self.won)
-        catalogue = kernel.records(catalogue_table(self.scenario, ruleset))
-        self._start = (kernel.records(fresh_table()), catalogue, spiral_table(self.scenario))
+        catalogue = records(catalogue_table(self.scenario, ruleset))
+        self._start = (records(fresh_table()), catalogue, spiral_table(self.scenario))
         self._ground = (damage_table(self.scenario, ruleset), terrain.ways())
 
     def __repr__(self) -> str:

@@ -16,6 +16,7 @@ from components.checkpoints.policy_file import (
     save_params,
 )
 from components.envs.base import EnvSpec
+from components.policies import ALGORITHMS
 from orchestra import UsageError, freeze
 
 SPEC = EnvSpec("corridor", n_agents=2, n_actions=3, obs_size=4, state_size=3, episode_limit=6)
@@ -52,6 +53,22 @@ def test_parameters_alone_are_loaded_to_act_with(tmp_path: Path, policy, scripte
     assert policy.params().tolist() == [3.0, 4.0]
     other = scripted(SPEC, seed=0, size=5)
     assert refusal(path, other).startswith(f"'{path}' belongs to another policy: ")
+
+
+def test_a_policy_that_only_acts_loads_the_checkpoint_of_one_that_learns(tmp_path: Path) -> None:
+    algorithm = ALGORITHMS["qmix"].configured(hidden_size=8)
+    learner, acting = algorithm.learner(SPEC, seed=1), algorithm.acting(SPEC, seed=0)
+    path = tmp_path / "steps-0000000010.pt"
+    save_checkpoint(path, learner, version=4, env_steps=10)
+    assert load_checkpoint(path, acting) == {"version": 4, "env_steps": 10}
+    assert acting.params().tolist() == learner.params().tolist()
+
+    saved = torch.load(path, weights_only=True)
+    torch.save({name: value for name, value in saved.items() if name != "params"}, path)
+    assert refusal(path, acting) == (
+        f"'{path}' holds no parameters of acting: an earlier version wrote it; resume its run to write another"
+    )
+    assert load_checkpoint(path, algorithm.learner(SPEC, seed=0))["version"] == 4
 
 
 def test_a_save_that_fails_leaves_the_older_file_whole(tmp_path: Path, policy, monkeypatch) -> None:

@@ -84,17 +84,19 @@ def test_a_keyword_out_of_range_is_refused(spec):
         WeightedQmix(spec, alpha=0)
 
 
-def test_its_experiment_has_it_in_the_trainer_and_in_every_worker():
+def test_its_experiment_has_it_in_the_trainer_and_workers_act_as_those_of_qmix(spec):
     function = load_experiment(EXAMPLE)
     topology = build(function, Flags.of(function).parse(["--workers", "2", "--alpha", "0.3", "--hidden-size", "8"]))
-    policies = [
+    learner, *workers = (
         actor.factory.keywords["policy"]
         for node in topology.nodes.values()
         for actor in node.actors
         if "policy" in actor.factory.keywords
-    ]
-    assert [policy.func for policy in policies] == [WeightedQmix] * 3
-    assert {(policy.keywords["alpha"], policy.keywords["hidden_size"]) for policy in policies} == {(0.3, 8)}
+    )
+    assert (learner.func, learner.keywords["alpha"], learner.keywords["hidden_size"]) == (WeightedQmix, 0.3, 8)
+    assert len(workers) == 2
+    for worker in workers:
+        worker(spec, seed=0).load(learner(spec, seed=0).params())
 
 
 def test_a_run_with_it_learns(tmp_path, capsys):

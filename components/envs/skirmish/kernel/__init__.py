@@ -3,20 +3,10 @@
 numba compiles this package; with `NUMBA_DISABLE_JIT=1` the very same lines run in the interpreter and give the same
 bits. That holds because only `+ - * /` and `sqrt` are used, which IEEE 754 defines exactly: directions are unit
 vectors, never angles, and the random numbers are integers.
+
+Names are imported when they are first used, and numba with them: a process that only plans a run does without.
 """
 
-from components.compiling import COMPILED
-from components.envs.skirmish.kernel.batch import first_refused, reset_all, show_all, step_all
-from components.envs.skirmish.kernel.chance import draw
-from components.envs.skirmish.kernel.compiling import CODE, records
+import lazy_loader
 
-__all__ = [
-    "CODE",
-    "COMPILED",
-    "draw",
-    "first_refused",
-    "records",
-    "reset_all",
-    "show_all",
-    "step_all",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

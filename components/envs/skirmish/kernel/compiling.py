@@ -4,10 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-import numba
-import numpy as np
-
-from components.compiling import COMPILED, CompiledPackage
+from components.compiling import CompiledPackage, import_numba
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -18,9 +15,4 @@ compiled = CODE.compiled
 
 def inlined(function: _F) -> _F:
     """Compile as part of each caller: for what is done for every unit in every tick."""
-    return cast("_F", numba.njit(nogil=True, error_model="numpy", forceinline=True)(function))
-
-
-def records(array: Any) -> Any:
-    """The array as the kernel takes it: only a recarray knows `unit.x`, and only compiled code goes without."""
-    return array if COMPILED else array.view(np.recarray)
+    return cast("_F", import_numba().njit(nogil=True, error_model="numpy", forceinline=True)(function))

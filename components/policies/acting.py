@@ -1,0 +1,217 @@
+"""Acting without torch: the interface of policies that act, and NumPy's version of the agents' recurrent network.
+
+Shapes: B copies of the environment, A agents, R = B * A rows, O observation size, U actions, H hidden size.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from components.envs.base import EnvSpec
+
+HIDDEN_SIZE = 64
+"""Units of the agents' GRU and of the layer before it, by default; 64 in PyMARL."""
+
+
+class ActingPolicy(ABC):
+    """Acts for all agents of a team with parameters that it is given. It serves one thread at a time."""
+
+    @abstractmethod
+    def initial_hidden(self, n_envs: int) -> NDArray[np.float32]:
+        """Return the recurrent state at the start of an episode, (B, A, H) zeros, writable."""
+
+    @abstractmethod
+    def act(
+        self,
+        obs: NDArray[np.float32],  # (B, A, O)
+        available: NDArray[np.bool_],  # (B, A, U)
+        last_actions: NDArray[np.int64],  # (B, A): -1 at the start of an episode
+        hidden: NDArray[np.float32],  # (B, A, H)
+        *,
+        epsilon: float,
+        rng: np.random.Generator,
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Choose an available action for every agent; return actions (B, A) and the next hidden state (B, A, H).
+
+        With probability `epsilon`, drawn per agent, the action is uniform over the available ones; otherwise it is
+        the greedy one. All randomness comes from `rng`, and with `epsilon` 0 none is drawn. Both arrays are new.
+        """
+
+    @abstractmethod
+    def params(self) -> NDArray[np.float32]:
+        """Return a fresh, read-only copy of what acting needs, flat and contiguous."""
+
+    @abstractmethod
+    def load(self, params: NDArray[np.float32]) -> None:
+        """Load a copy of parameters that `params` of an equal policy returned.
+
+        Raises:
+            ValueError: the array has another size.
+        """
+
+
+Choice = Callable[
+    [NDArray[np.floating[Any]], NDArray[np.bool_], float, np.random.Generator],
+    NDArray[np.int64],
+]
+"""Chooses actions (B, A), from the network's output (B, A, U), -inf where an action is not available; which actions are
+available (B, A, U); ε; and a generator, from which nothing is drawn with ε = 0."""
+
+
+def epsilon_greedy(
+    said: NDArray[np.floating[Any]], available: NDArray[np.bool_], epsilon: float, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Choose the action of highest value; with probability ε, drawn per agent, any available one, uniformly."""
+    actions: NDArray[np.int64] = said.argmax(-1)
+    if epsilon > 0.0:
+        explores, which = rng.random((2, *actions.shape))
+        # The k-th available action, k uniform: the first at which more than k have been counted.
+        k = (which * available.sum(-1)).astype(np.int64)
+        at_random = (available.cumsum(-1) > k[..., None]).argmax(-1)
+        actions = np.where(explores < epsilon, at_random, actions)
+    return actions
+
+
+def softmax_mixture(
+    said: NDArray[np.floating[Any]], available: NDArray[np.bool_], epsilon: float, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Draw from (1 - ε) softmax + ε / available; with ε = 0, choose the most probable action."""
+    if epsilon == 0.0:
+        return np.asarray(said.argmax(-1))
+    weights = np.exp(said - said.max(-1, keepdims=True), dtype=np.float64)
+    chances = (1.0 - epsilon) * weights / weights.sum(-1, keepdims=True)
+    chances += epsilon * available / available.sum(-1, keepdims=True)
+    reached = chances.cumsum(-1)
+    # Below the last, so that a rounding error never selects an action that is not available.
+    drawn = rng.random((*reached.shape[:-1], 1)) * reached[..., -1:]
+    return np.asarray((reached > drawn).argmax(-1))
+
+
+class RecurrentActing(ActingPolicy):
+    """Acts by the network of `networks.RecurrentAgent`, in float32 and by NumPy alone.
+
+    A worker that acts with it imports no torch, which takes 150 MB and a second. Its parameters are those of
+    `RecurrentPolicy.params`, zeros until the first are loaded.
+
+    Args:
+        spec: sizes of the environment.
+        choose: how actions follow from the network's output.
+        hidden_size: units of the GRU and of the layer before it.
+    """
+
+    def __init__(self, spec: EnvSpec, choose: Choice, *, hidden_size: int = HIDDEN_SIZE) -> None:
+        self.spec, self.hidden_size, self._choose = spec, hidden_size, choose
+        self._agents = np.arange(spec.n_agents)
+        self._scratch = np.empty(0, np.float32)
+        self.load(np.zeros(sum(map(prod, self._shapes())), np.float32))
+
+    def _shapes(self) -> list[tuple[int, ...]]:
+        """Return the shapes of the parameters, in their order: embedding, GRU, head; weights before biases."""
+        size, n_actions = self.hidden_size, self.spec.n_actions
+        inputs = self.spec.obs_size + n_actions + self.spec.n_agents
+        gru = [(3 * size, size), (3 * size, size), (3 * size,), (3 * size,)]  # rows of r, z, n
+        return [(size, inputs), (size,), *gru, (n_actions, size), (n_actions,)]
+
+    def initial_hidden(self, n_envs: int) -> NDArray[np.float32]:
+        return np.zeros((n_envs, self.spec.n_agents, self.hidden_size), np.float32)
+
+    def params(self) -> NDArray[np.float32]:
+        copy = self._params.copy()
+        copy.flags.writeable = False
+        return copy
+
+    def load(self, params: NDArray[np.float32]) -> None:
+        shapes = self._shapes()
+        expected = (sum(map(prod, shapes)),)
+        if params.shape != expected:
+            raise ValueError(f"params: expected shape {expected} for {self!r}, got {params.shape}")
+        self._params = params.copy()
+        ends = np.cumsum([prod(shape) for shape in shapes])[:-1]
+        parts = [part.reshape(shape) for part, shape in zip(np.split(self._params, ends), shapes, strict=True)]
+        embedding, b, w_x, w_h, b_x, b_h, head, self._b_q = parts
+        size, (n_obs, n_actions) = self.hidden_size, (self.spec.obs_size, self.spec.n_actions)
+        # The layer before the GRU has one more unit, which is always 1 and carries the biases of the gates.
+        self._w_obs = np.zeros((n_obs, size + 1), np.float32)
+        self._w_obs[:, :size] = embedding[:, :n_obs].T
+        # One-hot inputs pick columns: a row for each pair of last action (-1, the first, for none) and agent.
+        of_action, of_agent = embedding[:, n_obs : n_obs + n_actions].T, embedding[:, n_obs + n_actions :].T
+        table = np.ones((n_actions + 1, self.spec.n_agents, size + 1), np.float32)
+        table[..., :size] = of_agent + b
+        table[1:, :, :size] += of_action[:, None]
+        self._table = table.reshape(-1, size + 1)
+        # sigmoid(x) = tanh(x / 2) / 2 + 1 / 2, which never overflows; halving a float is exact.
+        half = np.float32(0.5)
+        bias = np.concatenate([b_x[: 2 * size] + b_h[: 2 * size], b_x[2 * size :]])
+        w_x = np.vstack([w_x.T, bias])
+        self._x_rz, self._x_n = w_x[:, : 2 * size] * half, np.ascontiguousarray(w_x[:, 2 * size :])
+        self._h_rz, self._h_n = w_h[: 2 * size].T * half, np.ascontiguousarray(w_h[2 * size :].T)
+        self._b_n, self._w_q = b_h[2 * size :], np.ascontiguousarray(head.T)
+
+    def act(
+        self,
+        obs: NDArray[np.float32],  # (B, A, O)
+        available: NDArray[np.bool_],  # (B, A, U)
+        last_actions: NDArray[np.int64],  # (B, A)
+        hidden: NDArray[np.float32],  # (B, A, H)
+        *,
+        epsilon: float,
+        rng: np.random.Generator,
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        said, after = self._step(obs, last_actions, hidden)
+        return self._choose(np.where(available, said, -np.inf), available, epsilon, rng), after
+
+    def _step(
+        self, obs: NDArray[np.float32], last_actions: NDArray[np.int64], hidden: NDArray[np.float32]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return the network's output (B, A, U), valid until the next call, and the next hidden state (B, A, H)."""
+        rows, size, half = last_actions.size, self.hidden_size, np.float32(0.5)
+        n_said = len(self._b_q)
+        x, picked, rz, of_h, n, inner, said = self._memory(
+            rows, size + 1, size + 1, 2 * size, 2 * size, size, size, n_said
+        )
+        h = hidden.reshape(rows, size)
+        pairs = (last_actions + 1) * len(self._agents) + self._agents
+        np.matmul(obs.reshape(rows, -1), self._w_obs, out=x)
+        # The pairs are in range. Without `mode` numpy would gather into a temporary array first.
+        x += np.take(self._table, pairs.reshape(-1), axis=0, out=picked, mode="clip")
+        np.maximum(x, 0.0, out=x)
+        np.matmul(x, self._x_rz, out=rz)
+        rz += np.matmul(h, self._h_rz, out=of_h)
+        np.tanh(rz, out=rz)
+        rz *= half
+        rz += half
+        np.matmul(h, self._h_n, out=inner)
+        inner += self._b_n
+        inner *= rz[:, :size]
+        np.matmul(x, self._x_n, out=n)
+        n += inner
+        np.tanh(n, out=n)
+        after = h - n
+        after *= rz[:, size:]
+        after += n
+        np.matmul(after, self._w_q, out=said)
+        said += self._b_q
+        return said.reshape(*last_actions.shape, n_said), after.reshape(hidden.shape)
+
+    def _memory(self, rows: int, *columns: int) -> list[NDArray[np.float32]]:
+        """Return arrays of so many rows and columns in memory that every step reuses."""
+        if len(self._scratch) < rows * sum(columns):
+            self._scratch = np.empty(rows * sum(columns), np.float32)
+        ends = np.cumsum(columns) * rows
+        return [self._scratch[end - rows * n : end].reshape(rows, n) for end, n in zip(ends, columns, strict=True)]
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.spec.name}>"
+
+
+def recurrent_acting(choose: Choice) -> Callable[[EnvSpec, Mapping[str, Any]], RecurrentActing]:
+    """Return a function that makes the acting side of a `RecurrentPolicy`, given the keywords of the learning one."""
+
+    def make(spec: EnvSpec, options: Mapping[str, Any]) -> RecurrentActing:
+        return RecurrentActing(spec, choose, hidden_size=options.get("hidden_size", HIDDEN_SIZE))
+
+    return make
