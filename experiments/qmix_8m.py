@@ -17,6 +17,7 @@ from components import (
     policies,
 )
 from components.envs import SCENARIOS
+from components.envs.game_speed import GameSpeed
 from components.envs.smac import Smac
 from components.policies.devices import require
 from components.replay_buffers import (
@@ -35,6 +36,7 @@ def experiment(
     algorithm: Annotated[Literal["qmix", "vdn", "iql", "coma"], Field(description="learning algorithm")] = "qmix",
     scenario: Annotated[str, Field(description=f"one of {', '.join(SCENARIOS)}, or a scenario file (.toml)")] = "8m",
     env: Annotated[Literal["skirmish", "smac"], Field(description="the simulator, or StarCraft II")] = "skirmish",
+    game_speed: Annotated[bool, Field(description="steps take as long as StarCraft II's, about 10 ms")] = False,
     steps: Annotated[int, Field(ge=1, description="environment steps of the run")] = 2_000_000,
     hosts: Annotated[int, Field(ge=1, description="hosts, each with a proxy and its workers")] = 1,
     workers: Annotated[int, Field(ge=1, description="worker processes per host")] = 1,
@@ -78,7 +80,11 @@ def experiment(
         raise UsageError(f"--min-workers: {min_workers} is more than the {hosts * workers} workers of the run")
     if buffer_size < batch_size:
         raise UsageError(f"a replay buffer of {buffer_size} episodes never holds a batch of {batch_size}")
+    if game_speed and env == "smac":
+        raise UsageError("--game-speed slows the simulator down; StarCraft II takes its own time")
     make_env: EnvFactory = partial(Smac if env == "smac" else envs.Skirmish, scenario)
+    if game_speed:
+        make_env = partial(GameSpeed, make_env)
     planned = make_env(1, seed=0)
     spec = planned.spec
     planned.close()

@@ -61,6 +61,11 @@ def test_a_replay_buffer_smaller_than_a_batch_is_refused(here: Path, capsys: Any
     assert said.endswith("a replay buffer of 16 episodes never holds a batch of 32")
 
 
+def test_the_speed_of_the_game_is_that_of_the_simulator_alone(here: Path, capsys: Any) -> None:
+    said = refusal(capsys, "run", EXPERIMENT, "--env", "smac", "--game-speed")
+    assert said.endswith("--game-speed slows the simulator down; StarCraft II takes its own time")
+
+
 def test_no_file_or_no_such_file_or_no_experiment_in_it_is_said(here: Path, capsys: Any) -> None:
     (here / "empty.py").write_text("def plan(): ...\n")
     assert refusal(capsys, "run") == (

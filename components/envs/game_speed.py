@@ -1,0 +1,142 @@
+"""An environment that takes the time of the real game, so that workers can be measured without it.
+
+StarCraft II under SMAC makes in the order of 100 steps a second, as its users report. Its steps are not all alike: now
+and then one takes several times as long. The durations here have this shape; they are drawn, not recorded:
+
+    96 % of the steps    uniform between 6 and 12 ms
+    4 %, the stragglers  uniform between 20 and 50 ms
+
+The mean is 10.04 ms. B copies, A agents.
+"""
+
+from collections.abc import Callable
+from time import monotonic, sleep
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from components.envs.base import Env
+
+STRAGGLERS = 0.04
+"""Part of the steps that are stragglers."""
+USUAL_S = (0.006, 0.012)
+"""Shortest and longest usual step, in seconds."""
+STRAGGLER_S = (0.020, 0.050)
+"""Shortest and longest straggler, in seconds."""
+MEAN_S = (1.0 - STRAGGLERS) * sum(USUAL_S) / 2 + STRAGGLERS * sum(STRAGGLER_S) / 2
+"""Mean duration of a step, in seconds."""
+
+_DRAWN = "game_speed/drawn"
+_STREAM = 0x5EED  # apart from what else is drawn from the same seed
+
+
+class GameSpeed(Env):
+    """B copies of an environment, each of whose steps takes as long as one of the real game.
+
+    A step waits without using the processor or holding the GIL, until the time that was drawn for it has passed. What
+    the environment itself needs is part of that time. Starting an episode takes no additional time.
+
+    The n-th duration of a copy follows from `seed` and the number of the copy alone: it depends neither on B, nor on
+    actions, nor on the clock.
+
+    Args:
+        make: makes the environment, `partial(Skirmish, "8m")`.
+        n_envs: B.
+        seed: of the environment and of the durations.
+        copies: how the B copies run. In "parallel" the step of the batch takes as long as its slowest copy, as if each
+            game had a process of its own and a step waited for all. In "serial" it takes the sum: one game after the
+            other.
+
+    Raises:
+        ValueError: an unknown value of `copies`, or what `make` raises.
+    """
+
+    def __init__(
+        self,
+        make: Callable[..., Env],
+        n_envs: int = 1,
+        *,
+        seed: int = 0,
+        copies: Literal["parallel", "serial"] = "parallel",
+    ) -> None:
+        if copies not in ("parallel", "serial"):
+            raise ValueError(f"copies is {copies!r}, must be 'parallel' or 'serial'")
+        self._env = env = make(n_envs, seed=seed)
+        self.spec, self.n_envs = env.spec, env.n_envs
+        self.obs, self.state, self.available = env.obs, env.state, env.available
+        self.reward, self.terminated, self.truncated, self.won = env.reward, env.terminated, env.truncated, env.won
+        self._seed = seed
+        self._together: Callable[[list[float]], float] = max if copies == "parallel" else sum
+        self._drawn = 0
+        self._generators = self._generators_after(0)
+
+    def __repr__(self) -> str:
+        return f"<GameSpeed of {self._env!r}>"
+
+    def prepare(self) -> None:
+        """Prepare the environment."""
+        self._env.prepare()
+
+    def reset(self, which: NDArray[np.bool_] | None = None) -> None:
+        """Start a new episode in the copies that `which` (B,) names; in all of them without it.
+
+        Raises:
+            ValueError: as the environment.
+        """
+        self._env.reset(which)
+
+    def step(self, actions: NDArray[np.int64]) -> None:
+        """Make one step in every copy, `actions` (B, A), and wait until its time has passed.
+
+        Raises:
+            ValueError: as the environment; nothing has been stepped or drawn then.
+        """
+        began = monotonic()
+        self._env.step(actions)
+        left = began + self._duration() - monotonic()
+        if left > 0.0:
+            sleep(left)
+
+    def failed_copies(self) -> NDArray[np.bool_] | None:
+        """Return which copies (B,) lost their episode in the last step, or None if no copy ever does."""
+        return self._env.failed_copies()
+
+    def snapshot(self) -> dict[str, NDArray[Any]] | None:
+        """Return the environment's snapshot and the number of durations drawn; None if it takes no snapshots."""
+        inner = self._env.snapshot()
+        return None if inner is None else {**inner, _DRAWN: np.array(self._drawn)}
+
+    def restore(self, snapshot: dict[str, NDArray[Any]]) -> None:
+        """Go on from a snapshot, with the durations that would have come next.
+
+        Raises:
+            ValueError: it is the snapshot of something else; nothing has been changed then.
+        """
+        if _DRAWN not in snapshot:
+            raise ValueError(f"snapshot does not fit {self!r}: it lacks {_DRAWN}")
+        self._env.restore({name: array for name, array in snapshot.items() if name != _DRAWN})
+        self._drawn = int(snapshot[_DRAWN])
+        self._generators = self._generators_after(self._drawn)
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._env.close()
+
+    def _duration(self) -> float:
+        """Draw the durations of all copies; return that of the batch, in seconds."""
+        self._drawn += 1
+        return self._together([_seconds(generator.random()) for generator in self._generators])
+
+    def _generators_after(self, drawn: int) -> list[np.random.Generator]:
+        """Return the generators of all copies, as they are after so many draws."""
+        streams = [np.random.SeedSequence(self._seed, spawn_key=(_STREAM, b)) for b in range(self.n_envs)]
+        return [np.random.Generator(np.random.PCG64(stream).advance(drawn)) for stream in streams]
+
+
+def _seconds(share: float) -> float:
+    """Return the duration below which `share` of all steps lie: the inverse of their distribution function."""
+    usual = 1.0 - STRAGGLERS
+    if share < usual:
+        return USUAL_S[0] + (USUAL_S[1] - USUAL_S[0]) * share / usual
+    return STRAGGLER_S[0] + (STRAGGLER_S[1] - STRAGGLER_S[0]) * (share - usual) / STRAGGLERS
