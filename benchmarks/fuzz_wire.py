@@ -176,7 +176,7 @@ class Fuzzer:
                 packed = rng.randbytes(rng.randrange(10))
             elif kind is Kind.SHM_DATA:
                 numbers = (rng.choice((0, 1, 4, PAGE, 63 * PAGE, 2**64 - PAGE, rng.randrange(2**64))) for _ in range(2))
-                packed = PLACE.pack(rng.choice((3, 4, 9, 16)), *numbers)
+                packed = PLACE.pack(rng.choice((3, 4, 9, 16)), rng.choice((0, 1, 1, 2)), *numbers)
                 packed += msgpack.packb(self._mutated(msgpack.unpackb(header[PLACE.size :]), 0))
             else:
                 packed = msgpack.packb(self._mutated(msgpack.unpackb(header), 0))
@@ -225,12 +225,13 @@ class Fuzzer:
             (Kind.FAILURE, [1, 0, "AskFailed", "text"], b""),
             (Kind.CANCEL, [7], b""),
             (Kind.CREDIT, ["fuzzer/x", 0, 0], b""),
-            (Kind.SHM_OFFER, [os.getpid(), self._arena.descriptor, self._arena.name, 64 * PAGE], b""),
-            (Kind.SHM_ACCEPT, [""], b""),
-            (Kind.SHM_RELEASE, [[0]], b""),
+            (Kind.SHM_OFFER, [1, os.getpid(), self._arena.descriptor, self._arena.name, 64 * PAGE], b""),
+            (Kind.SHM_ACCEPT, [1, ""], b""),
+            (Kind.SHM_RELEASE, [[[1, 0, 1, False]]], b""),
+            (Kind.SHM_RETIRE, [1], b""),
         ]
         frames = [(kind, msgpack.packb(content), payload) for kind, content, payload in contents]
-        placed = PLACE.pack(Kind.MESSAGE, PAGE, 64) + frames[1][1]
+        placed = PLACE.pack(Kind.MESSAGE, 1, PAGE, 64) + frames[1][1]
         frames += [(Kind.SHM_DATA, placed, b"")] * 3
         frames += [(Kind.ACKNOWLEDGE, bytes(8), b""), (Kind.PING, b"", b""), (Kind.PONG, b"", b"")]
         return frames

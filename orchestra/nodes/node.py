@@ -45,7 +45,7 @@ from orchestra.nodes.shutdown import stop_actors
 from orchestra.nodes.watches import Watches
 from orchestra.trace.recording.cell_recorder import CellRecorder
 from orchestra.trace.recording.recorder import NodeRecorder
-from orchestra.wire import arena
+from orchestra.wire.blocks import CAPACITY, SharedBlocks
 from orchestra.wire.frames import Limits
 from orchestra.wire.handshake import LONGEST_NODE, check_secret
 from orchestra.wire.link import Link
@@ -80,7 +80,7 @@ class Node:
             simulation passes its own.
         executor: runs offloaded work; by default up to 64 threads. It is shut down with the node.
         recorder: records the messages and actions of the actors; it is closed with the node.
-        shared_memory: bytes of the arena for large arrays to each peer on this host, a multiple of 4096; 0 for none.
+        shared_memory: bytes of an arena for large arrays to peers on this host, a multiple of 4096; 0 for none.
         unencrypted: allow plain TCP beyond this host, where others may read and change all messages.
 
     Raises:
@@ -103,7 +103,7 @@ class Node:
         entropy: Callable[[int], bytes] = os.urandom,
         executor: Executor | None = None,
         recorder: NodeRecorder | None = None,
-        shared_memory: int = arena.CAPACITY,
+        shared_memory: int = CAPACITY,
         tls_dir: Path | None = None,
         unencrypted: bool = False,
     ) -> None:
@@ -128,7 +128,7 @@ class Node:
             deterministic=deterministic,
             tls_dir=tls_dir,
             unencrypted=unencrypted,
-            shared_memory=arena.checked(shared_memory),
+            shared_memory=SharedBlocks(shared_memory, entropy),
         )
         self.thread, self.stopping = 0, False
         self.directory = Directory()

@@ -28,7 +28,7 @@ from orchestra.runs.run_directory import HIDDEN, RunDirectory
 from orchestra.runs.topology import Topology
 from orchestra.trace.format.records import Mode
 from orchestra.trace.recording.settings import MIB, TraceSettings
-from orchestra.wire.arena import CAPACITY
+from orchestra.wire.blocks import CAPACITY
 from orchestra.wire.transports.memory import MemoryTransport
 from orchestra.wire.transports.registry import is_exposed, transport_for
 from orchestra.wire.transports.tls import TLS_DIR_VARIABLE, folder_of_environment
@@ -130,7 +130,7 @@ def plan(
         Field(
             ge=0,
             le=MOST_MIB,
-            description="MiB of shared memory for each direction between two processes of this host; 0 for none; by "
+            description="MiB of an arena of shared memory, at most one for each peer of a process; 0 for none; by "
             f"default as {MIB_VARIABLE} says, else {CAPACITY >> 20}",
         ),
     ] = None,
@@ -259,7 +259,7 @@ def _laid_out(
 
 
 def _shared_memory_bytes(mib: int | None) -> int:
-    """Return how many bytes of shared memory a link may use, as given, as the environment says, or by default.
+    """Return how many bytes an arena of shared memory has, as given, as the environment says, or by default.
 
     Raises:
         UsageError: the environment variable is no such number.

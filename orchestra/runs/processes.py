@@ -25,7 +25,7 @@ from orchestra.nodes.node import Node
 from orchestra.runs.run_directory import RunDirectory
 from orchestra.runs.topology import Requirement
 from orchestra.trace.recording.settings import NO_TRACE, TraceSettings
-from orchestra.wire import arena
+from orchestra.wire import blocks
 from orchestra.wire.transports.registry import transport_for
 
 SECRET_VARIABLE = "ORCHESTRA_SECRET"  # noqa: S105 (the variable's name, not a secret)
@@ -58,8 +58,8 @@ class Launch:
     """The folder of the state that the actors of a resumed run load."""
     tls_dir: Path | None = None
     """The folder of the run's certificates, if it goes over TLS."""
-    shared_memory: int = arena.CAPACITY
-    """Bytes of shared memory in each direction of a link within this host."""
+    shared_memory: int = blocks.CAPACITY
+    """Bytes of an arena of shared memory."""
     unencrypted: bool = False
     """True if plain TCP beyond this host is allowed."""
 

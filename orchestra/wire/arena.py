@@ -20,9 +20,6 @@ from orchestra.actors.axes import AnyArray
 from orchestra.actors.codec import Buffer
 from orchestra.errors import OrchestraError, UsageError
 
-CAPACITY = 128 << 20
-"""Default bytes of an arena, of which a link has one in each direction: twice the credit for one mailbox. The system
-provides the memory as it is used."""
 PAGE = 4096
 """Bytes at whose multiples blocks begin."""
 NAME_BYTES = 16
@@ -105,6 +102,10 @@ class Arena:
             raise NotShared(f"{sys.platform} has no memfd_create")
         self.name = name
         self.blocks = Blocks(capacity)
+        self.process = os.getpid()
+        self.capacity = capacity
+        self.retired = False
+        """True once it is not written to any more."""
         self._backed = 0
         """Bytes from the beginning that the system has provided. A write beyond them could cause a SIGBUS."""
         try:

@@ -29,7 +29,7 @@ from orchestra.actors.codec import SMALL, Buffer
 from orchestra.errors import FrameError
 
 MAGIC = b"OR"
-VERSION = 3
+VERSION = 4
 PREFIX = struct.Struct("<2sBBIQ")
 CHUNK = 256 << 10
 PEEK = 1 << 10
@@ -58,6 +58,7 @@ class Kind(enum.IntEnum):
     SHM_ACCEPT = 15
     SHM_DATA = 16
     SHM_RELEASE = 17
+    SHM_RETIRE = 18
 
 
 _BEGIN = struct.Struct("<4sIQ")

@@ -37,12 +37,14 @@ _CANCEL = (int,)
 """Correlation of a request whose asker no longer waits."""
 _CREDIT = (str, int, int)
 """Recipient, messages, bytes."""
-_SHM_OFFER = (int, int, bytes, int)
-"""Process, descriptor, name, bytes of an arena."""
-_SHM_ACCEPT = (str,)
-"""The reason of a refusal; empty if the arena is mapped."""
+_SHM_OFFER = (int, int, int, bytes, int)
+"""Number, process, descriptor, name, bytes of an arena."""
+_SHM_ACCEPT = (int, str)
+"""Number of the arena; the reason of a refusal, empty if it is mapped."""
 _SHM_RELEASE = (list,)
-"""The places where the returned blocks begin."""
+"""For each returned block: number of the arena, place, uses, whether somebody may view it for ever."""
+_SHM_RETIRE = (int,)
+"""Number of an arena that is not named again."""
 
 _UNNUMBERED = (Kind.HANDSHAKE, Kind.HELLO, Kind.REFUSAL, Kind.ACKNOWLEDGE, Kind.PING, Kind.PONG)
 """The frames that concern one connection only; a session counts and keeps the others."""
@@ -391,6 +393,8 @@ class Link:
                 self.shared_memory.offered(*receiver.unpack(frame, _SHM_OFFER))
             case Kind.SHM_ACCEPT:
                 self.shared_memory.accepted(*receiver.unpack(frame, _SHM_ACCEPT))
+            case Kind.SHM_RETIRE:
+                self.shared_memory.retired(*receiver.unpack(frame, _SHM_RETIRE))
             case Kind.GOODBYE:
                 self._goodbye(header)
             case _:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from orchestra.clock import Clock
+from orchestra.wire.blocks import SharedBlocks
 from orchestra.wire.frames import Limits
 
 
@@ -26,8 +27,8 @@ class LinkSettings:
     """The largest frame that a peer may send."""
     deterministic: bool
     """True to send without batching and to set peers no deadlines, so that a single-process run repeats exactly."""
-    shared_memory: int
-    """Bytes of the arena for large payloads to one peer on this host; 0 disables shared memory."""
+    shared_memory: SharedBlocks
+    """The shared memory for large payloads to peers on this host."""
     tls_dir: Path | None = None
     """The folder of the certificates for `tls://`; None for the one that `ORCHESTRA_TLS_DIR` names."""
     unencrypted: bool = False

@@ -1,22 +1,26 @@
 """Shared memory between two nodes on one host: large arrays need not pass through the system.
 
-Each side of a link owns an arena for what it sends. It offers the arena with the first large payload (SHM_OFFER); the
-peer maps it, or says why it cannot (SHM_ACCEPT). From then on a large payload is copied into a block of the arena, and
-an SHM_DATA frame travels in place of the original frame: it holds the place of the block, then the original header. The
+A node owns arenas for what it sends. It offers one with the first large payload to a peer (SHM_OFFER); the peer maps
+it, or says why it cannot (SHM_ACCEPT). From then on a large payload is copied into a block of the arena, and an
+SHM_DATA frame travels in place of the original frame: it holds the place of the block, then the original header. The
 peer's arrays are views of the block. When the last view is gone, the peer returns the block (SHM_RELEASE).
 
-All four are frames of the session, so a broken connection changes nothing: a frame that is sent again names a block
+A payload is written once, also for many peers, and a payload that a peer has written is not written again where it is
+sent on: `blocks` finds the block, and the arena of that block is offered as an own one is. An arena that is no longer
+written to is withdrawn (SHM_RETIRE).
+
+All five are frames of the session, so a broken connection changes nothing: a frame that is sent again names a block
 that the peer has never seen, and that is therefore still held. Nothing ever waits for a block: a payload for which
 there is none travels by the stream, as all payloads do before the offer is accepted, or if it is refused.
 """
 
-import os
 import struct
 import threading
 import weakref
 from asyncio import get_running_loop
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -26,6 +30,7 @@ from orchestra.actors.codec import Buffer
 from orchestra.actors.system_messages import SYSTEM
 from orchestra.errors import FrameError
 from orchestra.wire.arena import NAME_BYTES, PAGE, Arena, ArenaView, NotShared
+from orchestra.wire.blocks import Block, LentArena, LentBlock, OwnBlock
 from orchestra.wire.frames import PREFIX, Frame, Kind, frame_bytes
 from orchestra.wire.settings import LinkSettings, LinkState
 
@@ -38,8 +43,31 @@ REFUSAL = 200
 """Characters of a peer's reason that are kept."""
 NEVER = 1 << 62
 """More bytes than any frame has."""
-PLACE = struct.Struct("<BQQ")
-"""Begins the header of an SHM_DATA frame: kind of the original frame, place of the payload, bytes of the payload."""
+ARENAS = 4096
+"""Arenas of one peer that are mapped at a time: its own, and those of the peers for which it sends on."""
+PLACE = struct.Struct("<BQQQ")
+"""Begins the header of an SHM_DATA frame: kind of the original frame, number of the arena, place of the payload in it,
+bytes of the payload."""
+
+
+@dataclass(slots=True, eq=False)
+class _Offer:
+    """An arena that was offered to the peer."""
+
+    number: int
+    answered: bool = False
+    accepted: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Held:
+    """A block that the peer has not returned."""
+
+    block: Block
+    array: AnyArray | None
+    """The view of a lent block, which is not returned before the peer returns it."""
+    uses: int = 0
+    """Frames that named it."""
 
 
 class SharedMemoryChannel:
@@ -51,54 +79,67 @@ class SharedMemoryChannel:
     """
 
     def __init__(self, settings: LinkSettings, link: LinkState, send: Callable[..., None]) -> None:
-        self.least = LEAST if settings.shared_memory else NEVER
+        self._blocks = settings.shared_memory
+        self.least = LEAST if self._blocks.capacity else NEVER
         """Bytes of a frame above which `place` applies."""
-        self.state = "" if settings.shared_memory else "switched off"
+        self.state = "" if self._blocks.capacity else "switched off"
         """State of the sending direction: empty before the first large payload, `offered`, `shared`, or why not."""
         self.sent_bytes = 0
         """Bytes sent by shared memory."""
+        self.copied_bytes = 0
+        """Bytes that were copied into shared memory for it; the others were there already."""
+        self.held_bytes = 0
+        """Bytes of blocks that the peer has not returned."""
         self._in_turn = 0
         """Bytes copied since the loop ran last."""
         self._settings = settings
         self._link = link
         self._send = send
         self._loop = get_running_loop()
-        self._arena: Arena | None = None
-        self._view: ArenaView | None = None
-        """The peer's arena."""
-        self._was_offered = False
-        self._viewed: dict[int, weakref.ref[AnyArray]] = {}
-        """The peer's blocks that are viewed here, by the place where they begin."""
-        self._unviewed: deque[int] = deque()
+        self._offers: dict[Arena | LentArena, _Offer] = {}
+        self._offered = 0
+        """Offers so far."""
+        self._unanswered: dict[int, _Offer] = {}
+        self._held: dict[tuple[int, int], _Held] = {}
+        """Blocks that the peer has not returned, by the number of the arena and the place."""
+        self._lent: dict[int, LentArena] = {}
+        """The peer's arenas, by its numbers."""
+        self._lent_so_far = 0
+        self._viewed: dict[tuple[int, int], LentBlock] = {}
+        """The peer's blocks that are viewed here, by the number of the arena and the place."""
+        self._unviewed: deque[LentBlock] = deque()
         """Blocks without views that are still to be returned. Views end in any thread."""
         self._release_scheduled = False
         self._thread = threading.get_ident()
 
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of this side's arena that the peer has not returned."""
-        return 0 if self._arena is None else self._arena.blocks.used
-
     # Sending
 
     def place(self, frame: list[Buffer], nbytes: int) -> bytes | None:
-        """Copy the payload of `frame`, of `nbytes`, into a block; return the frame to send instead, or None."""
-        start = frame[0]
+        """Put the payload of `frame`, of `nbytes`, into a block; return the frame to send instead, or None."""
+        start, pieces = frame[0], frame[1:]
         size = nbytes - len(start)
-        if len(frame) == 1 or size < self.least:
+        if not pieces or size < self.least or len(start) - PREFIX.size + PLACE.size > self._settings.limits.header:
             return None
-        if self.state != "shared":
-            if not self.state and self._link.local:
-                self._offer()
-            return None
-        header = len(start) - PREFIX.size + PLACE.size
-        assert self._arena is not None
-        if header > self._settings.limits.header or (begin := self._arena.write(frame[1:], size)) is None:
-            return None
+        block = self._blocks.find(pieces, size)
+        if block is not None and not self._may_name(block):
+            block = None
+        if block is None:
+            block = self._write(pieces, size)
+            if block is None:
+                return None
+            self.copied_bytes += nbytes
+            self._in_turn += size
         self.sent_bytes += nbytes
-        self._in_turn += size
-        kind = start[3]
-        return frame_bytes(Kind.SHM_DATA, PLACE.pack(kind, begin, size) + start[PREFIX.size :])
+        number = self._offers[block.arena].number
+        held = self._held.get((number, block.begin))
+        if held is None:
+            array = block.array() if isinstance(block, LentBlock) else None
+            held = self._held[number, block.begin] = _Held(block, array)
+            self.held_bytes += _rounded(size)
+            if isinstance(block, OwnBlock):
+                block.holders += 1
+        held.uses += 1
+        return frame_bytes(Kind.SHM_DATA, PLACE.pack(start[3], number, block.begin, size) + start[PREFIX.size :])
 
     def turn(self) -> Awaitable[None] | None:
         """Return an awaitable that lets the loop run once, if that is due."""
@@ -107,105 +148,184 @@ class SharedMemoryChannel:
         self._in_turn = 0
         return _TURN
 
-    def accepted(self, refusal: str) -> None:
-        """Handle the peer's reply to the offer; `refusal` is empty if it accepted.
+    def accepted(self, number: int, refusal: str) -> None:
+        """Handle the peer's reply to an offer; `refusal` is empty if it accepted.
 
         Raises:
             FrameError: there was no offer.
         """
-        if self.state != "offered":
+        offer = self._unanswered.pop(number, None)
+        if offer is None:
             raise FrameError(f"{self._link.peer} answers an offer of memory that was not made")
-        if refusal:
-            self._disable(refusal[:REFUSAL])
-        else:
+        offer.answered, offer.accepted = True, not refusal
+        arena = next((arena for arena, each in self._offers.items() if each is offer), None)
+        if arena is None:
+            return  # it was retired since
+        if not refusal:
             self.state = "shared"
+        elif isinstance(arena, Arena):
+            self._blocks.decline(arena, self)
+            self._disable(refusal[:REFUSAL])
 
     def released(self, blocks: list[Any]) -> None:
-        """Free blocks that the peer returned.
+        """Account for blocks that the peer returned: arena, place, uses, and whether somebody may view it for ever.
 
         Raises:
             FrameError: the peer does not hold them.
         """
-        for begin in blocks:
-            if self._arena is None or type(begin) is not int or not self._arena.blocks.give_back(begin):
-                raise FrameError(f"{self._link.peer} gives back a block at {begin!r:.40} that it does not have")
+        for entry in blocks:
+            match entry:
+                case [int(number), int(begin), int(uses), bool(lost)] if (
+                    held := self._held.get((number, begin))
+                ) is not None and 0 < uses <= held.uses:
+                    held.uses -= uses
+                    if not held.uses:
+                        self.held_bytes -= _rounded(held.block.nbytes)
+                        del self._held[number, begin]
+                        self._blocks.drop(held.block, lost=lost)
+                    elif lost:
+                        self._blocks.lose(held.block)
+                case _:
+                    raise FrameError(f"{self._link.peer} gives back a block {entry!r:.40} that it does not have")
+
+    def withdraw(self, arena: Arena | LentArena) -> None:
+        """Forget a retired arena, if it was offered to the peer."""
+        offer = self._offers.pop(arena, None)
+        if offer is not None and (offer.accepted or not offer.answered):
+            self._send_if_open(Kind.SHM_RETIRE, offer.number)
 
     # Receiving
 
-    def offered(self, process: int, descriptor: int, name: bytes, capacity: int) -> None:
-        """Map the peer's arena, or reply why that is not possible.
+    def offered(self, number: int, process: int, descriptor: int, name: bytes, capacity: int) -> None:
+        """Map an arena that the peer offers, or reply why that is not possible.
 
         Raises:
-            FrameError: it is the second offer, or a malformed one.
+            FrameError: the offer is malformed, or one too many.
         """
-        if self._was_offered or process < 1 or descriptor < 0 or len(name) != NAME_BYTES or capacity < 1:
-            raise FrameError(f"{self._link.peer} offers memory a second time, or none: {process, descriptor, capacity}")
-        self._was_offered = True
+        self._lent_so_far += 1
+        sound = process > 0 and descriptor >= 0 and len(name) == NAME_BYTES and capacity > 0
+        if number != self._lent_so_far or not sound or len(self._lent) >= ARENAS:
+            offer = number, process, descriptor, capacity
+            raise FrameError(f"{self._link.peer} offers memory out of turn, or none: {offer}")
         refusal = ""
         try:
-            if not self._settings.shared_memory:
+            if not self._blocks.capacity:
                 raise NotShared(f"switched off at {self._settings.name}")
             if not self._link.local:
                 raise NotShared("the connection does not show that both are on one host")
-            self._view = ArenaView(process, descriptor, name, capacity)
+            view = ArenaView(process, descriptor, name, capacity)
+            self._lent[number] = LentArena(process, descriptor, name, capacity, view)
         except NotShared as error:
             refusal = str(error)
-        self._send(Kind.SHM_ACCEPT, refusal)
+        self._send(Kind.SHM_ACCEPT, number, refusal)
 
     def placed(self, header: bytes, payload: AnyArray | None) -> Frame:
-        """Return the original frame of an SHM_DATA frame, its payload being a view of the peer's arena.
+        """Return the original frame of an SHM_DATA frame, its payload being a view of an arena.
 
         Raises:
-            FrameError: there is no such block, or it is viewed already.
+            FrameError: there is no such block.
         """
-        view = self._view
-        if view is None or payload is not None or len(header) < PLACE.size:
+        if payload is not None or len(header) < PLACE.size:
             raise FrameError(f"{self._link.peer} places a payload in memory that it does not share, or none")
-        kind, begin, nbytes = PLACE.unpack_from(header)
+        kind, number, begin, nbytes = PLACE.unpack_from(header)
+        arena = self._lent.get(number)
         if kind not in (Kind.MESSAGE, Kind.ANSWER):
             raise FrameError(f"{self._link.peer} places the payload of a frame of kind {kind}")
-        most = min(view.capacity - begin, self._settings.limits.payload)
-        if begin % PAGE or not 0 < nbytes <= most or begin in self._viewed:
+        if arena is None or arena.view is None:
+            raise FrameError(f"{self._link.peer} places a payload in memory that it does not share, or none")
+        block = self._viewed.get((number, begin))
+        array = None if block is None else block.array()
+        most = min(arena.capacity - begin, self._settings.limits.payload)
+        if begin % PAGE or not 0 < nbytes <= most or (array is not None and array.nbytes != nbytes):
             raise FrameError(
                 f"{self._link.peer} places {nbytes:,} bytes at {begin:,}, which is held already or not within "
-                f"its {view.capacity:,}"
+                f"its {arena.capacity:,}"
             )
-        array = view.at(begin, nbytes)
-        self._viewed[begin] = weakref.ref(array, partial(self._view_ended, begin))
+        if block is None or array is None:
+            array = arena.view.at(begin, nbytes)
+            block = self._viewed[number, begin] = LentBlock(arena, number, begin, nbytes)
+            block.array = weakref.ref(array, partial(self._view_ended, block))
+            self._blocks.lend(block, array)
+        block.uses += 1
         return Frame(Kind(kind), header[PLACE.size :], array)
 
+    def retired(self, number: int) -> None:
+        """Unmap an arena that the peer has withdrawn, as soon as its last view ends.
+
+        Raises:
+            FrameError: the peer has never offered it.
+        """
+        if not 0 < number <= self._lent_so_far:
+            raise FrameError(f"{self._link.peer} withdraws the memory {number}, which it has not offered")
+        arena = self._lent.pop(number, None)  # it is not there where the offer was refused
+        if arena is not None:
+            self._blocks.retire(arena)
+
     def end(self) -> None:
-        """Stop sharing. Existing views keep their memory."""
+        """Stop sharing. Existing views keep their memory, which is not written again."""
         self.least = NEVER
+        held, self._held = self._held, {}
+        self._offers.clear()
+        self.held_bytes = 0
+        for each in held.values():
+            self._blocks.drop(each.block, lost=True)
+        self._blocks.leave(self)
+        for arena in self._lent.values():
+            self._blocks.retire(arena)
+        for block in self._viewed.values():
+            self._blocks.unlend(block)
+        self._lent.clear()
         self._viewed.clear()
-        self._view = None
-        self._close_arena()
 
     # Inside
 
-    def _offer(self) -> None:
+    def _may_name(self, block: Block) -> bool:
+        """Whether the peer has mapped the arena of a block that is in shared memory already; offer it if not."""
+        arena = block.arena
+        offer = self._offers.get(arena)
+        if offer is None and not arena.retired and self._link.local:
+            self._offer(arena)
+        return offer is not None and offer.accepted
+
+    def _write(self, pieces: list[Buffer], size: int) -> OwnBlock | None:
+        """Copy a payload into an arena that the peer has mapped; offer it a further one if there is no room."""
+        waits = False
+        for arena, offer in self._offers.items():
+            if isinstance(arena, Arena):
+                if offer.accepted and (block := self._blocks.write(arena, pieces, size)) is not None:
+                    return block
+                waits = waits or not offer.answered
+        if waits or not self._link.local:
+            return None
         try:
-            arena = self._arena = Arena(self._settings.shared_memory, self._settings.entropy(NAME_BYTES))
+            self._blocks.join(self)
+            further = self._blocks.arena_to_offer(self._offers)
         except NotShared as error:
-            self._disable(str(error))
-            return
-        self.state = "offered"
-        self._send(Kind.SHM_OFFER, os.getpid(), arena.descriptor, arena.name, arena.blocks.capacity)
+            if self.state != "shared":
+                self._disable(str(error))
+            return None
+        if further is not None:
+            self._offer(further)
+        return None
+
+    def _offer(self, arena: Arena | LentArena) -> None:
+        self._offered += 1
+        self._blocks.join(self)
+        if isinstance(arena, Arena):
+            self._blocks.use(arena, self)
+        self._offers[arena] = self._unanswered[self._offered] = _Offer(self._offered)
+        self.state = self.state or "offered"
+        described = (arena.process, arena.descriptor, arena.name, arena.capacity)
+        self._send(Kind.SHM_OFFER, self._offered, *described)
 
     def _disable(self, reason: str) -> None:
         self.state, self.least = reason, NEVER
-        self._close_arena()
         logger = log.get(actor=f"{self._settings.name}/{SYSTEM}")
         logger.debug("no shared memory", peer=self._link.peer, reason=reason)
 
-    def _close_arena(self) -> None:
-        if self._arena is not None:
-            self._arena.close()
-            self._arena = None
-
-    def _view_ended(self, begin: int, _: object) -> None:
+    def _view_ended(self, block: LentBlock, _: object) -> None:
         """Schedule the return of a block. Called in any thread, between any two instructions."""
-        self._unviewed.append(begin)
+        self._unviewed.append(block)
         if self._release_scheduled:
             return
         self._release_scheduled = True
@@ -224,11 +344,18 @@ class SharedMemoryChannel:
         self._release_scheduled = False
         blocks = []
         while self._unviewed:
-            begin = self._unviewed.popleft()
-            self._viewed.pop(begin, None)
-            blocks.append(begin)
-        if blocks and not self._link.ended and not self._link.closing:
-            self._send(Kind.SHM_RELEASE, blocks)
+            block = self._unviewed.popleft()
+            self._blocks.unlend(block)
+            key = (block.number, block.begin)
+            if self._viewed.get(key) is block:
+                del self._viewed[key]
+            blocks.append((*key, block.uses, block.lost))
+        if blocks:
+            self._send_if_open(Kind.SHM_RELEASE, blocks)
+
+    def _send_if_open(self, kind: Kind, *contents: Any) -> None:
+        if not self._link.ended and not self._link.closing:
+            self._send(kind, *contents)
 
 
 class _Turn(Awaitable[None]):
@@ -239,3 +366,8 @@ class _Turn(Awaitable[None]):
 
 
 _TURN = _Turn()
+
+
+def _rounded(nbytes: int) -> int:
+    """Return the bytes of the block that holds a payload."""
+    return -(-nbytes // PAGE) * PAGE

@@ -25,7 +25,7 @@ from orchestra import Actor, InterruptMsg, Message, RunDirectory, Topology, Usag
 from orchestra.cli.main import main
 from orchestra.runs import run_directory
 from orchestra.runs.plan import plan
-from orchestra.wire.arena import CAPACITY
+from orchestra.wire.blocks import CAPACITY
 
 PATIENCE_S = 60.0
 ROOT = Path(__file__).resolve().parents[3]

@@ -168,15 +168,15 @@ def test_a_frame_without_payload_is_made_in_one_piece() -> None:
     ("prefix", "text"),
     [
         (b"HTTP/1.1 200 OK\r\n", "expected a frame to begin with b'OR', got b'HT'"),
-        (struct.pack("<2sBBIQ", b"OR", 1, 3, 0, 0), "the peer speaks protocol version 1, this node speaks 3"),
-        (struct.pack("<2sBBIQ", b"OR", 3, 0, 0, 0), "unknown kind of frame 0"),
-        (struct.pack("<2sBBIQ", b"OR", 3, 200, 0, 0), "unknown kind of frame 200"),
+        (struct.pack("<2sBBIQ", b"OR", 1, 3, 0, 0), "the peer speaks protocol version 1, this node speaks 4"),
+        (struct.pack("<2sBBIQ", b"OR", 4, 0, 0, 0), "unknown kind of frame 0"),
+        (struct.pack("<2sBBIQ", b"OR", 4, 200, 0, 0), "unknown kind of frame 200"),
         (
-            struct.pack("<2sBBIQ", b"OR", 3, 3, 2**32 - 1, 0),
+            struct.pack("<2sBBIQ", b"OR", 4, 3, 2**32 - 1, 0),
             "a header of 4,294,967,295 bytes; at most 4,194,304 are allowed",
         ),
         (
-            struct.pack("<2sBBIQ", b"OR", 3, 3, 8, 2**40),
+            struct.pack("<2sBBIQ", b"OR", 4, 3, 8, 2**40),
             "a payload of 1,099,511,627,776 bytes; at most 67,108,864 are allowed",
         ),
     ],
@@ -192,7 +192,7 @@ def test_nothing_is_allocated_for_what_a_peer_only_claims_beyond_the_limits(monk
 
     monkeypatch.setattr("orchestra.wire.frames.np.empty", allocate)
 
-    assert "1,099,511,627,776 bytes" in refusal(struct.pack("<2sBBIQ", b"OR", 3, 3, 0, 1 << 40))
+    assert "1,099,511,627,776 bytes" in refusal(struct.pack("<2sBBIQ", b"OR", 4, 3, 0, 1 << 40))
     assert "bytes; at most 256 are allowed" in refusal(frame_prefix(Kind.MESSAGE, 257, 0), Limits(256, 0))
 
 

@@ -30,7 +30,8 @@ from orchestra.errors import FrameError
 from orchestra.runs.runner import run_loop
 from orchestra.testing import Probe
 from orchestra.wire import shared_memory
-from orchestra.wire.arena import CAPACITY, PAGE, Arena, NotShared
+from orchestra.wire.arena import PAGE, Arena, NotShared
+from orchestra.wire.blocks import CAPACITY
 from orchestra.wire.frames import Frame, Kind, frame_prefix
 from orchestra.wire.link import Link
 from orchestra.wire.shared_memory import LEAST, PLACE
@@ -426,34 +427,45 @@ def test_what_was_placed_and_not_seen_when_the_connection_broke_is_seen_over_the
     run(main())
 
 
-PLACED_AT_0 = PLACE.pack(Kind.MESSAGE, 0, LEAST)
+PLACED_AT_0 = PLACE.pack(Kind.MESSAGE, 1, 0, LEAST)
 
 
 @pytest.mark.parametrize(
     ("kind", "header", "text"),
     [
-        (Kind.SHM_DATA, PLACE.pack(Kind.GOODBYE, 0, 10), "places the payload of a frame of kind 9"),
-        (Kind.SHM_DATA, PLACE.pack(Kind.SHM_DATA, 0, 10), "places the payload of a frame of kind 16"),
-        (Kind.SHM_DATA, PLACE.pack(200, 0, 10), "places the payload of a frame of kind 200"),
+        (Kind.SHM_DATA, PLACE.pack(Kind.GOODBYE, 1, 0, 10), "places the payload of a frame of kind 9"),
+        (Kind.SHM_DATA, PLACE.pack(Kind.SHM_DATA, 1, 0, 10), "places the payload of a frame of kind 16"),
+        (Kind.SHM_DATA, PLACE.pack(200, 1, 0, 10), "places the payload of a frame of kind 200"),
         (Kind.SHM_DATA, PLACED_AT_0[:-1], "places a payload in memory that it does not share, or none"),
-        (Kind.SHM_DATA, PLACE.pack(Kind.MESSAGE, 5, 10), "places 10 bytes at 5, which is held already or not within"),
-        (Kind.SHM_DATA, PLACE.pack(Kind.MESSAGE, 0, 0), "places 0 bytes at 0, which"),
-        (Kind.SHM_DATA, PLACE.pack(Kind.MESSAGE, 0, 64 * PAGE + 1), "places 262,145 bytes at 0, which"),
-        (Kind.SHM_DATA, PLACE.pack(Kind.MESSAGE, 64 * PAGE, 1), "places 1 bytes at 262,144, which"),
-        (Kind.SHM_DATA, PLACE.pack(Kind.MESSAGE, 2**64 - PAGE, 10), "places 10 bytes at 18,446,744,073,709,547,520"),
-        (Kind.SHM_DATA, PLACE.pack(Kind.MESSAGE, PAGE, 10), "places 10 bytes at 4,096, which is held already"),
-        (Kind.SHM_DATA, PLACE.pack(Kind.MESSAGE, 0, PAGE) + b"\xc1", "no valid msgpack"),
-        (Kind.SHM_RELEASE, msgpack.packb([[0]]), "gives back a block at 0 that it does not have"),
-        (Kind.SHM_RELEASE, msgpack.packb([[True]]), "gives back a block at True that it does not have"),
-        (Kind.SHM_RELEASE, msgpack.packb([["x" * 100]]), "gives back a block at 'xxx"),
+        (
+            Kind.SHM_DATA,
+            PLACE.pack(Kind.MESSAGE, 1, 5, 10),
+            "places 10 bytes at 5, which is held already or not with",
+        ),
+        (Kind.SHM_DATA, PLACE.pack(Kind.MESSAGE, 1, 0, 0), "places 0 bytes at 0, which"),
+        (Kind.SHM_DATA, PLACE.pack(Kind.MESSAGE, 1, 0, 64 * PAGE + 1), "places 262,145 bytes at 0, which"),
+        (Kind.SHM_DATA, PLACE.pack(Kind.MESSAGE, 1, 64 * PAGE, 1), "places 1 bytes at 262,144, which"),
+        (Kind.SHM_DATA, PLACE.pack(Kind.MESSAGE, 1, 2**64 - PAGE, 10), "places 10 bytes at 18,446,744,073,709,547,520"),
+        (Kind.SHM_DATA, PLACE.pack(Kind.MESSAGE, 1, PAGE, 10), "places 10 bytes at 4,096, which is held already"),
+        (Kind.SHM_DATA, PLACE.pack(Kind.MESSAGE, 1, 0, PAGE) + b"\xc1", "no valid msgpack"),
+        (Kind.SHM_DATA, PLACE.pack(Kind.MESSAGE, 2, 0, PAGE), "places a payload in memory that it does not share"),
+        (Kind.SHM_RELEASE, msgpack.packb([[0]]), "gives back a block 0 that it does not have"),
+        (
+            Kind.SHM_RELEASE,
+            msgpack.packb([[[1, 0, 1, False]]]),
+            "gives back a block [1, 0, 1, False] that it",
+        ),
+        (Kind.SHM_RELEASE, msgpack.packb([["x" * 100]]), "gives back a block 'xxx"),
+        (Kind.SHM_RETIRE, msgpack.packb([0]), "withdraws the memory 0, which it has not offered"),
+        (Kind.SHM_RETIRE, msgpack.packb([2]), "withdraws the memory 2, which it has not offered"),
         (Kind.SHM_RELEASE, msgpack.packb([3]), "sent a SHM_RELEASE frame that does not hold list"),
-        (Kind.SHM_ACCEPT, msgpack.packb([""]), "answers an offer of memory that was not made"),
-        (Kind.SHM_ACCEPT, msgpack.packb([0]), "sent a SHM_ACCEPT frame that does not hold str"),
-        (Kind.SHM_OFFER, msgpack.packb([1, 1, bytes(16), PAGE]), "offers memory a second time, or none"),
+        (Kind.SHM_ACCEPT, msgpack.packb([1, ""]), "answers an offer of memory that was not made"),
+        (Kind.SHM_ACCEPT, msgpack.packb([0]), "sent a SHM_ACCEPT frame that does not hold int, str"),
+        (Kind.SHM_OFFER, msgpack.packb([1, 1, 1, bytes(16), PAGE]), "offers memory out of turn, or none"),
         (
             Kind.SHM_OFFER,
-            msgpack.packb([1, 1, bytes(16)]),
-            "sent a SHM_OFFER frame that does not hold int, int, bytes, int",
+            msgpack.packb([2, 1, 1, bytes(16)]),
+            "sent a SHM_OFFER frame that does not hold int, int, int, bytes, int",
         ),
     ],
 )
@@ -465,8 +477,8 @@ def test_a_peer_that_says_what_cannot_be_is_told_so_and_let_go(
             link = link_of(root)
             mine = Arena(64 * PAGE, bytes(16))
             mine.write([b"x" * 2 * PAGE], 2 * PAGE)
-            link.shared_memory.offered(os.getpid(), mine.descriptor, mine.name, 64 * PAGE)
-            held = link.shared_memory.placed(PLACE.pack(Kind.MESSAGE, PAGE, PAGE), None)
+            link.shared_memory.offered(1, os.getpid(), mine.descriptor, mine.name, 64 * PAGE)
+            held = link.shared_memory.placed(PLACE.pack(Kind.MESSAGE, 1, PAGE, PAGE), None)
             with capture_logs() as logs:
                 link.frame_received(Frame(kind, header, None))
             assert link.ended
@@ -485,11 +497,11 @@ def test_memory_that_was_never_offered_holds_no_payload(run: Run, address_of: Ad
         async with pair(address_of("tcp")) as (root, leaf):
             for what in (
                 lambda: link_of(root).shared_memory.placed(PLACED_AT_0, None),
-                lambda: link_of(root).shared_memory.released([0]),
-                lambda: link_of(root).shared_memory.offered(0, 1, bytes(16), PAGE),
-                lambda: link_of(root).shared_memory.offered(1, -1, bytes(16), PAGE),
-                lambda: link_of(root).shared_memory.offered(1, 1, bytes(15), PAGE),
-                lambda: link_of(root).shared_memory.offered(1, 1, bytes(16), 0),
+                lambda: link_of(root).shared_memory.released([[1, 0, 1, False]]),
+                lambda: link_of(root).shared_memory.offered(1, 0, 1, bytes(16), PAGE),
+                lambda: link_of(root).shared_memory.offered(2, 1, -1, bytes(16), PAGE),
+                lambda: link_of(root).shared_memory.offered(3, 1, 1, bytes(15), PAGE),
+                lambda: link_of(root).shared_memory.offered(4, 1, 1, bytes(16), 0),
             ):
                 with pytest.raises(FrameError):
                     what()
@@ -499,7 +511,8 @@ def test_memory_that_was_never_offered_holds_no_payload(run: Run, address_of: Ad
 
 
 numbers = st.sampled_from([0, 1, PAGE, 2 * PAGE, LEAST, 2**32, 2**64 - 1]) | st.integers(0, 2**64 - 1)
-placed = st.builds(PLACE.pack, st.sampled_from([Kind.MESSAGE, Kind.ANSWER]) | st.integers(0, 255), numbers, numbers)
+kinds = st.sampled_from([Kind.MESSAGE, Kind.ANSWER]) | st.integers(0, 255)
+placed = st.builds(PLACE.pack, kinds, numbers | st.just(1), numbers, numbers)
 plain = st.none() | st.integers(-(2**63), 2**64 - 1) | st.binary(max_size=20) | st.text(max_size=5)
 said = st.lists(plain | st.lists(plain, max_size=3), max_size=5).map(msgpack.packb)
 
@@ -508,7 +521,7 @@ said = st.lists(plain | st.lists(plain, max_size=3), max_size=5).map(msgpack.pac
 @given(
     talk=st.lists(
         st.tuples(
-            st.sampled_from([Kind.SHM_OFFER, Kind.SHM_ACCEPT, Kind.SHM_DATA, Kind.SHM_RELEASE]),
+            st.sampled_from([Kind.SHM_OFFER, Kind.SHM_ACCEPT, Kind.SHM_DATA, Kind.SHM_RELEASE, Kind.SHM_RETIRE]),
             st.builds(bytes.__add__, placed, said | st.binary(max_size=20)) | said | st.binary(max_size=20),
         ),
         max_size=6,
@@ -530,7 +543,7 @@ def test_whatever_a_peer_says_of_memory_it_is_let_go_at_worst(
                     assert back._connection is not None
                     assert link._connection is not None
                     link._connection.local = True
-                    back.send(Kind.SHM_OFFER, os.getpid(), mine.descriptor, mine.name, 64 * PAGE)
+                    back.send(Kind.SHM_OFFER, 1, os.getpid(), mine.descriptor, mine.name, 64 * PAGE)
                 for kind, header in talk:
                     back._put([frame_prefix(kind, len(header), 0) + header], 16 + len(header))
                 for _ in range(10):
