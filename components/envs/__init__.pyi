@@ -1,3 +1,6 @@
+from .async_env import AsyncVectorEnv as AsyncVectorEnv
+from .asynchronous.env import AsyncEnv as AsyncEnv
+from .asynchronous.pool import EnvFailed as EnvFailed
 from .base import Env as Env
 from .base import EnvSpec as EnvSpec
 from .skirmish.options import Features as Features

@@ -5,7 +5,7 @@ Shapes, here and in every environment: B copies, A agents, O observation size, S
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,13 +25,24 @@ class EnvSpec:
     """Steps after which an episode is cut."""
 
 
+Copies: TypeAlias = NDArray[np.int64] | slice
+"""Numbers of copies (n,), ascending; or `slice(None)` for all of them, with which indexing copies nothing."""
+ALL = slice(None)
+
+
 class Env(ABC):
     """A batch of B copies of one environment. Each copy plays its own episode.
 
     The arrays below are the environment's own memory: `step` and `reset` overwrite them, so copy what must last.
     Reset is explicit: a copy whose episode ended keeps its last observation until `reset` names it, and stepping
     it before that raises `ValueError`. Copy i of B, seeded alike, behaves exactly as if it were alone.
+
+    A batched simulator is in lock-step: `step` makes one step in all copies. Copies that answer one by one are driven
+    by `send`, `send_reset` and `recv`, in which lock-step is the case that all copies are ready at once.
     """
+
+    lock_step: ClassVar[bool] = True
+    """True if `send` takes all copies together, and `send_reset` has reset its copies when it returns."""
 
     spec: EnvSpec
     n_envs: int
@@ -58,6 +69,9 @@ class Env(ABC):
         It may block for as long as compiling takes.
         """
 
+    def preload(self) -> None:  # noqa: B027  # most have nothing to load
+        """Load what every copy uses, such as compiled code. Processes that are forked from this one then share it."""
+
     @abstractmethod
     def reset(self, which: NDArray[np.bool_] | None = None) -> None:
         """Start a new episode in the copies that the mask `which` (B,) names; in all of them without one.
@@ -74,6 +88,27 @@ class Env(ABC):
             ValueError: an action that is not available, an action array of another shape, or a copy whose episode
                 is over; nothing has been stepped then.
         """
+
+    def send(self, actions: NDArray[np.int64], copies: Copies) -> None:
+        """Begin a step in these copies, with `actions` (n, A). A copy's arrays are valid again once `recv` names it.
+
+        Raises:
+            ValueError: as `step`.
+        """
+        self.step(actions)
+
+    def send_reset(self, copies: Copies) -> None:
+        """Begin a new episode in these copies."""
+        which = np.zeros(self.n_envs, np.bool_)
+        which[copies] = True
+        self.reset(which)
+
+    def recv(self) -> Copies:
+        """Wait for copies whose step or reset is made, and return their numbers.
+
+        There may be none after a while, so that a caller is not held up by copies that are slow.
+        """
+        return ALL
 
     def snapshot(self) -> dict[str, NDArray[Any]] | None:
         """Return copies of the whole state, random generators included, for `restore`; None if that is not possible.

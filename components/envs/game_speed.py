@@ -78,6 +78,10 @@ class GameSpeed(Env):
         """Prepare the environment."""
         self._env.prepare()
 
+    def preload(self) -> None:
+        """Load what the environment loads."""
+        self._env.preload()
+
     def reset(self, which: NDArray[np.bool_] | None = None) -> None:
         """Start a new episode in the copies that `which` (B,) names; in all of them without it.
 

@@ -161,6 +161,12 @@ class Skirmish(Env):
         """Compile the kernel, which takes some twenty seconds once on a machine. The first `reset` does it too."""
         kernel.CODE.compile_once("the battle simulator", self._calls())
 
+    def preload(self) -> None:
+        """Load the compiled kernel."""
+        self.prepare()
+        for call in self._calls().values():
+            call()
+
     def _calls(self) -> dict[str, Callable[[], object]]:
         """Return a call of each function of the kernel, with no battle at all."""
         actions = np.zeros((0, self.spec.n_agents), np.int64)

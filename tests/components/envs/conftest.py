@@ -1,12 +1,16 @@
 """Hand-made battles, and the policies that the calibration is measured with."""
 
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from components.envs import Skirmish
+
+sys.path.append(str(Path(__file__).parent))  # of `hosted_envs`, which other processes import by that name too
 
 Unit = dict[str, Any]
 Policy = Callable[[Skirmish, np.random.Generator], np.ndarray]

@@ -10,7 +10,8 @@ import numpy as np
 import psutil
 import pytest
 
-from components.envs.smac import GameFailed, Smac
+from components.envs.asynchronous.pool import EnvFailed
+from components.envs.smac import Smac
 from components.rollout import Rollout, play
 from components.worker import Worker
 from orchestra import UsageError
@@ -43,7 +44,7 @@ def made(installed: Path):
 
     yield make
     for env in envs:
-        processes = [psutil.Process(game.pid) for game in env._games if game is not None]
+        processes = [psutil.Process(pid) for pid in env.process_ids]
         env.close()
         assert not any(process.is_running() for process in processes)
 
@@ -56,6 +57,10 @@ def gone(pids: list[int]) -> bool:
     processes = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
     alive = [process for process in processes if process.status() != psutil.STATUS_ZOMBIE]
     return not psutil.wait_procs(alive, timeout=PATIENCE_S)[1]
+
+
+def gone_already(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
 def test_games_are_played_side_by_side_each_with_its_seed(made) -> None:
@@ -124,13 +129,15 @@ def test_a_game_in_trouble_is_replaced_and_its_episode_dropped(made, tmp_path: P
 
 def test_a_game_that_never_begins_is_given_up(made) -> None:
     env = made(trouble="error", at=0)
-    with pytest.raises(GameFailed, match="no game begins after 3 tries; the last: ConnectionError: the game is gone"):
+    with pytest.raises(EnvFailed, match="no episode begins after 3 tries; the last: ConnectionError: the game is gone"):
         env.reset()
     assert env.restarts == 3
 
 
 def test_sizes_that_make_no_sense_are_not_believed(installed: Path) -> None:
-    with pytest.raises(GameFailed, match="no game can be made after 3 tries; the last: it answered with nonsense"):
+    with pytest.raises(
+        EnvFailed, match="no environment can be made after 3 tries; the last: ValueError: the game's sizes"
+    ):
         Smac("8m", trouble="sizes")
 
 
@@ -160,10 +167,12 @@ def test_close_ends_what_the_game_has_started(made, tmp_path: Path) -> None:
     env = made(child=str(tmp_path / "pids"))
     env.reset()
     pids = [int(line) for line in (tmp_path / "pids").read_text().split()]
-    assert len(pids) == 1
+    assert len(pids) == 2
+    assert gone(pids[:1])  # of the game that was made to learn its sizes
+    assert not gone_already(pids[1])
     env.close()
     assert gone(pids)
-    with pytest.raises(GameFailed, match="this environment is closed"):
+    with pytest.raises(EnvFailed, match="the environments are closed"):
         env.reset()
 
 
@@ -174,7 +183,7 @@ import numpy as np
 from components.envs.smac import Smac
 env = Smac("8m", child={str(tmp_path / "pids")!r}, trouble="hang", at=1)
 env.reset()
-print(env._games[0].pid, flush=True)
+print(*env.process_ids, flush=True)
 env.step(np.array([[1, 3]]))
 """
     root = str(Path(__file__).resolve().parents[3])

@@ -1,0 +1,87 @@
+"""What an environment's process does with its environment: one copy, whose arrays it writes into shared rows."""
+
+from dataclasses import asdict
+from typing import Any, Protocol
+
+import numpy as np
+
+from components.envs.asynchronous.arrays import Fields, Rows
+from components.envs.base import Env
+
+
+class Hosted(Protocol):
+    """One copy of an environment."""
+
+    @property
+    def fields(self) -> Fields:
+        """The rows that it reads, whose names begin with `actions`, and those that it writes."""
+
+    about: dict[str, Any]
+    """What its owner has to know besides, in plain values."""
+    preload: bool
+    """True if it is an `Env` with a `preload`."""
+
+    def reset(self, rows: Rows, options: dict[str, Any]) -> dict[str, Any]:
+        """Start an episode; return infos."""
+
+    def step(self, rows: Rows) -> dict[str, Any] | None:
+        """Make a step; return infos, or None if the episode was lost and another has begun."""
+
+    def close(self) -> None:
+        """Close the environment."""
+
+
+class HostedEnv:
+    """One copy of an `Env`. All that it writes is checked, so that its owner need not.
+
+    Raises:
+        ValueError: the environment has several copies.
+    """
+
+    def __init__(self, env: Env) -> None:
+        if env.n_envs != 1:
+            raise ValueError(f"{env!r} has {env.n_envs} copies; a factory must make as many as it is told, 1")
+        spec = env.spec
+        self._env = env
+        self.about = asdict(spec)
+        self.preload = type(env).preload is not Env.preload
+        self.fields = {
+            "obs": ((spec.n_agents, spec.obs_size), "<f4"),
+            "state": ((spec.state_size,), "<f4"),
+            "available": ((spec.n_agents, spec.n_actions), "|b1"),
+            "reward": ((), "<f4"),
+            "terminated": ((), "|b1"),
+            "truncated": ((), "|b1"),
+            "won": ((), "|b1"),
+            "actions": ((spec.n_agents,), "<i8"),
+        }
+
+    def reset(self, rows: Rows, options: dict[str, Any]) -> dict[str, Any]:
+        self._env.reset()
+        self._show(rows)
+        return {}
+
+    def step(self, rows: Rows) -> dict[str, Any] | None:
+        self._env.step(rows["actions"][None].copy())
+        lost = self._env.failed_copies()
+        self._show(rows)
+        return None if lost is not None and lost[0] else {}
+
+    def close(self) -> None:
+        self._env.close()
+
+    def _show(self, rows: Rows) -> None:
+        env = self._env
+        for name in ("obs", "state"):
+            if not np.isfinite(getattr(env, name)).all():
+                raise ValueError(f"{name} is not finite")
+        if not np.isfinite(env.reward[0]):
+            raise ValueError(f"reward is {env.reward[0]}")
+        if not env.available[0].any(axis=1).all():
+            raise ValueError("an agent has no available action")
+        for name, row in rows.items():
+            if name != "actions":
+                array = getattr(env, name)
+                if array.shape[1:] != row.shape:
+                    raise ValueError(f"{name} has the shape {array.shape[1:]}, must be {row.shape}")
+                row[...] = array[0]
