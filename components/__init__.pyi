@@ -1,3 +1,4 @@
+from .evaluator import Evaluator as Evaluator
 from .monitor import Monitor as Monitor
 from .orchestrator import Orchestrator as Orchestrator
 from .rollout import ActingFactory as ActingFactory

@@ -1,7 +1,8 @@
-"""Messages to the actors below, which have joined; the death of one neither delays nor fails the sender."""
+"""The actors that have joined the Orchestrator or a proxy; the death of one neither delays nor fails the sender."""
 
 from typing import Any
 
+from messages import ClaimRoleMsg
 from orchestra import MailboxFull, Message, Ref, Unreachable
 
 
@@ -18,6 +19,14 @@ async def send_downstream(ref: Ref[Any], message: Message) -> None:
         return
 
 
+def rejected(claim: ClaimRoleMsg, holder: Ref[Any] | None, upstream: Ref[Any]) -> str:
+    """Return why `upstream` rejects a claim to the role of `holder`; empty if it does not, as nobody else has it."""
+    if holder is None or holder == claim.ref:
+        return ""
+    who, role = claim.ref.address, claim.role.capitalize()
+    return f"{who} cannot join {upstream.address}: {holder.address} is the {role} of this run, and a run has one"
+
+
 class Downstream:
     """The actors that have joined, in the order of joining, with their numbers of workers."""
 
@@ -31,11 +40,6 @@ class Downstream:
     def workers(self) -> int:
         """Number of workers in all."""
         return sum(self.each.values())
-
-    @property
-    def players(self) -> list[Ref[Any]]:
-        """The actors that have a worker, so that they can play an evaluation."""
-        return [ref for address, ref in self.refs.items() if self.each[address]]
 
     def join(self, ref: Ref[Any], workers: int) -> None:
         """Add an actor, or replace it if it has joined before."""

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from components.checkpoints import run_state
 from components.counters import Phase, RunCounters
-from components.downstream import Downstream, send_downstream
+from components.downstream import Downstream, rejected, send_downstream
 from components.replay_buffers.limiter import SampleToInsertRatio
 from components.run_checkpoint import RunCheckpoint, ask_to_save
 from components.run_evaluations import RunEvaluations
@@ -14,9 +14,9 @@ from components.save_point import SavePoint
 from components.schedule import Interval
 from messages import (
     BatchTrainingDataMsg,
+    ClaimRoleMsg,
     EvaluationResultMsg,
     InsertTransitionMsg,
-    JoinAsTrainerMsg,
     JoinMsg,
     LoadParamsMsg,
     ProgressMsg,
@@ -64,7 +64,7 @@ class TrainerLost(Unreachable):
 class Orchestrator(
     Actor[
         JoinMsg
-        | JoinAsTrainerMsg
+        | ClaimRoleMsg
         | WorkerCountMsg
         | InsertTransitionMsg
         | LoadParamsMsg
@@ -85,7 +85,9 @@ class Orchestrator(
     other actors save, and all continue. A resumed run begins there, when as many workers as it had have joined. An
     interrupted run takes a checkpoint and ends.
 
-    At the end the best evaluated parameters play the final evaluation: new episodes, by which they were not chosen.
+    The Evaluator plays the evaluations while all others go on; checkpoints do not wait for it, but keep the evaluations
+    without a result. At the end the best evaluated parameters play the final evaluation: new episodes, by which they
+    were not chosen.
 
     Args:
         trajectories: the TrajectoryManager.
@@ -143,6 +145,7 @@ class Orchestrator(
     async def started(self) -> None:
         if self.resume_from is not None:
             values, arrays = run_state.read(self.resume_from, self.me.address)
+            self.rng.bit_generator.state = values["rng"]
             self._counters.load(values)
             self._evaluations.load(values, arrays)
             self._returning = max(values["workers"], 1)
@@ -188,15 +191,16 @@ class Orchestrator(
 
     # Joining and leaving --------------------------------------------------------------------------------------------
 
-    @on(JoinAsTrainerMsg)
-    def join_as_trainer(self, msg: JoinAsTrainerMsg) -> str:
-        if self._trainer is not None and self._trainer != msg.trainer:
-            return (
-                f"{msg.trainer.address} cannot join {self.me.address}: {self._trainer.address} is the Trainer of this "
-                "run, and a run has one"
-            )
-        self._trainer = msg.trainer
-        self.watch(msg.trainer)
+    @on(ClaimRoleMsg)
+    async def claim_role(self, msg: ClaimRoleMsg) -> str:
+        holder = self._trainer if msg.role == "trainer" else self._evaluations.evaluator
+        if rejection := rejected(msg, holder, self.me):
+            return rejection
+        self.watch(msg.ref)
+        if msg.role == "trainer":
+            self._trainer = msg.ref
+        else:
+            await self._evaluations.join(msg.ref)
         return ""
 
     @on(JoinMsg)
@@ -207,15 +211,14 @@ class Orchestrator(
             if self._params is not None:
                 await send_downstream(msg.ref, self._params)
             await send_downstream(msg.ref, SetCollectingMsg(collecting=self._collecting and not self._paused))
-        # A restarted actor knows neither the evaluation nor the checkpoint of its earlier incarnation.
-        await self._replace(msg.ref.address)
+        # A restarted actor does not know the checkpoint of its earlier incarnation.
+        await self._mark_saved(msg.ref.address)
         await self._continue_if_all_returned()
         await self._report()
 
     @on(WorkerCountMsg)
     async def count_workers(self, msg: WorkerCountMsg) -> None:
         self._downstream.each[msg.proxy.address] = msg.workers
-        await self._assign_evaluations()
         await self._continue_if_all_returned()
         await self._report()
 
@@ -223,16 +226,17 @@ class Orchestrator(
     async def leave(self, msg: TerminatedMsg) -> None:
         if self._trainer is not None and msg.address == self._trainer.address:
             raise TrainerLost(f"{msg.address}: {msg.reason}")
-        if self._downstream.leave(msg.address):
-            self.log.warning("lost", address=msg.address, reason=msg.reason)
-            await self._replace(msg.address)
+        below = self._downstream.leave(msg.address)
+        if below or self._evaluations.leave(msg.address):
+            log = self.log.info if msg.graceful else self.log.warning
+            log("lost", address=msg.address, reason=msg.reason)
+        if below:
+            await self._mark_saved(msg.address)
             await self._report()
 
-    async def _replace(self, address: str) -> None:
-        """Give the evaluations of the actor at `address` to others, and stop waiting for its state."""
-        self._evaluations.lost(address)
-        await self._assign_evaluations()
-        self._checkpoint.point.mark_saved(address)
+    async def _mark_saved(self, address: str, error: str = "") -> None:
+        """Stop waiting for the state of the actor at `address`: it is saved, or lost, or cannot be written."""
+        self._checkpoint.point.mark_saved(address, error)
         await self._save_if_ready()
 
     # Collecting, learning, evaluating -------------------------------------------------------------------------------
@@ -263,13 +267,13 @@ class Orchestrator(
 
     @on(EvaluationResultMsg)
     async def evaluated(self, msg: EvaluationResultMsg) -> None:
-        if self._evaluations.finished(msg) is None:
-            return  # of a player that was taken for dead; another one plays this evaluation
+        if not await self._evaluations.finished(msg):
+            return
         await self.monitor.tell(msg)
         if msg.final:
             self._evaluated = True
-        elif self._finishing and self._evaluations.empty:
-            self._evaluated = not await self._evaluate(final=True)
+        elif self._finishing and not self._evaluations.pending:
+            await self._evaluate(final=True)
             seconds = LAST_EVALUATION_S * max(1.0, self.final_eval_episodes / self.eval_episodes)
             self.after(seconds, TimeoutMsg(waited_for="final evaluation"))
         await self._save_if_ready()
@@ -302,18 +306,15 @@ class Orchestrator(
             await self._downstream.tell(SetCollectingMsg(collecting=collecting))
 
     async def _evaluate(self, *, final: bool = False) -> bool:
-        """Request an evaluation of the newest parameters, or the final one of the best; return whether one plays."""
-        if self._params is None or not self._downstream.players:
+        """Request an evaluation of the newest parameters, or the final one of the best; False if there are none."""
+        if self._params is None:
             return False
         episodes = self.final_eval_episodes if final else self.eval_episodes
-        steps, reply_to = self._counters.env_steps, Ref[EvaluationResultMsg](self.me.address)
-        self._evaluations.request(self._params, steps, episodes, final=final, reply_to=reply_to)
-        await self._assign_evaluations()
+        place = (self._counters.env_steps, episodes, int(self.rng.integers(1 << 62)))
+        skipped = await self._evaluations.request(self._params, *place, final=final)
+        if skipped is not None:
+            self.log.info("evaluations take longer than their interval; one is skipped", env_steps=skipped.env_steps)
         return True
-
-    async def _assign_evaluations(self) -> None:
-        for player, message in self._evaluations.assign(self._downstream.players):
-            await send_downstream(player, message)
 
     @property
     def _paused(self) -> bool:
@@ -324,8 +325,7 @@ class Orchestrator(
 
     @on(StateSavedMsg)
     async def saved(self, msg: StateSavedMsg) -> None:
-        self._checkpoint.point.mark_saved(msg.ref.address, msg.error)
-        await self._save_if_ready()
+        await self._mark_saved(msg.ref.address, msg.error)
 
     @on(InterruptMsg)
     async def interrupt(self, msg: InterruptMsg) -> None:
@@ -348,8 +348,8 @@ class Orchestrator(
     async def _save_if_ready(self) -> None:
         """Once all below have saved and nothing is in flight, have the others save, and continue."""
         point = self._checkpoint.point
-        ready = point.ready(in_flight=self._counters.in_flight > 0 or not self._evaluations.idle)
-        if not ready or self._trainer is None:
+        evaluating = self._finishing and not (self._evaluated or self._interrupted)
+        if not point.ready(in_flight=self._counters.in_flight > 0 or evaluating) or self._trainer is None:
             return
         await self._report("saving")
         if error := point.error or await self._complete_checkpoint(self._trainer):
@@ -368,7 +368,8 @@ class Orchestrator(
 
     async def _complete_checkpoint(self, trainer: Ref[SaveCheckpointMsg]) -> str:
         """Complete the checkpoint; return why that is impossible, or an empty text."""
-        values, arrays = self._values(), self._evaluations.arrays()
+        values = {**self._values(), "rng": self.rng.bit_generator.state}
+        arrays = self._evaluations.arrays()
         return await self._save_best() or await self._checkpoint.complete(
             trainer, self._counters.env_steps, values, arrays
         )
@@ -396,18 +397,19 @@ class Orchestrator(
                 self.log.warning("continues without workers that have not joined again", seconds=RETURN_S)
                 await self._continue()
             return
-        if msg.waited_for == "evaluation" and self._evaluations.final:
+        if msg.waited_for == "evaluation" and any(each.final for each in self._evaluations.pending):
             return  # it has its own limit
         if msg.waited_for in ("evaluation", "final evaluation"):
-            self.log.warning("the last evaluation or batch did not come back in time")
-            self._ending = "done"
+            joined = self._evaluations.evaluator is not None
+            self.log.warning("the last evaluation or batch did not come back in time", evaluator_joined=joined)
+            self._ending, self._evaluated = "done", True
+            await self._save_if_ready()
         elif self._checkpoint.point.active:
             self.log.warning(
                 "only the policy is saved, without a checkpoint of the run: not all actors answered in time",
                 seconds=INTERRUPTED_S,
                 unsaved=sorted(self._checkpoint.point.unsaved),
                 batches=self._counters.in_flight,
-                evaluations=not self._evaluations.idle,
             )
         self.stop()
 
@@ -432,7 +434,8 @@ class Orchestrator(
             return
         self._finishing = True
         await self._set_collecting(False)
-        self._evaluated = not await self._evaluate()
+        pending = self._evaluations.is_pending(self._counters.env_steps)  # in a resumed run
+        self._evaluated = not pending and not await self._evaluate()
         await self._begin_save()
         self.after(LAST_EVALUATION_S, TimeoutMsg(waited_for="evaluation"))
         self._stop_if_complete()

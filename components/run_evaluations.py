@@ -1,5 +1,6 @@
 """Evaluations of a run: those without a result yet, and the parameters of the best one, exactly as they played."""
 
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -7,47 +8,79 @@ from numpy.typing import NDArray
 from pydantic.dataclasses import dataclass
 
 from components.checkpoints.policy_file import BEST, save_params
-from components.evaluation_queue import EvaluationQueue
+from components.downstream import send_downstream
 from messages import EvaluateMsg, EvaluationResultMsg, LoadParamsMsg
 from orchestra import Ref, RunDirectory
 
+MOST_WAITING = 4
+"""Evaluations that wait for the Evaluator. A further one takes the place of the oldest."""
+
 
 @dataclass
-class RunEvaluations(EvaluationQueue):
-    """A queue that keeps the parameters of the best evaluation but the final one.
+class RunEvaluations:
+    """Sends evaluations to the Evaluator one after the other, and keeps the parameters of the best but the final one.
 
-    The best has the highest win rate; of equal ones the highest mean return; of these it is the earliest.
+    The best has the highest win rate; of equal ones the highest mean return; of these it is the earliest. The fields
+    are the state. The constructor also takes messages that are dicts of their fields.
     """
 
+    evaluator: Ref[Any] | None = None
+    """The Evaluator, which plays the first of `pending`; None before it joins, and after it is lost."""
+    pending: list[EvaluateMsg] = field(default_factory=list)
+    """Evaluations without a result, in the order in which they are played."""
     best: EvaluationResultMsg | None = None
     """The best result; None before the first."""
     best_params: LoadParamsMsg | None = None
     """The parameters that had it; None before the first result."""
 
-    def request(
-        self,
-        params: LoadParamsMsg,
-        env_steps: int,
-        episodes: int,
-        *,
-        final: bool,
-        reply_to: Ref[EvaluationResultMsg],
-    ) -> None:
-        """Add an evaluation of `params`, which are those after `env_steps` steps, or the final one of the best."""
+    async def join(self, evaluator: Ref[Any]) -> None:
+        """Send evaluations to `evaluator` from now on, from the first without a result."""
+        self.evaluator = evaluator
+        await self._send_first()
+
+    def leave(self, address: str) -> bool:
+        """Keep the evaluations for the next Evaluator if this one is at `address`; return whether it is."""
+        if self.evaluator is None or self.evaluator.address != address:
+            return False
+        self.evaluator = None
+        return True
+
+    async def request(
+        self, params: LoadParamsMsg, env_steps: int, episodes: int, seed: int, *, final: bool = False
+    ) -> EvaluateMsg | None:
+        """Request an evaluation of `params`, those after `env_steps` steps, or the final one of the best.
+
+        Returns:
+            The evaluation that is skipped for it, because the Evaluator is too slow; None if none is.
+        """
         if final and self.best is not None and self.best_params is not None:
             params, env_steps = self.best_params, self.best.env_steps
         played: dict[str, Any] = {"version": params.version, "params": params.params, "env_steps": env_steps}
-        self.add(EvaluateMsg(**played, episodes=episodes, final=final, reply_to=reply_to))
+        self.pending.append(EvaluateMsg(**played, episodes=episodes, seed=seed, final=final))
+        if len(self.pending) == 1:
+            await self._send_first()
+        return self.pending.pop(1) if len(self.pending) > 1 + MOST_WAITING else None
 
-    def finished(self, result: EvaluationResultMsg) -> EvaluateMsg | None:
-        """Do as in `EvaluationQueue`, and keep the parameters if `result` is better than the best so far."""
-        message = super().finished(result)
-        if message is not None and not message.final and (self.best is None or _rank(result) > _rank(self.best)):
+    async def finished(self, result: EvaluationResultMsg) -> bool:
+        """Keep the parameters if `result` is the best so far, and send the next evaluation.
+
+        Returns:
+            False if `result` is not that of the first evaluation: an Evaluator that was taken for dead sent it.
+        """
+        if not self.pending or _key(result) != _key(self.pending[0]):
+            return False
+        message = self.pending.pop(0)
+        if not message.final and (self.best is None or _rank(result) > _rank(self.best)):
             self.best = result
             self.best_params = LoadParamsMsg(
                 version=message.version, params=message.params, env_steps=message.env_steps
             )
-        return message
+        await self._send_first()
+        return True
+
+    def is_pending(self, env_steps: int) -> bool:
+        """Return whether the parameters after `env_steps` steps wait for their evaluation."""
+        return any(_key(message) == (env_steps, False) for message in self.pending)
 
     def save_best(self, run_directory: Path | None) -> None:
         """Write the best parameters to `checkpoints/best.pt` of the run, if there are any and it keeps files.
@@ -60,21 +93,39 @@ class RunEvaluations(EvaluationQueue):
             save_params(path, self.best_params.params, self.best_params.version, self.best.env_steps)
 
     def values(self) -> dict[str, Any]:
-        """Return the plain values that a checkpoint keeps, in which no evaluation is assigned."""
-        return {"turn": self.turn, "best": None if self.best is None else self.best.model_dump()}
+        """Return the plain values that a checkpoint keeps: the best result, and the evaluations without a result.
+
+        The final evaluation is left out: a resumed run may find better parameters.
+        """
+        pending = [message.model_dump(exclude={"params"}) for message in self._kept()]
+        return {"best": None if self.best is None else self.best.model_dump(), "pending": pending}
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays that a checkpoint keeps."""
-        return {} if self.best_params is None else {"best": self.best_params.params}
+        best = {} if self.best_params is None else {"best": self.best_params.params}
+        return best | {f"pending/{index}": message.params for index, message in enumerate(self._kept())}
 
     def load(self, values: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
         """Continue from the `values` and `arrays` of other evaluations."""
-        self.turn = values["turn"]
+        self.pending = [
+            EvaluateMsg(**each, params=arrays[f"pending/{index}"]) for index, each in enumerate(values["pending"])
+        ]
         if values["best"] is not None:
             self.best = EvaluationResultMsg.model_validate(values["best"])
             self.best_params = LoadParamsMsg(
                 version=self.best.version, params=arrays["best"], env_steps=self.best.env_steps
             )
+
+    def _kept(self) -> list[EvaluateMsg]:
+        return [message for message in self.pending if not message.final]
+
+    async def _send_first(self) -> None:
+        if self.evaluator is not None and self.pending:
+            await send_downstream(self.evaluator, self.pending[0])
+
+
+def _key(evaluation: EvaluateMsg | EvaluationResultMsg) -> tuple[int, bool]:
+    return evaluation.env_steps, evaluation.final
 
 
 def _rank(result: EvaluationResultMsg) -> tuple[float, float]:

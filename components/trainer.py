@@ -12,7 +12,7 @@ from components.rollout import PolicyFactory
 from components.threads import with_threads, with_torch_threads
 from messages import (
     BatchTrainingDataMsg,
-    JoinAsTrainerMsg,
+    ClaimRoleMsg,
     LoadParamsMsg,
     NotSavedMsg,
     SaveCheckpointMsg,
@@ -41,7 +41,7 @@ class Trainer(Actor[BatchTrainingDataMsg | SaveCheckpointMsg]):
 
     spec: EnvSpec
     policy: PolicyFactory
-    to: Ref[JoinAsTrainerMsg | LoadParamsMsg | TrainResultMsg]
+    to: Ref[ClaimRoleMsg | LoadParamsMsg | TrainResultMsg]
     priorities_to: Ref[UpdatePriorityMsg] | None = None
     publish_interval: int = 1
     threads: int = 1
@@ -56,7 +56,7 @@ class Trainer(Actor[BatchTrainingDataMsg | SaveCheckpointMsg]):
             path = _policy_file(self.resume_from.parent.parent, self.resume_from.name)
             self._version = load_checkpoint(path, self._policy)["version"]
         # Before it publishes: the parameters of a rejected Trainer must reach nobody.
-        rejection = await self.to.ask(JoinAsTrainerMsg(trainer=self.me))
+        rejection = await self.to.ask(ClaimRoleMsg(role="trainer", ref=self.me))
         if rejection:
             raise UsageError(rejection)
         await self._publish()

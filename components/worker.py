@@ -4,12 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from components.checkpoints import run_state
-from components.rollout import ActingFactory, EnvFactory, Rollout, play_once
+from components.rollout import ActingFactory, EnvFactory, Rollout
 from components.schedule import LinearSchedule
 from components.threads import with_threads
 from messages import (
-    EvaluateMsg,
-    EvaluationResultMsg,
     InsertTransitionMsg,
     JoinMsg,
     LoadParamsMsg,
@@ -19,8 +17,6 @@ from messages import (
 )
 from orchestra import Actor, Message, Ref, State, TerminatedMsg, Unreachable, UsageError, freeze, on
 
-EVALUATION_ENVS = 32
-"""Copies of the environment that an evaluation plays together, at most."""
 REJOIN_S = 5.0
 """Delay in seconds before a worker rejoins after its upstream stopped. Usually the run ends first."""
 
@@ -38,8 +34,8 @@ class UpstreamLost(Unreachable):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | SetCollectingMsg | EvaluateMsg | SaveStateMsg]):
-    """Collects experience while it is told to and has parameters, and plays evaluations.
+class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | SetCollectingMsg | SaveStateMsg]):
+    """Collects experience while it is told to and has parameters.
 
     Args:
         env: makes its environments.
@@ -119,24 +115,6 @@ class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | SetCollectingMsg | E
         if episodes is not None:
             await self.to.tell(episodes)
         await self._step_on()
-
-    @on(EvaluateMsg)
-    async def evaluate(self, msg: EvaluateMsg) -> None:
-        n_envs, seed = min(EVALUATION_ENVS, msg.episodes), self._seed()
-        # A policy of its own: collecting continues with the worker's parameters.
-        arguments = (self.env, n_envs, seed, self.policy, msg.params, msg.episodes, self.rng)
-        played = await self.offload(with_threads, self.threads, play_once, *arguments)
-        await msg.reply_to.tell(
-            EvaluationResultMsg(
-                version=msg.version,
-                env_steps=msg.env_steps,
-                episodes=msg.episodes,
-                win_rate=float(played.won.mean()),
-                mean_return=float(played.returns.mean()),
-                mean_length=float(played.lengths.mean()),
-                final=msg.final,
-            )
-        )
 
     @on(SaveStateMsg)
     async def save(self, msg: SaveStateMsg) -> None:

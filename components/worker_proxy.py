@@ -2,13 +2,9 @@
 
 from typing import ClassVar
 
-from components.checkpoints import run_state
 from components.downstream import Downstream, send_downstream
-from components.evaluation_queue import EvaluationQueue
 from components.rollout import concatenated
 from messages import (
-    EvaluateMsg,
-    EvaluationResultMsg,
     InsertTransitionMsg,
     JoinMsg,
     LoadParamsMsg,
@@ -25,17 +21,7 @@ class FlushMsg(Message):
 
 
 class WorkerProxy(
-    Actor[
-        JoinMsg
-        | InsertTransitionMsg
-        | FlushMsg
-        | LoadParamsMsg
-        | SetCollectingMsg
-        | EvaluateMsg
-        | EvaluationResultMsg
-        | SaveStateMsg
-        | StateSavedMsg
-    ]
+    Actor[JoinMsg | InsertTransitionMsg | FlushMsg | LoadParamsMsg | SetCollectingMsg | SaveStateMsg | StateSavedMsg]
 ):
     """Stands for the workers of a host, so that parameters cross the network once for all of them.
 
@@ -54,15 +40,11 @@ class WorkerProxy(
         self._params: LoadParamsMsg | None = None
         self._collecting: SetCollectingMsg | None = None
         self._gathered: list[InsertTransitionMsg] = []
-        self._evaluations = EvaluationQueue()
         self._saving: SaveStateMsg | None = None
         self._unsaved: set[str] = set()
         self._save_error = ""
 
     async def started(self) -> None:
-        saved = None if self.resume_from is None else run_state.find(self.resume_from, self.me.address)
-        if saved is not None:
-            self._evaluations.turn = saved[0]["turn"]
         await self._to.tell(JoinMsg(role="proxy", ref=self.me))
 
     async def stopped(self) -> None:
@@ -75,7 +57,6 @@ class WorkerProxy(
             "params": self._params,
             "collecting": self._collecting,
             "gathered": self._gathered,
-            "evaluations": vars(self._evaluations),
             "saving": self._saving,
             "unsaved": self._unsaved,
             "save_error": self._save_error,
@@ -88,7 +69,6 @@ class WorkerProxy(
         collecting = state["collecting"]
         self._collecting = SetCollectingMsg.model_validate(collecting) if collecting else None
         self._gathered = [InsertTransitionMsg.model_validate(each) for each in state["gathered"]]
-        self._evaluations = EvaluationQueue(**state["evaluations"])
         self._saving = SaveStateMsg.model_validate(state["saving"]) if state["saving"] else None
         self._unsaved, self._save_error = set(state["unsaved"]), state["save_error"]
 
@@ -99,19 +79,17 @@ class WorkerProxy(
         for latest in (self._params, self._collecting):
             if latest is not None:
                 await send_downstream(msg.ref, latest)
-        # A restarted worker knows neither the evaluation nor the checkpoint of its earlier incarnation.
-        await self._replace(msg.ref.address)
+        # A restarted worker does not know the checkpoint of its earlier incarnation.
+        await self._recount(msg.ref.address)
 
     @on(TerminatedMsg)
     async def leave(self, msg: TerminatedMsg) -> None:
         if self._workers.leave(msg.address):
             self.log.info("worker left", worker=msg.address, reason=msg.reason)
-            await self._replace(msg.address)
+            await self._recount(msg.address)
 
-    async def _replace(self, worker: str) -> None:
-        """Give the evaluations of a worker to others, report the number of workers, and stop waiting for its state."""
-        self._evaluations.lost(worker)
-        await self._assign_evaluations()
+    async def _recount(self, worker: str) -> None:
+        """Report the number of workers, and stop waiting for the state of `worker`."""
         await self._to.tell(WorkerCountMsg(proxy=self.me, workers=self._workers.workers))
         await self._mark_saved(worker)
 
@@ -141,17 +119,6 @@ class WorkerProxy(
         self._collecting = msg
         await self._workers.tell(msg)
 
-    @on(EvaluateMsg)
-    async def evaluate(self, msg: EvaluateMsg) -> None:
-        self._evaluations.add(msg)
-        await self._assign_evaluations()
-
-    @on(EvaluationResultMsg)
-    async def evaluated(self, msg: EvaluationResultMsg) -> None:
-        asked = self._evaluations.finished(msg)
-        if asked is not None:
-            await asked.reply_to.tell(msg)
-
     @on(SaveStateMsg)
     async def save(self, msg: SaveStateMsg) -> None:
         self._saving, self._save_error = msg, ""
@@ -175,17 +142,8 @@ class WorkerProxy(
         if self._saving is None or self._unsaved:
             return
         await self._send_gathered()  # the checkpoint contains all that precedes the answer
-        if self.run_directory is not None:
-            values = {"turn": self._evaluations.turn}
-            place = (self.run_directory, self._saving.env_steps, self.me.address)
-            self._save_error = run_state.attempt(run_state.write, *place, values) or self._save_error
         await self._saving.reply_to.tell(StateSavedMsg(ref=self.me, error=self._save_error))
         self._saving = None
-
-    async def _assign_evaluations(self) -> None:
-        """Assign waiting evaluations to workers; the results come back to this proxy."""
-        for worker, message in self._evaluations.assign(self._workers.players):
-            await send_downstream(worker, message.model_copy(update={"reply_to": Ref(self.me.address)}))
 
     async def _send_gathered(self) -> None:
         gathered, self._gathered = self._gathered, []

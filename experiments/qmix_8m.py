@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from components import (
+    Evaluator,
     LinearSchedule,
     Monitor,
     Orchestrator,
@@ -147,7 +148,10 @@ def experiment(
         publish_interval=publish_interval,
         threads=learner_threads,
     )
-    topology.require(trajectories, trainer)
+    evaluator = topology.node("evaluator").spawn(
+        "evaluator", Evaluator, env=make_env, policy=learning.acting, to=orchestrator
+    )
+    topology.require(trajectories, trainer, evaluator)
     players = []
     for host in range(hosts):
         to = topology.node(f"host-{host}").spawn("proxy", WorkerProxy, to=orchestrator) if proxy else orchestrator

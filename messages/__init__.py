@@ -1,8 +1,8 @@
 """Messages of the reinforcement-learning actors."""
 
+from messages.control import ClaimRoleMsg as ClaimRoleMsg
 from messages.control import EvaluateMsg as EvaluateMsg
 from messages.control import EvaluationResultMsg as EvaluationResultMsg
-from messages.control import JoinAsTrainerMsg as JoinAsTrainerMsg
 from messages.control import JoinMsg as JoinMsg
 from messages.control import NotSavedMsg as NotSavedMsg
 from messages.control import ProgressMsg as ProgressMsg

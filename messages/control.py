@@ -18,13 +18,14 @@ class JoinMsg(Message):
     ref: Ref[Any]
 
 
-class JoinAsTrainerMsg(Request[str]):
-    """The Trainer joins the Orchestrator, before it publishes any parameters.
+class ClaimRoleMsg(Request[str]):
+    """An actor joins the Orchestrator in a role that a run has once; the Trainer, before it publishes any parameters.
 
-    The answer is empty, or the reason for which it is rejected: a run has one Trainer.
+    The answer is empty, or the reason for which it is rejected: another actor has the role.
     """
 
-    trainer: Ref[Any]
+    role: Literal["trainer", "evaluator"]
+    ref: Ref[Any]
 
 
 class WorkerCountMsg(Message):
@@ -66,9 +67,10 @@ class EvaluateMsg(Message):
     episodes: int
     env_steps: int
     """Environment steps of the run at which these parameters were first evaluated."""
+    seed: int
+    """Seed of the environments and of all other random numbers."""
     final: bool
     """True for the evaluation of the best parameters at the end of the run."""
-    reply_to: Ref[EvaluationResultMsg]
 
 
 class TrainResultMsg(Message):

@@ -14,13 +14,14 @@ from components.checkpoints.policy_file import load_checkpoint
 from components.envs.base import EnvSpec
 from components.orchestrator import INTERRUPTED_S, LAST_EVALUATION_S, RETURN_S, Orchestrator, TrainerLost
 from components.replay_buffers import SampleToInsertRatio
+from components.run_evaluations import MOST_WAITING
 from components.trainer import Trainer
 from messages import (
     BatchTrainingDataMsg,
+    ClaimRoleMsg,
     EvaluateMsg,
     EvaluationResultMsg,
     InsertTransitionMsg,
-    JoinAsTrainerMsg,
     JoinMsg,
     LoadParamsMsg,
     NotSavedMsg,
@@ -37,7 +38,7 @@ from orchestra import CannotWrite, InterruptMsg, RunDirectory, UsageError
 from orchestra.actors.cell import ActorFailed
 from orchestra.actors.restarts import STOPPED
 
-DOWN = (LoadParamsMsg, SetCollectingMsg, EvaluateMsg, SaveStateMsg)
+DOWN = (LoadParamsMsg, SetCollectingMsg, SaveStateMsg)
 SAVED = {SaveCheckpointMsg: "a file"}
 NEVER = 10**9
 SPEC = EnvSpec("corridor", n_agents=2, n_actions=3, obs_size=4, state_size=3, episode_limit=6)
@@ -74,12 +75,17 @@ class Run:
             await self.scene.settle()
 
     async def join_trainer(self) -> None:
-        await self.tell(params(0), JoinAsTrainerMsg(trainer=self.trainer.ref))
+        await self.tell(params(0), ClaimRoleMsg(role="trainer", ref=self.trainer.ref))
 
     async def join_worker(self, name: str) -> Any:
         worker = self.scene.probe(name, *DOWN)
         await self.tell(JoinMsg(role="worker", ref=worker.ref))
         return worker
+
+    async def join_evaluator(self, name: str = "evaluator") -> Any:
+        evaluator = self.scene.probe(name, EvaluateMsg)
+        await self.tell(ClaimRoleMsg(role="evaluator", ref=evaluator.ref))
+        return evaluator
 
     async def train(self, n: int = 1) -> None:
         for _ in range(n):
@@ -137,10 +143,10 @@ def test_a_second_trainer_is_rejected_and_the_first_stays(run, stage, episodes) 
             play = Run(scene, min_size=2)
             await play.join_trainer()
             second = scene.probe("second", BatchTrainingDataMsg, SaveCheckpointMsg, answers=SAVED)
-            assert await play.ref.ask(JoinAsTrainerMsg(trainer=second.ref)) == (
+            assert await play.ref.ask(ClaimRoleMsg(role="trainer", ref=second.ref)) == (
                 "here/second cannot join here/orchestrator: here/trainer is the Trainer of this run, and a run has one"
             )
-            assert await play.ref.ask(JoinAsTrainerMsg(trainer=play.trainer.ref)) == ""  # it may join again
+            assert await play.ref.ask(ClaimRoleMsg(role="trainer", ref=play.trainer.ref)) == ""  # it may join again
             await scene.kill(second)  # nobody watches it
             await play.tell(episodes(1, 1))
             assert {message.trainer for message in play.trajectories.of(SampleBatchMsg)} == {play.trainer.ref}
@@ -336,82 +342,140 @@ def test_a_sample_names_the_batch_size_and_the_trainer(run, stage, episodes) -> 
 # Tests and checkpoints ------------------------------------------------------------------------------------------------
 
 
-def test_tests_are_asked_for_at_their_interval_in_turn(run, stage, episodes) -> None:
+def test_evaluations_are_requested_at_their_interval_and_played_one_after_the_other(run, stage, episodes) -> None:
     async def main() -> None:
         async with stage() as scene:
             play = Run(scene, eval_interval=10, eval_episodes=7)
+            evaluator = await play.join_evaluator()
             await play.tell(params(0))
-            one, other = await play.join_worker("one"), await play.join_worker("other")
             at = []
             for length in (3, 3, 3, 3, 3, 25, 1, 1, 2, 6):  # 3 6 9 12 15 40 41 42 44 50
                 await play.tell(episodes(length))
-                at.append(len(one.of(EvaluateMsg)) + len(other.of(EvaluateMsg)))
-            assert at == [1, 1, 1, 2, 2, 3, 3, 3, 3, 4]
-            assert [len(worker.of(EvaluateMsg)) for worker in (one, other)] == [2, 2]
-            asked = sorted(
-                (message.env_steps, message.episodes) for message in one.of(EvaluateMsg) + other.of(EvaluateMsg)
-            )
-            assert asked == [(3, 7), (12, 7), (40, 7), (50, 7)]
-            await play.tell(result_at(12))
-            assert play.monitor.of(EvaluationResultMsg) == [result_at(12)]
-            assert one.of(EvaluateMsg)[0].reply_to == play.ref
+                at.append(len(evaluator.of(EvaluateMsg)))
+            assert at == [1] * 10  # it plays the first
+            due = [3, 12, 40, 50]
+            for played, env_steps in enumerate(due, start=1):
+                assert [message.env_steps for message in evaluator.of(EvaluateMsg)] == due[:played]
+                await play.tell(result_at(env_steps))
+            assert {message.episodes for message in evaluator.of(EvaluateMsg)} == {7}
+            assert play.monitor.of(EvaluationResultMsg) == [result_at(env_steps) for env_steps in due]
+            assert len(evaluator.of(EvaluateMsg)) == len(due)
 
     run(main())
 
 
-def test_a_proxy_without_workers_is_not_asked_for_a_test(run, stage, episodes) -> None:
+def test_an_evaluator_that_is_too_slow_plays_the_newest_parameters(run, stage, episodes) -> None:
     async def main() -> None:
         async with stage() as scene:
             play = Run(scene, eval_interval=1)
+            evaluator = await play.join_evaluator()
             await play.tell(params(0))
-            empty, full = (scene.probe(name, *DOWN) for name in ("empty", "full"))
-            for proxy, workers in ((empty, 0), (full, 2)):
-                await play.tell(JoinMsg(role="proxy", ref=proxy.ref), WorkerCountMsg(proxy=proxy.ref, workers=workers))
-            await play.tell(*[episodes(1)] * 4)
-            assert (len(empty.of(EvaluateMsg)), len(full.of(EvaluateMsg))) == (0, 4)
+            await play.tell(*[episodes(1)] * (1 + MOST_WAITING + 2))
+            for env_steps in (1, *range(4, 4 + MOST_WAITING)):
+                assert evaluator.of(EvaluateMsg)[-1].env_steps == env_steps
+                await play.tell(result_at(env_steps))
+            assert len(play.monitor.of(EvaluationResultMsg)) == 1 + MOST_WAITING
+
+    run(main())
+
+
+def test_an_evaluator_gets_what_was_due_before_it_joined(run, stage, episodes) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            play = Run(scene, eval_interval=10)
+            await play.tell(params(0), episodes(3), params(1))
+            evaluator = await play.join_evaluator()
+            assert [(message.env_steps, message.version) for message in evaluator.of(EvaluateMsg)] == [(3, 0)]
 
     run(main())
 
 
 @pytest.mark.parametrize("again", ["it dies", "it starts anew"])
-def test_the_test_of_a_worker_that_is_lost_is_asked_of_another_once(run, stage, episodes, again: str) -> None:
+def test_the_evaluation_of_a_lost_evaluator_is_played_again_and_counts_once(run, stage, episodes, again: str) -> None:
     async def main() -> None:
         async with stage() as scene:
             play = Run(scene, eval_interval=10)
-            await play.tell(params(0))
-            workers = [await play.join_worker("one"), await play.join_worker("other")]
-            await play.tell(episodes(3))
-            lost, other = sorted(workers, key=lambda worker: not worker.of(EvaluateMsg))
-            assert other.of(EvaluateMsg) == []
+            evaluator = await play.join_evaluator()
+            await play.tell(params(0), episodes(3))
+            asked = evaluator.of(EvaluateMsg)
             if again == "it dies":
-                await scene.kill(lost)
+                await scene.kill(evaluator)
                 await scene.settle()
-                assert other.of(EvaluateMsg) == lost.of(EvaluateMsg)
+                evaluator = await play.join_evaluator("next")
+                assert evaluator.of(EvaluateMsg) == asked  # with the same seed
             else:
-                await play.tell(JoinMsg(role="worker", ref=lost.ref))
-                assert len(lost.of(EvaluateMsg) + other.of(EvaluateMsg)) == 2
+                await play.tell(ClaimRoleMsg(role="evaluator", ref=evaluator.ref))
+                assert evaluator.of(EvaluateMsg) == asked * 2
             await play.tell(result_at(3), result_at(3))
             assert play.monitor.of(EvaluationResultMsg) == [result_at(3)]
-            if again == "it dies":
-                await scene.kill(other)
-                await scene.settle()
-                late = await play.join_worker("late")
-                assert late.of(EvaluateMsg) == []  # nothing is owed any more
+            await scene.kill(evaluator)
+            await scene.settle()
+            assert (await play.join_evaluator("late")).of(EvaluateMsg) == []
 
     run(main())
 
 
-def test_the_test_of_the_only_worker_waits_for_the_next_one(run, stage, episodes) -> None:
+def test_no_two_evaluations_of_a_run_have_the_same_seed_nor_do_two_runs(run, stage, episodes, tmp_path: Path) -> None:
+    async def seeds(seed: int, resume_from: Path | None = None) -> list[int]:
+        async with stage(run_directory=tmp_path / str(seed), seed=seed, resume_from=resume_from) as scene:
+            play = Run(scene, eval_interval=1, checkpoint_interval=4, min_size=100)
+            await play.join_trainer()
+            worker, evaluator = await play.join_worker("worker"), await play.join_evaluator()
+            await play.tell(result_at(4, version=0))  # of the evaluation that a checkpoint has kept
+            for _ in range(5):
+                await play.tell(episodes(1), StateSavedMsg(ref=worker.ref, error=""))
+                await play.tell(result_at(play.progress.env_steps, version=0))
+            return [message.seed for message in evaluator.of(EvaluateMsg)]
+
+    async def main() -> None:
+        found = await seeds(1)
+        assert len(found) == 5
+        (state,) = (tmp_path / "1" / "state").iterdir()
+        resumed = await seeds(1, state)
+        assert resumed[:2] == found[3:]
+        found += [*resumed[2:], *await seeds(2)]
+        assert len(set(found)) == len(found) == 5 + 4 + 5
+
+    run(main())
+
+
+@pytest.mark.parametrize("role", ["trainer", "evaluator"])
+def test_a_second_actor_in_a_role_that_a_run_has_once_is_rejected(run, stage, role: str) -> None:
     async def main() -> None:
         async with stage() as scene:
-            play = Run(scene, eval_interval=10)
-            await play.tell(params(0))
-            only = await play.join_worker("only")
-            await play.tell(episodes(3))
-            await scene.kill(only)
-            await scene.settle()
-            late = await play.join_worker("late")
-            assert late.of(EvaluateMsg) == only.of(EvaluateMsg)
+            play = Run(scene)
+            first, second = (scene.probe(name, EvaluateMsg) for name in ("first", "second"))
+            assert await play.ref.ask(ClaimRoleMsg(role=role, ref=first.ref)) == ""
+            assert await play.ref.ask(ClaimRoleMsg(role=role, ref=second.ref)) == (
+                f"here/second cannot join here/orchestrator: here/first is the {role.capitalize()} of this run, and a "
+                "run has one"
+            )
+            assert await play.ref.ask(ClaimRoleMsg(role=role, ref=first.ref)) == ""  # it may join again
+
+    run(main())
+
+
+def test_a_checkpoint_does_not_wait_for_an_evaluation_and_a_resumed_run_plays_it(
+    run, stage, episodes, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        settings = {"checkpoint_interval": 4, "eval_interval": 3, "min_size": 100}
+        async with stage(run_directory=tmp_path) as scene:
+            play = Run(scene, **settings)
+            await play.join_trainer()
+            evaluator = await play.join_evaluator()
+            await play.tell(*[episodes(1)] * 4, params(9))
+            assert [message.env_steps for message in play.trainer.of(SaveCheckpointMsg)] == [4]
+            pending = [*evaluator.of(EvaluateMsg), *play.cell.actor._evaluations.pending[1:]]
+        (state,) = (tmp_path / "state").iterdir()
+        async with stage(run_directory=tmp_path, resume_from=state) as scene:
+            play = Run(scene, **settings)
+            evaluator = await play.join_evaluator()
+            await play.tell(result_at(1, version=0))
+            assert [(each.env_steps, each.seed, each.params.tolist()) for each in evaluator.of(EvaluateMsg)] == [
+                (each.env_steps, each.seed, each.params.tolist()) for each in pending
+            ]
+            assert [each.env_steps for each in pending] == [1, 3]
 
     run(main())
 
@@ -755,12 +819,12 @@ def test_a_run_ends_with_a_last_test_a_checkpoint_and_a_stop(run, stage, episode
         async with stage(run_directory=tmp_path) as scene:
             play = Run(scene, goal_steps=10)
             await play.join_trainer()
-            worker = await play.join_worker("worker")
+            worker, evaluator = await play.join_worker("worker"), await play.join_evaluator()
             await play.tell(episodes(*[1] * 9))
             assert play.asked == [1, 2]
             await play.tell(result_at(9), episodes(1))
             assert worker.of(SetCollectingMsg)[-1] == SetCollectingMsg(collecting=False)
-            assert [message.env_steps for message in worker.of(EvaluateMsg)] == [9, 10]
+            assert [message.env_steps for message in evaluator.of(EvaluateMsg)] == [9, 10]
             await play.train(2)
             assert play.asked == [1, 2]  # nothing new is begun
             assert not play.cell.stopping
@@ -783,27 +847,11 @@ def test_the_end_waits_for_the_batches_on_their_way(run, stage, episodes) -> Non
             play = Run(scene, goal_steps=4)
             await play.join_trainer()
             await play.join_worker("worker")
-            await play.tell(episodes(*[1] * 3), episodes(1), result_at(4), result_at(3), result_at(4, final=True))
+            await play.tell(episodes(*[1] * 3), episodes(1), result_at(3), result_at(4), result_at(3, final=True))
             in_flight = len(play.asked)
             assert in_flight == 2
             await play.train(1)
             assert not play.cell.stopping
-            await play.ref.tell(TrainResultMsg(number=2, seconds=0.0, metrics=()))
-            assert await ended(play) == STOPPED
-
-    run(main())
-
-
-def test_an_older_test_that_took_its_time_does_not_undo_the_last_one(run, stage, episodes) -> None:
-    async def main() -> None:
-        async with stage() as scene:
-            play = Run(scene, goal_steps=10, eval_interval=1)
-            await play.join_trainer()
-            await play.join_worker("one")
-            await play.join_worker("other")
-            await play.tell(episodes(*[1] * 9), episodes(1))
-            await play.tell(result_at(10), result_at(9), result_at(10, final=True))
-            await play.train(1)
             await play.ref.tell(TrainResultMsg(number=2, seconds=0.0, metrics=()))
             assert await ended(play) == STOPPED
 
@@ -854,13 +902,13 @@ def test_the_best_parameters_are_kept_as_they_played_and_play_new_episodes_at_th
         async with stage(run_directory=tmp_path) as scene:
             play = Run(scene, goal_steps=3, eval_interval=1, final_eval_episodes=77, min_size=100)
             await play.join_trainer()
-            worker = await play.join_worker("worker")
+            worker, evaluator = await play.join_worker("worker"), await play.join_evaluator()
             await evaluated(play, episodes, *tests)
-            *ordinary, final = worker.of(EvaluateMsg)
+            *ordinary, final = evaluator.of(EvaluateMsg)
             assert [message.final for message in ordinary] == [False] * 3
             assert (final.final, final.episodes, final.version, final.params.tolist()) == (True, 77, best, [best] * 2)
             await play.tell(StateSavedMsg(ref=worker.ref, error=""))
-            late = result_at(final.env_steps, 0.0, version=best)  # of a worker that was taken for dead
+            late = result_at(final.env_steps, 0.0, version=best)  # of an evaluator that was taken for dead
             await play.tell(late)
             assert not play.cell.stopping
             result = result_at(final.env_steps, 0.75, version=best, final=True)
@@ -886,9 +934,10 @@ def test_a_resumed_run_keeps_its_best_parameters(run, stage, episodes, scripted,
         async with stage(run_directory=tmp_path, resume_from=state) as scene:
             play = Run(scene, goal_steps=3, **settings)
             await play.join_trainer()
-            worker = await play.join_worker("worker")
+            await play.join_worker("worker")
+            evaluator = await play.join_evaluator()
             await evaluated(play, episodes, (40, 0.5, 1.0))
-            final = worker.of(EvaluateMsg)[-1]
+            final = evaluator.of(EvaluateMsg)[-1]
             assert (final.final, final.version, final.params.tolist()) == (True, 10, [10.0] * 2)
 
     run(main())
@@ -899,9 +948,9 @@ def test_a_run_without_a_result_of_its_best_parameters_ends_nevertheless(run, st
         async with stage() as scene:
             play = Run(scene, goal_steps=1, eval_episodes=10, final_eval_episodes=20, min_size=100)
             await play.join_trainer()
-            worker = await play.join_worker("worker")
+            evaluator = await play.join_evaluator()
             await evaluated(play, episodes, (1, 1.0, 1.0))
-            assert worker.of(EvaluateMsg)[-1].final
+            assert evaluator.of(EvaluateMsg)[-1].final
             scene.clock.advance(2 * LAST_EVALUATION_S - 1)  # it has twice as many episodes, and so twice the time
             await scene.settle()
             assert not play.cell.stopping
@@ -927,8 +976,6 @@ def test_a_run_does_not_wait_for_ever_for_what_was_lost(run, stage, episodes, lo
         async with stage() as scene:
             play = Run(scene, goal_steps=8)
             await play.join_trainer()
-            if lost == "test":
-                await play.join_worker("worker")
             await play.tell(episodes(*[1] * 4))
             if lost == "test":
                 await play.train(2)

@@ -1,4 +1,4 @@
-"""The five actors under many schedules: nothing is lost, counted twice or stuck, and parameters never go backwards.
+"""The actors of a run under many schedules: nothing is lost, counted twice or stuck, and parameters never go backwards.
 
 The actors, nodes and links are the real ones. The environment counts its episodes and names them in its observations,
 the policy counts its updates, and the replay buffer writes down what it is given.
@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 import torch
 
-from components import LinearSchedule, Orchestrator, Trainer, TrajectoryManager, Worker, WorkerProxy
+from components import Evaluator, LinearSchedule, Orchestrator, Trainer, TrajectoryManager, Worker, WorkerProxy
 from components.checkpoints import run_state
 from components.envs.base import Env, EnvSpec
 from components.policies.base import EpisodeBatch, Policy, TrainStepResult
@@ -89,6 +89,8 @@ class Account:
         self.progress: list[ProgressMsg] = []
         self.evaluations: list[EvaluationResultMsg] = []
         self.environments = 0
+        self.of_evaluations: set[int] = set()
+        """Environments of evaluations."""
 
     def inserted_by(self, environment: int) -> list[Episode]:
         return [episode for episode in self.inserted if episode[0] == environment]
@@ -107,6 +109,9 @@ class Account:
                 assert inserted == played[: len(inserted)]
         for loads in self.loaded:
             assert loads == sorted(loads)
+        assert not {environment for environment, _, _ in self.inserted} & self.of_evaluations
+        evaluated = [(each.env_steps, each.final) for each in self.evaluations]
+        assert len(set(evaluated)) == len(evaluated)
         last = self.progress[-1]
         assert last.state in states
         assert last.episodes == len(self.inserted)
@@ -120,10 +125,12 @@ class RunCounters(Env):
 
     spec = SPEC
 
-    def __init__(self, n_envs: int, *, seed: int, account: Account) -> None:
+    def __init__(self, n_envs: int, *, seed: int, account: Account, evaluates: bool = False) -> None:
         self.n_envs = n_envs
         self._account = account
         account.environments += 1
+        if evaluates:
+            account.of_evaluations.add(account.environments)
         self._number = account.environments
         self._rng = np.random.default_rng(seed)
         self._episode = np.full(n_envs, -1)
@@ -307,7 +314,7 @@ class Listener(Actor[ProgressMsg | EvaluationResultMsg | SaveCheckpointMsg]):
 
 
 class Plan:
-    """A run of the five actors whose every free choice is the seed's.
+    """A run whose every free choice is the seed's.
 
     Args:
         sim: of the run.
@@ -315,7 +322,8 @@ class Plan:
         proxy_dies: whether the process of the proxy is, too.
         launched: whether the root starts, restarts and gives up all other processes, as the one of `orchestra run`.
         goal: environment steps of the run.
-        manager, gatherer, conductor: the classes of the trajectory manager, the proxy and the orchestrator.
+        manager, gatherer, conductor, evaluator: the classes of the trajectory manager, the proxy, the orchestrator and
+            the evaluator.
     """
 
     def __init__(
@@ -329,6 +337,7 @@ class Plan:
         manager: Any = TrajectoryManager,
         gatherer: Any = WorkerProxy,
         conductor: Any = Orchestrator,
+        evaluator: Any = Evaluator,
     ) -> None:
         random = sim.random
         self.sim = sim
@@ -343,6 +352,9 @@ class Plan:
         self.topology = Topology("simulated")
         self._plan_learner()
         upstream: Ref[Any] = Ref("learner/orchestrator")
+        env = partial(self.env, evaluates=True)
+        factory = {"env": env, "policy": self.policy, "to": upstream}
+        self.evaluator = self.topology.node("evaluator").spawn("evaluator", self.small(evaluator), **factory)
         proxies = ["host"] if random.chance(0.7) else []
         for name in proxies:
             upstream = self.topology.node(name).spawn("proxy", self.small(self.gatherer), to=upstream)
@@ -354,11 +366,11 @@ class Plan:
             sim.node(
                 name,
                 partial(spawn_all, self.topology),
-                auto_restart=not launched and (proxy_dies or (workers_die and name in workers)),
+                auto_restart=not launched and (proxy_dies or (workers_die and name != "host")),
                 may_fail=launched,
                 run_directory=Path("nowhere") if launched else None,
             )
-            for name in [*proxies, *workers]
+            for name in ["evaluator", *proxies, *workers]
         ]
         self.stopping = Stopping()
         self.ending: Ending | None = None
@@ -438,6 +450,7 @@ async def undisturbed(sim: Simulation) -> None:
     await sim.start()
     await plan.end()
     plan.account.check()
+    assert plan.account.evaluations[-1].final
 
 
 async def interrupted(sim: Simulation) -> None:
@@ -518,6 +531,7 @@ class Chaos:
         plan = self.plan = Plan(sim, launched=True, goal=1_000_000, **self._bugs)
         least = 1 + sim.random.below(len(plan.players))
         plan.topology.require(*plan.players, at_least=least)
+        plan.topology.require(plan.evaluator)
         self.least = least
         ending = sim.random.choice(self._endings)
         calm = sim.random.chance(0.6)
@@ -553,10 +567,10 @@ class Chaos:
         return "workers lost" if self._too_few() else ending
 
     def _too_few(self) -> bool:
-        """Whether too few workers are left, because their processes or that of the proxy have died too often."""
+        """Whether too few workers are left, or no evaluator, because their processes have died too often."""
         given_up = [each.node for each in self.plan.launcher.statistics() if each.given_up]
         left = len(self.plan.players) - sum(name.startswith("worker") for name in given_up)
-        return left < self.least or len(given_up) == len(self.plan.others)
+        return left < self.least or "evaluator" in given_up or len(given_up) == len(self.plan.others)
 
     async def _outcome(self) -> RunResult | RunFailed:
         """Wait for the end of the run, and conclude it as `orchestra run` does."""
@@ -768,7 +782,7 @@ class Mistaken(Orchestrator):
         await super().interrupt(InterruptMsg(state="stopped"))
 
 
-class Lazy(WorkerProxy):
+class Lazy(Evaluator):
     """Drops the evaluations of even numbers of steps."""
 
     @on(EvaluateMsg)
@@ -792,7 +806,7 @@ class Careless(Orchestrator):
 def test_a_run_that_ends_wrongly_is_found(
     monkeypatch: pytest.MonkeyPatch, broken: type[Actor[Any]], ending: str
 ) -> None:
-    bug = {"gatherer" if broken is Lazy else "conductor": broken}
+    bug = {"evaluator" if broken is Lazy else "conductor": broken}
     assert failing_seed(Chaos(monkeypatch, 30.0, [ending], **bug), 20, limit=1200.0) is not None
 
 

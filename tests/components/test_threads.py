@@ -15,15 +15,15 @@ from components.trainer import Trainer
 from components.worker import Worker
 from messages import (
     BatchTrainingDataMsg,
+    ClaimRoleMsg,
     InsertTransitionMsg,
-    JoinAsTrainerMsg,
     JoinMsg,
     LoadParamsMsg,
     SetCollectingMsg,
     TrainResultMsg,
 )
 
-UP = (JoinMsg, JoinAsTrainerMsg, LoadParamsMsg, TrainResultMsg, InsertTransitionMsg)
+UP = (JoinMsg, ClaimRoleMsg, LoadParamsMsg, TrainResultMsg, InsertTransitionMsg)
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +53,7 @@ def test_the_last_actor_of_a_process_does_not_decide_for_the_others(run, stage, 
 
     async def main() -> None:
         async with stage() as scene:
-            up = scene.probe("up", *UP, answers={JoinAsTrainerMsg: ""})
+            up = scene.probe("up", *UP, answers={ClaimRoleMsg: ""})
             spec = EnvSpec("corridor", n_agents=2, n_actions=3, obs_size=4, state_size=3, episode_limit=6)
             trainer = scene.node.spawn("trainer", Trainer, spec=spec, policy=Learns, to=up.ref, threads=3)
             worker = scene.node.spawn(

@@ -14,7 +14,7 @@ from components.envs.base import EnvSpec
 from components.trainer import Trainer
 from messages import (
     BatchTrainingDataMsg,
-    JoinAsTrainerMsg,
+    ClaimRoleMsg,
     LoadParamsMsg,
     NotSavedMsg,
     SaveCheckpointMsg,
@@ -25,8 +25,8 @@ from orchestra import AskFailed
 from orchestra.actors.cell import ActorFailed
 
 SPEC = EnvSpec("corridor", n_agents=2, n_actions=3, obs_size=4, state_size=3, episode_limit=6)
-UP = (JoinAsTrainerMsg, LoadParamsMsg, TrainResultMsg)
-ACCEPTED = {JoinAsTrainerMsg: ""}
+UP = (ClaimRoleMsg, LoadParamsMsg, TrainResultMsg)
+ACCEPTED = {ClaimRoleMsg: ""}
 
 
 def batch(number: int, *, n: int = 2) -> BatchTrainingDataMsg:
@@ -55,7 +55,7 @@ def test_a_trainer_joins_and_publishes_its_first_parameters_at_once(run, stage, 
             join, load = up.told
             assert (load.version, load.env_steps) == (0, None)
             assert load.params.shape == (2,)
-            assert join == JoinAsTrainerMsg(trainer=trainer)
+            assert join == ClaimRoleMsg(role="trainer", ref=trainer)
 
     run(main())
 
@@ -73,7 +73,7 @@ def test_it_is_prepared_to_learn_before_it_says_that_it_is_there(run, stage, scr
                 return made
 
             scene.node.spawn("trainer", Trainer, spec=SPEC, policy=policy, to=up.ref)
-            await up.hear(JoinAsTrainerMsg)
+            await up.hear(ClaimRoleMsg)
             assert heard_by_then == [0]
 
     run(main())
@@ -197,7 +197,7 @@ def test_its_policy_is_drawn_from_the_run_s_seed(run, stage, scripted) -> None:
         async with stage(seed=seed) as scene:
             up = scene.probe("up", *UP, answers=ACCEPTED)
             scene.node.spawn("trainer", Trainer, spec=SPEC, policy=policy, to=up.ref)
-            await up.hear(JoinAsTrainerMsg)
+            await up.hear(ClaimRoleMsg)
         return made[0]
 
     async def main() -> None:

@@ -8,10 +8,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from components.schedule import LinearSchedule
-from components.worker import EVALUATION_ENVS, REJOIN_S, StepMsg, Worker
-from messages import EvaluateMsg, EvaluationResultMsg, InsertTransitionMsg, JoinMsg, LoadParamsMsg, SetCollectingMsg
+from components.worker import REJOIN_S, StepMsg, Worker
+from messages import InsertTransitionMsg, JoinMsg, LoadParamsMsg, SetCollectingMsg
 
-UP = (JoinMsg, InsertTransitionMsg, EvaluationResultMsg)
+UP = (JoinMsg, InsertTransitionMsg)
 PLAN = ((2,), (3,))
 
 
@@ -123,114 +123,6 @@ def test_exploration_follows_the_steps_of_the_whole_run(run, stage, spawn) -> No
                 while (message := await up.next(InsertTransitionMsg)).versions.max() < version:
                     pass
                 assert set(message.epsilon.tolist()) == {epsilon}
-
-    run(main())
-
-
-def evaluate(up, episodes: int, *, version: int = 3, value: float = 0.0, env_steps: int = 0, **changed) -> EvaluateMsg:
-    fields = {"final": False, "reply_to": up.ref, **changed}
-    played = np.full(2, value, np.float32)
-    return EvaluateMsg(version=version, params=played, episodes=episodes, env_steps=env_steps, **fields)
-
-
-def test_a_test_is_greedy_and_plays_the_number_asked_for(run, stage, spawn, corridor, scripted) -> None:
-    async def main() -> None:
-        made = []
-
-        def policy(spec, *, seed):
-            made.append(scripted(spec, seed=seed))
-            return made[-1]
-
-        envs = []
-
-        def env(n_envs, *, seed):
-            envs.append(corridor(n_envs, seed=seed, plan=PLAN))
-            return envs[-1]
-
-        async with stage() as scene:
-            up = scene.probe("up", *UP)
-            worker = spawn(scene, up, policy=policy, env=env)
-            await worker.tell(evaluate(up, 50, env_steps=1234, final=True))
-            played = await up.hear(EvaluationResultMsg)
-            assert (played.version, played.env_steps, played.episodes, played.final) == (3, 1234, 50, True)
-            assert played.mean_length == 2.5
-            assert 0.0 <= played.win_rate <= 1.0
-            assert set(made[1].epsilons) == {0.0}
-            assert (envs[1].n_envs, envs[1].closed) == (EVALUATION_ENVS, True)
-            await worker.tell(evaluate(up, 1))
-            played = await up.hear(EvaluationResultMsg, 2)
-            assert (played.mean_length, played.episodes, envs[2].n_envs) == (2.0, 1, 1)
-
-    run(main())
-
-
-def test_every_evaluation_of_every_worker_has_random_numbers_of_its_own(run, stage, spawn, corridor) -> None:
-    async def main() -> None:
-        seeds = []
-
-        def env(n_envs, *, seed):
-            seeds.append(seed)
-            return corridor(n_envs, seed=seed, plan=PLAN)
-
-        async with stage() as scene:
-            up = scene.probe("up", *UP)
-            workers = [spawn(scene, up, env=env, name=name) for name in ("one", "other")]
-            for _ in range(4):
-                for worker in workers:
-                    await worker.tell(evaluate(up, 1))
-            await up.hear(EvaluationResultMsg, 8)
-            assert len(set(seeds)) == len(seeds) == 2 + 8  # of collecting, and of evaluations
-
-    run(main())
-
-
-def test_the_parameters_of_the_request_are_the_ones_that_play(run, stage, spawn, scripted) -> None:
-    """A worker may have newer or older ones by then, or none; and it collects with its own."""
-
-    async def main() -> None:
-        made = []
-
-        class Noted(scripted):
-            def act(self, *arguments, **named):
-                self.acted = self.flat.tolist()
-                return super().act(*arguments, **named)
-
-        def policy(spec, *, seed):
-            made.append(Noted(spec, seed=seed))
-            return made[-1]
-
-        async with stage() as scene:
-            up = scene.probe("up", *UP)
-            worker = spawn(scene, up, policy=policy)
-            await worker.tell(evaluate(up, 1, version=5, value=5.0))
-            await worker.tell(params(8, value=8.0))
-            await worker.tell(evaluate(up, 1, version=6, value=6.0))
-            await up.hear(EvaluationResultMsg, 2)
-            assert [message.version for message in up.of(EvaluationResultMsg)] == [5, 6]
-            assert [policy.acted for policy in made[1:]] == [[5.0] * 2, [6.0] * 2]
-            await worker.tell(SetCollectingMsg(collecting=True))
-            assert set((await up.hear(InsertTransitionMsg)).versions) == {8}
-            assert made[0].acted == [8.0] * 2
-
-    run(main())
-
-
-def test_a_test_leaves_the_training_episodes_alone(run, stage, spawn) -> None:
-    async def rest(*, tests: bool) -> list[list[int]]:
-        async with stage() as scene:
-            up = scene.probe("up", *UP)
-            worker = spawn(scene, up, steps_per_turn=1)
-            await worker.tell(params(0))
-            await worker.tell(SetCollectingMsg(collecting=True))
-            for _ in range(3):
-                await up.next(InsertTransitionMsg)
-                if tests:
-                    await worker.tell(evaluate(up, 3, value=1.0))
-            await up.hear(InsertTransitionMsg, 12)
-            return [message.actions.tolist() for message in up.of(InsertTransitionMsg)[:12]]
-
-    async def main() -> None:
-        assert await rest(tests=True) == await rest(tests=False)
 
     run(main())
 

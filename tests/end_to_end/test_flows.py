@@ -1,4 +1,4 @@
-"""Who tells whom what, in real runs: the eight flows of the five actors, and the few control messages beside them."""
+"""Who tells whom what, in real runs: the eight flows of the actors, and the few control messages beside them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -31,16 +31,15 @@ CONTROL: Flows = {
     # who is there
     ("worker", "JoinMsg", "proxy"),
     ("proxy", "JoinMsg", "orchestrator"),
-    ("trainer", "JoinAsTrainerMsg", "orchestrator"),
+    ("trainer", "ClaimRoleMsg", "orchestrator"),
+    ("evaluator", "ClaimRoleMsg", "orchestrator"),
     ("proxy", "WorkerCountMsg", "orchestrator"),
     # who shall go on
     ("orchestrator", "SetCollectingMsg", "proxy"),
     ("proxy", "SetCollectingMsg", "worker"),
     # how good the policy is
-    ("orchestrator", "EvaluateMsg", "proxy"),
-    ("proxy", "EvaluateMsg", "worker"),
-    ("worker", "EvaluationResultMsg", "proxy"),
-    ("proxy", "EvaluationResultMsg", "orchestrator"),
+    ("orchestrator", "EvaluateMsg", "evaluator"),
+    ("evaluator", "EvaluationResultMsg", "orchestrator"),
     ("orchestrator", "EvaluationResultMsg", "monitor"),
     # how the run is doing, and what is kept of it
     ("trainer", "TrainResultMsg", "orchestrator"),
@@ -62,6 +61,7 @@ CONTROL: Flows = {
     ("proxy", "WatchMsg", "worker"),
     ("orchestrator", "WatchMsg", "proxy"),
     ("orchestrator", "WatchMsg", "trainer"),
+    ("orchestrator", "WatchMsg", "evaluator"),
     ("outside", "LookupMsg", "directory"),
     ("monitor", "StatisticsMsg", "system"),
     ("outside", "FinalStatisticsMsg", "system"),
@@ -69,8 +69,6 @@ CONTROL: Flows = {
 CONTROL_WITHOUT_PROXY: Flows = {flow for flow in CONTROL if "proxy" not in flow} | {
     ("worker", "JoinMsg", "orchestrator"),
     ("orchestrator", "SetCollectingMsg", "worker"),
-    ("orchestrator", "EvaluateMsg", "worker"),
-    ("worker", "EvaluationResultMsg", "orchestrator"),
     ("orchestrator", "SaveStateMsg", "worker"),
     ("worker", "StateSavedMsg", "orchestrator"),
     ("worker", "WatchMsg", "orchestrator"),
@@ -120,8 +118,9 @@ def test_the_proxy_makes_fewer_messages_of_many(networked: Any) -> None:
 
 def test_without_a_proxy_its_hops_are_gone_also_over_unix_sockets(launch: Any, roles: Callable, sockets: Path) -> None:
     launched = launch("--no-proxy", "--prioritized", "--listen", f"unix://{sockets}/run.sock")
-    launched.until_connected("worker-0-0")
-    assert sorted(path.name for path in sockets.iterdir()) == ["run.sock", "run.sock.worker-0-0"]
+    launched.until_connected("evaluator", "worker-0-0")
+    names = sorted(path.name for path in sockets.iterdir())
+    assert names == ["run.sock", "run.sock.evaluator", "run.sock.worker-0-0"]
     assert all(path.stat().st_mode & 0o077 == 0 for path in sockets.iterdir())  # nobody else's business
     assert launched.ends() == 0, launched.story("failed")
     check(roles(launched), WITHOUT_PROXY, CONTROL_WITHOUT_PROXY)

@@ -170,6 +170,8 @@ def test_dry_run_prints_the_topology_and_does_nothing(here: Path, capsys: Any) -
         "    trajectories: TrajectoryManager\n"
         "    orchestrator: Orchestrator -> learner/trajectories, learner/monitor   (the run ends with it)\n"
         "    trainer: Trainer -> learner/orchestrator, learner/trajectories\n"
+        "  evaluator\n"
+        "    evaluator: Evaluator -> learner/orchestrator\n"
         "  host-0\n"
         "    proxy: WorkerProxy -> learner/orchestrator\n"
         "  worker-0-0\n"

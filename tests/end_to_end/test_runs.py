@@ -29,7 +29,7 @@ def test_a_run_directory_holds_all_that_a_run_was(networked: Any) -> None:
     config = networked.json("config.json")
     assert (config["seed"], config["flags"]["scenario"], config["flags"]["workers"]) == (3, "3m", 2)
     assert config["command"][:2] == ["orchestra", "run"]
-    nodes = ["host-0", "learner", "worker-0-0", "worker-0-1"]
+    nodes = ["evaluator", "host-0", "learner", "worker-0-0", "worker-0-1"]
     assert sorted(path.stem for path in (run / "logs").iterdir()) == nodes
     assert all(networked.log(node) for node in nodes)
     assert (run / "curve.png").read_bytes().startswith(b"\x89PNG")
@@ -64,7 +64,7 @@ def test_it_says_how_it_went_and_has_nothing_to_complain_about(networked: Any) -
     assert re.match(r"\d\d:\d\d  starting  0/5,000 steps", lines[0])
     assert "qmix 3m: done after" in networked.out
     assert str(networked.run / "curve.png") in networked.out.replace("runs/", f"{networked.folder}/runs/")
-    alarms = [line for node in ("learner", "host-0", "worker-0-0") for line in networked.log(node)]
+    alarms = [line for node in ("learner", "evaluator", "host-0", "worker-0-0") for line in networked.log(node)]
     assert [line for line in alarms if line["level"] in ("warning", "error")] == []
 
 
@@ -181,12 +181,12 @@ def test_a_killed_worker_is_reported_and_started_again_and_the_run_reaches_its_g
 
 def test_when_the_learner_is_killed_all_others_end_by_themselves(launch: Any, sockets: Path) -> None:
     launched = launch(*ENDLESS, "--workers", "2", "--listen", f"unix://{sockets}/run.sock")
-    nodes = ("host-0", "worker-0-0", "worker-0-1")
+    nodes = ("evaluator", "host-0", "worker-0-0", "worker-0-1")
     launched.until_connected(*nodes)
     launched.look_for_children()
     # By pid, and those that live now: what the start itself called (git, for the code's version) has come and gone.
     assert {child.pid for child in launched.process.children(recursive=True)} == {launched.pid(node) for node in nodes}
-    assert len(list(sockets.iterdir())) == 4
+    assert len(list(sockets.iterdir())) == 5
     launched.process.kill()
     assert launched.left_over(10) == []
     assert list(sockets.iterdir()) == []

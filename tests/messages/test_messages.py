@@ -10,10 +10,10 @@ from pydantic import ValidationError
 import messages
 from messages import (
     BatchTrainingDataMsg,
+    ClaimRoleMsg,
     EvaluateMsg,
     EvaluationResultMsg,
     InsertTransitionMsg,
-    JoinAsTrainerMsg,
     JoinMsg,
     LoadParamsMsg,
     NotSavedMsg,
@@ -101,12 +101,12 @@ def progress(**changed: Any) -> dict[str, Any]:
 EXAMPLES: list[Message] = [
     BatchTrainingDataMsg(**batch(2, 5)),
     SaveCheckpointMsg(env_steps=12),
-    EvaluateMsg(version=3, params=np.ones(4, np.float32), episodes=8, env_steps=100, final=False, reply_to=HERE),
+    EvaluateMsg(version=3, params=np.ones(4, np.float32), episodes=8, env_steps=100, seed=5, final=False),
     EvaluationResultMsg(
         version=3, env_steps=100, episodes=8, win_rate=0.5, mean_return=1.5, mean_length=20.0, final=True
     ),
     InsertTransitionMsg(**insert(2, 5, 1)),
-    JoinAsTrainerMsg(trainer=HERE),
+    ClaimRoleMsg(role="trainer", ref=HERE),
     JoinMsg(role="worker", ref=HERE),
     LoadParamsMsg(version=7, params=np.arange(5, dtype=np.float32), env_steps=300),
     WorkerCountMsg(proxy=HERE, workers=3),
@@ -265,7 +265,7 @@ def test_of_params_pace_and_progress_only_the_newest_unread_counts() -> None:
 
 def test_only_a_trainer_that_joins_and_a_checkpoint_are_answered() -> None:
     requests = {type(example) for example in EXAMPLES if isinstance(example, Request)}
-    assert requests == {JoinAsTrainerMsg, SaveCheckpointMsg}
+    assert requests == {ClaimRoleMsg, SaveCheckpointMsg}
     assert SaveCheckpointMsg.answer_adapter().validate_python("a/path.pt") == "a/path.pt"
 
 

@@ -16,10 +16,10 @@ from components.trainer import Trainer
 from components.worker_proxy import WorkerProxy
 from messages import (
     BatchTrainingDataMsg,
+    ClaimRoleMsg,
     EvaluateMsg,
     EvaluationResultMsg,
     InsertTransitionMsg,
-    JoinAsTrainerMsg,
     JoinMsg,
     LoadParamsMsg,
     ProgressMsg,
@@ -37,7 +37,7 @@ from orchestra.actors.actor import making
 from orchestra.replay.state import state_differences
 from orchestra.trace.recording.capture import frozen_value
 
-DOWN = (LoadParamsMsg, SetCollectingMsg, EvaluateMsg, SaveStateMsg)
+DOWN = (LoadParamsMsg, SetCollectingMsg, SaveStateMsg)
 
 
 def made(cell: Any, factory: partial[Actor[Any]]) -> Any:
@@ -74,7 +74,7 @@ def test_an_orchestrator_in_the_middle_of_everything(run, stage, episodes, tmp_p
             trajectories = scene.probe("t", InsertTransitionMsg, SampleBatchMsg, SaveCheckpointMsg, answers=saved)
             monitor = scene.probe("m", ProgressMsg, EvaluationResultMsg, SaveCheckpointMsg, answers=saved)
             trainer = scene.probe("trainer", BatchTrainingDataMsg, SaveCheckpointMsg, answers=saved)
-            worker = scene.probe("worker", *DOWN)
+            worker, evaluator = scene.probe("worker", *DOWN), scene.probe("evaluator", EvaluateMsg)
 
             factory = partial(
                 Orchestrator, trajectories=trajectories.ref, monitor=monitor.ref, batch_size=2, goal_steps=1000,
@@ -84,7 +84,8 @@ def test_an_orchestrator_in_the_middle_of_everything(run, stage, episodes, tmp_p
             again = partial(factory, limiter=SampleToInsertRatio(1.0, min_size=2, error_buffer=100.0))
             ref = scene.node.spawn("orchestrator", Orchestrator, **factory.keywords)
             for message in (
-                *(JoinAsTrainerMsg(trainer=trainer.ref), JoinMsg(role="worker", ref=worker.ref), params(3)),
+                ClaimRoleMsg(role="evaluator", ref=evaluator.ref),
+                *(ClaimRoleMsg(role="trainer", ref=trainer.ref), JoinMsg(role="worker", ref=worker.ref), params(3)),
                 *(episodes(2, 3), episodes(4), episodes(5, 4)),
                 *(TrainResultMsg(number=1, seconds=0.25, metrics=(("loss", 0.5),)), episodes(6)),
             ):
@@ -93,6 +94,7 @@ def test_an_orchestrator_in_the_middle_of_everything(run, stage, episodes, tmp_p
             cell = scene.node.cell(ref.address)
             assert cell.actor._checkpoint.point.active  # a checkpoint, which waits for the worker
             assert cell.actor._checkpoint.point.unsaved
+            assert evaluator.of(EvaluateMsg) == cell.actor._evaluations.pending[:1]
             assert differences(cell.actor, another(cell, again)) == []
             fresh = partial(factory, limiter=SampleToInsertRatio(1.0, min_size=2, error_buffer=100.0))
             assert differences(cell.actor, made(cell, fresh)) != []
@@ -103,16 +105,13 @@ def test_an_orchestrator_in_the_middle_of_everything(run, stage, episodes, tmp_p
 def test_a_proxy_that_has_gathered_and_waits(run, stage, episodes) -> None:
     async def main() -> None:
         async with stage() as scene:
-            up = scene.probe("up", JoinMsg, InsertTransitionMsg, WorkerCountMsg, EvaluationResultMsg, StateSavedMsg)
+            up = scene.probe("up", JoinMsg, InsertTransitionMsg, WorkerCountMsg, StateSavedMsg)
             worker, other = scene.probe("worker", *DOWN), scene.probe("other", *DOWN)
             factory = partial(WorkerProxy, to=up.ref)
             ref = scene.node.spawn("proxy", WorkerProxy, **factory.keywords)
             for message in (
                 *(JoinMsg(role="worker", ref=worker.ref), JoinMsg(role="worker", ref=other.ref), params(3)),
                 SetCollectingMsg(collecting=True),
-                EvaluateMsg(
-                    version=3, params=np.ones(2, np.float32), episodes=2, env_steps=5, final=False, reply_to=up.ref
-                ),
                 *(SaveStateMsg(env_steps=9, reply_to=up.ref), StateSavedMsg(ref=worker.ref, error="")),
             ):
                 await ref.tell(message)
@@ -132,7 +131,7 @@ def test_a_trainer_that_has_learned(run, stage, optimizer) -> None:
 
     async def main() -> None:
         async with stage() as scene:
-            up = scene.probe("up", JoinAsTrainerMsg, LoadParamsMsg, TrainResultMsg, answers={JoinAsTrainerMsg: ""})
+            up = scene.probe("up", ClaimRoleMsg, LoadParamsMsg, TrainResultMsg, answers={ClaimRoleMsg: ""})
             policy = partial(Qmix, hidden_size=4, optimizer=optimizer, target_update_interval=2)
             factory = partial(Trainer, spec=spec, policy=policy, to=up.ref)
             ref = scene.node.spawn("trainer", Trainer, **factory.keywords)

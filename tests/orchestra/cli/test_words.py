@@ -130,7 +130,7 @@ def test_too_low_a_limit_of_open_files_is_one_sentence(
         open_files.check_open_files(35)
     assert main(["run", "qmix_8m", "--workers", "40"]) == 2
     assert capsys.readouterr().err == (
-        "orchestra: error: this run opens up to 228 files in one process, and `ulimit -n` allows 200; raise the limit, "
+        "orchestra: error: this run opens up to 232 files in one process, and `ulimit -n` allows 200; raise the limit, "
         "or use fewer processes\n"
     )
     assert not Path("runs").exists()
