@@ -42,7 +42,10 @@ def experiment(
     hosts: Annotated[int, Field(ge=1, description="hosts, each with a proxy and its workers")] = 1,
     workers: Annotated[int, Field(ge=1, description="worker processes per host")] = 1,
     min_workers: Annotated[int, Field(ge=1, description="workers below which the run fails")] = 1,
-    envs_per_worker: Annotated[int, Field(ge=1, description="environments per worker, stepped together")] = 64,
+    envs_per_worker: Annotated[int, Field(ge=1, description="environments per worker")] = 64,
+    asynchronous: Annotated[bool, Field(description="environments in processes, acted on when they are ready")] = False,
+    min_batch: Annotated[int, Field(ge=1, description="asynchronous: environments to wait for before acting")] = 1,
+    envs_per_process: Annotated[int, Field(ge=1, description="asynchronous: environments in a process")] = 1,
     proxy: Annotated[bool, Field(description="gather a host's workers behind a WorkerProxy")] = True,
     device: Annotated[str, Field(description="device of the learner: cpu, cuda or cuda:N")] = "cpu",
     learner_threads: Annotated[int, Field(ge=1, description="threads of the learner")] = 1,
@@ -83,12 +86,18 @@ def experiment(
         raise UsageError(f"a replay buffer of {buffer_size} episodes never holds a batch of {batch_size}")
     if game_speed and env == "smac":
         raise UsageError("--game-speed slows the simulator down; StarCraft II takes its own time")
+    if not asynchronous and (min_batch, envs_per_process) != (1, 1):
+        raise UsageError("--min-batch and --envs-per-process need --asynchronous")
+    if asynchronous and env == "smac":
+        raise UsageError("--asynchronous is for the simulator; games of StarCraft II always have their own processes")
     make_env: EnvFactory = partial(Smac if env == "smac" else envs.Skirmish, scenario)
     if game_speed:
         make_env = partial(GameSpeed, make_env)
     planned = make_env(1, seed=0)
     spec = planned.spec
     planned.close()
+    if asynchronous:
+        make_env = partial(envs.AsyncEnv, make_env, min_batch=min_batch, envs_per_process=envs_per_process)
     options: policies.RecurrentOptions = {
         "learning_rate": learning_rate,
         "optimizer": optimizer,

@@ -39,7 +39,7 @@ def load_experiment(path: Path, name: str = NAME) -> Callable[..., Topology]:
     so that an experiment can import the modules beside it.
 
     Args:
-        path: the file; or the name of an experiment that comes with orchestra, such as `qmix_8m`.
+        path: the file; or the name of an experiment that comes with orchestra: `qmix_8m`, `dmcaf/awl_qmix`.
         name: the function.
 
     Raises:
@@ -74,9 +74,13 @@ def find_experiment(path: Path) -> Path:
     """
     if path.exists():
         return path
-    ours = {file.stem: file for folder in _OUR_EXPERIMENTS for file in folder.glob("[!_]*.py")}
-    if path.name in ours and path.parent == Path():
-        return ours[path.name]
+    ours = {
+        str(file.relative_to(folder).with_suffix("")): file
+        for folder in _OUR_EXPERIMENTS
+        for file in folder.rglob("[!_]*.py")
+    }
+    if str(path) in ours:
+        return ours[str(path)]
     known = "" if path.suffix else f"; the experiments that come with orchestra are {', '.join(sorted(ours))}"
     raise UsageError(f"there is no file {str(path)!r}{known}")
 

@@ -66,6 +66,19 @@ def test_the_speed_of_the_game_is_that_of_the_simulator_alone(here: Path, capsys
     assert said.endswith("--game-speed slows the simulator down; StarCraft II takes its own time")
 
 
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--min-batch", "2"], "--min-batch and --envs-per-process need --asynchronous"),
+        (["--env", "smac", "--asynchronous"], "games of StarCraft II always have their own processes"),
+    ],
+)
+def test_settings_of_asynchronous_environments_are_refused_where_they_change_nothing(
+    here: Path, capsys: Any, flags: list[str], said: str
+) -> None:
+    assert refusal(capsys, "run", EXPERIMENT, *flags).endswith(said)
+
+
 def test_no_file_or_no_such_file_or_no_experiment_in_it_is_said(here: Path, capsys: Any) -> None:
     (here / "empty.py").write_text("def plan(): ...\n")
     assert refusal(capsys, "run") == (

@@ -121,9 +121,10 @@ def test_two_experiments_whose_modules_hide_each_other_are_not_loaded_in_one_pro
 
 
 def test_our_experiments_are_found_by_name_and_others_are_not() -> None:
-    named, unknown, file = loaded(Path("qmix_3m"), Path("qmix_9m"), Path("qmix_9m.py"))
-    assert named == "qmix_3m"
+    named, within, unknown, file = loaded(Path("qmix_3m"), Path("dmcaf/qmix"), Path("qmix_9m"), Path("qmix_9m.py"))
+    assert (named, within) == ("qmix_3m", "qmix_3m")
     assert unknown.startswith(
-        "refused: there is no file 'qmix_9m'; the experiments that come with orchestra are qmix_2s3z"
+        "refused: there is no file 'qmix_9m'; the experiments that come with orchestra are dmcaf/aw_qmix, "
     )
+    assert unknown.endswith("qmix_8m")
     assert file == "refused: there is no file 'qmix_9m.py'"

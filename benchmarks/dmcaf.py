@@ -1,0 +1,315 @@
+"""Table III and Fig. 8 of DMCAF: QMIX, AW-QMIX and AWL-QMIX, with COMA, on four scenarios and in two settings.
+
+    python benchmarks/dmcaf.py                                      all of it, below runs/dmcaf
+    python benchmarks/dmcaf.py --parts table --settings game        Table III at game speed: minutes
+    python benchmarks/dmcaf.py --list                               the runs, and how long they take
+
+The settings are the simulator as it is (`simulator`), and the simulator at the speed of StarCraft II (`game`,
+`components/envs/game_speed.py`). The experiments are in `experiments/dmcaf`; those that play and learn in turn run with
+`--single-process`.
+
+- The table measures the environment steps that each mode collects in a second while it learns, for `--seconds` each.
+- The figure needs whole runs, of as many environment steps in each mode. There is a picture for each scenario: win rate
+  and return of greedy tests, against environment steps and against minutes.
+
+Measurements and runs that are done are not made again, so that a command that was stopped goes on. The output goes to
+`--output`: `table.md`, `table.json`, and `SETTING_SCENARIO.png` with its table beside it.
+
+The rates are those of this machine: let nothing else run on it.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from time import monotonic, sleep
+from typing import Any
+
+from steady_run import EXPERIMENTS, rates
+
+from components.envs.game_speed import MEAN_S
+from components.reporting.compare import as_markdown
+from components.reporting.comparison import Group, read_trial, table
+from components.reporting.figure import comparison_figure
+
+HERE = Path(__file__).resolve().parent
+STEPS = {"3m": 400_000, "8m": 1_000_000, "2s3z": 1_500_000, "5m_vs_6m": 3_000_000}
+"""Environment steps of the runs of the figure, as in `learning.py`."""
+PAPER = {"3m": (1.8, 6.6), "8m": (1.6, 6.5), "2s3z": (1.8, 7.6), "5m_vs_6m": (2.0, 6.4)}
+"""Speeds of AW-QMIX and AWL-QMIX in the paper, in those of QMIX: the quotients of its Table III."""
+SETTINGS = {"simulator": "--no-game-speed", "game": "--game-speed"}
+POLL_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """One line of the table or the figure."""
+
+    label: str
+    experiment: str
+    envs: int
+    in_turn: bool
+    """Whether one process plays and learns in turn."""
+
+    def words(self, setting: str, scenario: str, seed: int) -> list[str]:
+        """Return what follows `orchestra run`, the experiment first."""
+        flags = ["--scenario", scenario, SETTINGS[setting], "--seed", str(seed)]
+        return [str(EXPERIMENTS / "dmcaf" / self.experiment), *flags, *(["--single-process"] if self.in_turn else [])]
+
+
+QMIX = Mode("QMIX", "qmix.py", 1, in_turn=True)
+AW = Mode("AW-QMIX", "aw_qmix.py", 4, in_turn=True)
+AWL = Mode("AWL-QMIX", "awl_qmix.py", 12, in_turn=False)
+COMA = Mode("COMA", "coma.py", 12, in_turn=False)
+TABLE = (QMIX, AW, AWL)
+FIGURE = (QMIX, AW, AWL, COMA)
+
+
+class Remaining:
+    """Prints which part of the work goes on, at what rate, and how long the rest will take.
+
+    Args:
+        seconds: what each part is expected to take.
+    """
+
+    def __init__(self, seconds: Sequence[float]) -> None:
+        self._left = list(seconds)
+        self._count = len(self._left)
+        self._expected = self._spent = 0.0  # of the parts that are done
+        self._since = 0.0
+
+    def begin(self, what: str) -> None:
+        self._since = monotonic()
+        number = self._count - len(self._left) + 1
+        print(f"{number} of {self._count}: {what}; {as_time(sum(self._left) * self._pace)} left", flush=True)
+
+    def advance(self, steps: int, goal: int, rate: float) -> None:
+        """Say how far a run is."""
+        rest = (goal - steps) / rate if rate > 0 else self._left[0] * self._pace
+        later = sum(self._left[1:]) * self._pace
+        text = (
+            f"  {steps:,} of {goal:,} steps, {rate:,.0f} steps/s, {as_time(rest)} left; of all {as_time(rest + later)}"
+        )
+        print(text, flush=True)
+
+    def end(self) -> None:
+        self._expected += self._left.pop(0)
+        self._spent += monotonic() - self._since
+
+    @property
+    def _pace(self) -> float:
+        """Seconds that a second of what was expected takes."""
+        return self._spent / self._expected if self._expected else 1.0
+
+
+def as_time(seconds: float) -> str:
+    """Return it as hours, minutes and seconds: `1:05:09`."""
+    hours, rest = divmod(round(seconds), 3600)
+    return f"{hours}:{rest // 60:02}:{rest % 60:02}"
+
+
+# Table III ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One measurement."""
+
+    setting: str
+    scenario: str
+    mode: Mode
+    seed: int
+
+    @property
+    def key(self) -> str:
+        return f"{self.setting} {self.scenario} {self.mode.label} seed {self.seed}"
+
+
+def measure(cells: Sequence[Cell], seconds: float, file: Path) -> dict[str, dict[str, float]]:
+    """Return the rates of all cells; measure those that `file` does not have, and add each to it at once."""
+    done: dict[str, dict[str, float]] = json.loads(file.read_text()) if file.exists() else {}
+    missing = [cell for cell in cells if _key(cell, seconds) not in done]
+    remaining = Remaining([2 * seconds] * len(missing))
+    for cell in missing:
+        remaining.begin(f"table, {cell.key}")
+        flags = cell.mode.words(cell.setting, cell.scenario, cell.seed)
+        run = rates(Path(flags[0]), *flags[1:], seconds=seconds)
+        key = _key(cell, seconds)
+        done[key] = {
+            "steps_per_s": run.rate("env_steps"),
+            "updates_per_s": run.rate("updates"),
+            "episodes_per_s": run.rate("episodes"),
+            "seconds": run.seconds,
+        }
+        remaining.end()
+        print(f"  {done[key]['steps_per_s']:,.0f} steps/s, {done[key]['updates_per_s']:.1f} updates/s", flush=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = file.with_suffix(".unfinished")
+        unfinished.write_text(json.dumps(done, indent=1))
+        unfinished.replace(file)
+    return {cell.key: done[_key(cell, seconds)] for cell in cells}
+
+
+def _key(cell: Cell, seconds: float) -> str:
+    return f"{cell.key}, {seconds:g} s"
+
+
+def table_rows(cells: Sequence[Cell], done: dict[str, dict[str, float]]) -> list[dict[str, Any]]:
+    """Return a row for each setting and scenario: medians over the seeds, and ratios of them."""
+    rows = []
+    for setting, scenario in dict.fromkeys((cell.setting, cell.scenario) for cell in cells):
+        row: dict[str, Any] = {"setting": setting, "scenario": scenario}
+        for mode in TABLE:
+            mine = [done[c.key] for c in cells if (c.setting, c.scenario, c.mode) == (setting, scenario, mode)]
+            row["seeds"] = len(mine)
+            row[mode.label] = {name: median(cell[name] for cell in mine) for name in mine[0]}
+        serial = row[QMIX.label]["steps_per_s"]
+        row["ratios"] = {mode.label: row[mode.label]["steps_per_s"] / serial for mode in (AW, AWL)}
+        row["paper"] = dict(zip((AW.label, AWL.label), PAPER[scenario], strict=True))
+        rows.append(row)
+    return rows
+
+
+def table_markdown(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the rows as a page shows them."""
+    head = ["setting", "scenario", *(mode.label for mode in TABLE)]
+    head += [f"{mode.label} : QMIX (paper)" for mode in (AW, AWL)]
+    lines = [head, ["---"] * len(head)]
+    for row in rows:
+        of = [row[mode.label] for mode in TABLE]
+        lines.append(
+            [row["setting"], row["scenario"]]
+            + [f"{each['steps_per_s']:,.0f} ({each['updates_per_s']:.1f})" for each in of]
+            + [f"{row['ratios'][mode.label]:.2f} ({row['paper'][mode.label]})" for mode in (AW, AWL)]
+        )
+    seeds = max((row["seeds"] for row in rows), default=0)
+    note = f"Environment steps a second, in brackets gradient steps a second; medians of n = {seeds}."
+    return "\n".join([*(f"| {' | '.join(line)} |" for line in lines), "", note, ""])
+
+
+# Fig. 8 ---------------------------------------------------------------------------------------------------------------
+
+
+def finished(runs: Path) -> dict[tuple[str, ...], Path]:
+    """Return the finished runs below `runs`, by what was asked of each."""
+    found = {}
+    for summary in sorted(runs.glob("*/*/summary.json")):
+        if json.loads(summary.read_text())["reached_goal"]:
+            found[tuple(json.loads((summary.parent / "config.json").read_text())["command"][2:])] = summary.parent
+    return found
+
+
+def play(words: list[str], runs: Path, goal: int, remaining: Remaining) -> None:
+    """Make a run to its end, and say how far it is.
+
+    Raises:
+        SystemExit: it failed.
+    """
+    before = set(runs.glob("*/*"))
+    runs.mkdir(parents=True, exist_ok=True)
+    said, output = -1, runs / "output.txt"
+    with output.open("w") as stream:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "orchestra", "run", *words], stdout=stream, stderr=subprocess.STDOUT
+        )
+        try:
+            while process.poll() is None:
+                sleep(POLL_S)
+                for file in (path / "metrics.jsonl" for path in set(runs.glob("*/*")) - before):
+                    lines = file.read_text().split("\n")[:-1] if file.exists() else []
+                    record = json.loads(lines[-1]) if lines else {"env_steps": 0}
+                    if record["env_steps"] > said:
+                        said = record["env_steps"]
+                        remaining.advance(said, goal, record.get("env_steps_per_s", 0.0))
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.wait()
+    if process.returncode:
+        sys.exit(f"orchestra run ended with {process.returncode}: {output.read_text()[-2000:]}")
+
+
+def curve_words(cell: Cell, steps: int, runs: Path) -> list[str]:
+    """Return what follows `orchestra run` in a run of the figure."""
+    words = cell.mode.words(cell.setting, cell.scenario, cell.seed)
+    return [*words, "--steps", str(steps), "--runs-dir", str(runs / cell.setting / cell.scenario / cell.mode.label)]
+
+
+def draw(cells: Sequence[Cell], steps: dict[str, int], runs: Path, output: Path) -> None:
+    """Make the runs that are missing, and draw those of each setting and scenario when all of them are there."""
+    have = {words for folder in runs.glob("*/*/*") for words in finished(folder)}
+    missing = [cell for cell in cells if tuple(curve_words(cell, steps[cell.scenario], runs)) not in have]
+    remaining = Remaining([expected_s(cell, steps[cell.scenario]) for cell in missing])
+    for setting, scenario in dict.fromkeys((cell.setting, cell.scenario) for cell in cells):
+        mine = [cell for cell in cells if (cell.setting, cell.scenario) == (setting, scenario)]
+        groups: dict[str, list[Any]] = {}
+        for cell in mine:
+            words = curve_words(cell, steps[scenario], runs)
+            folder = Path(words[-1])
+            if cell in missing:
+                remaining.begin(f"figure, {cell.key}")
+                play(words, folder, steps[scenario], remaining)
+                remaining.end()
+            groups.setdefault(cell.mode.label, []).append(read_trial(finished(folder)[tuple(words)]))
+        lines = [Group(label, tuple(trials)) for label, trials in groups.items()]
+        output.mkdir(parents=True, exist_ok=True)
+        picture = output / f"{setting}_{scenario}.png"
+        comparison_figure(lines).savefig(picture)
+        picture.with_suffix(".md").write_text(as_markdown(table(lines)))
+        print(f"curves  {picture}", flush=True)
+
+
+def expected_s(cell: Cell, steps: int) -> float:
+    """Return about how long a run takes: at game speed by that, else at some thousand steps a second."""
+    return steps * MEAN_S / cell.mode.envs if cell.setting == "game" else steps / 2000
+
+
+# The command ----------------------------------------------------------------------------------------------------------
+
+
+def cells_of(modes: Sequence[Mode], options: argparse.Namespace) -> Iterator[Cell]:
+    """Yield the measurements or runs, all modes of one seed before the next seed."""
+    for setting in options.settings:
+        for scenario in options.scenarios:
+            for seed in options.seeds:
+                for mode in modes:
+                    yield Cell(setting, scenario, mode, seed)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", nargs="+", choices=("table", "figure"), default=["table", "figure"])
+    parser.add_argument("--settings", nargs="+", choices=SETTINGS, default=list(SETTINGS))
+    parser.add_argument("--scenarios", nargs="+", choices=STEPS, default=list(STEPS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--seconds", type=float, default=30.0, help="of each measurement of the table (default: 30)")
+    parser.add_argument("--steps", type=int, help="of each run of the figure (default: as in learning.py)")
+    parser.add_argument("--runs-dir", type=Path, default=Path("runs/dmcaf"))
+    parser.add_argument("--output", type=Path, default=HERE.parent / "docs" / "results" / "dmcaf")
+    parser.add_argument("--list", action="store_true", help="say what the runs are, and make none")
+    options = parser.parse_args(arguments)
+    runs = options.runs_dir.resolve()
+    steps = {scenario: options.steps or STEPS[scenario] for scenario in options.scenarios}
+    measured, curves = list(cells_of(TABLE, options)), list(cells_of(FIGURE, options))
+    if options.list:
+        for cell in measured if "table" in options.parts else ():
+            print(f"table   {cell.key}  {as_time(2 * options.seconds)}")
+        for cell in curves if "figure" in options.parts else ():
+            print(f"figure  {cell.key}  {as_time(expected_s(cell, steps[cell.scenario]))}")
+        return
+    if "table" in options.parts:
+        rows = table_rows(measured, measure(measured, options.seconds, runs / "table.json"))
+        options.output.mkdir(parents=True, exist_ok=True)
+        (options.output / "table.json").write_text(json.dumps(rows, indent=1) + "\n")
+        (options.output / "table.md").write_text(table_markdown(rows))
+        print(table_markdown(rows))
+    if "figure" in options.parts:
+        draw(curves, steps, runs, options.output)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,186 @@
+"""How collecting scales on one host: workers, environments, memory and the processor time of messages.
+
+    python benchmarks/scaling.py                          every measurement, five rounds: about an hour and a half
+    python benchmarks/scaling.py --only game --repeats 1
+    python benchmarks/scaling.py --list
+
+Each measurement belongs to one of these groups, and a ratio is taken within one round:
+
+- game: environments at the speed of StarCraft II (`components/envs/game_speed.py`), with training. How many times as
+  many environment steps a second as serial QMIX, one environment that is played and learned from in turn.
+- simulator: the simulator as it is, 64 battles in a worker, without training. Two worker processes against one; and
+  the part of the processor time that is not spent in the threads that play: messages, copies, proxy and learner.
+- memory: proportional set size (PSS) of a worker and of the proxy, in the run with two workers.
+
+Medians of the rounds are printed beside the targets; `--output` keeps all rounds as JSON. The processors are those of
+this machine: let nothing else run on it.
+"""
+
+import argparse
+import json
+import os
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+import psutil
+from steady_run import EXPERIMENTS, NEVER, Record, Running, collects, rates, running
+
+QMIX = EXPERIMENTS / "dmcaf" / "qmix.py"
+AWL = EXPERIMENTS / "dmcaf" / "awl_qmix.py"
+MB = 1e6
+Values = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a figure must be."""
+
+    about: str
+    bound: float
+    most: bool = False
+    """Whether the bound is the most that is allowed; else it is the least."""
+    unit: str = "x"
+
+    def holds(self, value: float) -> bool:
+        return value <= self.bound if self.most else value >= self.bound
+
+    def shown(self, value: float) -> str:
+        return {"x": f"{value:.2f} x", "%": f"{value:.1%}", "MB": f"{value:.0f} MB", "/s": f"{value:,.0f}/s"}[self.unit]
+
+
+TARGETS = {
+    "game 12": Target("AWL-QMIX with 12 environments, of serial QMIX", 11.0),
+    "game 64": Target("64 environments, of serial QMIX", 60.0),
+    "game 256": Target("256 environments, of serial QMIX", 240.0),
+    "asynchronous 64": Target("asynchronous, of lock-step, 64 environments", 1.5),
+    "two workers": Target("two workers without training, of one", 1.85),
+    "messages": Target("messages, copies, proxy and learner, of processor time", 0.05, most=True, unit="%"),
+    "worker PSS": Target("memory of a worker, 64 battles", 90.0, most=True, unit="MB"),
+    "proxy PSS": Target("memory of the proxy", 50.0, most=True, unit="MB"),
+}
+LAYOUTS = {"game 12": (4, 3), "game 64": (2, 32), "game 256": (2, 128)}
+"""Workers, and environments of each."""
+
+
+# The speed of the game ------------------------------------------------------------------------------------------------
+
+
+def game(seconds: float) -> Values:
+    """Measure all layouts at the speed of the game, and serial QMIX."""
+    values = {"serial steps/s": rates(QMIX, "--game-speed", "--single-process", seconds=seconds).rate("env_steps")}
+    for name, (workers, envs) in LAYOUTS.items():
+        values[f"{name} steps/s"] = _collected(workers, envs, seconds)
+        values[name] = values[f"{name} steps/s"] / values["serial steps/s"]
+    values["lock-step 64 steps/s"] = _collected(*LAYOUTS["game 64"], seconds, "--no-asynchronous")
+    values["asynchronous 64"] = values["game 64 steps/s"] / values["lock-step 64 steps/s"]
+    return values
+
+
+def _collected(workers: int, envs: int, seconds: float, *flags: str) -> float:
+    layout = (f"--workers={workers}", f"--envs-per-worker={envs}")
+    return rates(AWL, "--game-speed", *layout, *flags, seconds=seconds).rate("env_steps")
+
+
+# The simulator as it is -----------------------------------------------------------------------------------------------
+
+
+def simulator(seconds: float) -> Values:
+    """Measure one worker and two without training, and what the processes of the two use."""
+    values: Values = {}
+    for workers in (1, 2):
+        flags = ("--no-asynchronous", "--envs-per-worker=64", f"--workers={workers}", f"--learning-starts={NEVER}")
+        with running(AWL, *flags) as run:
+            run.measured(collects, 5.0)
+            before, since = processor_seconds(run), run.records()[-1]["elapsed_s"]
+            moving = run.measured(partial(_is_after, since), seconds)
+            after = processor_seconds(run)
+            values[f"{workers} worker steps/s"] = moving.rate("env_steps")
+            if workers == 2:
+                spent = {name: after[name] - before[name] for name in before}
+                values["messages"] = 1.0 - spent["playing"] / sum(spent.values())
+                values |= {f"{name} processor share": spent[name] / sum(spent.values()) for name in spent}
+                values |= memory(run)
+    values["two workers"] = values["2 worker steps/s"] / values["1 worker steps/s"]
+    return values
+
+
+def _is_after(since: float, record: Record) -> bool:
+    return bool(record["elapsed_s"] >= since)
+
+
+def processor_seconds(run: Running) -> Values:
+    """Return the processor seconds so far: of threads that play, of workers' other threads, of the other processes.
+
+    A worker plays in a thread of its own; its event loop, which sends and receives, is the main thread.
+    """
+    spent: defaultdict[str, float] = defaultdict(float)
+    for name, process in run.processes().items():
+        for thread in process.threads():
+            seconds = thread.user_time + thread.system_time
+            plays = name.startswith("worker") and thread.id != process.pid
+            spent["playing" if plays else name.partition("-")[0]] += seconds
+    return dict(spent)
+
+
+def memory(run: Running) -> Values:
+    """Return the proportional set sizes in MB: the largest of the workers, and that of the proxy."""
+    sizes = {name: process.memory_full_info().pss / MB for name, process in run.processes().items()}
+    workers = [size for name, size in sizes.items() if name.startswith("worker")]
+    return {"worker PSS": max(workers), "proxy PSS": sizes["host-0"], "learner PSS": sizes["learner"]}
+
+
+GROUPS: dict[str, tuple[Callable[[float], Values], tuple[str, ...]]] = {
+    "game": (game, ("game 12", "game 64", "game 256", "asynchronous 64")),
+    "simulator": (simulator, ("two workers", "messages", "worker PSS", "proxy PSS")),
+}
+"""The function that measures a group once, and the targets among its values."""
+
+
+def report(rounds: dict[str, list[Values]]) -> list[str]:
+    """Return the lines of the table: medians beside the targets, and all other values."""
+    lines = ["| what | measured | target | n | |", "|---|---|---|---|---|"]
+    others: list[str] = []
+    for measured in rounds.values():
+        for name in measured[0]:
+            values = [each[name] for each in measured]
+            value = median(values)
+            if name not in TARGETS:
+                others.append(f"{name}: {value:,.3g}" if value < 100 else f"{name}: {value:,.0f}")
+                continue
+            target = TARGETS[name]
+            bound = f"{'at most' if target.most else 'at least'} {target.shown(target.bound)}"
+            verdict = "holds" if target.holds(value) else "missed"
+            lines.append(f"| {target.about} | {target.shown(value)} | {bound} | {len(values)} | {verdict} |")
+    return [*lines, "", *others]
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=GROUPS, default=list(GROUPS))
+    parser.add_argument("--repeats", type=int, default=5, help="rounds (default: 5)")
+    parser.add_argument("--seconds", type=float, default=30.0, help="of each measurement (default: 30)")
+    parser.add_argument("--output", type=Path, help="keep the values of all rounds in this file, as JSON")
+    parser.add_argument("--list", action="store_true", help="say what the targets are, and measure nothing")
+    options = parser.parse_args(arguments)
+    if options.list:
+        for name in options.only:
+            print(f"{name}: {'; '.join(TARGETS[target].about for target in GROUPS[name][1])}")
+        return
+    rounds: dict[str, list[Values]] = {name: [] for name in options.only}
+    for number in range(options.repeats):
+        for name in options.only:
+            rounds[name].append(GROUPS[name][0](options.seconds))
+            load = os.getloadavg()[0]
+            print(f"round {number + 1} of {options.repeats}, {name}: load {load:.1f}", flush=True)
+            if options.output is not None:
+                about = {"processors": psutil.cpu_count(), "seconds": options.seconds, "rounds": rounds}
+                options.output.write_text(json.dumps(about, indent=1) + "\n")
+    print("\n".join(report(rounds)))
+
+
+if __name__ == "__main__":
+    main()
