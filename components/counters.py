@@ -4,14 +4,17 @@ from collections import deque
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from components.replay_buffers.limiter import SampleToInsertRatio
 from components.schedule import Interval
-from messages import InsertTransitionMsg, ProgressMsg
+from messages import InsertTransitionMsg, LoadParamsMsg, ProgressMsg
 from orchestra import State
 
 RECENT_EPISODES = 100
 """Episodes over which the means of training are taken."""
+LAGS = (0, 1, 2, 4, 8, 16, 32)
+"""The least policy lag of each bin of the histogram, in versions. The last bin has no end."""
 Phase = Literal["starting", "collecting", "training", "saving", "done", "interrupted", "stopped", "failed"]
 
 
@@ -20,12 +23,22 @@ class RunCounters:
 
     Args:
         limiter: counts episodes as inserts and batches as samples.
-        evaluation_due: when an evaluation is due.
-        checkpoint_due: when a checkpoint is due.
+        eval_interval: environment steps between two evaluations. The first is due at once.
+        checkpoint_interval: environment steps between two checkpoints.
+        drop_stale: the largest policy lag of an episode's steps with which it is inserted; None to insert all.
     """
 
-    def __init__(self, limiter: SampleToInsertRatio, evaluation_due: Interval, checkpoint_due: Interval) -> None:
-        self.limiter, self.evaluation_due, self.checkpoint_due = limiter, evaluation_due, checkpoint_due
+    def __init__(
+        self,
+        limiter: SampleToInsertRatio,
+        eval_interval: int,
+        checkpoint_interval: int,
+        *,
+        drop_stale: int | None = None,
+    ) -> None:
+        self.limiter, self._drop_stale = limiter, drop_stale
+        self.evaluation_due = Interval(eval_interval, next=0)
+        self.checkpoint_due = Interval(checkpoint_interval, next=checkpoint_interval)
         self.env_steps = 0
         self.episodes = 0
         self.requested = 0
@@ -37,6 +50,8 @@ class RunCounters:
         self._recent: deque[tuple[bool, float, int]] = deque(maxlen=RECENT_EPISODES)
         self._epsilon: float | None = None
         self._lag: int | None = None
+        self._lags = np.zeros(len(LAGS), np.int64)
+        self._dropped = 0
 
     @property
     def in_flight(self) -> int:
@@ -51,9 +66,12 @@ class RunCounters:
         self.requested += 1
         return self.requested
 
-    def count(self, msg: InsertTransitionMsg, version: int | None) -> None:
-        """Count the episodes of `msg`; `version` is that of the newest parameters, None before the first."""
-        self.limiter.insert(msg.episodes)
+    def count(self, msg: InsertTransitionMsg, newest: LoadParamsMsg | None) -> InsertTransitionMsg | None:
+        """Count the episodes of `msg`, and return those to insert; None if all of them are stale.
+
+        Args:
+            newest: the newest parameters; None before the first.
+        """
         self.env_steps += msg.steps
         self.episodes += msg.episodes
         ends = np.cumsum(msg.lengths)
@@ -61,8 +79,24 @@ class RunCounters:
         for won, total, length in zip(msg.won, totals, msg.lengths, strict=True):
             self._recent.append((bool(won), float(total), int(length)))
         self._epsilon = float(msg.epsilon[-1])
-        if version is not None:
-            self._lag = version - int(msg.versions.min())
+        fresh: InsertTransitionMsg | None = msg
+        if newest is not None:
+            lags = np.maximum(newest.version - msg.versions, 0)
+            self._lag = int(lags.max())
+            self._lags += np.bincount(np.searchsorted(LAGS, lags, side="right") - 1, minlength=len(LAGS))
+            fresh = self._without_stale(msg.model_copy(update={"newest_version": newest.version}), lags)
+        if fresh is not None:
+            self.limiter.insert(fresh.episodes)
+        return fresh
+
+    def _without_stale(self, msg: InsertTransitionMsg, lags: NDArray[np.integer[Any]]) -> InsertTransitionMsg | None:
+        """Return the episodes of `msg` without a step of too large a lag, and count the others."""
+        if self._drop_stale is None or self._lag is None or self._lag <= self._drop_stale:
+            return msg
+        begins = np.cumsum(msg.lengths) - msg.lengths
+        is_fresh = np.maximum.reduceat(lags, begins) <= self._drop_stale
+        self._dropped += int((~is_fresh).sum())
+        return msg.select(is_fresh) if is_fresh.any() else None
 
     def progress(self, phase: Phase | None, goal: int, workers: int) -> ProgressMsg:
         """Return the progress towards `goal` steps; without a `phase` the counts decide which one it is."""
@@ -79,6 +113,8 @@ class RunCounters:
             train_length=length,
             epsilon=self._epsilon,
             params_lag=self._lag,
+            params_lags=tuple(self._lags.tolist()),
+            dropped_episodes=self._dropped,
             workers=workers,
             metrics=self.metrics,
         )
@@ -92,6 +128,8 @@ class RunCounters:
             "recent": list(self._recent),
             "epsilon": self._epsilon,
             "lag": self._lag,
+            "lags": self._lags.tolist(),
+            "dropped": self._dropped,
             "metrics": self.metrics,
             "next_evaluation": self.evaluation_due.next,
             "next_checkpoint": self.checkpoint_due.next,
@@ -104,6 +142,7 @@ class RunCounters:
         self.requested = self.updates = values["updates"]
         self._recent.extend((won, total, length) for won, total, length in values["recent"])
         self._epsilon, self._lag = values["epsilon"], values["lag"]
+        self._lags, self._dropped = np.array(values["lags"], np.int64), values["dropped"]
         self.metrics = tuple((name, value) for name, value in values["metrics"])
         self.evaluation_due.next, self.checkpoint_due.next = values["next_evaluation"], values["next_checkpoint"]
         self.limiter.inserted, self.limiter.sampled, self.limiter.deleted = values["limiter"]

@@ -11,7 +11,6 @@ from components.replay_buffers.limiter import SampleToInsertRatio
 from components.run_checkpoint import RunCheckpoint, ask_to_save
 from components.run_evaluations import RunEvaluations
 from components.save_point import SavePoint
-from components.schedule import Interval
 from messages import (
     BatchTrainingDataMsg,
     ClaimRoleMsg,
@@ -100,6 +99,7 @@ class Orchestrator(
         eval_episodes: episodes of an evaluation.
         final_eval_episodes: episodes of the final evaluation.
         checkpoint_interval: environment steps between two checkpoints; a killed run loses at most these.
+        drop_stale: policy lag in versions above which an episode is dropped and counted; None to drop none.
 
     Raises:
         UsageError: sampling would begin before there are enough episodes for a batch.
@@ -117,6 +117,7 @@ class Orchestrator(
     eval_episodes: int = 32
     final_eval_episodes: int = 256
     checkpoint_interval: int = 100_000
+    drop_stale: int | None = None
 
     def __post_init__(self) -> None:
         if self.limiter.min_size < self.batch_size:
@@ -127,11 +128,8 @@ class Orchestrator(
         self._trainer: Ref[BatchTrainingDataMsg | SaveCheckpointMsg] | None = None
         self._downstream = Downstream()
         self._params: LoadParamsMsg | None = None
-        self._counters = RunCounters(
-            self.limiter,
-            Interval(self.eval_interval, next=0),
-            Interval(self.checkpoint_interval, next=self.checkpoint_interval),
-        )
+        intervals = (self.eval_interval, self.checkpoint_interval)
+        self._counters = RunCounters(self.limiter, *intervals, drop_stale=self.drop_stale)
         self._evaluations = RunEvaluations()
         others = (self.trajectories, self.monitor)
         self._checkpoint = RunCheckpoint(self.run_directory, self.me.address, others, keep=self.resume_from)
@@ -243,8 +241,8 @@ class Orchestrator(
 
     @on(InsertTransitionMsg)
     async def insert(self, msg: InsertTransitionMsg) -> None:
-        await self.trajectories.tell(msg)
-        self._counters.count(msg, None if self._params is None else self._params.version)
+        if (fresh := self._counters.count(msg, self._params)) is not None:
+            await self.trajectories.tell(fresh)
         await self._drive()
         if not self._paused:  # an actor that has saved must not get another request
             await self._begin_due()

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from messages import BatchTrainingDataMsg, InsertTransitionMsg, UpdatePriorityMsg
+from messages import BatchTrainingDataMsg, InsertTransitionMsg, ProgressMsg, UpdatePriorityMsg
 from orchestra import TraceError, UsageError
 from orchestra.trace import DeliveryRow, Query, RunTrace, Where, consequences_of
 
@@ -27,6 +27,8 @@ def transition(trace: RunTrace, value: str) -> Iterator[DeliveryRow]:
         total = sum(map(_episodes, sent))
         raise TraceError(f"{trace.path}: episode {number} of {worker} was not recorded; {total:,} of its episodes were")
     stop, position = found
+    if any(Query(type=ProgressMsg.__name__, where=Where("dropped_episodes > 0")).deliveries(trace)):
+        raise TraceError(f"{trace.path}: episodes were dropped (--drop-stale), so none can be followed by its position")
     while True:
         yield stop
         holder, generation = stop.delivery.actor, stop.header.generation

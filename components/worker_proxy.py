@@ -1,9 +1,8 @@
-"""WorkerProxy: one per host; gathers the experience of its workers and sends parameters to them."""
+"""WorkerProxy: one per host; passes the experience of its workers on, and sends parameters to them."""
 
 from typing import ClassVar
 
 from components.downstream import Downstream, send_downstream
-from components.rollout import concatenated
 from messages import (
     InsertTransitionMsg,
     JoinMsg,
@@ -13,17 +12,15 @@ from messages import (
     StateSavedMsg,
     WorkerCountMsg,
 )
-from orchestra import Actor, ActorStopped, Escalate, MailboxFull, Message, Ref, State, Supervision, TerminatedMsg, on
-
-
-class FlushMsg(Message):
-    """Send the gathered experience; the proxy sends it to itself, behind the messages that are waiting."""
+from orchestra import Actor, Escalate, Ref, State, Supervision, TerminatedMsg, on
 
 
 class WorkerProxy(
-    Actor[JoinMsg | InsertTransitionMsg | FlushMsg | LoadParamsMsg | SetCollectingMsg | SaveStateMsg | StateSavedMsg]
+    Actor[JoinMsg | InsertTransitionMsg | LoadParamsMsg | SetCollectingMsg | SaveStateMsg | StateSavedMsg]
 ):
     """Stands for the workers of a host, so that parameters cross the network once for all of them.
+
+    On one host it copies neither parameters nor experience: their arrays stay in shared memory where they were written.
 
     It keeps the newest parameters and the last `SetCollectingMsg`, so that a worker that joins late or again starts at
     once. A failure ends its process: a restarted proxy would not know its workers, nor they that they must join again.
@@ -39,7 +36,6 @@ class WorkerProxy(
         self._workers = Downstream()
         self._params: LoadParamsMsg | None = None
         self._collecting: SetCollectingMsg | None = None
-        self._gathered: list[InsertTransitionMsg] = []
         self._saving: SaveStateMsg | None = None
         self._unsaved: set[str] = set()
         self._save_error = ""
@@ -47,16 +43,11 @@ class WorkerProxy(
     async def started(self) -> None:
         await self._to.tell(JoinMsg(role="proxy", ref=self.me))
 
-    async def stopped(self) -> None:
-        """Send the gathered experience: the closed mailbox takes no more `FlushMsg`."""
-        await self._send_gathered()
-
     def snapshot(self) -> State:
         return {
             "workers": self._workers.refs,
             "params": self._params,
             "collecting": self._collecting,
-            "gathered": self._gathered,
             "saving": self._saving,
             "unsaved": self._unsaved,
             "save_error": self._save_error,
@@ -68,7 +59,6 @@ class WorkerProxy(
         self._params = LoadParamsMsg.model_validate(state["params"]) if state["params"] else None
         collecting = state["collecting"]
         self._collecting = SetCollectingMsg.model_validate(collecting) if collecting else None
-        self._gathered = [InsertTransitionMsg.model_validate(each) for each in state["gathered"]]
         self._saving = SaveStateMsg.model_validate(state["saving"]) if state["saving"] else None
         self._unsaved, self._save_error = set(state["unsaved"]), state["save_error"]
 
@@ -95,19 +85,7 @@ class WorkerProxy(
 
     @on(InsertTransitionMsg)
     async def insert(self, msg: InsertTransitionMsg) -> None:
-        self._gathered.append(msg)
-        if len(self._gathered) > 1:
-            return
-        try:
-            self.me.tell_nowait(FlushMsg())
-        except MailboxFull:  # waiting for room in its own mailbox would deadlock
-            await self._send_gathered()
-        except ActorStopped:
-            return  # `stopped` sends it
-
-    @on(FlushMsg)
-    async def flush(self, msg: FlushMsg) -> None:
-        await self._send_gathered()
+        await self._to.tell(msg)  # the arrays stay where the worker has written them
 
     @on(LoadParamsMsg)
     async def load(self, msg: LoadParamsMsg) -> None:
@@ -141,11 +119,5 @@ class WorkerProxy(
         """Answer `SaveStateMsg` once all workers have saved or are gone."""
         if self._saving is None or self._unsaved:
             return
-        await self._send_gathered()  # the checkpoint contains all that precedes the answer
         await self._saving.reply_to.tell(StateSavedMsg(ref=self.me, error=self._save_error))
         self._saving = None
-
-    async def _send_gathered(self) -> None:
-        gathered, self._gathered = self._gathered, []
-        if gathered:
-            await self._to.tell(concatenated(gathered))

@@ -29,7 +29,7 @@ from components.replay_buffers import (
 )
 from components.rollout import EnvFactory
 from components.trajectory_manager import ReplayBuffer
-from orchestra import Ref, Topology, UsageError
+from orchestra import Topology, UsageError
 
 
 def experiment(
@@ -46,7 +46,7 @@ def experiment(
     asynchronous: Annotated[bool, Field(description="environments in processes, acted on when they are ready")] = False,
     min_batch: Annotated[int, Field(ge=1, description="asynchronous: environments to wait for before acting")] = 1,
     envs_per_process: Annotated[int, Field(ge=1, description="asynchronous: environments in a process")] = 1,
-    proxy: Annotated[bool, Field(description="gather a host's workers behind a WorkerProxy")] = True,
+    proxy: Annotated[bool, Field(description="put a host's workers behind a WorkerProxy")] = True,
     device: Annotated[str, Field(description="device of the learner: cpu, cuda or cuda:N")] = "cpu",
     learner_threads: Annotated[int, Field(ge=1, description="threads of the learner")] = 1,
     batch_size: Annotated[int | None, Field(ge=1, description="episodes of a batch; 32, COMA 16")] = None,
@@ -69,6 +69,9 @@ def experiment(
         int, Field(ge=1, description="environment steps from initial to final exploration")
     ] = 150_000,
     publish_interval: Annotated[int, Field(ge=1, description="gradient steps between publications")] = 1,
+    drop_stale: Annotated[
+        int | None, Field(ge=0, description="drop episodes that are more versions of the parameters behind; or none")
+    ] = None,
     eval_interval: Annotated[int, Field(ge=1, description="environment steps between evaluations")] = 20_000,
     eval_episodes: Annotated[int, Field(ge=1, description="episodes of an evaluation, played greedily")] = 32,
     final_eval_episodes: Annotated[int, Field(ge=1, description="episodes of the best parameters at the end")] = 256,
@@ -146,6 +149,7 @@ def experiment(
         eval_episodes=eval_episodes,
         final_eval_episodes=final_eval_episodes,
         checkpoint_interval=checkpoint_interval,
+        drop_stale=drop_stale,
     )
     trainer = learner.spawn(
         "trainer",
@@ -161,23 +165,20 @@ def experiment(
         "evaluator", Evaluator, env=make_env, policy=learning.acting, to=orchestrator
     )
     topology.require(trajectories, trainer, evaluator)
-    upstreams = [
-        topology.node(f"host-{host}").spawn("proxy", WorkerProxy, to=orchestrator) if proxy else orchestrator
-        for host in range(hosts)
-    ]
-
-    def plan_worker(index: int) -> Ref[Any]:
-        host, number = index % hosts, index // hosts
-        return topology.node(f"worker-{host}-{number}").spawn(
-            "worker",
-            Worker,
-            env=make_env,
-            policy=learning.acting,
-            to=upstreams[host],
-            n_envs=envs_per_worker,
-            exploration=LinearSchedule(epsilon_start, epsilon_end, over=epsilon_steps),
-        )
-
-    topology.replicas("workers", hosts * workers, plan_worker, at_least=min_workers)
+    players = []
+    for host in range(hosts):
+        to = topology.node(f"host-{host}").spawn("proxy", WorkerProxy, to=orchestrator) if proxy else orchestrator
+        for index in range(workers):
+            player = topology.node(f"worker-{host}-{index}").spawn(
+                "worker",
+                Worker,
+                env=make_env,
+                policy=learning.acting,
+                to=to,
+                n_envs=envs_per_worker,
+                exploration=LinearSchedule(epsilon_start, epsilon_end, over=epsilon_steps),
+            )
+            players.append(player)
+    topology.require(*players, at_least=min_workers)
     topology.until(orchestrator)
     return topology

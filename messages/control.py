@@ -129,6 +129,11 @@ class ProgressMsg(Message):
     train_length: float | None
     epsilon: float | None
     params_lag: int | None
+    """Largest policy lag of a step in the last experience, in versions."""
+    params_lags: tuple[int, ...]
+    """Environment steps so far by policy lag: 0, 1, 2 to 3, 4 to 7, 8 to 15, 16 to 31, 32 or more versions."""
+    dropped_episodes: int
+    """Episodes that were dropped because of their policy lag, which `--drop-stale` allows."""
     workers: int
     metrics: tuple[tuple[str, float], ...]
     """Metrics of the newest `TrainResultMsg`, and `learner_s`, its seconds."""

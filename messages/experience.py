@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import model_validator
 
-from orchestra import Axes, Message
+from orchestra import Axes, Message, freeze
 
 
 class InsertTransitionMsg(Message):
@@ -25,10 +25,13 @@ class InsertTransitionMsg(Message):
     terminated: Annotated[NDArray[np.bool_], Axes("bool", "episodes")]
     """False for an episode that was cut at its limit: its last frame still has a value."""
     won: Annotated[NDArray[np.bool_], Axes("bool", "episodes")]
-    versions: Annotated[NDArray[np.int64], Axes("int64", "episodes")]
-    """Version of the parameters that chose the last action."""
+    versions: Annotated[NDArray[np.int32], Axes("int32", "steps")]
+    """Version of the parameters that chose the actions of each step."""
     epsilon: Annotated[NDArray[np.float32], Axes("float32", "episodes")]
     """Exploration rate at the end of each episode, 0 to 1."""
+    newest_version: int | None
+    """Version of the newest parameters when the episodes reached the Orchestrator, which adds the number; None before.
+    The *policy lag* of a step is this number less the step's own version."""
 
     @model_validator(mode="after")
     def _lengths_agree(self) -> Self:
@@ -51,3 +54,13 @@ class InsertTransitionMsg(Message):
     def steps(self) -> int:
         """Number of environment steps of all episodes."""
         return len(self.reward)
+
+    def select(self, episodes: NDArray[np.bool_]) -> "InsertTransitionMsg":
+        """Return a message of the chosen episodes, (episodes,), of which there has to be one at least."""
+        rows = {
+            "frames": np.repeat(episodes, self.lengths + 1),
+            "steps": np.repeat(episodes, self.lengths),
+            "episodes": episodes,
+        }
+        arrays = {name: freeze(getattr(self, name)[rows[axes[0]]]) for name, axes in self.wire.axes}
+        return InsertTransitionMsg(**arrays, newest_version=self.newest_version)

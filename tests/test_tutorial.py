@@ -73,8 +73,9 @@ def played(*outcomes: bool) -> InsertTransitionMsg:
         lengths=np.ones(n, np.int32),
         terminated=np.ones(n, np.bool_),
         won=won,
-        versions=np.zeros(n, np.int64),
+        versions=np.zeros(n, np.int32),
         epsilon=np.full(n, 0.5, np.float32),
+        newest_version=None,
     )
 
 

@@ -22,6 +22,7 @@ _log = log.get(actor="display")
 _T = TypeVar("_T")
 
 _NONE = "-"  # a figure that does not exist yet
+_BARS = "·▁▂▃▄▅▆▇█"
 _TRAIN = "bright_blue"
 _TEST = "dark_orange"
 _BAR = "bright_blue"
@@ -144,6 +145,7 @@ def plain_line(progress: Progress) -> str:
         p.loss is not None and f"loss {p.loss:.4g}",
         p.epsilon is not None and f"epsilon {p.epsilon:.2f}",
         p.params_lag is not None and f"lag {p.params_lag}",
+        p.dropped_episodes and f"dropped {p.dropped_episodes:,}",
         p.busiest_actor is not None and f"busiest {p.busiest_actor} {p.mailbox_depth or 0}",
         f"workers {p.workers}" + (f" ({p.restarts} restarted)" if p.restarts else ""),
         left is not None and f"left {clock_time(left)}",
@@ -303,13 +305,14 @@ def _blocks(p: Progress) -> list[list[tuple[str, str, str]]]:
             ("updates/s", _rate(p.updates_per_s), "bold"),
             ("loss", _or_none(p.loss, "{:.4g}".format), "bold"),
             ("epsilon", _or_none(p.epsilon, "{:.3f}".format), "bold"),
-            ("parameter lag", _or_none(p.params_lag, str), "bold"),
+            ("parameter lag", _or_none(p.params_lag, lambda lag: f"{_bars(p.params_lags)} {lag}".strip()), "bold"),
         ],
         [
             ("env steps/s", _rate(p.env_steps_per_s), "bold"),
             ("episodes", f"{p.episodes:,}", "bold"),
             ("workers", str(p.workers), "bold" if p.workers or p.state == "starting" else "bold red"),
             ("restarts", str(p.restarts), "bold yellow" if p.restarts else "bold"),
+            *([("dropped", f"{p.dropped_episodes:,}", "bold yellow")] if p.dropped_episodes else []),
         ],
     ]
 
@@ -366,6 +369,12 @@ def _said(strong: str, quiet: str) -> Text:
 
 def _or_none(value: _T | None, said: Callable[[_T], str]) -> str:
     return _NONE if value is None else said(value)
+
+
+def _bars(counts: Sequence[int]) -> str:
+    """Return a histogram, a character for each count; empty without any."""
+    most = max(counts, default=0)
+    return "".join(_BARS[0 if not count else 1 + count * (len(_BARS) - 2) // most] for count in counts) if most else ""
 
 
 def _percent(share: float) -> str:

@@ -3,13 +3,12 @@
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from components.reporting.appended_file import AppendedFile
 from components.reporting.event_file import EventFile
-from components.reporting.progress import Progress
+from components.reporting.progress import Progress, flat_record
 from components.reporting.replaced_file import replaced
 from orchestra import read_records
 
@@ -40,7 +39,7 @@ class MetricsWriter:
         self._events = None if tensorboard is None else EventFile(tensorboard, resumes_at)
 
     def write(self, progress: Progress, more: Mapping[str, float | int | None] | None = None) -> None:
-        """Append one flat record: the fields of `progress`, and `more` figures beside them (a learner's own).
+        """Append one flat record: `flat_record` of `progress`, and `more` figures beside them (a learner's own).
 
         The step of every TensorBoard event is `progress.env_steps`. A figure that is not finite is null in the file
         and no event.
@@ -49,7 +48,7 @@ class MetricsWriter:
             OSError: it cannot be written, as on a full disk. Neither file has a half record; a later one may be whole.
             ValueError: `more` names a field of `Progress`.
         """
-        fields = asdict(progress)
+        fields = flat_record(progress)
         more = more or {}
         if clashes := fields.keys() & more.keys():
             raise ValueError(f"a figure may not take the name of a field of Progress: {', '.join(sorted(clashes))}")

@@ -1,7 +1,7 @@
 """How far a training run is: one record, made by the Monitor, shown by the display and kept in `metrics.jsonl`."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -32,6 +32,10 @@ class Progress:
     epsilon: float | None
     params_lag: int | None
     """Versions by which the oldest parameters that recently acted were behind the learner's."""
+    params_lags: tuple[int, ...]
+    """Environment steps so far by that lag: 0, 1, 2 to 3, 4 to 7, 8 to 15, 16 to 31, 32 or more versions."""
+    dropped_episodes: int
+    """Episodes that were dropped because of their lag, which `--drop-stale` allows."""
     busiest_actor: str | None
     """The path of the actor with the deepest mailbox."""
     mailbox_depth: int | None
@@ -39,6 +43,17 @@ class Progress:
     """Workers that have joined and are alive."""
     restarts: int
     """Worker processes started again after they died."""
+
+
+LAGS = ("0", "1", "2-3", "4-7", "8-15", "16-31", "32+")
+"""Names of the counts in `Progress.params_lags`."""
+
+
+def flat_record(progress: Progress) -> dict[str, Any]:
+    """Return the fields by name, and `lag_steps/0`, `lag_steps/1`, `lag_steps/2-3` … in the place of `params_lags`."""
+    fields = asdict(progress)
+    counts = fields.pop("params_lags")
+    return fields | {f"lag_steps/{name}": count for name, count in zip(LAGS, counts, strict=True)}
 
 
 def new_tests(records: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

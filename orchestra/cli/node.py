@@ -26,7 +26,8 @@ def command(arguments: list[str]) -> int:
         raise UsageError("--plan: it names no experiment")
     function = load_experiment(launch.experiment, launch.function)
     topology = build(function, Flags.of(function).parse(launch.flags))
-    topology.find(options.node)
+    if options.node not in topology.nodes:
+        raise UsageError(f"{launch.experiment} has no node {options.node!r}; its nodes are {', '.join(topology.nodes)}")
     run = RunDirectory.open(launch.run_directory)
     node = node_of(options.node, topology, launch, listen=options.listen, join=options.join, secret=secret)
     with (

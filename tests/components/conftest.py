@@ -241,8 +241,9 @@ def episodes() -> Callable[..., InsertTransitionMsg]:
             lengths=freeze(np.array(lengths, np.int32)),
             terminated=freeze(np.ones(n, np.bool_)),
             won=freeze(np.full(n, won, np.bool_)),
-            versions=freeze(np.full(n, version, np.int64)),
+            versions=freeze(np.full(n_steps, version, np.int32)),
             epsilon=freeze(np.full(n, epsilon, np.float32)),
+            newest_version=None,
         )
 
     return make

@@ -46,6 +46,8 @@ def progress(env_steps: int = 0, **changed: Any) -> ProgressMsg:
         "train_length": 12.0,
         "epsilon": 0.5,
         "params_lag": 1,
+        "params_lags": (3, 4, 0, 0, 0, 0, 0),
+        "dropped_episodes": 0,
         "workers": 2,
         "metrics": (("loss", 0.125), ("learner_s", 0.5)),
     }

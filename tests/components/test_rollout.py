@@ -39,11 +39,12 @@ class Reference:
         self.last = actions.copy()
         self.episode["actions"].append(actions[0])
         self.episode["reward"].append(env.reward[0])
+        self.episode["versions"].append(version)
         self.look()
         if not (env.terminated[0] or env.truncated[0]):
             return None
         ended = {name: np.stack(values) for name, values in self.episode.items()}
-        ended |= {"terminated": env.terminated[0], "won": env.won[0], "versions": version}
+        ended |= {"terminated": env.terminated[0], "won": env.won[0]}
         env.reset()
         self.begin()
         return ended
@@ -55,8 +56,8 @@ def taken_apart(message: InsertTransitionMsg) -> list[dict[str, Any]]:
     for e, length in enumerate(message.lengths):
         frames = slice(steps + e, steps + e + length + 1)
         episode = {name: getattr(message, name)[frames] for name in ("obs", "state", "available")}
-        episode |= {name: getattr(message, name)[steps : steps + length] for name in ("actions", "reward")}
-        episode |= {name: getattr(message, name)[e] for name in ("terminated", "won", "versions")}
+        episode |= {name: getattr(message, name)[steps : steps + length] for name in ("actions", "reward", "versions")}
+        episode |= {name: getattr(message, name)[e] for name in ("terminated", "won")}
         episodes.append(episode)
         steps += length
     return episodes
@@ -109,7 +110,7 @@ def test_nothing_is_told_until_an_episode_ends(corridor, scripted) -> None:
     assert message.lengths.tolist() == [4]
 
 
-def test_an_episode_names_the_version_that_chose_its_last_action(corridor, scripted) -> None:
+def test_a_step_names_the_version_that_chose_its_actions(corridor, scripted) -> None:
     env = corridor(1, seed=0, plan=((3,),))
     rollout = Rollout(env, scripted(env.spec, seed=0), RNG)
     assert rollout.version == 0
@@ -119,7 +120,7 @@ def test_an_episode_names_the_version_that_chose_its_last_action(corridor, scrip
     rollout.load(np.zeros(2, np.float32), 6)
     message = rollout.collect(1, 0.0)
     assert message is not None
-    assert message.versions.tolist() == [6]
+    assert message.versions.tolist() == [0, 5, 6]
 
 
 def test_the_exploration_rate_is_the_policy_s_and_is_told(corridor, scripted) -> None:

@@ -97,7 +97,7 @@ def trained(tmp_path: Path, episodes: Any) -> Path:
             trainer = node.spawn("trainer", Learner, hub, replay)
             await settle(node)
             await one.tell(episodes(1, 2, mark=1.0))
-            await two.tell(episodes(3, mark=2.0))  # gathered with those above
+            await two.tell(episodes(3, mark=2.0))
             await settle(node)
             await one.tell(episodes(2, 2, 5, mark=3.0))
             await settle(node)

@@ -58,7 +58,7 @@ def test_a_worker_waits_until_it_has_parameters_and_is_told_to_run(run, stage, s
                 assert up.of(InsertTransitionMsg) == []
                 await worker.tell(message)
             message = await up.hear(InsertTransitionMsg, 3)
-            assert message.versions.tolist() == [4] * message.episodes
+            assert message.versions.tolist() == [4] * message.steps
 
     run(main())
 

@@ -46,8 +46,9 @@ def insert(*lengths: int, **changed: Any) -> dict[str, Any]:
         "lengths": np.array(lengths, np.int32),
         "terminated": np.ones(episodes, np.bool_),
         "won": np.zeros(episodes, np.bool_),
-        "versions": np.arange(episodes),
+        "versions": np.arange(steps, dtype=np.int32),
         "epsilon": np.full(episodes, 0.25, np.float32),
+        "newest_version": 7,
     }
     return fields | changed
 
@@ -92,6 +93,8 @@ def progress(**changed: Any) -> dict[str, Any]:
         "train_length": None,
         "epsilon": None,
         "params_lag": None,
+        "params_lags": (0,) * 7,
+        "dropped_episodes": 0,
         "workers": 2,
         "metrics": (("loss", 0.25), ("grad_norm", 1.5)),
     }
@@ -216,7 +219,7 @@ def test_an_insert_has_a_frame_more_than_steps_for_each_episode() -> None:
     for lengths in ([2, 5], [2, 6, 1]):
         n = len(lengths)
         changed = {"lengths": np.array(lengths, np.int32)}
-        changed |= {name: fields[name][:n] for name in ("terminated", "won", "versions")}
+        changed |= {name: fields[name][:n] for name in ("terminated", "won")}
         said = refusal(lambda changed=changed: InsertTransitionMsg(**fields | changed))
         steps = sum(lengths)
         assert said == (

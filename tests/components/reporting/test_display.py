@@ -45,6 +45,8 @@ STARTING = Progress(
     loss=None,
     epsilon=None,
     params_lag=None,
+    params_lags=(0,) * 7,
+    dropped_episodes=0,
     busiest_actor=None,
     mailbox_depth=None,
     workers=0,
@@ -68,6 +70,8 @@ TRAINING = Progress(
     loss=0.01234,
     epsilon=0.4181,
     params_lag=3,
+    params_lags=(900, 80, 0, 20, 0, 0, 0),
+    dropped_episodes=0,
     busiest_actor="learner/trajectories",
     mailbox_depth=1_200,
     workers=4,
@@ -217,7 +221,7 @@ def test_the_screen_shows_every_figure() -> None:
         "test win rate 50.0% updates/s 12.3 episodes 2,008",
         "best test 56.2% loss 0.01234 workers 4",
         "train return 11.20 epsilon 0.418 restarts 1",
-        "test return 12.50 parameter lag 3",
+        "test return 12.50 parameter lag █▁·▁··· 3",
         "fullest mailbox 1,200 waiting for learner/trajectories",
     ]
 

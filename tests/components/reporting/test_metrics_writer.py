@@ -7,7 +7,7 @@ import resource
 import struct
 import threading
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.record_writer import masked_crc32c
 
 from components.reporting.metrics_writer import MetricsWriter
-from components.reporting.progress import Progress
+from components.reporting.progress import Progress, flat_record
 from orchestra import read_records
 
 PROGRESS = Progress(
@@ -37,6 +37,8 @@ PROGRESS = Progress(
     loss=0.125,
     epsilon=0.5,
     params_lag=3,
+    params_lags=(900, 80, 0, 20, 0, 0, 0),
+    dropped_episodes=0,
     busiest_actor="learner/trainer",
     mailbox_depth=2,
     workers=4,
@@ -62,15 +64,15 @@ def test_a_record_is_one_flat_line(tmp_path: Path) -> None:
 
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == [
-        asdict(PROGRESS) | {"td_error": 0.5},
-        asdict(PROGRESS) | {"env_steps": 8192},
+        flat_record(PROGRESS) | {"td_error": 0.5},
+        flat_record(PROGRESS) | {"env_steps": 8192},
     ]
 
 
 def test_a_record_can_be_read_as_soon_as_it_is_written(tmp_path: Path) -> None:
     with contextlib.closing(MetricsWriter(tmp_path / "metrics.jsonl")) as writer:
         writer.write(PROGRESS)
-        assert read_records(tmp_path / "metrics.jsonl") == [asdict(PROGRESS)]
+        assert read_records(tmp_path / "metrics.jsonl") == [flat_record(PROGRESS)]
 
 
 def test_figures_that_are_not_finite_become_null_and_no_event(tmp_path: Path) -> None:
@@ -109,6 +111,14 @@ def test_tensorboard_has_the_same_figures_over_env_steps(tmp_path: Path) -> None
         "loss": 0.125,
         "epsilon": 0.5,
         "params_lag": 3,
+        "lag_steps/0": 900,
+        "lag_steps/1": 80,
+        "lag_steps/2-3": 0,
+        "lag_steps/4-7": 20,
+        "lag_steps/8-15": 0,
+        "lag_steps/16-31": 0,
+        "lag_steps/32+": 0,
+        "dropped_episodes": 0,
         "mailbox_depth": 2,
         "workers": 4,
         "restarts": 0,
@@ -135,7 +145,7 @@ def test_a_continued_file_loses_the_line_that_was_torn_and_no_other(tmp_path: Pa
     with contextlib.closing(MetricsWriter(path)) as writer:
         writer.write(PROGRESS)
 
-    assert read_records(path) == [{"env_steps": 0}, asdict(PROGRESS)]
+    assert read_records(path) == [{"env_steps": 0}, flat_record(PROGRESS)]
 
 
 def test_a_run_that_goes_on_forgets_what_comes_again(tmp_path: Path) -> None:
@@ -179,7 +189,7 @@ def test_on_a_full_disk_writing_and_closing_end_at_once_and_no_half_record_is_le
                     writer.write(replace(PROGRESS, env_steps=8192))
         records, seen = read_records(tmp_path / "metrics.jsonl"), list(events(tmp_path / "tensorboard"))
         assert {step for _, step, _ in seen} <= {4096, 8192}
-        assert records[0] == asdict(PROGRESS)
+        assert records[0] == flat_record(PROGRESS)
         writer.write(replace(PROGRESS, env_steps=9000))  # there is space again
 
     assert read_records(tmp_path / "metrics.jsonl")[-1]["env_steps"] == 9000
