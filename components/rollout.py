@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from components.envs.base import Env, EnvSpec
+from components.envs.base import ALL, Copies, Env, EnvSpec
 from components.policies.acting import ActingPolicy
 from components.policies.base import Policy
 from messages import InsertTransitionMsg
@@ -33,6 +33,85 @@ class ActingFactory(Protocol):
     def __call__(self, spec: EnvSpec, *, seed: int) -> ActingPolicy: ...
 
 
+class ActingCopies:
+    """Copies of an environment that a policy plays: their hidden states, their last actions, and which are ready.
+
+    All copies that are ready act in one forward pass. Of a batched simulator these are always all.
+    """
+
+    def __init__(self, env: Env, policy: ActingPolicy, rng: np.random.Generator) -> None:
+        self.env, self._policy, self._rng = env, policy, rng
+        self.hidden = policy.initial_hidden(env.n_envs)
+        self.last_actions = np.full((env.n_envs, env.spec.n_agents), -1, np.int64)  # (B, A)
+        self.ready: Copies = _NONE
+        """The copies that wait for actions."""
+        self._numbers = np.arange(env.n_envs)
+        self._acting = np.zeros(env.n_envs, np.bool_)  # (B,): copies that have been sent actions
+
+    def begin(self, copies: Copies) -> None:
+        """Begin episodes in these copies."""
+        self.env.send_reset(copies)
+        self._forget(copies)
+        self.ready = ALL if self.env.lock_step else self._without(copies)
+
+    def act(self, epsilon: float) -> NDArray[np.int64]:
+        """Choose the actions (n, A) of the copies that are ready, and send them."""
+        env, ready = self.env, self.ready
+        if not self.any_ready():
+            return self.last_actions[:0]
+        actions, hidden = self._policy.act(
+            env.obs[ready],
+            env.available[ready],
+            self.last_actions[ready],
+            self.hidden[ready],
+            epsilon=epsilon,
+            rng=self._rng,
+        )
+        if isinstance(ready, slice):
+            self.hidden, self.last_actions = hidden, actions
+        else:
+            self.hidden[ready], self.last_actions[ready] = hidden, actions
+        env.send(actions, ready)
+        self._acting[ready] = True
+        self.ready = _NONE
+        return actions
+
+    def receive(self) -> tuple[Copies, NDArray[np.bool_] | None]:
+        """Wait for copies; return those that have made a step, and which (B,) have lost their episode, if any.
+
+        A copy that has made a step is ready, unless `leave` or `begin` names it.
+        """
+        self.ready = received = self.env.recv()
+        lost = self.env.failed_copies()
+        if lost is not None and lost.any():
+            self._forget(lost)
+            self._acting[lost] = False
+        else:
+            lost = None
+        acted = self._acting[received]
+        stepped = received if acted.all() else self._numbers[received][acted]
+        self._acting[received] = False
+        return stepped, lost
+
+    def leave(self, copies: Copies) -> None:
+        """Leave these copies, whose episodes have ended, as they are."""
+        self.ready = self._without(copies)
+
+    def any_ready(self) -> bool:
+        """True if a copy waits for actions."""
+        return isinstance(self.ready, slice) or len(self.ready) > 0
+
+    def _forget(self, copies: Copies | NDArray[np.bool_]) -> None:
+        self.hidden[copies] = 0.0
+        self.last_actions[copies] = -1
+
+    def _without(self, copies: Copies) -> NDArray[np.int64]:
+        return np.setdiff1d(self._numbers[self.ready], self._numbers[copies], assume_unique=True)
+
+
+_NONE = np.empty(0, np.int64)
+
+
 class Rollout:
     """Collects experience. Each copy has its own hidden states, last actions and episode memory.
 
@@ -46,13 +125,11 @@ class Rollout:
         """Version of the acting parameters."""
         self._env = env
         self._policy = policy
-        self._rng = rng
+        self._copies = ActingCopies(env, policy, rng)
         self._rows = np.arange(env.n_envs)  # (B,): of the memories, for the episodes under way
         self._spare = list(range(env.n_envs, 2 * env.n_envs))
         self._ended: list[_Ended] = []
         self._t = np.zeros(env.n_envs, np.int64)  # (B,)
-        self._hidden = policy.initial_hidden(env.n_envs)
-        self._last_actions = np.full((env.n_envs, spec.n_agents), -1, np.int64)  # (B, A)
         steps, frames = (2 * env.n_envs, spec.episode_limit), (2 * env.n_envs, spec.episode_limit + 1)
         self._obs = np.zeros((*frames, spec.n_agents, spec.obs_size), np.float32)  # (2B, T+1, A, O)
         self._state = np.zeros((*frames, spec.state_size), np.float32)  # (2B, T+1, S)
@@ -72,11 +149,21 @@ class Rollout:
         self._env.close()
 
     def collect(self, steps: int, epsilon: float) -> InsertTransitionMsg | None:
-        """Make `steps` steps in every copy; return the episodes that ended, if any did."""
+        """Make B times `steps` steps; return the episodes that ended, if any did.
+
+        In lock-step these are `steps` in every copy. A turn ends early when no copy becomes ready for a while.
+        """
         if not self._begun:
-            self._env.reset()
+            self._copies.begin(ALL)
             self._begun = True
-        parts = [part for _ in range(steps) if (part := self._step(epsilon)) is not None]
+        parts, left = [], steps * self._env.n_envs
+        while left > 0:
+            made, part = self._step(epsilon)
+            left -= made
+            if part is not None:
+                parts.append(part)
+            if not made and not self._copies.any_ready():
+                break
         if self._ended:
             parts.append(self._cut(epsilon))
         return concatenated(parts) if parts else None
@@ -89,7 +176,7 @@ class Rollout:
         game = self._env.snapshot()
         if game is None:
             return None
-        own = {name: getattr(self, f"_{name}").copy() for name in _CHANGING}
+        own = {name: array.copy() for name, array in self._changing().items()}
         own |= {name: _joined(memory, self._rows, self._t) for name, memory in self._memories().items()}
         own["begun"] = np.array(self._begun)
         return {**own, **{f"env/{name}": array for name, array in game.items()}}
@@ -101,56 +188,55 @@ class Rollout:
             ValueError: the state belongs to another rollout; nothing has changed.
         """
         memories = self._memories()
-        for name in (*_CHANGING, *memories):
-            mine = memories.get(name, getattr(self, f"_{name}"))
+        for name, mine in {**self._changing(), **memories}.items():
             shape = (int(_played(mine, state["t"]).sum()), *mine.shape[2:]) if name in memories else mine.shape
             if name not in state or (state[name].shape, state[name].dtype) != (shape, mine.dtype):
                 raise ValueError(f"the state of another rollout: {name} must be {mine.dtype} {shape}")
         self._env.restore({name[4:]: array for name, array in state.items() if name.startswith("env/")})
-        for name in _CHANGING:
-            setattr(self, f"_{name}", state[name].copy())
+        for name, mine in self._changing().items():
+            mine[...] = state[name]
         n_envs = len(self._t)
         self._rows, self._spare = np.arange(n_envs), list(range(n_envs, 2 * n_envs))
         for name, memory in memories.items():
             memory[:n_envs][_played(memory, self._t)] = state[name]
         self._begun = bool(state["begun"])
+        if self._begun:
+            self._copies.ready = ALL
+
+    def _changing(self) -> dict[str, NDArray[Any]]:
+        """Return what changes in place by name, each (B, …)."""
+        return {"t": self._t, "hidden": self._copies.hidden, "last_actions": self._copies.last_actions}
 
     def _memories(self) -> dict[str, NDArray[Any]]:
         """Return the memories of episodes by name, each (2B, frames, …)."""
         return {name: getattr(self, f"_{name}") for name in _MEMORIES}
 
-    def _step(self, epsilon: float) -> InsertTransitionMsg | None:
-        """Make a step in every copy; return earlier episodes of the turn if their rows are needed."""
-        env, rows, t = self._env, self._rows, self._t
-        self._observe(slice(None))
-        actions, self._hidden = self._policy.act(
-            env.obs, env.available, self._last_actions, self._hidden, epsilon=epsilon, rng=self._rng
-        )
-        env.step(actions)
-        self._actions[rows, t] = actions
-        self._reward[rows, t] = env.reward
-        self._versions[rows, t] = self.version
-        self._last_actions = actions
-        t += 1
-        lost = env.failed_copies()
-        if lost is not None and lost.any():
-            self._reset_copies(lost)
-        done = env.terminated | env.truncated
-        if not done.any():
-            return None
-        ended = np.flatnonzero(done)
-        self._observe(ended)
-        part = self._cut(epsilon) if len(ended) > len(self._spare) else None
-        self._ended.append(_Ended(rows[ended], t[ended], env.terminated[ended], env.won[ended]))
-        rows[ended] = [self._spare.pop() for _ in ended]
-        env.reset(done)
-        self._reset_copies(done)
-        return part
+    def _step(self, epsilon: float) -> tuple[int, InsertTransitionMsg | None]:
+        """Act in the copies that are ready, and wait for others.
 
-    def _reset_copies(self, which: NDArray[np.bool_]) -> None:
-        self._hidden[which] = 0.0
-        self._last_actions[which] = -1
-        self._t[which] = 0
+        Return how many have made a step, and earlier episodes of the turn if their rows are needed.
+        """
+        env, rows, t, ready = self._env, self._rows, self._t, self._copies.ready
+        self._observe(ready)
+        self._actions[rows[ready], t[ready]] = self._copies.act(epsilon)
+        self._versions[rows[ready], t[ready]] = self.version
+        stepped, lost = self._copies.receive()
+        if lost is not None:
+            t[lost] = 0
+        self._reward[rows[stepped], t[stepped]] = env.reward[stepped]
+        t[stepped] += 1
+        done = np.zeros(env.n_envs, np.bool_)
+        done[stepped] = env.terminated[stepped] | env.truncated[stepped]
+        made, part = len(t[stepped]), None
+        if done.any():
+            ended = np.flatnonzero(done)
+            self._observe(ended)
+            part = self._cut(epsilon) if len(ended) > len(self._spare) else None
+            self._ended.append(_Ended(rows[ended], t[ended], env.terminated[ended], env.won[ended]))
+            rows[ended] = [self._spare.pop() for _ in ended]
+            t[ended] = 0
+            self._copies.begin(ended)
+        return made, part
 
     def _observe(self, copies: slice | NDArray[np.int64]) -> None:
         env, rows, t = self._env, self._rows[copies], self._t[copies]
@@ -200,7 +286,6 @@ def concatenated(parts: list[InsertTransitionMsg]) -> InsertTransitionMsg:
     return InsertTransitionMsg(**arrays, newest_version=parts[0].newest_version)
 
 
-_CHANGING = ("t", "hidden", "last_actions")
 _FRAMES = ("obs", "state", "available")
 _MEMORIES = (*_FRAMES, "actions", "reward", "versions")
 
@@ -246,33 +331,33 @@ def play(
     The first episodes that began count, not the first that ended: that would favour short ones.
     """
     rounds: list[EpisodeResults] = []
+    copies = ActingCopies(env, policy, rng)
     while (left := episodes - sum(len(part.won) for part in rounds)) > 0:
-        env.reset()
-        hidden = policy.initial_hidden(env.n_envs)
-        last_actions = np.full((env.n_envs, env.spec.n_agents), -1, np.int64)
+        copies.begin(ALL)
         total = np.zeros(env.n_envs)
         length = np.zeros(env.n_envs, np.int64)
         victory = np.zeros(env.n_envs, np.bool_)
         playing = np.ones(env.n_envs, np.bool_)
         while playing.any():
-            actions, hidden = policy.act(env.obs, env.available, last_actions, hidden, epsilon=epsilon, rng=rng)
-            env.step(actions)
-            last_actions = actions
-            total[playing] += env.reward[playing]
-            length[playing] += 1
-            done = env.terminated | env.truncated
-            victory |= playing & env.won
-            lost = env.failed_copies()
-            if lost is not None and lost.any():  # they play another episode instead
+            copies.act(epsilon)
+            stepped, lost = copies.receive()
+            counts = np.zeros(env.n_envs, np.bool_)
+            counts[stepped] = playing[stepped]
+            total[counts] += env.reward[counts]
+            length[counts] += 1
+            victory[counts] |= env.won[counts]
+            if lost is not None:  # they play another episode instead
                 total[lost & playing] = 0.0
                 length[lost & playing] = 0
-                hidden[lost] = 0.0
-                last_actions[lost] = -1
+            done = np.zeros(env.n_envs, np.bool_)
+            done[stepped] = env.terminated[stepped] | env.truncated[stepped]
             playing &= ~done
-            if done.any() and playing.any():
-                env.reset(done)  # a finished copy plays on; that episode does not count
-                hidden[done] = 0.0
-                last_actions[done] = -1
+            if not done.any():
+                continue
+            if not env.lock_step:
+                copies.leave(np.flatnonzero(done))
+            elif playing.any():
+                copies.begin(np.flatnonzero(done))  # a finished copy plays on; that episode does not count
         count = min(left, env.n_envs)
         rounds.append(EpisodeResults(victory[:count], total[:count], length[:count]))
     return EpisodeResults(*map(np.concatenate, zip(*rounds, strict=True)))

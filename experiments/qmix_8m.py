@@ -29,7 +29,7 @@ from components.replay_buffers import (
 )
 from components.rollout import EnvFactory
 from components.trajectory_manager import ReplayBuffer
-from orchestra import Topology, UsageError
+from orchestra import Ref, Topology, UsageError
 
 
 def experiment(
@@ -165,20 +165,23 @@ def experiment(
         "evaluator", Evaluator, env=make_env, policy=learning.acting, to=orchestrator
     )
     topology.require(trajectories, trainer, evaluator)
-    players = []
-    for host in range(hosts):
-        to = topology.node(f"host-{host}").spawn("proxy", WorkerProxy, to=orchestrator) if proxy else orchestrator
-        for index in range(workers):
-            player = topology.node(f"worker-{host}-{index}").spawn(
-                "worker",
-                Worker,
-                env=make_env,
-                policy=learning.acting,
-                to=to,
-                n_envs=envs_per_worker,
-                exploration=LinearSchedule(epsilon_start, epsilon_end, over=epsilon_steps),
-            )
-            players.append(player)
-    topology.require(*players, at_least=min_workers)
+    upstreams = [
+        topology.node(f"host-{host}").spawn("proxy", WorkerProxy, to=orchestrator) if proxy else orchestrator
+        for host in range(hosts)
+    ]
+
+    def plan_worker(index: int) -> Ref[Any]:
+        host, number = index % hosts, index // hosts
+        return topology.node(f"worker-{host}-{number}").spawn(
+            "worker",
+            Worker,
+            env=make_env,
+            policy=learning.acting,
+            to=upstreams[host],
+            n_envs=envs_per_worker,
+            exploration=LinearSchedule(epsilon_start, epsilon_end, over=epsilon_steps),
+        )
+
+    topology.replicas("workers", hosts * workers, plan_worker, at_least=min_workers)
     topology.until(orchestrator)
     return topology

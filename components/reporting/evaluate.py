@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from components.factories import factories_of
+from components.reporting.saved_policy import add_checkpoint_flag, load_policy
 from orchestra import FlagParser, RunDirectory, UsageError
 
 
@@ -14,40 +14,28 @@ def command(arguments: list[str]) -> int:
     )
     parser.add_argument("run", metavar="RUN_DIR", type=Path, help="the run's directory")
     parser.add_argument("--episodes", type=int, default=100, help="how many (default: 100)")
-    parser.add_argument(
-        "--checkpoint",
-        default="best",
-        metavar="WHICH",
-        help="last, best, the environment STEPs of a checkpoint, or a file (default: best)",
-    )
+    add_checkpoint_flag(parser)
     parser.add_argument("--seed", type=int, default=0, help="of the episodes (default: 0)")
     options = parser.parse_strictly(arguments)
     if options.episodes < 1:
         raise UsageError(f"--episodes: {options.episodes} is not allowed: it must be 1 or more")
     if options.seed < 0:
         raise UsageError(f"--seed: {options.seed} is not allowed: it must be 0 or more")
-    run = RunDirectory.open(options.run)
-    from components.checkpoints.policy_file import find_checkpoint
-
-    print(_evaluate(run, find_checkpoint(run.checkpoints, options.checkpoint), options.episodes, options.seed))
+    print(_evaluate(RunDirectory.open(options.run), options.checkpoint, options.episodes, options.seed))
     return 0
 
 
-def _evaluate(run: RunDirectory, path: Path, episodes: int, seed: int) -> str:
+def _evaluate(run: RunDirectory, which: str | None, episodes: int, seed: int) -> str:
     import numpy as np
 
-    from components.checkpoints.policy_file import load_checkpoint
     from components.reporting.win_rate import win_rate_text
     from components.rollout import play
 
-    make_env, make_policy = factories_of(run)
-    env = make_env(min(episodes, 64), seed=seed)
-    policy = make_policy(env.spec, seed=0)
-    loaded = load_checkpoint(path, policy)
+    env, policy, path, env_steps = load_policy(run, which, min(episodes, 64), seed=seed)
     played = play(env, policy, episodes, np.random.default_rng(seed))
     env.close()
     return (
-        f"checkpoint  {path} ({loaded['env_steps']:,} environment steps)\n"
+        f"checkpoint  {path} ({env_steps:,} environment steps)\n"
         f"win rate    {win_rate_text(int(played.won.sum()), episodes)}\n"
         f"return      {played.returns.mean():.2f} (sd {played.returns.std():.2f})\n"
         f"length      {played.lengths.mean():.1f} steps"

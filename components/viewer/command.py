@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from components.reporting.saved_policy import add_checkpoint_flag, load_policy
 from orchestra import FlagParser, RunDirectory, UsageError
 
 if TYPE_CHECKING:
@@ -17,14 +18,12 @@ def command(arguments: list[str]) -> int:
     """Play battles and show them in the terminal, or save them as a film or a picture."""
     parser = FlagParser(
         prog="orchestra play",
-        description="Play battles and show them: in the terminal, or in a file. With --checkpoint the scenario is the "
-        "run's own.",
+        description="Play battles and show them: in the terminal, or in a file. In the scenario of a run its policy "
+        "plays, greedily.",
     )
-    parser.add_argument("scenario", metavar="SCENARIO", nargs="?", help="a map, such as 8m, or a scenario file")
+    parser.add_argument("played", metavar="SCENARIO|RUN_DIR", help="a map, such as 8m, a scenario file, or a run")
     parser.add_argument("--policy", default=None, help="random, nearest or weakest (default: nearest)")
-    parser.add_argument(
-        "--checkpoint", metavar="RUN_DIR", type=Path, help="play greedily with the newest checkpoint of a run"
-    )
+    add_checkpoint_flag(parser)
     parser.add_argument("--save", metavar="FILE", type=Path, help="a film (.gif, .mp4) or a picture (.png, .pdf, .svg)")
     parser.add_argument(
         "--step", type=int, help="the step that a picture shows (default: the one with the most attacks)"
@@ -45,7 +44,7 @@ def command(arguments: list[str]) -> int:
     if options.step is not None and (options.save is None or options.save.suffix in (".gif", ".mp4")):
         raise UsageError("--step selects the step of a picture: use it with --save FILE.png, .pdf or .svg")
 
-    env, make_player = _played(options.scenario, options.policy, options.checkpoint, options.seed)
+    env, make_player = _played(options.played, options.policy, options.checkpoint, options.seed)
     import numpy as np
 
     from components.viewer.recording import record
@@ -59,35 +58,24 @@ def command(arguments: list[str]) -> int:
     return 0
 
 
-def _played(
-    scenario: str | None, policy: str | None, checkpoint: Path | None, seed: int
-) -> tuple["Skirmish", "PlayerFactory"]:
+def _played(played: str, policy: str | None, checkpoint: str | None, seed: int) -> tuple["Skirmish", "PlayerFactory"]:
     """Return the environment and the maker of its player."""
     from components.envs.skirmish import Skirmish
     from components.viewer.players import PLAYERS, policy_player
 
-    if checkpoint is None:
-        if scenario is None:
-            raise UsageError("name a SCENARIO, as 8m, or a run with --checkpoint RUN_DIR")
+    if not Path(played).is_dir():
+        if checkpoint is not None:
+            raise UsageError(f"--checkpoint is for the directory of a run, and {played!r} is none")
         if policy is not None and policy not in PLAYERS:
             raise UsageError(f"--policy: there is no {policy!r}; there are {', '.join(PLAYERS)}")
-        return _skirmish(scenario, seed), PLAYERS[policy or "nearest"]
+        return _skirmish(played, seed), PLAYERS[policy or "nearest"]
     if policy is not None:
-        raise UsageError("--policy and --checkpoint both say who plays: give one of them")
-
-    from components.checkpoints.policy_file import load_checkpoint, newest_checkpoint
-    from components.factories import factories_of
-
-    run = RunDirectory.open(checkpoint)
-    make_env, make_policy = factories_of(run)
-    env = make_env(1, seed=seed)
+        raise UsageError(f"--policy: in {played!r} the policy of the run plays; name a scenario to choose another")
+    run = RunDirectory.open(Path(played))
+    env, learnt, _, _ = load_policy(run, checkpoint, 1, seed=seed)
     if not isinstance(env, Skirmish):
         env.close()
         raise UsageError(f"{str(run.path)!r} plays {env.spec.name!r} outside the simulator, which cannot be watched")
-    if scenario is not None and _skirmish(scenario, seed).spec.name != env.spec.name:
-        raise UsageError(f"{str(run.path)!r} plays {env.spec.name!r}, not {scenario!r}")
-    learnt = make_policy(env.spec, seed=0)
-    load_checkpoint(newest_checkpoint(run.checkpoints), learnt)
     return env, policy_player(learnt)
 
 

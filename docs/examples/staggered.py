@@ -34,7 +34,6 @@ def experiment(
     topology: Topology, *, period: Annotated[int, Field(ge=1, description="versions from one load to the next")] = 1
 ) -> Topology:
     """Plan the standard run with staggered workers."""
-    workers = [node for name, node in topology.nodes.items() if name.startswith("worker-")]
-    for phase, node in enumerate(workers):
-        node.replace("worker", StaggeredWorker, phase=phase, period=period)
+    workers = topology.group("workers")
+    workers.each(lambda index, node: node.replace("worker", StaggeredWorker, phase=index, period=period))
     return topology

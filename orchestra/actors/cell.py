@@ -114,13 +114,14 @@ class Cell:
             NotUnderstood: the actor does not handle it.
             ActorStopped: the actor is stopping.
         """
-        message = envelope.message
-        kind = type(message)
+        kind = type(message := envelope.message)
         if kind not in self.contract.understands:
             raise NotUnderstood(self.contract.refusal(kind))
         if type(message) is TerminatedMsg:  # and not `isinstance`, which pydantic makes slow
             self.on_terminated(message, queued)
         elif not (alone and envelope.correlation and self._answers_at_once(envelope, queued, kind)):
+            if type(message) is ChildFailedMsg:
+                self.context.children.expected.add(message.address)  # its end, which follows at once, is no news
             self.mailbox.put((envelope.sender, message, envelope.nbytes, envelope.number, queued, envelope))
 
     def on_terminated(self, message: TerminatedMsg, queued: float = 0.0) -> None:

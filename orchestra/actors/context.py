@@ -219,8 +219,7 @@ class LiveContext:
         )
 
     def _child_failed(self, failed: ActorFailed) -> None:
-        message = ChildFailedMsg(address=failed.address, reason="")
-        self._mailbox.put((failed.address, message, FLAT, 0, 0.0, None))
+        self._mailbox.put((failed.address, ChildFailedMsg(address=failed.address, reason=""), FLAT, 0, 0.0, None))
 
     def _post_recorded(
         self, recorder: Recorder, cell: LocalActor | None, recipient: str, message: Message, *, nowait: bool = False

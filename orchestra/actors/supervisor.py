@@ -152,7 +152,6 @@ class Children:
         failed, self._escalated = self._escalated, []
         if message.address in self._remote:
             self._remote.remove(message.address)
-            self.expected.add(message.address)
             failed.append(ActorFailed(message.address, message.reason))
         if len(failed) == 1:
             raise failed[0]

@@ -31,6 +31,7 @@ _USAGE = {
     "ls": "ls",
     "ps": "ps [RUN_DIR]",
     "top": "top [RUN_DIR]",
+    "scale": "scale N",
     "prune": "prune --keep N",
     "replay": "replay RUN_DIR",
     "trace": "trace ls RUN_DIR",

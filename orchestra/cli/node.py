@@ -26,8 +26,7 @@ def command(arguments: list[str]) -> int:
         raise UsageError("--plan: it names no experiment")
     function = load_experiment(launch.experiment, launch.function)
     topology = build(function, Flags.of(function).parse(launch.flags))
-    if options.node not in topology.nodes:
-        raise UsageError(f"{launch.experiment} has no node {options.node!r}; its nodes are {', '.join(topology.nodes)}")
+    topology.find(options.node)
     run = RunDirectory.open(launch.run_directory)
     node = node_of(options.node, topology, launch, listen=options.listen, join=options.join, secret=secret)
     with (

@@ -33,6 +33,16 @@ def parsed(parser: FlagParser, arguments: list[str], seconds: str) -> Namespace:
     Raises:
         UsageError: they are misused.
     """
+    add_run_to(parser)
+    parser.add_argument("--seconds", type=float, default=1.0, metavar="S", help=f"{seconds} (default: 1)")
+    options = parser.parse_strictly(arguments)
+    if options.seconds <= 0:
+        raise UsageError(f"--seconds: {options.seconds:g} is not allowed: it must be more than 0")
+    return options
+
+
+def add_run_to(parser: FlagParser) -> None:
+    """Add the arguments that select a run, for `run_of`."""
     parser.add_argument(
         "run", metavar="RUN_DIR", type=Path, nargs="?", help="the run's directory (default: the newest that is running)"
     )
@@ -43,11 +53,6 @@ def parsed(parser: FlagParser, arguments: list[str], seconds: str) -> Namespace:
         metavar="DIR",
         help="where the newest running run is searched (default: runs)",
     )
-    parser.add_argument("--seconds", type=float, default=1.0, metavar="S", help=f"{seconds} (default: 1)")
-    options = parser.parse_strictly(arguments)
-    if options.seconds <= 0:
-        raise UsageError(f"--seconds: {options.seconds:g} is not allowed: it must be more than 0")
-    return options
 
 
 def run_of(options: Namespace) -> tuple[RunDirectory, join_file.JoinInfo]:

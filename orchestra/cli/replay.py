@@ -14,7 +14,7 @@ from typing import Any
 from orchestra.actors.actor import Actor
 from orchestra.cli.exit_codes import FAILED
 from orchestra.errors import CannotReplay, ReplayDiverged, UsageError
-from orchestra.replay.determinism import first_mismatch
+from orchestra.replay.determinism import HASH_SEEDS, first_mismatch
 from orchestra.replay.effects import ReplayedActivation
 from orchestra.replay.rebuild import address_of
 from orchestra.replay.regression import make_test
@@ -72,7 +72,7 @@ def parser() -> FlagParser:
     )  # fmt: skip
     how.add_argument(
         "--check-determinism", action="store_true",
-        help="replay in two fresh processes with different hash seeds, and compare the two with each other",
+        help="replay in five fresh processes with different hash seeds, and compare them with each other",
     )  # fmt: skip
     changed = parser.add_argument_group("what to change")
     changed.add_argument("--experiment", type=Path, metavar="FILE", help="the experiment, if its file has moved")
@@ -268,7 +268,7 @@ def _check_determinism(options: Namespace, selected: ReplayOptions) -> int:
     with _quietly():
         count, mismatch = first_mismatch(options.run, options.actor, until=options.until, **selected)
     if mismatch is None:
-        print(f"{options.actor}: {count:,} activations, the same twice")
+        print(f"{options.actor}: {count:,} activations, the same in {len(HASH_SEEDS)} processes")
         return 0
     print(mismatch)
     return FAILED

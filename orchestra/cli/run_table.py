@@ -27,6 +27,7 @@ from orchestra.monitoring.view import Order
 from orchestra.runs.join_file import JoinInfo
 from orchestra.runs.run_directory import RunDirectory
 from orchestra.runs.runner import run_loop
+from orchestra.runs.scaling import ScaledMsg
 
 PIPED_COLUMNS = 160
 """Width of the lines where stdout is no terminal."""
@@ -36,7 +37,7 @@ _ORDERS: dict[str, Order] = {"t": "tree", "d": "depth", "b": "busy", "r": "rate"
 
 def print_once(run: RunDirectory, info: JoinInfo, seconds: float, *, as_json: bool, own: bool) -> None:
     """Print the table, with rates measured over `seconds`. `own` includes the actors of the runtime itself."""
-    with _looking_into(run):
+    with looking_into(run):
         shown = run_loop(_measured_rows(info, seconds))
     if as_json:
         print(json.dumps(view.as_json(str(run.path), shown), indent=2))
@@ -50,13 +51,28 @@ def print_once(run: RunDirectory, info: JoinInfo, seconds: float, *, as_json: bo
 
 def watch(run: RunDirectory, info: JoinInfo, seconds: float, keys: str) -> str:
     """Show the table live, updated every `seconds`, above a line about the keys; return how it ended, in a sentence."""
-    with _looking_into(run):
+    with looking_into(run):
         return run_loop(_Screen(str(run.path), keys).watch(info, seconds))
 
 
+def scale_run(run: RunDirectory, info: JoinInfo, group: str, replicas: int) -> str:
+    """Change the number of replicas of a group, and return in words what has changed."""
+
+    async def scaled() -> ScaledMsg:
+        async with connected(info) as observer:
+            return await observer.scale(group, replicas)
+
+    with looking_into(run):
+        answer = run_loop(scaled())
+    if not (answer.started or answer.stopped):
+        return f"{answer.group}: {replicas} already"
+    changes = [f"{verb} {', '.join(n)}" for verb, n in (("started", answer.started), ("stopped", answer.stopped)) if n]
+    return f"{answer.group}: {answer.before} -> {replicas}; {'; '.join(changes)}"
+
+
 @contextlib.contextmanager
-def _looking_into(run: RunDirectory) -> Iterator[None]:
-    """Discard logs, and name the run in an error. A `UsageError` stays as it is."""
+def looking_into(run: RunDirectory) -> Iterator[None]:
+    """While the block runs, discard logs, and name the run in an error. A `UsageError` stays as it is."""
     with log.configured(None, node="observer", level="critical"):
         try:
             yield

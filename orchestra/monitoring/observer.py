@@ -1,4 +1,4 @@
-"""An observer: a node that joins a run, asks the others for their statistics, and does nothing else."""
+"""An observer: a node that joins a run from outside, asks the others for their statistics, and may scale the run."""
 
 import asyncio
 import os
@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestra.actors.addresses import OBSERVER
+from orchestra.actors.ref import Ref
 from orchestra.actors.statistics import NodeStatistics, StatisticsMsg
 from orchestra.actors.system_messages import SYSTEM
-from orchestra.errors import OrchestraError, Unreachable
+from orchestra.errors import OrchestraError, Unreachable, UsageError
 from orchestra.nodes.node import Node
 from orchestra.runs.join_file import JoinInfo
+from orchestra.runs.scaling import LAUNCHER, ScaledMsg, ScaleMsg
 from orchestra.wire.transports.tls import folder_of_environment
 
 ANSWER_S = 2.0
@@ -34,7 +36,7 @@ class ClusterStatus:
 
 
 class Observer:
-    """Asks the nodes of a run for their statistics. `connected` makes it."""
+    """Asks the nodes of a run for their statistics, and its root to scale it. `connected` makes it."""
 
     def __init__(self, node: Node, answer_s: float = ANSWER_S) -> None:
         self._node = node
@@ -53,6 +55,19 @@ class Observer:
         others = list(dict.fromkeys([*(process.node for process in root.processes), *root.peers]))
         answers = await asyncio.gather(*map(self._ask, others))
         return ClusterStatus({self._node.root: root, **dict(zip(others, answers, strict=True))})
+
+    async def scale(self, group: str, replicas: int) -> ScaledMsg:
+        """Change the number of replicas of a group, the only one if `group` is empty; return once that is done.
+
+        Raises:
+            UsageError: the root refuses.
+            DeliveryError, AskFailed: the run ended meanwhile.
+        """
+        launcher: Ref[ScaleMsg] = self._node.ref(f"{self._node.root}/{LAUNCHER}")
+        answer = await launcher.ask(ScaleMsg(group=group, replicas=replicas))
+        if answer.refusal:
+            raise UsageError(answer.refusal)
+        return answer
 
     async def _ask(self, name: str) -> NodeStatistics | str:
         try:

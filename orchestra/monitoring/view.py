@@ -9,10 +9,11 @@ from rich.text import Text
 
 from orchestra.actors.statistics import CellStatistics, LinkStatistics, NodeStatistics, ProcessStatistics
 from orchestra.monitoring.observer import ClusterStatus
+from orchestra.runs.scaling import LAUNCHER
 
 Order = Literal["tree", "depth", "busy", "rate"]
 
-_OWN = ("system", "directory")
+_OWN = ("system", "directory", LAUNCHER)
 """The runtime's own actors. Every node has them, and most of their messages are those of the observer."""
 _STYLES = {"idle": "dim", "waiting": "yellow", "handling": "green", "restarting": "bold red", "stopping": "yellow"}
 

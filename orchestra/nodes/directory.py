@@ -18,6 +18,11 @@ class Directory:
         """Set the nodes of the run; the look-up of any other fails at once."""
         self._expected = set(names)
 
+    def add(self, node: str) -> None:
+        """Expect one more node of the run."""
+        if self._expected is not None:
+            self._expected.add(node)
+
     def register(self, node: str, address: str) -> None:
         """Set the address of `node`, and answer the look-ups that wait for it."""
         self._addresses[node] = address

@@ -152,7 +152,10 @@ class Rebuilder:
 
     def _planned(self) -> tuple[type[Actor[Any]], Factory]:
         birth = self.incarnation.birth
-        nodes = self._topology().nodes.values()
+        topology = self._topology()
+        with contextlib.suppress(UsageError):
+            topology.find(node_of(birth.actor))  # it may be a replica of a run that was scaled
+        nodes = topology.nodes.values()
         planned = {f"{node.name}/{actor.name}": actor for node in nodes for actor in node.actors}
         actor = planned.get(birth.actor)
         if actor is None:

@@ -255,7 +255,17 @@ def _laid_out(
     if source is not None and importable and len(topology.nodes) > 1:
         # As the other processes will import it: a message of another module would be another message to them.
         topology = build(load_experiment(*source), values)
+    if resumed is not None:
+        _rescale(topology, resumed)
     return topology, values, words, source
+
+
+def _rescale(topology: Topology, resumed: RunDirectory) -> None:
+    """Give a resumed run the replicas that `orchestra scale` left it, unless a flag asks for another number now."""
+    for name, (planned, now) in resumed.read_replicas().items():
+        group = topology.groups.get(name)
+        if group is not None and group.planned == planned:
+            topology.scale(name, max(now, group.at_least))
 
 
 def _shared_memory_bytes(mib: int | None) -> int:

@@ -20,6 +20,7 @@ from orchestra.actors import supervision
 from orchestra.actors.addresses import node_of
 from orchestra.actors.statistics import ProcessStatistics
 from orchestra.actors.supervision import Restart
+from orchestra.actors.system_messages import SYSTEM, StopNodeMsg
 from orchestra.errors import OrchestraError, UsageError
 from orchestra.nodes.node import Node
 from orchestra.runs.run_directory import RunDirectory
@@ -106,26 +107,77 @@ class LocalLauncher:
     ) -> None:
         self._root = root
         self._launch = launch
-        self._nodes = list(nodes)
+        self._nodes: list[str] = []
         self._policy = policy or Restart(limit=3, within=60.0, backoff=0.5, backoff_max=10.0)
         self._processes: dict[str, asyncio.subprocess.Process] = {}
-        self._restarts = dict.fromkeys(nodes, 0)
+        self._restarts: dict[str, int] = {}
         self._requirements = requirements
         self._given_up: dict[str, str] = {}
         self._logs = RunDirectory(launch.run_directory).logs
-        self._log_begins = {node: self._log_nbytes(node) for node in nodes}
-        self._output: dict[str, deque[str]] = {node: deque(maxlen=OUTPUT_LINES) for node in nodes}
+        self._log_begins: dict[str, int] = {}
+        self._output: dict[str, deque[str]] = {}
         self._starting: set[asyncio.Task[asyncio.subprocess.Process]] = set()
         self._relays: dict[str, asyncio.Task[None]] = {}
         self._stopping = asyncio.Event()
         self._failed = False
+        self._keeping: dict[str, asyncio.Task[None]] = {}
+        self._again: set[str] = set()
+        """Nodes whose next process loads no saved state: an earlier one has, or the run began without them."""
         self._log = log.get(actor=f"{root.name}/launcher")
+        for node in nodes:
+            self._prepare(node)
 
     async def run(self) -> None:
         """Keep all nodes running until `stop`."""
-        async with asyncio.TaskGroup() as group:
+        async with asyncio.TaskGroup() as self._group:
             for node in self._nodes:
-                group.create_task(self._keep(node), name=f"launcher: {node}")
+                self._begin(node)
+            await self._stopping.wait()  # more nodes may be added until then
+
+    def add(self, nodes: Sequence[str], requirements: Sequence[Requirement]) -> None:
+        """Start more nodes, and again those of them that were given up.
+
+        Args:
+            nodes: their names.
+            requirements: those that hold from now on.
+        """
+        self._requirements = requirements
+        for node in nodes:
+            self._given_up.pop(node, None)
+            self._root.directory.add(node)
+            self._again.add(node)
+            self._prepare(node)
+            self._begin(node)
+
+    async def remove(self, nodes: Sequence[str], requirements: Sequence[Requirement], deadline: float = 10.0) -> None:
+        """Stop some nodes in order, and expect them no longer. Returns once their processes have ended.
+
+        Args:
+            nodes: their names.
+            requirements: those that hold from now on.
+            deadline: seconds to wait before a process is terminated, and then before it is killed.
+        """
+        self._requirements = requirements
+        self._nodes = [node for node in self._nodes if node not in nodes]
+        if self._starting:
+            await asyncio.wait(self._starting)
+        joined = self._root.peers.names
+        for node in joined:
+            if node in nodes:
+                with contextlib.suppress(OrchestraError):  # it has died meanwhile
+                    self._root.ref(f"{node}/{SYSTEM}").tell_nowait(StopNodeMsg())
+        await self._end([node for node in nodes if node in self._processes], joined, deadline)
+        for node in nodes:
+            self._keeping.pop(node).cancel()  # it may wait before the next start
+            self._given_up.pop(node, None)
+            self._processes.pop(node, None)
+            self._root.directory.give_up(node, "the run has fewer replicas now")
+            await self._clear(node)
+            self._log.info("node removed", process=node)
+
+    def gone(self, node: str) -> bool:
+        """Return whether `node` was given up: its process has died too often."""
+        return node in self._given_up
 
     def statistics(self) -> tuple[ProcessStatistics, ...]:
         """Return the state of each process."""
@@ -157,11 +209,18 @@ class LocalLauncher:
         self._stopping.set()
         if self._starting:
             await asyncio.wait(self._starting)
-        for node, process in self._processes.items():
+        await self._end(list(self._processes), asked, deadline)
+        for node in self._nodes:
+            await self._clear(node)
+
+    async def _end(self, nodes: Sequence[str], asked: Collection[str], deadline: float) -> None:
+        """Wait for the processes of `nodes` to end; see `stop`."""
+        processes = {node: self._processes[node] for node in nodes}
+        for node, process in processes.items():
             if node not in asked and process.returncode is None:
                 process.terminate()
         for send in ("", "terminate", "kill"):
-            alive = [process for process in self._processes.values() if process.returncode is None]
+            alive = [process for process in processes.values() if process.returncode is None]
             if not alive:
                 break
             for process in alive:
@@ -169,19 +228,26 @@ class LocalLauncher:
                     self._log.warning("process did not end in time", pid=process.pid, now=send)
                     getattr(process, send)()
             await asyncio.wait([asyncio.create_task(process.wait()) for process in alive], timeout=deadline)
-        for node in self._nodes:
-            await self._clear(node)
 
-    @property
-    def _over(self) -> bool:
-        """True once the run ends, and dead processes are not restarted."""
-        return self._stopping.is_set() or self._root.stopping
+    def _prepare(self, node: str) -> None:
+        if node not in self._nodes:
+            self._nodes.append(node)
+        self._restarts[node] = 0
+        self._log_begins[node] = self._log_nbytes(node)
+        self._output[node] = deque(maxlen=OUTPUT_LINES)
+
+    def _begin(self, node: str) -> None:
+        self._keeping[node] = self._group.create_task(self._keep(node), name=f"launcher: {node}")
+
+    def _over(self, node: str) -> bool:
+        """Return whether a dead process of `node` is not restarted: the run ends, or the node was removed."""
+        return self._stopping.is_set() or self._root.stopping or node not in self._nodes
 
     async def _keep(self, node: str) -> None:
         failures: list[float] = []
-        while not self._over:
+        while not self._over(node):
             pid, died = await self._run_process(node)
-            if self._over:
+            if self._over(node):
                 return
             await self._clear(node)
             failures.append(self._root.clock.monotonic())
@@ -216,7 +282,7 @@ class LocalLauncher:
 
     async def _start(self, node: str) -> asyncio.subprocess.Process:
         listen = _listen_beside(self._root.listening, node)
-        command = self._launch.command(node, self._root.listening, listen, again=node in self._processes)
+        command = self._launch.command(node, self._root.listening, listen, again=node in self._again)
         environment = {**os.environ, SECRET_VARIABLE: self._root.secret.hex()}
         # A session of its own: the terminal sends Ctrl-C to the root alone, which stops the others in order.
         process = await asyncio.create_subprocess_exec(
@@ -231,6 +297,7 @@ class LocalLauncher:
         relay = _relay(process.stdout, self._output[node])
         self._relays[node] = asyncio.create_task(relay, name=f"launcher: output of {node}")
         self._processes[node] = process
+        self._again.add(node)
         self._log.info("process started", process=node, pid=process.pid)
         return process
 

@@ -13,6 +13,7 @@ Its files, by the attributes that give their paths:
     curve.png        curve          the learning curve
     summary.json     summary        how the run ended
     join.json        join           where it can be joined: only during the run, and readable by its owner alone
+    replicas.json    replicas       the numbers of replicas, if `orchestra scale` has changed them
     lock.json        lock           host and process id of the run that goes on here: only during the run
 
 No secret stays in it. The environment is not recorded; of a flag that is named after a secret only the name is; and
@@ -72,6 +73,7 @@ class RunDirectory:
         self.summary = path / "summary.json"
         self.join = path / "join.json"
         self.lock = path / "lock.json"
+        self.replicas = path / "replicas.json"
 
     @classmethod
     def create(cls, runs_dir: Path, experiment_name: str, seed: int, *, clock: Clock) -> Self:
@@ -198,6 +200,28 @@ class RunDirectory:
         if not self.curve.exists():
             raise UsageError(f"the run in {str(self.path)!r} has drawn no curve (yet); its metrics() have the figures")
         return Picture(self.curve)
+
+    def write_replicas(self, replicas: Mapping[str, Sequence[int]]) -> None:
+        """Write, by group, how many replicas its experiment planned and how many there are now.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        write_json(self.replicas, replicas)
+
+    def read_replicas(self) -> dict[str, tuple[int, int]]:
+        """Return what `write_replicas` wrote; nothing if the run was not scaled.
+
+        Raises:
+            UsageError: the file is damaged.
+        """
+        try:
+            written = json.loads(self.replicas.read_bytes())
+            return {str(name): (int(planned), int(now)) for name, (planned, now) in written.items()}
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, TypeError, AttributeError) as error:
+            raise UsageError(f"cannot read {str(self.replicas)!r}: {error}") from error
 
     def config(self) -> dict[str, Any]:
         """Return what `write_config` wrote.

@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeVar
 from orchestra import log
 from orchestra.actors.cell import Cell
 from orchestra.actors.restarts import STOPPED
-from orchestra.actors.statistics import FinalStatisticsMsg, NodeStatistics
+from orchestra.actors.statistics import NodeStatistics
 from orchestra.actors.system_messages import SYSTEM, InterruptMsg, StopNodeMsg
 from orchestra.clock import RealClock
 from orchestra.errors import OrchestraError, UsageError
@@ -30,6 +30,7 @@ from orchestra.nodes.node import Node
 from orchestra.runs import join_file
 from orchestra.runs.processes import ActorsLost, Launch, LocalLauncher
 from orchestra.runs.run_directory import RunDirectory, without_secrets, write_json
+from orchestra.runs.scaling import LAUNCHER, ScalingActor, final_statistics
 from orchestra.runs.topology import Requirement, Topology
 from orchestra.trace.format.records import Experiment
 from orchestra.wire.transports.registry import transport_for
@@ -40,8 +41,6 @@ State = Literal["completed", "stopped", "interrupted", "failed"]
 Asked = Literal["stopped", "interrupted"]
 """The state of a run that was asked to stop."""
 ABORTED = "aborted"
-ANSWER_S = 5.0
-"""A node that does not send its final statistics within this time is left out of `message_counts.json`."""
 TIDY_UP_TRIES = 20
 YOUNG = 20_000
 """Objects allocated, and not freed again, between two runs of the cycle collector: more than a full mailbox holds."""
@@ -212,6 +211,8 @@ async def run_root(
     """Run the actors of the root, which is open, until the run ends; `launcher` keeps the other nodes running."""
     run = RunDirectory(launch.run_directory)
     node.processes = launcher.statistics
+    removed: list[NodeStatistics] = []
+    node.spawn(LAUNCHER, ScalingActor, topology, node, launcher, run, removed)
     spawn_all(topology, node, set())
     keeping = asyncio.create_task(launcher.run())
     tls_dir = "" if launch.tls_dir is None else str(launch.tls_dir)
@@ -223,7 +224,9 @@ async def run_root(
         ):
             ending = await _until_stopped(node, node.cell(topology.main_actor()), stopping)
         node.stopping = True
-        _write_message_counts(run, await _final_statistics(node))
+        statistics = node.statistics()
+        others = await final_statistics(node, statistics.peers)
+        _write_message_counts(run, [statistics, *others, *removed])
     finally:
         node.stopping = True
         node.directory.close()
@@ -395,17 +398,6 @@ def _recorded_on_request(
         then()
 
     return _on_signals(write, signal.SIGUSR2)
-
-
-async def _final_statistics(root: Node) -> list[NodeStatistics]:
-    statistics = [root.statistics()]
-    for peer in statistics[0].peers:
-        try:
-            async with asyncio.timeout(ANSWER_S):
-                statistics.append(await root.ref(f"{peer}/{SYSTEM}").ask(FinalStatisticsMsg()))
-        except (OrchestraError, TimeoutError) as error:
-            root.log.warning("a node did not say what it did", peer=peer, reason=str(error))
-    return statistics
 
 
 def _write_message_counts(run: RunDirectory, statistics: list[NodeStatistics]) -> None:

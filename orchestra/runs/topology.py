@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from orchestra.actors.actor import Actor, actor_class
-from orchestra.actors.addresses import OBSERVER, check_name, is_observer
+from orchestra.actors.addresses import OBSERVER, check_name, is_observer, node_of
 from orchestra.actors.message import Message
 from orchestra.actors.ref import Ref
 from orchestra.errors import UsageError
@@ -89,6 +89,46 @@ class Requirement:
         return ", ".join(self.actors) if more < 2 else f"{self.actors[0]}, {self.actors[1]} and {more} more"
 
 
+MOST_REPLICAS = 1024
+"""Replicas that a group may have."""
+
+
+@dataclass(eq=False)
+class Replicas:
+    """A group of nodes that differ in their index alone, so that more of them can be planned while a run goes on."""
+
+    name: str
+    """The name of the group."""
+    plan: Callable[[int], Ref[Any]]
+    """Plans the node of an index; returns the ref of its actor."""
+    at_least: int
+    """The number of replicas below which the run fails."""
+    members: list[PlannedNode] = field(default_factory=list)
+    """The nodes, by index."""
+    refs: list[Ref[Any]] = field(default_factory=list)
+    """The actors of the replicas, by index."""
+    planned: int = 0
+    """The number of replicas that the experiment asked for."""
+    changes: list[Callable[[int, PlannedNode], object]] = field(default_factory=list)
+    """The functions given to `each`."""
+
+    def each(self, change: Callable[[int, PlannedNode], object]) -> None:
+        """Call `change` with the index and the node of each replica, now and for those that are planned later."""
+        self.changes.append(change)
+        for index, node in enumerate(self.members):
+            change(index, node)
+
+    @property
+    def nodes(self) -> list[str]:
+        """The names of the nodes, by index."""
+        return [node.name for node in self.members]
+
+    @property
+    def requirement(self) -> Requirement:
+        """What the run requires of this group."""
+        return Requirement(tuple(ref.address for ref in self.refs), self.at_least)
+
+
 class Topology:
     """A plan: nodes, their actors, and the main actor, with which the run ends.
 
@@ -101,8 +141,9 @@ class Topology:
         self.nodes: dict[str, PlannedNode] = {}
         self._until: Ref[Any] | None = None
         self._preparations: list[Callable[[], object]] = []
-        self.requirements: list[Requirement] = []
-        """Without which actors the run fails, the main actor excepted."""
+        self._required: list[Requirement] = []
+        self.groups: dict[str, Replicas] = {}
+        """The groups of replicas, by name."""
 
     def node(self, name: str) -> PlannedNode:
         """Plan a process.
@@ -141,7 +182,92 @@ class Topology:
                 f"topology {self.name!r} requires {count} of {len(addresses)} actors; 1 to {len(addresses)} are allowed"
             )
         for each in [addresses] if at_least is not None else [(address,) for address in addresses]:
-            self.requirements.append(Requirement(each, len(each) if at_least is None else at_least))
+            self._required.append(Requirement(each, len(each) if at_least is None else at_least))
+
+    def replicas(self, name: str, count: int, plan: Callable[[int], Ref[Any]], *, at_least: int = 1) -> Replicas:
+        """Plan `count` nodes with one actor each, of which `orchestra scale` may add and remove some during the run.
+
+        Args:
+            name: the group's name, in the plural: `workers`.
+            count: nodes at the start of the run.
+            plan: plans the node and the actor of an index and returns its ref. It is called for 0, 1, 2 and so on, in
+                every process of the run, and later for further indexes. The indexes of removed replicas are the last.
+            at_least: the number of these actors below which the run fails, and below which it cannot be scaled.
+
+        Raises:
+            UsageError: the name is taken or malformed, or a number is out of range.
+        """
+        if check_name(name, "a group of replicas") in self.groups:
+            raise UsageError(f"topology {self.name!r} has a group {name!r} already")
+        if at_least < 1:
+            raise UsageError(f"topology {self.name!r} requires {at_least} {name}; at least 1 is allowed")
+        group = self.groups[name] = Replicas(name, plan, at_least)
+        self.scale(name, count)
+        group.planned = count
+        return group
+
+    def scale(self, name: str, count: int) -> tuple[list[str], list[str]]:
+        """Change the number of replicas of a group; return the names of the nodes that are new, and that are gone.
+
+        Raises:
+            UsageError: there is no such group, or fewer or more replicas are not allowed.
+        """
+        group = self.group(name)
+        if not group.at_least <= count <= MOST_REPLICAS:
+            raise UsageError(f"{group.name}: {count} is not allowed; {group.at_least} to {MOST_REPLICAS} are")
+        before = group.nodes
+        while len(group.refs) < count:
+            self._add_replica(group)
+        gone = before[count:]
+        del group.refs[count:], group.members[count:]
+        for node in gone:
+            del self.nodes[node]
+        return group.nodes[len(before) :], gone
+
+    def find(self, node: str) -> PlannedNode:
+        """Return the planned node of this name. Replicas are planned as far as it takes: a scaled run has more.
+
+        Raises:
+            UsageError: no node has this name, however many replicas there are.
+        """
+        counts = {group.name: len(group.refs) for group in self.groups.values()}
+        for group in self.groups.values():
+            while node not in self.nodes and len(group.refs) < MOST_REPLICAS:
+                self._add_replica(group)
+            if node not in self.nodes:
+                self.scale(group.name, counts[group.name])
+        if node not in self.nodes:
+            raise UsageError(f"topology {self.name!r} has no node {node!r}; its nodes are {', '.join(self.nodes)}")
+        return self.nodes[node]
+
+    def group(self, name: str) -> Replicas:
+        """Return a group of replicas.
+
+        Raises:
+            UsageError: there is no such group.
+        """
+        if name not in self.groups:
+            known = f"; its groups are {', '.join(self.groups)}" if self.groups else ", so it cannot be scaled"
+            raise UsageError(f"topology {self.name!r} has no group of replicas {name!r}{known}")
+        return self.groups[name]
+
+    def _add_replica(self, group: Replicas) -> None:
+        index, nodes = len(group.refs), len(self.nodes)
+        ref = group.plan(index)
+        node = list(self.nodes.values())[-1]
+        if len(self.nodes) != nodes + 1 or node.name != node_of(ref.address):
+            raise UsageError(
+                f"topology {self.name!r}: the plan of {group.name!r} must add one node and return the ref of its actor"
+            )
+        group.refs.append(ref)
+        group.members.append(node)
+        for change in group.changes:
+            change(index, node)
+
+    @property
+    def requirements(self) -> list[Requirement]:
+        """Without which actors the run fails, the main actor excepted."""
+        return [*self._required, *(group.requirement for group in self.groups.values())]
 
     def before_start(self, prepare: Callable[[], object]) -> None:
         """Call `prepare()` in the first process before anything is started; a dry run does not call it.

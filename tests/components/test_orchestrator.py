@@ -488,6 +488,9 @@ def test_the_run_is_saved_at_its_interval_by_all_that_hold_something(run, stage,
             await play.tell(*[episodes(4)] * 6)
             for probe in (play.trajectories, play.trainer, play.monitor):
                 assert [message.env_steps for message in probe.of(SaveCheckpointMsg)] == [12, 20]
+            states = [message.state for message in play.monitor.of(ProgressMsg)]
+            assert states.count("saving") == 2
+            assert states[-1] == "collecting"
             assert [path.name for path in (tmp_path / "state").iterdir()] == ["steps-0000000020"]
 
     run(main())

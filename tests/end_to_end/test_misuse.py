@@ -111,7 +111,7 @@ def test_a_runs_directory_that_cannot_be_written_to_is_named(here: Path, capsys:
 
 def test_an_unknown_command_lists_the_known_ones(here: Path, capsys: Any) -> None:
     said = refusal(capsys, "train")
-    assert said.startswith("there is no command 'train'; the commands are run, ls, ps, top, prune, ")
+    assert said.startswith("there is no command 'train'; the commands are run, ls, ps, top, scale, prune, ")
     assert "evaluate" in said
 
 
@@ -187,14 +187,14 @@ def test_dry_run_prints_the_topology_and_does_nothing(here: Path, capsys: Any) -
         "    evaluator: Evaluator -> learner/orchestrator\n"
         "  host-0\n"
         "    proxy: WorkerProxy -> learner/orchestrator\n"
-        "  worker-0-0\n"
-        "    worker: Worker -> host-0/proxy\n"
-        "  worker-0-1\n"
-        "    worker: Worker -> host-0/proxy\n"
         "  host-1\n"
         "    proxy: WorkerProxy -> learner/orchestrator\n"
+        "  worker-0-0\n"
+        "    worker: Worker -> host-0/proxy\n"
         "  worker-1-0\n"
         "    worker: Worker -> host-1/proxy\n"
+        "  worker-0-1\n"
+        "    worker: Worker -> host-0/proxy\n"
         "  worker-1-1\n"
         "    worker: Worker -> host-1/proxy\n"
     )

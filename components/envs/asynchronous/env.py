@@ -1,6 +1,7 @@
 """AsyncEnv: copies of an environment in processes, stepped as they become ready."""
 
 from operator import index
+from time import monotonic
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -148,7 +149,11 @@ class AsyncEnv(Env):
         Raises:
             EnvFailed: an environment failed several times in a row.
         """
-        return self._received(self._min_batch, self._max_wait_s, _TURN_S)
+        until = monotonic() + _TURN_S
+        while True:
+            ready = self._received(self._min_batch, self._max_wait_s, max(until - monotonic(), 0.0))
+            if len(ready) or not self._pool.pending.any() or monotonic() >= until:
+                return ready
 
     def step(self, actions: NDArray[np.int64]) -> None:
         """Make one step in every copy: `actions` (B, A).

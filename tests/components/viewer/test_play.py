@@ -292,7 +292,10 @@ def test_a_picture_of_a_step(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         assert picture.width > 2000  # 300 dots per inch
 
 
-def test_a_run_s_newest_checkpoint_plays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("which", "name"), [((), "best"), (("--checkpoint", "last"), "steps-0000000002")])
+def test_a_run_s_best_policy_plays_or_the_one_that_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], which: tuple[str, ...], name: str
+) -> None:
     class Clock:
         def now(self) -> datetime:
             return datetime(2026, 3, 1, tzinfo=UTC)
@@ -300,9 +303,11 @@ def test_a_run_s_newest_checkpoint_plays(tmp_path: Path, capsys: pytest.CaptureF
     run = RunDirectory.create(tmp_path, "qmix_3m", 0, clock=Clock())
     flags = {"scenario": "3m", "hidden_size": 8}
     run.write_config(experiment=EXPERIMENT, flags=flags, seed=0, argv=[], clock=Clock())
-    policy = Qmix(Skirmish("3m", 1).spec, hidden_size=8, optimizer="adam", seed=7)
-    save_checkpoint(run.checkpoints / "steps-0000000001.pt", policy, 3, 1)
-    assert command(["--checkpoint", str(run.path), "--save", str(tmp_path / "battle.png"), "--seed", "4"]) == 0
+    for seed, saved in enumerate(("best", "steps-0000000001", "steps-0000000002")):
+        policy = Qmix(Skirmish("3m", 1).spec, hidden_size=8, optimizer="adam", seed=seed)
+        save_checkpoint(run.checkpoints / f"{saved}.pt", policy, 3, 1)
+    policy = Qmix(Skirmish("3m", 1).spec, hidden_size=8, optimizer="adam", seed=0 if name == "best" else 2)
+    assert command([str(run.path), "--save", str(tmp_path / "battle.png"), "--seed", "4", *which]) == 0
     line = capsys.readouterr().out.splitlines()[0]
 
     env = Skirmish("3m", 1, seed=4)
@@ -314,14 +319,16 @@ def test_a_run_s_newest_checkpoint_plays(tmp_path: Path, capsys: pytest.CaptureF
         env.step(last)
         steps, total = steps + 1, total + float(env.reward[0])
     assert line.endswith(f"after {steps} steps, reward {total:.2f}")
-    assert refusal("8m", "--checkpoint", run.path) == f"{str(run.path)!r} plays '3m', not '8m'"
-    assert "both say who plays" in refusal("--policy", "random", "--checkpoint", run.path)
+    assert "the policy of the run plays" in refusal("--policy", "random", run.path)
+    assert "there are steps 1, 2" in refusal(run.path, "--checkpoint", "7")
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "name a SCENARIO, as 8m, or a run with --checkpoint RUN_DIR"),
+        ([], "the following arguments are required: SCENARIO|RUN_DIR"),
+        (["8m", "--checkpoint", "last"], "--checkpoint is for the directory of a run, and '8m' is none"),
+        (["."], "'.' is not a run directory: it has no config.json"),
         (["9m"], "'9m' is unknown; there are 3m, 8m"),
         (["3m", "--policy", "clever"], "there is no 'clever'; there are random, nearest, weakest"),
         (["3m", "--episodes", "0"], "--episodes: 0 is not allowed: it must be 1 or more"),

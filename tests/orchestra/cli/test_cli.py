@@ -15,7 +15,7 @@ from orchestra.runs.processes import Launch
 from orchestra.wire.transports.registry import SCHEMES  # those of this process: a simulation adds one
 
 _ADDED = sorted(point.name for point in entry_points(group="orchestra.commands"))
-COMMANDS = ", ".join(["run", "ls", "ps", "top", "prune", "replay", "trace", *_ADDED])
+COMMANDS = ", ".join(["run", "ls", "ps", "top", "scale", "prune", "replay", "trace", *_ADDED])
 SEED = "--seed: '-1' is not allowed: it must be greater than or equal to 0 (it takes int >= 0)"
 EXPERIMENT = '''
 from typing import Annotated, Literal
@@ -343,7 +343,7 @@ def test_a_launched_process_that_is_started_wrongly_says_so_in_one_line(
     assert said(*NODE, "{}").startswith("--plan: not the plan of a run: experiment: Field required")
     assert said(*NODE, plan(experiment=None)) == "--plan: it names no experiment"
     other = ["node", "h9", *NODE[2:]]
-    assert said(*other, plan()) == "errand.py has no node 'h9'; its nodes are root, h0, h1"
+    assert said(*other, plan()) == "topology 'errand' has no node 'h9'; its nodes are root, h0, h1"
     assert said(*NODE, plan(flags=["--helpers", "none"])).startswith("--helpers")
     assert said(*NODE, plan()) == f"{str(here)!r} is not a run directory: it has no config.json"
 

@@ -400,6 +400,20 @@ def test_a_failure_that_escalates_there_fails_the_parent_here(run: Run) -> None:
     run(main())
 
 
+def test_a_parent_that_failed_with_its_child_is_not_told_of_its_end_too(run: Run) -> None:
+    async def main() -> None:
+        async with pair() as (root, leaf):
+            address, log = await with_shard(root, Trapping)
+            await root.ref(address).tell(BreakMsg())
+            await turns_until(lambda: log == ["up", "up"])
+            assert address not in leaf.cells
+            await root.ref("leaf/system").ask(StatisticsMsg())  # what the child's node has sent before is here
+            await root.ref("root/parent").ask(SpawnedMsg(name="other"))
+            assert log == ["up", "up"]
+
+    run(main())
+
+
 def test_its_story_reaches_the_top(run: Run) -> None:
     class Proud(Parent):
         supervision: ClassVar[Supervision] = Escalate()

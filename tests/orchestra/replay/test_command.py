@@ -237,7 +237,7 @@ def test_the_debugger_may_be_left(say: Say, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_deterministic_actor_passes_the_determinism_check(say: Say) -> None:
     code, out, _ = say("--actor", "one/sink", "--check-determinism")
     assert code == 0
-    assert out == "one/sink: 9 activations, the same twice\n"
+    assert out == "one/sink: 9 activations, the same in 5 processes\n"
 
 
 # What if

@@ -1,11 +1,17 @@
-"""`--check-determinism`: an actor that depends on more than its messages differs between two fresh processes."""
+"""`--check-determinism`: an actor that depends on more than its messages differs between fresh processes."""
 
+import ast
+import itertools
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from orchestra.cli.main import main
+from orchestra.replay.determinism import HASH_SEEDS
 
 EXPERIMENT = '''
 """Actors of which each depends on something else, and a source that tells them numbers."""
@@ -75,6 +81,11 @@ class Honest(Cheat):
 class Text(Cheat):
     async def find(self, number: int) -> list[object]:
         return list(self.names)
+
+
+class Pair(Cheat):
+    async def find(self, number: int) -> list[object]:
+        return list({"left", "right"})  # in the same order under the first two hash seeds
 
 
 class Hash(Cheat):
@@ -177,7 +188,7 @@ def experiment() -> Topology:
     topology = Topology("cheats")
     node = topology.node("one")
     node.spawn("doubler", Doubler)
-    kinds = [Honest, Text, Hash, Pid, Wait, Objects, Clock, Global, Numpy, Thread, Memory, State]
+    kinds = [Honest, Text, Pair, Hash, Pid, Wait, Objects, Clock, Global, Numpy, Thread, Memory, State]
     sink = node.spawn("sink", Sink, left=3 * len(kinds))
     cheats = [node.spawn(kind.__name__.lower(), kind, sink=sink) for kind in kinds]
     node.spawn("source", Source, cheats=cheats)
@@ -207,7 +218,8 @@ def checked(path: Path, actor: str, capsys: pytest.CaptureFixture[str], *words: 
 @pytest.mark.parametrize(
     ("actor", "suspect"),
     [
-        ("text", "the order of a set of texts"),
+        pytest.param("text", "the order of a set of texts", marks=pytest.mark.slow),
+        ("pair", "the order of a set of texts"),
         ("pid", "os.getpid, read at"),
         ("wait", "the order of a set of tasks, as asyncio.wait returns it"),
         pytest.param("objects", "or of other objects", marks=pytest.mark.slow),
@@ -252,11 +264,27 @@ def test_state_that_no_output_shows_is_compared_as_well(
     assert suspect in said
 
 
+def test_the_hash_seeds_give_each_two_of_many_words_both_orders() -> None:
+    words = ["a", "b", "c", "x", "y", "left", "right", "up", "down", "red", "blue", "obs", "action", "reward"]
+    words += ["agent-0", "agent-1", "worker-0", "worker-1", "learner", "proxy"]
+    program = (
+        "import itertools, sys; print([list({*two})[0] == two[0] for two in itertools.combinations(sys.argv[1:], 2)])"
+    )
+    orders = []
+    for seed in HASH_SEEDS:
+        environment = {**os.environ, "PYTHONHASHSEED": str(seed)}
+        command = [sys.executable, "-c", program, *words]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        orders.append(ast.literal_eval(done.stdout))
+    for two, found in zip(itertools.combinations(words, 2), zip(*orders, strict=True), strict=True):
+        assert set(found) == {False, True}, two
+
+
 def test_what_differs_between_processes_and_has_no_effect_is_no_difference(
     path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert checked(path, "honest", capsys) == (0, "one/honest: 6 activations, the same twice\n")
-    assert checked(path, "pid", capsys, "--until", "2") == (0, "one/pid: 2 activations, the same twice\n")
+    assert checked(path, "honest", capsys) == (0, "one/honest: 6 activations, the same in 5 processes\n")
+    assert checked(path, "pid", capsys, "--until", "2") == (0, "one/pid: 2 activations, the same in 5 processes\n")
 
 
 def test_an_error_of_a_replaying_process_is_told(path: Path, capsys: pytest.CaptureFixture[str]) -> None:

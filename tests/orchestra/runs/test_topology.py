@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import pytest
 
 from orchestra import Actor, HandlerError, Message, Ref, Topology, UsageError, on
+from orchestra.runs.topology import MOST_REPLICAS
 
 
 class GoMsg(Message):
@@ -129,3 +131,78 @@ def test_a_requirement_that_no_run_can_meet_is_refused() -> None:
         topology.require(sink, at_least=2)
     with pytest.raises(UsageError, match=r"^topology 'plan' requires two/b, which is not planned$"):
         topology.require(Ref("two/b"))
+
+
+# Replicas -------------------------------------------------------------------------------------------------------------
+
+
+def farm(count: int = 2, **options: Any) -> Topology:
+    """Players on two hosts in turn."""
+    topology = Topology("farm")
+    field = topology.node("field").spawn("ball", Player)
+
+    def plan(index: int) -> Ref[Any]:
+        return topology.node(f"player-{index % 2}-{index // 2}").spawn("player", Player, index, to=field)
+
+    topology.replicas("players", count, plan, **options)
+    topology.until(field)
+    return topology
+
+
+def test_replicas_are_planned_by_index_and_scaled_from_the_last() -> None:
+    topology = farm(3)
+    first = ["field", "player-0-0", "player-1-0", "player-0-1"]
+    assert list(topology.nodes) == first
+    assert topology.scale("players", 5) == (["player-1-1", "player-0-2"], [])
+    assert list(topology.nodes) == [*first, "player-1-1", "player-0-2"]
+    assert topology.nodes["player-0-2"].actors[0].factory.args == (4,)
+    assert topology.scale("players", 1) == ([], ["player-1-0", "player-0-1", "player-1-1", "player-0-2"])
+    assert list(topology.nodes) == first[:2]
+    assert topology.scale("players", 1) == ([], [])
+    assert topology.group("players").planned == 3
+
+
+def test_a_run_requires_of_the_replicas_that_it_has() -> None:
+    topology = farm(3, at_least=2)
+    (requirement,) = topology.requirements
+    assert requirement.missing({"player-1-0/player"}.__contains__) == ""
+    topology.scale("players", 2)
+    (requirement,) = topology.requirements
+    assert requirement.actors == ("player-0-0/player", "player-1-0/player")
+    assert requirement.missing({"player-1-0/player"}.__contains__).startswith("1 of 2 actors are left")
+
+
+def test_a_process_finds_the_node_of_a_replica_that_the_flags_do_not_plan() -> None:
+    """Its run was scaled; what an extending experiment changed of each replica holds for this one too."""
+    topology = farm(1)
+    changed = []
+    topology.group("players").each(lambda index, node: changed.append((index, node.name)))
+    assert changed == [(0, "player-0-0")]
+    assert topology.find("player-0-1").actors[0].factory.args == (2,)
+    assert changed == [(0, "player-0-0"), (1, "player-1-0"), (2, "player-0-1")]
+    assert topology.find("field") is topology.root
+    with pytest.raises(UsageError, match=r"^topology 'farm' has no node 'bench'; its nodes are field, player-0-0, "):
+        topology.find("bench")
+    assert len(topology.nodes) == 4
+
+
+@pytest.mark.parametrize("count", [0, 1, MOST_REPLICAS + 1])
+def test_a_number_of_replicas_out_of_range_is_refused_and_nothing_changes(count: int) -> None:
+    topology = farm(3, at_least=2)
+    with pytest.raises(UsageError, match=rf"^players: {count} is not allowed; 2 to {MOST_REPLICAS} are$"):
+        topology.scale("players", count)
+    assert len(topology.nodes) == 4
+
+
+def test_a_group_that_is_unknown_twice_planned_or_no_node_for_each_index_is_refused() -> None:
+    topology = farm()
+    with pytest.raises(UsageError, match="has no group of replicas 'workers'; its groups are players"):
+        topology.scale("workers", 2)
+    with pytest.raises(UsageError, match="has no group of replicas 'workers', so it cannot be scaled"):
+        Topology("bare").scale("workers", 2)
+    with pytest.raises(UsageError, match="topology 'farm' has a group 'players' already"):
+        topology.replicas("players", 1, lambda _: Ref("field/ball"))
+    with pytest.raises(UsageError, match="the plan of 'others' must add one node and return the ref of its actor"):
+        topology.replicas("others", 1, lambda _: Ref("field/ball"))
+    with pytest.raises(UsageError, match="topology 'farm' requires 0 idlers; at least 1 is allowed"):
+        topology.replicas("idlers", 1, lambda _: Ref("field/ball"), at_least=0)

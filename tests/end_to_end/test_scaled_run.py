@@ -1,0 +1,54 @@
+"""A run whose workers are added, killed and removed while it goes on: all that they deliver counts once."""
+
+import os
+import signal
+from typing import Any
+
+import numpy as np
+import pytest
+
+from orchestra.trace.reading.query import Query
+from orchestra.trace.reading.run_trace import RunTrace
+
+pytestmark = pytest.mark.slow
+
+ENDLESS = ("--steps", "1000000000", "--checkpoint-interval", "2000", "--trace", "full")
+
+
+def test_the_counts_of_a_scaled_run_agree_with_its_trace(launch: Any) -> None:
+    launched = launch(*ENDLESS)
+    launched.until_playing()
+
+    def scale(workers: int) -> str:
+        command = launch.command("scale", launched.run, str(workers))
+        assert command.ends() == 0, command.story("failed")
+        return str(command.out.strip())
+
+    def until_counted(workers: int) -> None:
+        launched.until(lambda: launched.records()[-1]["workers"] == workers)
+
+    assert scale(3) == "workers: 1 -> 3; started worker-0-1, worker-0-2"
+    until_counted(3)
+    before = launched.records()[-1]["env_steps"]
+    launched.until(lambda: launched.records()[-1]["env_steps"] > before + 2000)
+    os.kill(launched.pid("worker-0-1"), signal.SIGKILL)
+    assert scale(2) == "workers: 3 -> 2; stopped worker-0-2"
+    until_counted(2)
+    launched.process.send_signal(signal.SIGINT)
+    assert launched.ends() == 130, launched.story("failed")
+
+    summary = launched.json("summary.json")
+    with RunTrace(launched.run) as trace:
+
+        def episodes(**query: str) -> int:
+            rows = Query(type="InsertTransitionMsg", **query).deliveries(trace)
+            return sum(int(np.prod(row.delivery.fields["lengths"].shape)) for row in rows)
+
+        inserted = episodes(actor="learner/trajectories")
+        assert summary["episodes"] == inserted == episodes(actor="learner/orchestrator")
+        assert inserted == episodes(actor="host-0/proxy")  # also from the worker that was killed, and the one removed
+
+    resumed = launch.command("run", "--resume", launched.run, "--steps", str(summary["env_steps"] + 300))
+    assert resumed.ends() == 0, resumed.story("failed")
+    assert resumed.json("summary.json")["workers"] == 2
+    assert "continues without workers" not in str(resumed.log())
