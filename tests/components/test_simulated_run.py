@@ -285,6 +285,12 @@ class SimulatedLauncher(LocalLauncher):
         super().__init__(root, launch, [process.name for process in processes], requirements=requirements)
         self._simulated = {process.name: process for process in processes}
         self._sim = sim
+        self.failed_at: float | None = None
+        """When too few processes were left, in seconds of the simulation."""
+
+    def _fail(self, text: str) -> None:
+        self.failed_at = self.failed_at or self._sim.loop.time()
+        super()._fail(text)
 
     async def _start(self, node: str) -> Any:
         self._relays[node] = asyncio.get_running_loop().create_future()  # type: ignore[assignment]  # no output to relay
@@ -579,6 +585,8 @@ class Chaos:
             return await conclude(self.run, log_file, self._ending(log_file))
         except RunFailed as failed:
             return failed
+        finally:
+            self.over_at = self.plan.sim.loop.time()
 
     async def _ending(self, log_file: Path) -> Ending:
         with failing_in_one_line("the run", log_file, self.run):
@@ -658,6 +666,9 @@ class Chaos:
         elif ending == "workers lost":
             assert isinstance(outcome.__cause__, ExceptionGroup)
             assert isinstance(outcome.__cause__.exceptions[0], ActorsLost)
+            failed_at = self.plan.launcher.failed_at
+            assert failed_at is not None
+            assert not calm or self.over_at - failed_at <= 10.0
         elif ending != "aborted" and calm:
             assert newest["env_steps"] == self.progress.env_steps
         if ending == "goal" and calm:

@@ -79,12 +79,13 @@ def test_a_process_that_dies_too_often_is_given_up_and_leaves_no_file(
         with pytest.raises(ExceptionGroup) as caught:
             async with node.running():
                 launcher = make()
-                await launcher.run()
-                assert [(one.running, one.restarts, one.given_up) for one in launcher.statistics()] == [
-                    (False, 1, True)
-                ] * 2
-                assert files(sockets) == {"root"}
-                await asyncio.Event().wait()
+                try:
+                    await launcher.run()  # until the loss of the last one fails this node
+                finally:
+                    assert [(one.running, one.restarts, one.given_up) for one in launcher.statistics()] == [
+                        (False, 1, True)
+                    ] * 2
+                    assert files(sockets) == {"root"}
         (error,) = caught.value.exceptions
         assert isinstance(error, ActorsLost)
         assert str(error).startswith("every node was given up; the last, ")
