@@ -49,8 +49,12 @@ def node(name: str, address: str, *, listens: bool = True) -> Node:
 def test_a_node_that_is_alone_says_so(run: Run) -> None:
     async def main() -> None:
         async with Node("here").running() as here:
+            asking = asyncio.create_task(here.ref("there/actor").ask(LaterMsg(n=1)))
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert asking.done()
             with pytest.raises(Unreachable, match="there is no node 'there': here is alone"):
-                await here.ref("there/actor").ask(LaterMsg(n=1))
+                await asking
 
     run(main())
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,12 +27,28 @@ signal.pause()
 """
 
 
-class Scripted(Launch):
+MOST_STARTS = 3
+_starts: Counter[tuple[Path, str]] = Counter()
+
+
+class Counted(Launch):
+    """Fails the launcher that starts a node more often than any test wants."""
+
+    def command(self, node: str, join: str, listen: str, *, again: bool = False) -> list[str]:
+        _starts[self.run_directory, node] += 1
+        assert _starts[self.run_directory, node] <= MOST_STARTS, f"{node} is started again and again"
+        return self.words(listen)
+
+    def words(self, listen: str) -> list[str]:
+        raise NotImplementedError
+
+
+class Scripted(Counted):
     """Starts a short program instead of a node."""
 
     program = ""
 
-    def command(self, node: str, join: str, listen: str, *, again: bool = False) -> list[str]:
+    def words(self, listen: str) -> list[str]:
         return [sys.executable, "-S", "-c", self.program, listen]
 
 
@@ -43,8 +60,8 @@ class Stubborn(Scripted):
     program = LIVES
 
 
-class Absent(Launch):
-    def command(self, node: str, join: str, listen: str, *, again: bool = False) -> list[str]:
+class Absent(Counted):
+    def words(self, listen: str) -> list[str]:
         return ["/no/such/program"]
 
 
