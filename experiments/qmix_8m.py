@@ -45,6 +45,7 @@ def experiment(
     envs_per_worker: Annotated[int, Field(ge=1, description="environments per worker")] = 64,
     asynchronous: Annotated[bool, Field(description="environments in processes, acted on when they are ready")] = False,
     min_batch: Annotated[int, Field(ge=1, description="asynchronous: environments to wait for before acting")] = 1,
+    max_wait: Annotated[float, Field(ge=0, description="asynchronous: seconds to wait, from the first ready")] = 0.002,
     envs_per_process: Annotated[int, Field(ge=1, description="asynchronous: environments in a process")] = 1,
     proxy: Annotated[bool, Field(description="put a host's workers behind a WorkerProxy")] = True,
     device: Annotated[str, Field(description="device of the learner: cpu, cuda or cuda:N")] = "cpu",
@@ -89,18 +90,19 @@ def experiment(
         raise UsageError(f"a replay buffer of {buffer_size} episodes never holds a batch of {batch_size}")
     if game_speed and env == "smac":
         raise UsageError("--game-speed slows the simulator down; StarCraft II takes its own time")
-    if not asynchronous and (min_batch, envs_per_process) != (1, 1):
-        raise UsageError("--min-batch and --envs-per-process need --asynchronous")
     if asynchronous and env == "smac":
         raise UsageError("--asynchronous is for the simulator; games of StarCraft II always have their own processes")
-    make_env: EnvFactory = partial(Smac if env == "smac" else envs.Skirmish, scenario)
+    if not asynchronous and (envs_per_process != 1 or (env != "smac" and (min_batch, max_wait) != (1, 0.002))):
+        raise UsageError("--min-batch, --max-wait and --envs-per-process need --asynchronous")
+    waits: dict[str, Any] = {"min_batch": min_batch, "max_wait_s": max_wait}
+    make_env: EnvFactory = partial(Smac, scenario, **waits) if env == "smac" else partial(envs.Skirmish, scenario)
     if game_speed:
         make_env = partial(GameSpeed, make_env)
     planned = make_env(1, seed=0)
     spec = planned.spec
     planned.close()
     if asynchronous:
-        make_env = partial(envs.AsyncEnv, make_env, min_batch=min_batch, envs_per_process=envs_per_process)
+        make_env = partial(envs.AsyncEnv, make_env, envs_per_process=envs_per_process, **waits)
     options: policies.RecurrentOptions = {
         "learning_rate": learning_rate,
         "optimizer": optimizer,

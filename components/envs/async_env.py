@@ -25,7 +25,8 @@ class AsyncVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
     """K copies of a Gymnasium environment in processes of their own.
 
     `reset` and `step` are those of a vector environment and wait for all. `send` begins steps, and `recv` returns the
-    environments that are done, at least `min_batch` of them, or fewer `max_wait_s` after the first.
+    environments that are done, at least `min_batch` of them, or fewer `max_wait_s` after the first; if `min_batch` is
+    K, always all.
 
     The step after the end of an episode ignores its action, and begins the next episode (`AutoresetMode.NEXT_STEP`).
 
@@ -70,7 +71,8 @@ class AsyncVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         single.close()
         fields_of(self.single_observation_space, self.single_action_space)  # it refuses others
         self.num_envs = num_envs
-        self._min_batch, self._max_wait_s = min(min_batch, num_envs), max_wait_s
+        self._min_batch = min(min_batch, num_envs)
+        self._max_wait_s = max_wait_s if min_batch < num_envs else _FOREVER
         self._pool = Pool(
             "gymnasium",
             make,

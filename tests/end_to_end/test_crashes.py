@@ -38,7 +38,7 @@ class FailingWorker(Worker):
     async def step(self, msg: StepMsg) -> None:
         await super().step(msg)
         if self._env_steps > 3500:
-            raise ArithmeticError(f"{self.rng.random()!r} {float(self._rollout._hidden.sum())!r}")
+            raise ArithmeticError(f"{self.rng.random()!r} {float(self._rollout._copies.hidden.sum())!r}")
 
 
 class FailingProxy(WorkerProxy):

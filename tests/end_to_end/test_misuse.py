@@ -69,7 +69,7 @@ def test_the_speed_of_the_game_is_that_of_the_simulator_alone(here: Path, capsys
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--min-batch", "2"], "--min-batch and --envs-per-process need --asynchronous"),
+        (["--min-batch", "2"], "--min-batch, --max-wait and --envs-per-process need --asynchronous"),
         (["--env", "smac", "--asynchronous"], "games of StarCraft II always have their own processes"),
     ],
 )

@@ -12,7 +12,7 @@ from components.envs.base import Copies, Env, EnvSpec, are_available, check_inte
 
 _TURN_S = 0.5
 """Seconds after which `recv` returns none, so that a worker whose environments are slow reads its messages."""
-FOREVER = float("inf")
+_FOREVER = float("inf")
 
 
 class MakeEnv(Protocol):
@@ -32,15 +32,15 @@ class AsyncEnv(Env):
     stand at the start of another episode. `restarts` and `episodes_lost` count. No process and no memory outlives this
     process, however it ends.
 
-    With `min_batch` equal to B a copy waits for all others. Then the order of the copies does not depend on time, and
-    the same seeds give the same episodes.
+    With `min_batch` equal to B each copy waits for all others, for however long. Then nothing depends on time, and the
+    same seeds give the same episodes.
 
     Args:
         make: a class or function that can be imported, or a `functools.partial` of one with plain arguments.
         n_envs: B.
         seed: of the environments; each has its own, and another after a restart.
         min_batch: copies to wait for, at most B.
-        max_wait_s: for how long, from the first of them; waits are rounded up to milliseconds.
+        max_wait_s: for how long, from the first of them, if `min_batch` is less than B; rounded up to milliseconds.
         envs_per_process: environments in a process, each in a thread of its own. They crash together. More than one
             suits environments that wait outside Python, as for a game or a network.
         step_timeout_s: an environment whose step takes longer hangs.
@@ -73,7 +73,9 @@ class AsyncEnv(Env):
         if not max_wait_s >= 0.0:
             raise ValueError(f"max_wait_s is {max_wait_s!r}, must be at least 0")
         self.n_envs = index(n_envs)
-        self._seed, self._min_batch, self._max_wait_s = seed, min(min_batch, n_envs), max_wait_s
+        together = min_batch >= n_envs
+        self._seed, self._min_batch = seed, min(min_batch, n_envs)
+        self._max_wait_s, self._turn_s = (_FOREVER, _FOREVER) if together else (max_wait_s, _TURN_S)
         self._pool = Pool(
             "env",
             make,
@@ -144,12 +146,14 @@ class AsyncEnv(Env):
         self._pool.reset(which.tolist())
 
     def recv(self) -> NDArray[np.int64]:
-        """Wait for copies that are ready; return their numbers, ascending, or none after half a second.
+        """Wait for copies that are ready; return their numbers, ascending.
+
+        There are none after half a second, unless all copies wait for each other.
 
         Raises:
             EnvFailed: an environment failed several times in a row.
         """
-        until = monotonic() + _TURN_S
+        until = monotonic() + self._turn_s
         while True:
             ready = self._received(self._min_batch, self._max_wait_s, max(until - monotonic(), 0.0))
             if len(ready) or not self._pool.pending.any() or monotonic() >= until:
@@ -185,7 +189,7 @@ class AsyncEnv(Env):
     def _wait_for_all(self) -> None:
         failed = np.zeros(self.n_envs, np.bool_)
         while self._pool.pending.any():
-            self._received(self.n_envs, FOREVER, FOREVER)
+            self._received(self.n_envs, _FOREVER, _FOREVER)
             failed |= self._failed
         self._failed = failed
 

@@ -19,6 +19,12 @@ def first(path: str) -> bool:
     return True
 
 
+def wait(gate: str) -> None:
+    """Wait until there is this file."""
+    while not Path(gate).exists():
+        time.sleep(0.005)
+
+
 def misbehave(trouble: str) -> None:
     if trouble == "crash":
         os._exit(1)
@@ -33,8 +39,8 @@ def misbehave(trouble: str) -> None:
 class Walk(Env):
     """Episodes of `length` steps, cut at 9; observations are the seed, the episode, and the step.
 
-    In step `at` of any episode the first copy that makes the file `once` gets into `trouble`, which is also `wait`:
-    until the named pipe `gate` is written.
+    In step `at` of any episode the first copy that makes the file `once` gets into `trouble`. It may also `wait` until
+    there is the file `gate`,or `let one through`, while all others wait.
     """
 
     def __init__(self, n_envs=1, *, seed=0, length=4, trouble="", at=2, once="", gate=""):
@@ -58,10 +64,15 @@ class Walk(Env):
         self.terminated[0] = self.won[0] = self._t == self._length
         self.truncated[0] = self._t == 9 != self._length
         self._look()
-        if self._t == self._at and self._trouble and (not self._once or first(self._once)):
+        if self._t != self._at or not self._trouble:
+            return
+        if self._trouble == "let one through":
+            if not first(self._once):
+                wait(self._gate)
+        elif not self._once or first(self._once):
             misbehave(self._trouble)
             if self._trouble == "wait":
-                Path(self._gate).read_bytes()
+                wait(self._gate)
             if self._trouble == "nan":
                 self.obs[0, 0, 0] = np.nan
             if self._trouble == "no action":
