@@ -1,20 +1,22 @@
 """Evaluator: plays the evaluations of a run, in a process of its own."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from components.envs.base import preload
 from components.rollout import ActingFactory, EnvFactory, play_once
 from components.threads import with_threads
 from messages import ClaimRoleMsg, EvaluateMsg, EvaluationResultMsg
-from orchestra import Actor, Ref, State, UsageError, on
+from orchestra import Actor, Preloads, Ref, State, UsageError, on
 
 EVALUATION_ENVS = 32
 """Copies of the environment that an evaluation plays together, at most."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class Evaluator(Actor[EvaluateMsg]):
+class Evaluator(Preloads, Actor[EvaluateMsg]):
     """Plays evaluations, one at a time, while the other actors collect and learn.
 
     It makes environments and a policy for each evaluation, and takes all random numbers from the seed of the message.
@@ -31,6 +33,11 @@ class Evaluator(Actor[EvaluateMsg]):
     policy: ActingFactory
     to: Ref[ClaimRoleMsg | EvaluationResultMsg]
     threads: int = 1
+
+    @classmethod
+    def preload(cls, *, env: EnvFactory, **others: Any) -> None:
+        """Load what its environments run."""
+        preload(env)
 
     async def started(self) -> None:
         rejection = await self.to.ask(ClaimRoleMsg(role="evaluator", ref=self.me))

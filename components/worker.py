@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from components.checkpoints import run_state
+from components.envs.base import preload
 from components.rollout import ActingFactory, EnvFactory, Rollout
 from components.schedule import LinearSchedule
 from components.threads import with_threads
@@ -15,7 +17,7 @@ from messages import (
     SetCollectingMsg,
     StateSavedMsg,
 )
-from orchestra import Actor, Message, Ref, State, TerminatedMsg, Unreachable, UsageError, freeze, on
+from orchestra import Actor, Message, Preloads, Ref, State, TerminatedMsg, Unreachable, UsageError, freeze, on
 
 REJOIN_S = 5.0
 """Delay in seconds before a worker rejoins after its upstream stopped. Usually the run ends first."""
@@ -34,7 +36,7 @@ class UpstreamLost(Unreachable):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | SetCollectingMsg | SaveStateMsg]):
+class Worker(Preloads, Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | SetCollectingMsg | SaveStateMsg]):
     """Collects experience while it is told to and has parameters.
 
     Args:
@@ -54,6 +56,11 @@ class Worker(Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | SetCollectingMsg | S
     exploration: LinearSchedule
     steps_per_turn: int = 8
     threads: int = 1
+
+    @classmethod
+    def preload(cls, *, env: EnvFactory, **others: Any) -> None:
+        """Load what its environments run."""
+        preload(env)
 
     def __post_init__(self) -> None:
         own = self.env(self.n_envs, seed=self._seed())

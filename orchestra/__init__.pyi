@@ -54,6 +54,7 @@ from .runs.experiment import recorded_experiment as recorded_experiment
 from .runs.experiment import variant as variant
 from .runs.flags import FlagParser as FlagParser
 from .runs.flags import Flags as Flags
+from .runs.preloads import Preloads as Preloads
 from .runs.result import RunFailed as RunFailed
 from .runs.result import RunResult as RunResult
 from .runs.run_directory import RunDirectory as RunDirectory

@@ -4,7 +4,9 @@ Shapes, here and in every environment: B copies, A agents, O observation size, S
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -134,6 +136,18 @@ class Env(ABC):
 
     def close(self) -> None:  # noqa: B027 (most environments hold nothing, and need not say so)
         """Release processes, sockets and files. The default holds none."""
+
+
+def preload(make: Callable[..., Env]) -> None:
+    """Do as `Env.preload` for what a factory makes: a class that has something to load, or a partial function of one.
+
+    An environment that is a process, or starts some, has nothing to load here.
+    """
+    kind = make.func if isinstance(make, partial) else make
+    if isinstance(kind, type) and issubclass(kind, Env) and kind.preload is not Env.preload:
+        one = make(1, seed=0)
+        one.preload()
+        one.close()
 
 
 def check_mask(which: NDArray[Any], n_envs: int) -> None:

@@ -84,7 +84,7 @@ def _carried_out(arguments: list[str]) -> int:
         return of_error(error)
 
 
-def program() -> NoReturn:
+def program(argv: Sequence[str] | None = None) -> NoReturn:
     """Carry out one command in a process of its own, and end the process.
 
     The exit functions run, and then the process ends at once: to tear down its modules one by one takes a process with
@@ -92,7 +92,7 @@ def program() -> NoReturn:
     """
     for number in (signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # a run handles them; before and after it they must not kill
-    code = main()
+    code = main(argv)
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:  # None if it was closed when the process began
@@ -114,6 +114,10 @@ def _dispatch(arguments: list[str]) -> int:
         return FINISHED
     if name == "node":  # `orchestra run` starts it; it is of no use to people
         commands["node"] = EntryPoint("node", "orchestra.cli.node:command", COMMANDS)
+    if name == "template":  # likewise; the processes that it forks become such programs
+        from orchestra.cli.template import command_with
+
+        return command_with(program)(rest)
     if name not in commands:
         raise UsageError(f"there is no command {name!r}; the commands are {', '.join(commands)}")
     command: Command = commands[name].load()

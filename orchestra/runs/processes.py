@@ -23,6 +23,7 @@ from orchestra.actors.supervision import Restart
 from orchestra.actors.system_messages import SYSTEM, StopNodeMsg
 from orchestra.errors import OrchestraError, UsageError
 from orchestra.nodes.node import Node
+from orchestra.runs.fork_server import LOST, ForkedProcess, ForkServer
 from orchestra.runs.run_directory import RunDirectory
 from orchestra.runs.topology import Requirement
 from orchestra.trace.recording.settings import NO_TRACE, TraceSettings
@@ -37,6 +38,9 @@ LAST_OUTPUT_S = 1.0
 """Time for the last output of a dead process to arrive."""
 LAST_LOG_NBYTES = 1 << 18
 """Bytes at the end of a log in which the last error is looked for."""
+
+
+Process = asyncio.subprocess.Process | ForkedProcess
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +70,21 @@ class Launch:
 
     def command(self, node: str, join: str, listen: str, *, again: bool = False) -> list[str]:
         """Return the command line of the process of `node`. One that is started `again` loads no saved state."""
+        text = self.text(again=again)
+        return [sys.executable, "-m", "orchestra", "node", node, "--join", join, "--listen", listen, "--plan", text]
+
+    def text(self, *, again: bool = False) -> str:
+        """Return the plan as JSON, for a process that is started, or started `again` and loads no saved state."""
         plan = replace(
             self,
             run_directory=self.run_directory.absolute(),
             resume_from=None if again else self.resume_from,
         )
-        text = TypeAdapter(Launch).dump_json(plan).decode()
-        return [sys.executable, "-m", "orchestra", "node", node, "--join", join, "--listen", listen, "--plan", text]
+        return TypeAdapter(Launch).dump_json(plan).decode()
 
     @classmethod
     def read(cls, text: str) -> Self:
-        """Return the plan that `command` wrote.
+        """Return the plan that `text` wrote.
 
         Raises:
             UsageError: the text is no such plan.
@@ -95,6 +103,14 @@ class LocalLauncher:
     A process that ends by itself during the run has died, whatever its exit code. After more than `policy.limit`
     deaths within `policy.within` seconds its node is given up. The run fails with `ActorsLost` when too few of the
     actors that one of `requirements` names are left, or all nodes are given up.
+
+    Args:
+        root: the node of this process.
+        launch: the plan of the run.
+        nodes: the nodes that get a process.
+        policy: how often a process is started again.
+        requirements: without which actors the run fails.
+        forks: whether processes are forked from a template where the system allows it.
     """
 
     def __init__(
@@ -104,20 +120,23 @@ class LocalLauncher:
         nodes: Sequence[str],
         policy: Restart | None = None,
         requirements: Sequence[Requirement] = (),
+        *,
+        forks: bool = False,
     ) -> None:
         self._root = root
         self._launch = launch
         self._nodes: list[str] = []
         self._policy = policy or Restart(limit=3, within=60.0, backoff=0.5, backoff_max=10.0)
-        self._processes: dict[str, asyncio.subprocess.Process] = {}
+        self._processes: dict[str, Process] = {}
         self._restarts: dict[str, int] = {}
         self._requirements = requirements
         self._given_up: dict[str, str] = {}
         self._logs = RunDirectory(launch.run_directory).logs
         self._log_begins: dict[str, int] = {}
         self._output: dict[str, deque[str]] = {}
-        self._starting: set[asyncio.Task[asyncio.subprocess.Process]] = set()
+        self._starting: set[asyncio.Task[Process]] = set()
         self._relays: dict[str, asyncio.Task[None]] = {}
+        self._fork_server = ForkServer(self._relay_template) if forks else None
         self._stopping = asyncio.Event()
         self._failed = False
         self._keeping: dict[str, asyncio.Task[None]] = {}
@@ -210,6 +229,8 @@ class LocalLauncher:
         if self._starting:
             await asyncio.wait(self._starting)
         await self._end(list(self._processes), asked, deadline)
+        if self._fork_server is not None:
+            await self._fork_server.close()
         for node in self._nodes:
             await self._clear(node)
 
@@ -272,6 +293,8 @@ class LocalLauncher:
             return 0, f"could not be started: {error.strerror or error}"
         code = await process.wait()
         await asyncio.wait({self._relays[node]}, timeout=LAST_OUTPUT_S)  # a process that it started may keep the pipe
+        if code == LOST:
+            return process.pid, "ended, and its exit code was lost with the template that had forked it"
         return process.pid, f"killed by signal {-code}" if code < 0 else f"exited with code {code}"
 
     async def _clear(self, node: str) -> None:
@@ -280,19 +303,16 @@ class LocalLauncher:
         with contextlib.suppress(UsageError):  # another process listens there
             await transport_for(address).clear(address)
 
-    async def _start(self, node: str) -> asyncio.subprocess.Process:
+    async def _start(self, node: str) -> Process:
         listen = _listen_beside(self._root.listening, node)
-        command = self._launch.command(node, self._root.listening, listen, again=node in self._again)
-        environment = {**os.environ, SECRET_VARIABLE: self._root.secret.hex()}
-        # A session of its own: the terminal sends Ctrl-C to the root alone, which stops the others in order.
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            start_new_session=True,
-        )
+        again = node in self._again
+        command = self._launch.command(node, self._root.listening, listen, again=again)
+        process: Process | None = None
+        if self._fork_server is not None:
+            plan, secret = self._launch.text(again=again), self._root.secret.hex()
+            process = await self._fork_server.start(node, command, plan, secret)
+        if process is None:
+            process = await self._execute(command)
         assert process.stdout is not None
         relay = _relay(process.stdout, self._output[node])
         self._relays[node] = asyncio.create_task(relay, name=f"launcher: output of {node}")
@@ -300,6 +320,21 @@ class LocalLauncher:
         self._again.add(node)
         self._log.info("process started", process=node, pid=process.pid)
         return process
+
+    async def _execute(self, command: Sequence[str]) -> asyncio.subprocess.Process:
+        environment = {**os.environ, SECRET_VARIABLE: self._root.secret.hex()}
+        # A session of its own: the terminal sends Ctrl-C to the root alone, which stops the others in order.
+        return await asyncio.create_subprocess_exec(
+            *command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+
+    async def _relay_template(self, output: asyncio.StreamReader) -> None:
+        await _relay(output, deque(maxlen=OUTPUT_LINES))
 
     def _give_up(self, node: str, died: str, deaths: int) -> None:
         self._given_up[node] = how = f"its process {died}, {deaths} times"

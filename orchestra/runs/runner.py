@@ -201,7 +201,7 @@ async def run_in_processes(topology: Topology, launch: Launch, listen: str, stop
     others = [name for name in topology.nodes if name != root]
     node = node_of(root, topology, launch, listen=listen)
     async with node.running():
-        launcher = LocalLauncher(node, launch, others, requirements=topology.requirements)
+        launcher = LocalLauncher(node, launch, others, requirements=topology.requirements, forks=True)
         return await run_root(topology, launch, node, launcher, stopping or Stopping())
 
 

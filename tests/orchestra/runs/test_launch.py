@@ -223,11 +223,14 @@ def test_a_run_in_processes_ends_in_order_and_tells_its_secret_to_nobody(launch:
     run = launch("--listen", listen, "--greetings", "3")
     assert run.says() == "up"
     workers = {node: (psutil.Process(pid), hidden) for node, (pid, hidden) in run.greetings(2).items()}
-    (secret,) = {process.environ()["ORCHESTRA_SECRET"] for process, _ in workers.values()}
+    secret = json.loads((run.run / "join.json").read_text())["secret"]
     assert len(bytes.fromhex(secret)) == 32
     assert {hidden for _, hidden in workers.values()} == {"None"}  # taken out of what a child would inherit
-    processes = [run.root, *(process for process, _ in workers.values())]
-    assert all(secret not in " ".join(process.cmdline()) for process in processes)
+    processes = [run.root, *run.root.children(recursive=True)]
+    assert {process.pid for process, _ in workers.values()} < {process.pid for process in processes}
+    for process in processes:
+        assert secret not in " ".join(process.cmdline())
+        assert secret not in Path(f"/proc/{process.pid}/environ").read_text(errors="replace")
 
     workers["w0"][0].kill()  # whoever is started in its place greets for the third time
     run.greetings(1)

@@ -1,0 +1,23 @@
+"""`orchestra template`: forks the launched processes of a run. `orchestra run` starts it; it is of no use to people."""
+
+import socket
+from collections.abc import Callable
+from typing import NoReturn
+
+from orchestra.runs.flags import FlagParser
+from orchestra.runs.template import Template
+
+
+def command_with(become: Callable[[list[str]], NoReturn]) -> Callable[[list[str]], int]:
+    """Return the command, given what carries out the command of a forked process."""
+
+    def command(arguments: list[str]) -> int:
+        """Fork the launched processes of a run on request."""
+        parser = FlagParser(prog="orchestra template", description="Fork the launched processes of a run.")
+        parser.add_argument("--control", type=int, required=True, help="the file descriptor of the socket to the root")
+        options = parser.parse_strictly(arguments)
+        with socket.socket(fileno=options.control) as control:
+            Template(control, become).serve()
+        return 0
+
+    return command
