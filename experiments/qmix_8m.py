@@ -96,13 +96,12 @@ def experiment(
         raise UsageError("--min-batch, --max-wait and --envs-per-process need --asynchronous")
     waits: dict[str, Any] = {"min_batch": min_batch, "max_wait_s": max_wait}
     make_env: EnvFactory = partial(Smac, scenario, **waits) if env == "smac" else partial(envs.Skirmish, scenario)
-    if game_speed:
-        make_env = partial(GameSpeed, make_env)
     planned = make_env(1, seed=0)
     spec = planned.spec
     planned.close()
+    workers_env: EnvFactory = partial(GameSpeed, make_env) if game_speed else make_env
     if asynchronous:
-        make_env = partial(envs.AsyncEnv, make_env, envs_per_process=envs_per_process, **waits)
+        workers_env = partial(envs.AsyncEnv, workers_env, envs_per_process=envs_per_process, **waits)
     options: policies.RecurrentOptions = {
         "learning_rate": learning_rate,
         "optimizer": optimizer,
@@ -177,7 +176,7 @@ def experiment(
         return topology.node(f"worker-{host}-{number}").spawn(
             "worker",
             Worker,
-            env=make_env,
+            env=workers_env,
             policy=learning.acting,
             to=upstreams[host],
             n_envs=envs_per_worker,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from components.envs import AsyncEnv
+from components.envs import AsyncEnv, Skirmish
 from components.envs.game_speed import GameSpeed
 from orchestra import Flags, Topology, load_experiment
 
@@ -52,7 +52,10 @@ def test_coma_plays_on_the_workers_of_awl_qmix() -> None:
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_the_workers_of_a_mode_play_the_environments_that_it_names(name: str) -> None:
     workers, n_envs, asynchronous = LAYOUTS[name]
-    players = actors(experiment(name)(game_speed=True), "Worker")
+    topology = experiment(name)(game_speed=True)
+    (evaluator,) = actors(topology, "Evaluator")
+    assert evaluator.factory.keywords["env"].func is Skirmish  # evaluations wait for nothing
+    players = actors(topology, "Worker")
     assert len(players) == workers
     for player in players:
         assert player.factory.keywords["n_envs"] == n_envs

@@ -30,6 +30,8 @@ class Launched:
         self.folder = folder
         self._out, self._err = (tempfile.TemporaryFile("w+") for _ in range(2))  # noqa: SIM115 (closed by `close`)
         self._since = time.monotonic()
+        self.patience_s = PATIENCE_S
+        """Seconds from its start within which whatever is waited for must have happened."""
         self.process = psutil.Popen(
             [sys.executable, *program, *words],
             cwd=folder,
@@ -83,7 +85,7 @@ class Launched:
             try:
                 self.process.wait(0.05)
             except psutil.TimeoutExpired:
-                assert time.monotonic() - self._since < PATIENCE_S, self.story("took too long")
+                assert time.monotonic() - self._since < self.patience_s, self.story("took too long")
             else:
                 assert condition(), self.story("ended before what was waited for")
                 return
@@ -98,7 +100,7 @@ class Launched:
         """Wait for its end, and return the exit code."""
         self.look_for_children()
         try:
-            code = self.process.wait(PATIENCE_S)
+            code = self.process.wait(self.patience_s)
         except psutil.TimeoutExpired:
             pytest.fail(self.story("did not end"))
         assert not self.left_over(5), self.story("left processes behind")
