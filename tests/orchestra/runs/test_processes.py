@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from orchestra import Node, Restart
 from orchestra.runs.processes import ActorsLost, Launch, LocalLauncher
@@ -43,6 +44,13 @@ class Counted(Launch):
         raise NotImplementedError
 
 
+PATIENT = """
+import signal, socket, sys
+socket.socket(socket.AF_UNIX).bind(sys.argv[1].removeprefix("unix://"))
+signal.pause()
+"""
+
+
 class Scripted(Counted):
     """Starts a short program instead of a node."""
 
@@ -58,6 +66,10 @@ class Dying(Scripted):
 
 class Stubborn(Scripted):
     program = LIVES
+
+
+class Patient(Scripted):
+    program = PATIENT
 
 
 class Absent(Counted):
@@ -107,6 +119,22 @@ def test_a_process_that_dies_too_often_is_given_up_and_leaves_no_file(
         assert isinstance(error, ActorsLost)
         assert str(error).startswith("every node was given up; the last, ")
         assert str(error).endswith(f"its process {how}, 2 times")
+
+    run(main())
+
+
+def test_a_process_that_has_not_joined_yet_is_terminated_at_once(run: Run, sockets: Path) -> None:
+    async def main() -> None:
+        node, make = launched(Patient, f"unix://{sockets}/root", sockets)
+        async with node.running():
+            launcher = make()
+            keeping = asyncio.create_task(launcher.run())
+            await until(lambda: files(sockets) == {"root", "root.one", "root.two"})
+            with capture_logs() as logs:
+                await launcher.stop([], deadline=5.0)
+            assert [line["event"] for line in logs if line["log_level"] == "warning"] == []
+            assert [one.running for one in launcher.statistics()] == [False, False]
+            await keeping
 
     run(main())
 
