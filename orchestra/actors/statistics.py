@@ -198,6 +198,8 @@ class LinkStatistics(Message):
     """Shared memory for large arrays: empty before the first one, `offered`, `shared`, or why there is none."""
     memory_sent_bytes: int = 0
     """The part of `sent_bytes` that went through shared memory."""
+    memory_copied_bytes: int = 0
+    """Of these, bytes that were copied into shared memory for it; the others were there already."""
     memory_held_bytes: int = 0
     """Bytes of this side's arena that the peer has not released."""
 

@@ -325,6 +325,7 @@ class Link:
             waiting=sum(len(window.waiting) for window in windows),
             memory=shared_memory.state,
             memory_sent_bytes=shared_memory.sent_bytes,
+            memory_copied_bytes=shared_memory.copied_bytes,
             memory_held_bytes=shared_memory.held_bytes,
         )
 

@@ -376,7 +376,7 @@ class LinkSender:
         shared_memory = self._shared_memory
         if nbytes >= shared_memory.least and (placed := shared_memory.place(pieces, nbytes)) is not None:
             turn = shared_memory.turn()
-            self._put([placed], len(placed), turn is not None)
+            self._put([placed], len(placed), turn is not None or not shared_memory.was_copied)
         else:
             self._put(pieces, nbytes, at_once)
         self.count += 1

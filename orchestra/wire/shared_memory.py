@@ -90,6 +90,8 @@ class SharedMemoryChannel:
         """Bytes that were copied into shared memory for it; the others were there already."""
         self.held_bytes = 0
         """Bytes of blocks that the peer has not returned."""
+        self.was_copied = False
+        """True if the last payload was copied. One that was there already leaves at once: others may wait for it."""
         self._in_turn = 0
         """Bytes copied since the loop ran last."""
         self._settings = settings
@@ -123,6 +125,7 @@ class SharedMemoryChannel:
         block = self._blocks.find(pieces, size)
         if block is not None and not self._may_name(block):
             block = None
+        self.was_copied = block is None
         if block is None:
             block = self._write(pieces, size)
             if block is None:

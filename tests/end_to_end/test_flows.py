@@ -53,7 +53,6 @@ CONTROL: Flows = {
     ("orchestrator", "ProgressMsg", "monitor"),
     # what an actor tells itself
     ("worker", "StepMsg", "worker"),
-    ("proxy", "FlushMsg", "proxy"),
     ("monitor", "TickMsg", "monitor"),
     ("orchestrator", "StopMsg", "orchestrator"),
     # the runtime: who must know when another ends, where others are, how they are doing
