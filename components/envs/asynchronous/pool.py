@@ -181,7 +181,11 @@ class Pool:
                 until = now
             elif self._results:
                 until = min(until, start if first is None else first + max_wait_s)
-            for descriptor, _ in self._epoll.poll(max(until - now, 0.0)):
+            patience = max(until - now, 0.0)
+            if patience and at_least > 1 and at_least - len(self._results) >= np.count_nonzero(self.pending):
+                self._wait_for_one(patience)  # of all that are pending, to be woken once for many
+                patience = 0.0
+            for descriptor, _ in self._epoll.poll(patience):
                 self._take(descriptor)
             now = monotonic()
             if now >= self._next_check:
@@ -231,6 +235,15 @@ class Pool:
         self._deadlines[copies] = deadline
         self.pending[copies] = True
         self._next_check = min(self._next_check, deadline)
+
+    def _wait_for_one(self, patience: float) -> None:
+        """Wait for the reply of the first pending copy, whoever else replies."""
+        b = int(self.pending.argmax())
+        process = self._processes[b]
+        assert process is not None
+        poll = select.poll()
+        poll.register(process.replies[b], select.POLLIN)
+        poll.poll(patience * 1e3)
 
     def _take(self, descriptor: int) -> None:
         """Read the reply of a copy."""
