@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from components.counters import RunCounters
 from components.envs.base import EnvSpec
-from components.replay_buffers import EpisodeReplay
+from components.replay_buffers import EpisodeReplay, SampleToInsertRatio
 from components.stories import batch, params, transition
 from components.trajectory_manager import TrajectoryManager
 from components.worker_proxy import WorkerProxy
@@ -18,6 +19,7 @@ from messages import (
     InsertTransitionMsg,
     JoinMsg,
     LoadParamsMsg,
+    ProgressMsg,
     SampleBatchMsg,
     TrainResultMsg,
     UpdatePriorityMsg,
@@ -149,6 +151,38 @@ def test_a_batch_is_followed_to_its_training_step(trained: Path) -> None:
             ("replay", "UpdatePriorityMsg"),
             ("trainer", "BatchTrainingDataMsg"),
         ]
+
+
+class Screen(Actor[ProgressMsg]):
+    """Stands for the Monitor."""
+
+    @on(ProgressMsg)
+    def progress(self, msg: ProgressMsg) -> None: ...
+
+
+@pytest.mark.parametrize("dropped", [0, 1])
+def test_the_story_of_an_episode_is_refused_where_episodes_were_dropped(
+    tmp_path: Path, episodes: Any, dropped: int
+) -> None:
+    async def main() -> None:
+        recorder = TraceSettings("full").recorder("here", tmp_path, clock=ManualClock(), seed=0)
+        async with Node("here", clock=ManualClock(), deterministic=True, recorder=recorder).running() as node:
+            replay = node.spawn("replay", TrajectoryManager, replay=EpisodeReplay(SPEC, 10))
+            one = node.spawn("one", Teller, replay)
+            await one.tell(episodes(2))
+            counters = RunCounters(SampleToInsertRatio(1.0, min_size=1, error_buffer=9.0), 10, 10, drop_stale=0)
+            newest = LoadParamsMsg(version=dropped, params=np.zeros(1, np.float32), env_steps=0)
+            counters.count(episodes(2, version=0), newest)
+            await node.spawn("screen", Screen).tell(counters.progress(None, 100, 1))
+            await settle(node)
+
+    asyncio.run(main())
+    with RunTrace(tmp_path) as trace:
+        if dropped:
+            with pytest.raises(TraceError, match=r"episodes were dropped \(--drop-stale\), so none can be followed"):
+                list(transition(trace, "here/one:1"))
+        else:
+            assert stops(transition(trace, "here/one:1")) == [("replay", "InsertTransitionMsg")]
 
 
 def test_missing_things_and_malformed_values_are_refused(trained: Path) -> None:
