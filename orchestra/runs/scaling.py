@@ -80,7 +80,8 @@ class ScalingActor(Actor[ScaleMsg]):
         again = [node for node in group.nodes if self._launcher.gone(node)]
         self._launcher.add([*again, *new], requirements)
         if gone:
-            self._removed += await final_statistics(self._root, gone)
+            joined = [node for node in gone if node in self._root.peers.names]
+            self._removed += await final_statistics(self._root, joined)
             await self._launcher.remove(gone, requirements)
         self._write()
         self.log.info("scaled", group=group.name, before=before, replicas=msg.replicas)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from orchestra import Replay
 from orchestra.trace.reading.query import Query
 from orchestra.trace.reading.run_trace import RunTrace
 
@@ -48,7 +49,10 @@ def test_the_counts_of_a_scaled_run_agree_with_its_trace(launch: Any) -> None:
         assert summary["episodes"] == inserted == episodes(actor="learner/orchestrator")
         assert inserted == episodes(actor="host-0/proxy")  # also from the worker that was killed, and the one removed
 
+    with Replay(launched.run, "worker-0-2/worker") as replay:  # which the flags of the run do not plan
+        assert replay.run() > 0
+        assert replay.notes == ()
+
     resumed = launch.command("run", "--resume", launched.run, "--steps", str(summary["env_steps"] + 300))
     assert resumed.ends() == 0, resumed.story("failed")
     assert resumed.json("summary.json")["workers"] == 2
-    assert "continues without workers" not in str(resumed.log())
