@@ -1,16 +1,21 @@
 """How collecting scales on one host: workers, environments, memory and the processor time of messages.
 
-    python benchmarks/scaling.py                          every measurement, five rounds: about an hour and a half
+    python benchmarks/scaling.py                          every measurement, five rounds
     python benchmarks/scaling.py --only game --repeats 1
     python benchmarks/scaling.py --list
 
 Each measurement belongs to one of these groups, and a ratio is taken within one round:
 
-- game: environments at the speed of StarCraft II (`components/envs/game_speed.py`), with training. How many times as
-  many environment steps a second as serial QMIX, one environment that is played and learned from in turn.
-- simulator: the simulator as it is, 64 battles in a worker, without training. Two worker processes against one; and
-  the part of the processor time that is not spent in the threads that play: messages, copies, proxy and learner.
-- memory: proportional set size (PSS) of a worker and of the proxy, in the run with two workers.
+- game: environments at the speed of StarCraft II (`components/envs/game_speed.py`). How many times as many environment
+  steps a second as serial QMIX, one environment that is played and learned from in turn. AWL-QMIX with its 12
+  environments learns too. 64 and 256 only collect, so that the learner does not limit them.
+- simulator: `qmix_8m` with 64 battles in a worker, without training. Two worker processes against one; the part of the
+  processor time that is not spent in the threads that play, which is messages, copies, proxy and learner; and the
+  proportional set size (PSS) of a worker and of the proxy.
+
+`parameters.py` measures how parameters reach the workers of a host, `memory.py` the memory of sixteen workers and the
+time until they have joined. What happens when processes are killed is a test: `ORCHESTRA_KILLS=100 pytest
+tests/end_to_end/test_random_kills.py`.
 
 Medians of the rounds are printed beside the targets; `--output` keeps all rounds as JSON. The processors are those of
 this machine: let nothing else run on it.
@@ -27,10 +32,11 @@ from pathlib import Path
 from statistics import median
 
 import psutil
-from steady_run import EXPERIMENTS, NEVER, Record, Running, collects, rates, running
+from steady_run import EXPERIMENTS, NEVER, Record, Running, collects, rates, running, trains
 
 QMIX = EXPERIMENTS / "dmcaf" / "qmix.py"
 AWL = EXPERIMENTS / "dmcaf" / "awl_qmix.py"
+MAIN = EXPERIMENTS / "qmix_8m.py"
 MB = 1e6
 Values = dict[str, float]
 
@@ -54,35 +60,39 @@ class Target:
 
 TARGETS = {
     "game 12": Target("AWL-QMIX with 12 environments, of serial QMIX", 11.0),
-    "game 64": Target("64 environments, of serial QMIX", 60.0),
-    "game 256": Target("256 environments, of serial QMIX", 240.0),
+    "game 64": Target("64 environments that only collect, of serial QMIX", 60.0),
+    "game 256": Target("256 environments that only collect, of serial QMIX", 240.0),
     "asynchronous 64": Target("asynchronous, of lock-step, 64 environments", 1.5),
     "two workers": Target("two workers without training, of one", 1.85),
     "messages": Target("messages, copies, proxy and learner, of processor time", 0.05, most=True, unit="%"),
     "worker PSS": Target("memory of a worker, 64 battles", 90.0, most=True, unit="MB"),
     "proxy PSS": Target("memory of the proxy", 50.0, most=True, unit="MB"),
 }
-LAYOUTS = {"game 12": (4, 3), "game 64": (2, 32), "game 256": (2, 128)}
-"""Workers, and environments of each."""
+AT_64 = ("--workers=1", "--envs-per-worker=64")
+ASYNCHRONOUS = ("--envs-per-process=8", "--min-batch=8")
+IDLE = f"--learning-starts={NEVER}"
+LAYOUTS: dict[str, tuple[tuple[str, ...], Callable[[Record], bool]]] = {
+    "game 12": ((), trains),
+    "game 64": ((*AT_64, *ASYNCHRONOUS, IDLE), collects),
+    "game 256": (("--workers=2", "--envs-per-worker=128", "--envs-per-process=32", "--min-batch=16", IDLE), collects),
+    "lock-step 64": ((*AT_64, "--no-asynchronous", IDLE), collects),
+}
+"""What is added to AWL-QMIX at the speed of the game, and where its steady state begins."""
 
 
 # The speed of the game ------------------------------------------------------------------------------------------------
 
 
 def game(seconds: float) -> Values:
-    """Measure all layouts at the speed of the game, and serial QMIX."""
+    """Measure serial QMIX and all layouts at the speed of the game."""
     values = {"serial steps/s": rates(QMIX, "--game-speed", "--single-process", seconds=seconds).rate("env_steps")}
-    for name, (workers, envs) in LAYOUTS.items():
-        values[f"{name} steps/s"] = _collected(workers, envs, seconds)
-        values[name] = values[f"{name} steps/s"] / values["serial steps/s"]
-    values["lock-step 64 steps/s"] = _collected(*LAYOUTS["game 64"], seconds, "--no-asynchronous")
+    for name, (flags, begins) in LAYOUTS.items():
+        run = rates(AWL, "--game-speed", *flags, begins=begins, seconds=seconds)
+        values[f"{name} steps/s"] = run.rate("env_steps")
+        if name in TARGETS:
+            values[name] = values[f"{name} steps/s"] / values["serial steps/s"]
     values["asynchronous 64"] = values["game 64 steps/s"] / values["lock-step 64 steps/s"]
     return values
-
-
-def _collected(workers: int, envs: int, seconds: float, *flags: str) -> float:
-    layout = (f"--workers={workers}", f"--envs-per-worker={envs}")
-    return rates(AWL, "--game-speed", *layout, *flags, seconds=seconds).rate("env_steps")
 
 
 # The simulator as it is -----------------------------------------------------------------------------------------------
@@ -92,8 +102,7 @@ def simulator(seconds: float) -> Values:
     """Measure one worker and two without training, and what the processes of the two use."""
     values: Values = {}
     for workers in (1, 2):
-        flags = ("--no-asynchronous", "--envs-per-worker=64", f"--workers={workers}", f"--learning-starts={NEVER}")
-        with running(AWL, *flags) as run:
+        with running(MAIN, f"--workers={workers}", IDLE) as run:
             run.measured(collects, 5.0)
             before, since = processor_seconds(run), run.records()[-1]["elapsed_s"]
             moving = run.measured(partial(_is_after, since), seconds)
