@@ -7,6 +7,7 @@ import sys
 import threading
 from functools import partial
 from pathlib import Path
+from time import monotonic
 
 import numpy as np
 import psutil
@@ -103,8 +104,11 @@ def test_a_smaller_batch_is_received_after_the_maximum_wait(made, tmp_path: Path
     trouble = {"trouble": "let one through", "at": 1, "once": str(tmp_path / "once"), "gate": str(tmp_path / "gate")}
     env = made(3, walk=trouble, min_batch=2, max_wait_s=0.01)
     env.reset()
+    env._turn_s = 10.0
+    since = monotonic()
     env.send(ones(3), np.arange(3))
     assert len(env.recv()) == 1
+    assert monotonic() - since < 10.0  # the maximum wait has ended it, not the turn
     (tmp_path / "gate").touch()
     assert len(env.recv()) == 2
 
@@ -251,8 +255,8 @@ def test_a_snapshot_is_not_taken(made) -> None:
     assert made(1).snapshot() is None
 
 
-@pytest.mark.parametrize("trouble", ["", "hang", "hang in C"])
-def test_nothing_outlives_an_owner_that_is_killed(trouble: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("trouble", "templates"), [("", 1), ("hang", 1), ("hang in C", 1), ("hang", 0)])
+def test_nothing_outlives_an_owner_that_is_killed(trouble: str, templates: int, tmp_path: Path) -> None:
     program = f"""
 import numpy as np
 from functools import partial
@@ -272,6 +276,10 @@ input()
         processes = [psutil.Process(int(word)) for word in parent.stdout.readline().split()]
         processes.append(processes[0].parent())
         assert len(processes) == 3
+        if not templates:  # it is killed before
+            processes[2].kill()
+            psutil.wait_procs(processes[2:], timeout=PATIENCE_S)
+            assert all(process.is_running() for process in processes[:2])
         parent.send_signal(signal.SIGKILL)
     assert not psutil.wait_procs(processes, timeout=PATIENCE_S)[1]
     assert set(os.listdir("/dev/shm")) - shared == set()
