@@ -98,6 +98,8 @@ def report(ready: dict[str, datetime], pids: dict[str, int], started: datetime |
     everything = [megabytes(root), *(megabytes(each.pid) for each in psutil.Process(root).children(recursive=True))]
     moments = sorted(ready.values())
     print(f"worker     {statistics.median(workers):6.0f} MB PSS, the largest of {len(workers)}: {max(workers):.0f} MB")
+    shared = [megabytes(pid, "Pss_Shmem") for node, pid in pids.items() if node.startswith("worker-")]
+    print(f"           {statistics.median(shared):6.0f} MB of it are shared memory, with experience on its way")
     print(f"proxy      {statistics.median(proxies):6.0f} MB PSS")
     print(f"learner    {everything[0]:6.0f} MB PSS")
     print(f"all        {sum(everything):6.0f} MB in {len(everything)} processes")
