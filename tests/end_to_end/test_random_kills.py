@@ -19,13 +19,15 @@ from orchestra.trace import Query, RunTrace
 
 KILLS = int(os.environ.get("ORCHESTRA_KILLS", "12"))
 STEPS_PER_KILL = 1000
+MARGIN = 10
+"""The run goes on for this many times as many steps after its last kill, more than it makes between two records."""
 PATIENCE_S = 90.0 + 8.0 * KILLS
 DEATHS, WITHIN_S = 3, 70.0
 """Deaths of a node that its launcher forgives, in more than the time in which it counts them."""
 NODES = [f"worker-{host}-{index}" for host in range(2) for index in range(2)] + ["host-0", "host-1"]
 FLAGS = [
     *("--hosts", "2", "--workers", "2", "--envs-per-worker", "3", "--asynchronous", "--game-speed"),
-    *("--steps", str(STEPS_PER_KILL * (KILLS + 1)), "--eval-interval", "5000", "--checkpoint-interval", "2500"),
+    *("--steps", str(STEPS_PER_KILL * (KILLS + MARGIN)), "--eval-interval", "5000", "--checkpoint-interval", "2500"),
     *("--trace", "full"),
 ]
 
@@ -95,6 +97,11 @@ def steps(launched: Any) -> int:
     return int(records[-1]["env_steps"]) if records else 0
 
 
+def deaths(launched: Any) -> list[dict[str, Any]]:
+    """What the launcher has said of processes that died."""
+    return [line for line in launched.log() if line["event"] == "process died and is started again"]
+
+
 def processes_in(folder: Path) -> list[psutil.Process]:
     """Every process that was started in `folder`, whoever its parent is now."""
     every = psutil.process_iter(["cwd", "status"])
@@ -112,15 +119,15 @@ def test_a_run_outlives_random_kills_counts_what_arrived_and_leaves_nothing(laun
     for number in range(KILLS):
         launched.until(lambda due=(number + 1) * STEPS_PER_KILL: steps(launched) >= due)
         launched.until(killer.kill)
+        launched.until(lambda: killer.pids <= {line["pid"] for line in deaths(launched)})
     assert launched.ends() == 0, launched.story("failed")
     print(f"killed: {dict(killer.killed)}")
     assert killer.killed.total() == KILLS
 
     summary = launched.json("summary.json")
     assert (summary["state"], summary["reached_goal"]) == ("done", True)
-    deaths = [line for line in launched.log() if line["event"] == "process died and is started again"]
-    assert {line["pid"] for line in deaths if line["how"] == "killed by signal 9"} == killer.pids
-    print("other deaths:", [line for line in deaths if line["pid"] not in killer.pids])
+    assert {line["pid"] for line in deaths(launched) if line["how"] == "killed by signal 9"} == killer.pids
+    print("other deaths:", [line for line in deaths(launched) if line["pid"] not in killer.pids])
     with RunTrace(launched.run) as trace:
         for actor in ("learner/orchestrator", "learner/trajectories"):
             inserted = [row.with_arrays() for row in Query(actor=actor, type="InsertTransitionMsg").deliveries(trace)]
