@@ -61,6 +61,14 @@ class ForkedProcess:
         self._loop.call_later(LOST_S, self.exited, LOST)
 
 
+class _Output(asyncio.StreamReaderProtocol):
+    """Reads the output of a process to its end."""
+
+    def eof_received(self) -> bool:
+        super().eof_received()
+        return False  # else uvloop keeps the pipe open until its loop closes
+
+
 class ForkServer:
     """Starts processes as forks of a template, which it starts with the first of them, and again when it has died.
 
@@ -76,6 +84,7 @@ class ForkServer:
         self._control: socket.socket | None = None
         self._asked: dict[int, asyncio.Future[tuple[int, int]]] = {}
         self._processes: dict[int, ForkedProcess] = {}
+        self._outputs: list[asyncio.ReadTransport] = []
         self._number = 0
         self._useless = sys.platform != "linux"
         """True once it has turned out that the template cannot fork the processes of this run."""
@@ -117,11 +126,14 @@ class ForkServer:
         reader = asyncio.StreamReader()
         loop = asyncio.get_running_loop()
         process = self._processes[pid] = ForkedProcess(pid, pidfd, reader)
-        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(output, "rb"))
+        transport, _ = await loop.connect_read_pipe(lambda: _Output(reader), os.fdopen(output, "rb"))
+        self._outputs = [each for each in self._outputs if not each.is_closing()] + [transport]
         return process
 
     async def close(self) -> None:
-        """End the template. The processes that it has forked go on."""
+        """End the template, and read no more output. The processes that it has forked go on."""
+        for output in self._outputs:  # a process that a node has started may keep it open
+            output.close()
         if self._control is not None:
             self._lose_template()
         if self._template is not None:
