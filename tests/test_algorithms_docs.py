@@ -47,9 +47,14 @@ def test_what_learning_depends_on_is_on_the_page() -> None:
     named = {name.replace("-", "_") for name in re.findall(r"--([a-z-]+)", PAGE)}
     left_out = set(FLAGS) - named
     assert left_out == {  # of the run, not of the algorithm
+        "asynchronous",
         "checkpoint_interval",
         "env",
+        "envs_per_process",
+        "game_speed",
         "learner_threads",
+        "max_wait",
+        "min_batch",
         "min_workers",
         "proxy",
         "steps",

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from orchestra.runs.flags import FlagParser
+from orchestra.runs.runner import clear, run_loop
 from orchestra.runs.template import Template
 
 
@@ -15,9 +16,12 @@ def command_with(become: Callable[[list[str]], NoReturn]) -> Callable[[list[str]
         """Fork the launched processes of a run on request."""
         parser = FlagParser(prog="orchestra template", description="Fork the launched processes of a run.")
         parser.add_argument("--control", type=int, required=True, help="the file descriptor of the socket to the root")
+        parser.add_argument("--root", required=True, help="the address of the root")
         options = parser.parse_strictly(arguments)
         with socket.socket(fileno=options.control) as control:
-            Template(control, become).serve()
+            in_order = Template(control, become).serve()
+        if not in_order:
+            run_loop(clear(options.root))
         return 0
 
     return command

@@ -74,10 +74,13 @@ class ForkServer:
 
     Args:
         relay: copies the output of the template to where it belongs.
+        root: returns the address of the root. The template removes the socket file of a root that is killed.
     """
 
-    def __init__(self, relay: Callable[[asyncio.StreamReader], Coroutine[Any, Any, None]]) -> None:
-        self._relay = relay
+    def __init__(
+        self, relay: Callable[[asyncio.StreamReader], Coroutine[Any, Any, None]], root: Callable[[], str]
+    ) -> None:
+        self._relay, self._root = relay, root
         self._starting = asyncio.Lock()
         self._template: asyncio.subprocess.Process | None = None
         self._relaying: asyncio.Task[None] | None = None
@@ -135,6 +138,8 @@ class ForkServer:
         for output in self._outputs:  # a process that a node has started may keep it open
             output.close()
         if self._control is not None:
+            with contextlib.suppress(OSError):  # it has died in this moment
+                self._control.send(json.dumps({"end": True}).encode())
             self._lose_template()
         if self._template is not None:
             await self._template.wait()
@@ -149,7 +154,8 @@ class ForkServer:
         environment = {"OPENBLAS_NUM_THREADS": "1", **os.environ}
         with its:
             self._template = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "orchestra", "template", "--control", str(its.fileno())),
+                *(sys.executable, "-m", "orchestra", "template"),
+                *("--control", str(its.fileno()), "--root", self._root()),
                 pass_fds=[its.fileno()],
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,

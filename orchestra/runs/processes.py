@@ -136,7 +136,7 @@ class LocalLauncher:
         self._output: dict[str, deque[str]] = {}
         self._starting: set[asyncio.Task[Process]] = set()
         self._relays: dict[str, asyncio.Task[None]] = {}
-        self._fork_server = ForkServer(self._relay_template) if forks else None
+        self._fork_server = ForkServer(self._relay_template, lambda: root.listening) if forks else None
         self._stopping = asyncio.Event()
         self._failed = False
         self._keeping: dict[str, asyncio.Task[None]] = {}

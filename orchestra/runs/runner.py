@@ -259,11 +259,11 @@ async def run_node(topology: Topology, node: Node, join: str) -> str:
                 return done.pop().result()
     finally:
         if not root_lives:
-            await _clear(join)
+            await clear(join)
 
 
-async def _clear(root: str) -> None:
-    """Remove the socket file of a killed root. The first surviving process does it."""
+async def clear(root: str) -> None:
+    """Remove the socket file of a killed root. Each surviving process tries, and the first does it."""
     for _ in range(TIDY_UP_TRIES):
         try:
             await transport_for(root).clear(root)

@@ -54,8 +54,8 @@ class Template:
         self._forwarded: set[int] = set()
         """Requests that the second template has not answered yet."""
 
-    def serve(self) -> None:
-        """Answer requests; return when the other end of the socket is closed."""
+    def serve(self) -> bool:
+        """Answer requests until the other end of the socket is closed; return whether it said that it would be."""
         gc.disable()  # a collection would write to every object, and so copy the memory that is shared
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
@@ -64,8 +64,8 @@ class Template:
                 for fd, _ in poll.poll():
                     if fd == self._control.fileno():
                         request, fds = _received(self._control)
-                        if request is None:
-                            return
+                        if request is None or "end" in request:
+                            return request is not None
                         for new in self._answer(request, fds):
                             poll.register(new, select.POLLIN)
                     elif self._second is not None and fd == self._second.fileno():
@@ -75,6 +75,7 @@ class Template:
                     else:
                         poll.unregister(fd)
                         self._reap(fd)
+        return False
 
     def _answer(self, request: dict[str, Any], fds: Sequence[int]) -> list[int]:
         """Carry out a request; return the new descriptors to wait for."""

@@ -35,7 +35,7 @@ def test_a_wheel_holds_the_three_packages_whole_and_nothing_else(installed: Path
         for kind in ("*.py", "*.pyi", "*.toml"):  # lazy_loader reads the stubs, the simulator its data
             tracked = {path.relative_to(ROOT) for path in (ROOT / package).rglob(kind)}
             if package == "orchestra":
-                tracked |= {Path("orchestra", "experiments", path.name) for path in (ROOT / "experiments").glob(kind)}
+                tracked |= {Path("orchestra") / path.relative_to(ROOT) for path in (ROOT / "experiments").rglob(kind)}
             assert {path.relative_to(installed) for path in (installed / package).rglob(kind)} == tracked
     assert not [path for path in installed.rglob("*") if path.suffix in (".pyc", ".nbi", ".nbc")]
     (scripts,) = installed.glob("*.dist-info/entry_points.txt")

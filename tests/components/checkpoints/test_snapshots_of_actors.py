@@ -102,7 +102,7 @@ def test_an_orchestrator_in_the_middle_of_everything(run, stage, episodes, tmp_p
     run(main())
 
 
-def test_a_proxy_that_has_gathered_and_waits(run, stage, episodes) -> None:
+def test_a_proxy_that_waits_for_its_workers(run, stage) -> None:
     async def main() -> None:
         async with stage() as scene:
             up = scene.probe("up", JoinMsg, InsertTransitionMsg, WorkerCountMsg, StateSavedMsg)
@@ -117,7 +117,6 @@ def test_a_proxy_that_has_gathered_and_waits(run, stage, episodes) -> None:
                 await ref.tell(message)
                 await scene.settle()
             cell = scene.node.cell(ref.address)
-            cell.actor._gathered.append(episodes(3, 4))
             assert cell.actor._unsaved == {other.ref.address}
             assert differences(cell.actor, another(cell, factory)) == []
             assert differences(cell.actor, made(cell, factory)) != []

@@ -66,13 +66,14 @@ def test_the_learner_alone_is_on_the_device_that_is_asked_for(algorithm):
     function = load_experiment(EXPERIMENT)
     topology = build(function, Flags.of(function).defaults | {"device": "cuda:1", "algorithm": algorithm})
     policies = {
-        actor.name: actor.factory.keywords["policy"].keywords
+        actor.name: actor.factory.keywords["policy"]
         for node in topology.nodes.values()
         for actor in node.actors
         if "policy" in actor.factory.keywords
     }
-    assert policies["trainer"]["device"] == "cuda:1"
-    assert "device" not in policies["worker"]
+    assert policies["trainer"].keywords["device"] == "cuda:1"
+    for actor in ("worker", "evaluator"):
+        assert "device" not in policies[actor].__self__.options
 
 
 def test_a_gpu_is_told_to_give_the_same_numbers_again(monkeypatch):

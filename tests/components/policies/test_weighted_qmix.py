@@ -87,7 +87,7 @@ def test_a_keyword_out_of_range_is_refused(spec):
 def test_its_experiment_has_it_in_the_trainer_and_workers_act_as_those_of_qmix(spec):
     function = load_experiment(EXAMPLE)
     topology = build(function, Flags.of(function).parse(["--workers", "2", "--alpha", "0.3", "--hidden-size", "8"]))
-    learner, *workers = (
+    learner, evaluator, *workers = (
         actor.factory.keywords["policy"]
         for node in topology.nodes.values()
         for actor in node.actors
@@ -95,7 +95,7 @@ def test_its_experiment_has_it_in_the_trainer_and_workers_act_as_those_of_qmix(s
     )
     assert (learner.func, learner.keywords["alpha"], learner.keywords["hidden_size"]) == (WeightedQmix, 0.3, 8)
     assert len(workers) == 2
-    for worker in workers:
+    for worker in (evaluator, *workers):
         worker(spec, seed=0).load(learner(spec, seed=0).params())
 
 

@@ -674,7 +674,7 @@ def test_a_dialer_that_does_not_know_the_secret_is_refused_by_who_listens(
     [
         (b"GET / HTTP/1.1\r\nHost: here\r\n\r\n", "expected a frame to begin with b'OR', got b'GE'"),
         (bytes(range(255, 0, -1)) * 3, "expected a frame to begin with b'OR', got b'\\xff\\xfe'"),
-        (struct.pack("<2sBBIQ", b"OR", 9, 1, 32, 0), "the peer speaks protocol version 9, this node speaks 3"),
+        (struct.pack("<2sBBIQ", b"OR", 9, 1, 32, 0), "the peer speaks protocol version 9, this node speaks 4"),
         (frame_prefix(Kind.HANDSHAKE, 257, 0), "a header of 257 bytes; at most 256 are allowed"),
         (frame_prefix(Kind.HANDSHAKE, 32, 1), "a payload of 1 bytes; at most 0 are allowed"),
         (frame_prefix(Kind.MESSAGE, 8, 1 << 40), "a payload of 1,099,511,627,776 bytes; at most 0 are allowed"),
