@@ -28,14 +28,14 @@ EXPERIMENT = Path(__file__).resolve().parent.parent / "experiments" / "qmix_8m.p
 CANDIDATES = {
     "defaults": "",
     "one-step targets": "--td-lambda 0",
-    "λ 0.6": "--td-lambda 0.6",
+    "λ 0.8": "--td-lambda 0.8",
     "λ 0.9": "--td-lambda 0.9",
     "learning rate 5e-4": "--learning-rate 5e-4",
     "learning rate 2e-3": "--learning-rate 2e-3",
     "RMSProp, 5e-4": "--optimizer rmsprop --learning-rate 5e-4",
     "ε over 50,000": "--epsilon-steps 50000",
     "ε over 300,000": "--epsilon-steps 300000",
-    "target every 25": "--target-update-interval 25",
+    "target every 50": "--target-update-interval 50",
     "target every 200": "--target-update-interval 200",
     "orthogonal": "--init orthogonal",
     "no double Q": "--no-double-q",
@@ -45,9 +45,9 @@ CANDIDATES = {
     "32 environments": "--envs-per-worker 32",
     "128 environments": "--envs-per-worker 128",
     "0.05 updates": "--updates-per-episode 0.05",
-    "0.2 updates": "--updates-per-episode 0.2",
-    "batch 16, 0.2 updates": "--batch-size 16 --updates-per-episode 0.2",
-    "batch 64, 0.05 updates": "--batch-size 64 --updates-per-episode 0.05",
+    "0.1 updates": "--updates-per-episode 0.1",
+    "batch 16, 0.4 updates": "--batch-size 16 --updates-per-episode 0.4",
+    "batch 64, 0.1 updates": "--batch-size 64 --updates-per-episode 0.1",
 }
 POLL = 0.25  # seconds between two looks at the clock of a run
 

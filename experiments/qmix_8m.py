@@ -53,16 +53,18 @@ def experiment(
     batch_size: Annotated[int | None, Field(ge=1, description="episodes of a batch; 32, COMA 16")] = None,
     buffer_size: Annotated[int, Field(ge=1, description="capacity of the replay buffer in episodes")] = 5_000,
     learning_starts: Annotated[int, Field(ge=1, description="episodes before the first batch")] = 64,
-    updates_per_episode: Annotated[float, Field(gt=0, description="gradient steps for each episode played")] = 0.1,
+    updates_per_episode: Annotated[float, Field(gt=0, description="gradient steps for each episode played")] = 0.2,
     prioritized: Annotated[bool, Field(description="sample episodes by their TD errors")] = False,
     learning_rate: Annotated[float | None, Field(gt=0, description="of the optimiser; 1e-3, COMA 5e-4")] = None,
     optimizer: Annotated[Literal["adam", "rmsprop"], Field(description="Adam, or the RMSProp of PyMARL")] = "adam",
     gamma: Annotated[float, Field(ge=0, le=1, description="discount")] = 0.99,
-    td_lambda: Annotated[float, Field(ge=0, le=1, description="λ of the TD(λ) targets; 0 for one-step targets")] = 0.8,
+    td_lambda: Annotated[float | None, Field(ge=0, le=1, description="λ of the TD(λ) targets; 0.6, COMA 0.8")] = None,
     double_q: Annotated[bool, Field(description="double Q-learning: the online network picks the action")] = True,
     hidden_size: Annotated[int, Field(ge=1, description="units of the agents' GRU")] = 64,
     init: Annotated[Literal["uniform", "orthogonal"], Field(description="initial parameters")] = "uniform",
-    target_update_interval: Annotated[int, Field(ge=1, description="gradient steps between copies to the target")] = 50,
+    target_update_interval: Annotated[
+        int | None, Field(ge=1, description="gradient steps between copies to the target; 10, COMA 50")
+    ] = None,
     critic_steps: Annotated[int, Field(ge=1, description="COMA: critic updates per batch")] = 16,
     epsilon_start: Annotated[float | None, Field(ge=0, le=1, description="initial exploration; 1, COMA 0.5")] = None,
     epsilon_end: Annotated[float | None, Field(ge=0, le=1, description="final exploration; 0.05, COMA 0.01")] = None,
@@ -82,6 +84,8 @@ def experiment(
     coma = algorithm == "coma"
     batch_size = batch_size or (16 if coma else 32)
     learning_rate = learning_rate or (5e-4 if coma else 1e-3)
+    td_lambda = td_lambda if td_lambda is not None else (0.8 if coma else 0.6)
+    target_update_interval = target_update_interval or (50 if coma else 10)
     epsilon_start = epsilon_start if epsilon_start is not None else (0.5 if coma else 1.0)
     epsilon_end = epsilon_end if epsilon_end is not None else (0.01 if coma else 0.05)
     if min_workers > hosts * workers:
