@@ -146,7 +146,7 @@ class Template:
                 self._leave()
                 for actor in preloading:
                     try:
-                        actor.kind.preload(*actor.factory.args, **actor.factory.keywords)  # type: ignore[attr-defined]
+                        actor.kind.preload(*actor.factory.args, **actor.factory.keywords)  # type: ignore[attr-defined]  # a Preloads
                     except Exception:
                         traceback.print_exc()
                 gc.collect()

@@ -294,7 +294,7 @@ class SimulatedLauncher(LocalLauncher):
 
     async def _start(self, node: str) -> Any:
         self._relays[node] = asyncio.get_running_loop().create_future()  # type: ignore[assignment]  # no output to relay
-        self._relays[node].set_result(None)  # type: ignore[attr-defined]
+        self._relays[node].set_result(None)  # type: ignore[attr-defined]  # a future here
         child: Any = SimulatedChild(self._simulated[node], self._sim)
         self._processes[node] = child
         return child

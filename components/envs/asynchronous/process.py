@@ -187,7 +187,7 @@ def _be_process(kind: str, make: Callable[..., Any], request: dict[str, Any], de
         threading.Thread(target=_end_with_owner, args=(pipes[1],), daemon=True).start()
         # What draws from the global generators would draw the same numbers in every fork.
         random.seed(request["seeds"][0])
-        np.random.seed(request["seeds"][0] % (1 << 32))  # noqa: NPY002, TID251
+        np.random.seed(request["seeds"][0] % (1 << 32))  # noqa: NPY002, TID251  # users' environments may use it
         copies = [
             _Copy(kind, make, seed, fields, _rows(arrays, b), commands, replies)
             for b, seed, commands, replies in zip(
