@@ -21,6 +21,7 @@ import msgpack
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
 
 from orchestra.actors import codec
+from orchestra.actors.addresses import is_observer
 from orchestra.actors.message import REGISTRY
 from orchestra.errors import DecodeError, HandshakeError, OrchestraError, Unreachable, UsageError, WireError
 from orchestra.wire.frames import Frame, Kind, frame_bytes
@@ -40,6 +41,8 @@ LONGEST_ID = 64
 """Bytes that an incarnation or a session's name may have."""
 REFUSAL = 500
 """Characters of a refusal."""
+RUNTIME = "orchestra."
+"""Prefix of the tags of the runtime's own messages."""
 
 
 _Id = Annotated[bytes, Field(max_length=LONGEST_ID)]
@@ -100,10 +103,16 @@ class Hello(BaseModel):
     def check_types(self, here: str) -> None:
         """Compare the fields of the peer's types with those of the node `here`, as far as it knows the types.
 
+        An observer exchanges the runtime's own messages only, and only these are compared with it: its process may
+        have loaded another experiment of the same name, or an older version of this one.
+
         Raises:
             HandshakeError: the fields of a type differ between the peer and this node.
         """
+        observed = is_observer(self.node) or is_observer(here)
         for tag, fingerprint in self.types:
+            if observed and not tag.startswith(RUNTIME):
+                continue
             if tag in REGISTRY and REGISTRY[tag].wire.fingerprint != fingerprint:
                 raise HandshakeError(
                     f"{self.node} and {here} disagree about the fields of {tag}: "

@@ -23,6 +23,7 @@ from structlog.testing import capture_logs
 
 from orchestra import Actor, Axes, Message, Node, Ref, Request, TerminatedMsg, Unreachable, UsageError, freeze, on
 from orchestra.actors.message import REGISTRY, Lane
+from orchestra.actors.statistics import StatisticsMsg
 from orchestra.errors import HandshakeError
 from orchestra.testing import Probe, settle
 from orchestra.wire.frames import Frame, Kind, Limits, frame_bytes, frame_prefix
@@ -842,6 +843,26 @@ def test_a_peer_with_other_fields_in_a_message_is_refused_by_name_at_either_end(
             await root.lost
 
     run(main())
+
+
+@pytest.mark.parametrize(("kind", "refused"), [(CountMsg, False), (StatisticsMsg, True)])
+def test_only_the_runtime_s_own_messages_are_compared_with_an_observer(
+    run: Run, addresses: Callable[[], str], logs: Logs, kind: type[Message], refused: bool
+) -> None:
+    skewed = [[tag, bytes(8) if each is kind else each.wire.fingerprint] for tag, each in REGISTRY.items()]
+
+    async def main() -> None:
+        async with one_node(addresses) as here:
+            observer = await Stranger.dial(here.listening)
+            await observer.prove_as_dialer()
+            observer.say_hello("observer-1", types=skewed)
+            if refused:
+                await observer.lost
+            else:
+                assert (await observer.frames.get()).kind is Kind.HELLO
+
+    run(main())
+    assert len(reasons(logs, "connection refused")) == refused
 
 
 def test_a_type_that_only_one_side_knows_is_no_reason_to_refuse_it(run: Run, addresses: Callable[[], str]) -> None:
