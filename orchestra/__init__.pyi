@@ -41,6 +41,8 @@ from .errors import TraceError as TraceError
 from .errors import Unreachable as Unreachable
 from .errors import UsageError as UsageError
 from .errors import WireError as WireError
+from .hosts.shape import Hosts as Hosts
+from .hosts.shape import HostShape as HostShape
 from .nodes.node import Node as Node
 from .replay.replay import Replay as Replay
 from .runs.api import RunHandle as RunHandle

@@ -18,6 +18,7 @@ ROOMS = (
     {"actors"},
     {"wire", "trace"},
     {"nodes"},
+    {"hosts"},
     {"runs"},
     {"replay", "monitoring", "simulation"},
     {"cli", "testing"},

@@ -5,6 +5,9 @@ from orchestra.errors import UsageError
 OBSERVER = "observer-"
 """Prefix of the names of observers: nodes that observe a run without being part of it."""
 
+AGENT = "agent-"
+"""Prefix of the names of agents: the nodes that keep the processes of a host, `agent-<slot>`."""
+
 
 def node_of(address: str) -> str:
     """Return the node's part of `node/name`."""

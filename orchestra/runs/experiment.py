@@ -11,13 +11,14 @@ import re
 import sys
 import traceback
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from orchestra.errors import UsageError
+from orchestra.hosts.shape import Hosts, HostShape, this_machine
 from orchestra.runs.flags import Flags
 from orchestra.runs.import_names import import_folder
 from orchestra.runs.run_directory import RunDirectory
@@ -167,7 +168,7 @@ def variant(function: Callable[..., Topology], **defaults: object) -> Callable[.
 def extends(base: Callable[..., Topology]) -> Callable[[Callable[..., Topology]], Callable[..., Topology]]:
     """Return a decorator that makes an experiment of a function that changes the topology of `base`.
 
-    The experiment has the flags of both.
+    The experiment has the flags of both. If both declare `hosts: Hosts`, both get the hosts of the run.
 
         @extends(load_experiment(Path(__file__).with_name("qmix_8m.py")))
         def experiment(topology: Topology, *, every: Annotated[int, Field(ge=1)] = 4) -> Topology: ...
@@ -179,17 +180,20 @@ def extends(base: Callable[..., Topology]) -> Callable[[Callable[..., Topology]]
     def extend(function: Callable[..., Topology]) -> Callable[..., Topology]:
         _, *own = inspect.signature(function).parameters.values()
         inherited = inspect.signature(base).parameters
-        if twice := [parameter.name for parameter in own if parameter.name in inherited]:
+        shared = {name for name in hosts_parameters(function) if name in hosts_parameters(base)}
+        if twice := [one.name for one in own if one.name in inherited and one.name not in shared]:
             raise UsageError(
                 f"{', '.join(twice)}: the experiment that is extended has a parameter of that name already"
             )
 
         @functools.wraps(function)
         def experiment(**values: Any) -> Topology:
-            mine = {parameter.name: values.pop(parameter.name) for parameter in own if parameter.name in values}
-            return function(base(**values), **mine)
+            mine = {parameter.name: values[parameter.name] for parameter in own if parameter.name in values}
+            theirs = {name: value for name, value in values.items() if name in inherited or name not in mine}
+            return function(base(**theirs), **mine)
 
-        signature = inspect.Signature([*inherited.values(), *own], return_annotation=Topology)
+        own_alone = [parameter for parameter in own if parameter.name not in shared]
+        signature = inspect.Signature([*inherited.values(), *own_alone], return_annotation=Topology)
         experiment.__signature__ = signature  # type: ignore[attr-defined]  # read by inspect
         both = (typing.get_type_hints(function, include_extras=True), typing.get_type_hints(base, include_extras=True))
         experiment.__annotations__ = {**both[0], **both[1]}
@@ -198,15 +202,30 @@ def extends(base: Callable[..., Topology]) -> Callable[[Callable[..., Topology]]
     return extend
 
 
-def build(function: Callable[..., Topology], values: Mapping[str, Any]) -> Topology:
+def hosts_parameters(function: Callable[..., Topology]) -> list[str]:
+    """Return the parameters of an experiment that take the hosts of its run: those of type `Hosts`."""
+    hints = typing.get_type_hints(function)
+    return [name for name in inspect.signature(function).parameters if hints.get(name) is Hosts]
+
+
+def build(
+    function: Callable[..., Topology], values: Mapping[str, Any], hosts: Sequence[HostShape] | None = None
+) -> Topology:
     """Call an experiment with the values of its flags, and return its topology.
+
+    Args:
+        function: the experiment.
+        values: of its flags.
+        hosts: of the run; by default this machine alone. An experiment that declares no parameter of type `Hosts` does
+            not get them.
 
     Raises:
         UsageError: it raised, or returned something else. The text names the line of its file.
     """
     file = inspect.getfile(inspect.unwrap(function))
+    shapes = Hosts([this_machine()] if hosts is None else hosts)
     try:
-        topology = function(**values)
+        topology = function(**values, **dict.fromkeys(hosts_parameters(function), shapes))
     except (Exception, SystemExit) as error:
         raise UsageError(_located(error, Path(file))) from error
     if not isinstance(topology, Topology):

@@ -27,6 +27,7 @@ from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from orchestra.errors import UsageError
+from orchestra.hosts.shape import Hosts
 
 _KINDS = {bool: "bool", int: "int", float: "float", str: "str", Path: "path", tuple: "str"}
 _WANTED = {
@@ -175,7 +176,7 @@ class Flags:
 
     @classmethod
     def of(cls, function: Callable[..., object], *, keywords_alone: bool = False) -> Self:
-        """Return the flags that the signature of `function` describes.
+        """Return the flags that the signature of `function` describes. A parameter of type `Hosts` is none.
 
         Args:
             function: is only looked at.
@@ -193,6 +194,7 @@ class Flags:
                 _flag(parameter, hints)
                 for parameter in parameters
                 if not keywords_alone or parameter.kind is inspect.Parameter.KEYWORD_ONLY
+                if hints.get(parameter.name) is not Hosts
             )
         except UsageError as error:
             raise UsageError(f"{name}(): {error}") from error

@@ -24,9 +24,10 @@ from setproctitle import setproctitle
 
 from orchestra.runs.experiment import build, load_experiment
 from orchestra.runs.flags import Flags
+from orchestra.runs.planned import PlannedActor
 from orchestra.runs.preloads import Preloads
 from orchestra.runs.processes import SECRET_VARIABLE, Launch
-from orchestra.runs.topology import PlannedActor, Topology
+from orchestra.runs.topology import Topology
 
 MESSAGE_BYTES = 1 << 18
 """Size of the largest request; a larger one cannot be sent, and its process is started without the template."""

@@ -1,69 +1,15 @@
 """Topology: the plan of a run, as a value: its nodes, their actors, and the refs that each actor is given."""
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
-from functools import partial
-from typing import Any, ParamSpec, TypeVar
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
-from orchestra.actors.actor import Actor, actor_class
-from orchestra.actors.addresses import OBSERVER, check_name, is_observer, node_of
-from orchestra.actors.message import Message
+from orchestra.actors.addresses import AGENT, OBSERVER, check_name, node_of
 from orchestra.actors.ref import Ref
 from orchestra.errors import UsageError
-
-P = ParamSpec("P")
-M = TypeVar("M", bound=Message)
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedActor:
-    """A planned actor: its class and the arguments of its constructor."""
-
-    name: str
-    kind: type[Actor[Any]]
-    factory: partial[Actor[Any]]
-
-    def refs(self) -> list[Ref[Any]]:
-        """Return the refs among its arguments, in order, each once."""
-        found = [*_refs_in(self.factory.args), *_refs_in(self.factory.keywords)]
-        return list(dict.fromkeys(found))
-
-
-@dataclass(slots=True)
-class PlannedNode:
-    """A planned process."""
-
-    name: str
-    actors: list[PlannedActor] = field(default_factory=list)
-
-    def spawn(self, name: str, kind: Callable[P, Actor[M]], *args: P.args, **kwargs: P.kwargs) -> Ref[M]:
-        """Plan the actor `kind(*args, **kwargs)` and return its ref, which other actors take as an argument.
-
-        Raises:
-            UsageError: the name is taken or malformed.
-        """
-        if any(actor.name == check_name(name, "an actor") for actor in self.actors):
-            raise UsageError(f"node {self.name!r} has an actor {name!r} already")
-        factory: partial[Actor[Any]] = partial(kind, *args, **kwargs)
-        self.actors.append(PlannedActor(name, actor_class(kind), factory))
-        return Ref(f"{self.name}/{name}")
-
-    def replace(self, name: str, kind: type[Actor[Any]], **more: Any) -> None:
-        """Replace the class of the planned actor `name` by `kind`, and those of its keywords that `more` names.
-
-        Refs to it and the order in which actors start do not change.
-
-        Raises:
-            UsageError: no such actor is planned.
-        """
-        for index, actor in enumerate(self.actors):
-            if actor.name == name:
-                planned = actor.factory
-                factory: partial[Actor[Any]] = partial(actor_class(kind), *planned.args, **{**planned.keywords, **more})
-                self.actors[index] = PlannedActor(name, kind, factory)
-                return
-        known = ", ".join(actor.name for actor in self.actors) or "none"
-        raise UsageError(f"node {self.name!r} has no actor {name!r} to replace; its actors are {known}")
+from orchestra.hosts.shape import HEAD, HostShape
+from orchestra.runs.planned import PlannedNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +36,9 @@ class Requirement:
 
 
 MOST_REPLICAS = 1024
-"""Replicas that a group may have."""
+"""Replicas that a group may have on one host."""
+Place = tuple[int, int]
+"""Where a replica belongs: the slot of its host, and its number on that host."""
 
 
 @dataclass(eq=False)
@@ -99,16 +47,18 @@ class Replicas:
 
     name: str
     """The name of the group."""
-    plan: Callable[[int], Ref[Any]]
-    """Plans the node of an index; returns the ref of its actor."""
+    plan: Callable[[HostShape, int], Ref[Any]]
+    """Plans the node of a host and of a number on it; returns the ref of its actor."""
     at_least: int
     """The number of replicas below which the run fails."""
+    counts: dict[HostShape, int]
+    """The replicas that the experiment asked for on each host."""
     members: list[PlannedNode] = field(default_factory=list)
     """The nodes, by index."""
     refs: list[Ref[Any]] = field(default_factory=list)
     """The actors of the replicas, by index."""
-    planned: int = 0
-    """The number of replicas that the experiment asked for."""
+    places: list[Place] = field(default_factory=list)
+    """Where they belong, by index."""
     changes: list[Callable[[int, PlannedNode], object]] = field(default_factory=list)
     """The functions given to `each`."""
 
@@ -119,9 +69,37 @@ class Replicas:
             change(index, node)
 
     @property
+    def planned(self) -> int:
+        """The number of replicas that the experiment asked for."""
+        return sum(self.counts.values())
+
+    @property
+    def most(self) -> int:
+        """The number of replicas that are allowed."""
+        return MOST_REPLICAS * len(self.counts)
+
+    @property
     def nodes(self) -> list[str]:
         """The names of the nodes, by index."""
         return [node.name for node in self.members]
+
+    def next_place(self) -> tuple[HostShape, int]:
+        """Return the host of the next replica and its number there.
+
+        The hosts take turns until each has the replicas that the experiment asked for, and then go on taking turns.
+        """
+        have = Counter(slot for slot, _ in self.places)
+
+        def turn(host: HostShape) -> tuple[bool, int, int]:
+            more = have[host.slot] - self.counts[host]
+            return more >= 0, more if more >= 0 else have[host.slot], host.slot
+
+        host = min(self.counts, key=turn)
+        return host, have[host.slot]
+
+    def host(self, slot: int) -> HostShape:
+        """Return the host of the group at a slot."""
+        return next(host for host in self.counts if host.slot == slot)
 
     @property
     def requirement(self) -> Requirement:
@@ -145,19 +123,35 @@ class Topology:
         self.groups: dict[str, Replicas] = {}
         """The groups of replicas, by name."""
 
-    def node(self, name: str) -> PlannedNode:
+    def node(
+        self, name: str, *, on: HostShape | None = None, cores: int = 0, gpus: int = 0, memory: int = 0
+    ) -> PlannedNode:
         """Plan a process.
 
+        Args:
+            name: of the node.
+            on: the host that runs it; by default the head. The nodes of a host share its unix sockets and its memory.
+            cores: the cores that it needs for itself; 0 if it shares those that are left.
+            gpus: the GPUs that it needs for itself.
+            memory: the bytes that it needs; 0 if unknown.
+
         Raises:
-            UsageError: the name is taken, malformed or reserved for observers.
+            UsageError: the name is taken, malformed or reserved, a need is negative, or the root is not on the head.
         """
         if check_name(name, "a node") in self.nodes:
             raise UsageError(f"topology {self.name!r} has a node {name!r} already")
-        if is_observer(name):
-            raise UsageError(
-                f"{name!r} cannot name a node: names that begin with {OBSERVER!r} are reserved for observers"
-            )
-        node = self.nodes[name] = PlannedNode(name)
+        for prefix, whose in ((OBSERVER, "observers"), (AGENT, "the agents of hosts")):
+            if name.startswith(prefix):
+                raise UsageError(
+                    f"{name!r} cannot name a node: names that begin with {prefix!r} are reserved for {whose}"
+                )
+        for what, need in (("cores", cores), ("gpus", gpus), ("memory", memory)):
+            if need < 0:
+                raise UsageError(f"node {name!r} needs {need} {what}; 0 or more are allowed")
+        slot = HEAD if on is None else on.slot
+        if not self.nodes and slot != HEAD:
+            raise UsageError(f"node {name!r} is the root, which runs on the head; it cannot be on host {on}")
+        node = self.nodes[name] = PlannedNode(name, slot, cores, gpus, memory)
         return node
 
     def until(self, actor: Ref[Any]) -> None:
@@ -197,13 +191,41 @@ class Topology:
         Raises:
             UsageError: the name is taken or malformed, or a number is out of range.
         """
+        return self._group_of(name, {HostShape(HEAD): count}, lambda _, number: plan(number), at_least)
+
+    def replicas_on(
+        self,
+        name: str,
+        counts: Mapping[HostShape, int],
+        plan: Callable[[HostShape, int], Ref[Any]],
+        *,
+        at_least: int = 1,
+    ) -> Replicas:
+        """Plan replicas as `replicas` does, over several hosts. Further replicas go to the hosts in turn.
+
+        Args:
+            name: the group's name, in the plural: `workers`.
+            counts: the nodes on each host at the start of the run.
+            plan: plans the node and the actor of a number on a host and returns the actor's ref. The name and the
+                actor depend on the two alone: every process builds the same plan, also if hosts have come since.
+            at_least: the number of these actors, over all hosts, below which the run fails and cannot be scaled.
+
+        Raises:
+            UsageError: the name is taken or malformed, a number is out of range, or there is no host.
+        """
+        if not counts:
+            raise UsageError(f"topology {self.name!r} has no host for its {name}; at least one host must play")
+        return self._group_of(name, counts, plan, at_least)
+
+    def _group_of(
+        self, name: str, counts: Mapping[HostShape, int], plan: Callable[[HostShape, int], Ref[Any]], at_least: int
+    ) -> Replicas:
         if check_name(name, "a group of replicas") in self.groups:
             raise UsageError(f"topology {self.name!r} has a group {name!r} already")
         if at_least < 1:
             raise UsageError(f"topology {self.name!r} requires {at_least} {name}; at least 1 is allowed")
-        group = self.groups[name] = Replicas(name, plan, at_least)
-        self.scale(name, count)
-        group.planned = count
+        group = self.groups[name] = Replicas(name, plan, at_least, dict(counts))
+        self.scale(name, group.planned)
         return group
 
     def scale(self, name: str, count: int) -> tuple[list[str], list[str]]:
@@ -213,13 +235,13 @@ class Topology:
             UsageError: there is no such group, or fewer or more replicas are not allowed.
         """
         group = self.group(name)
-        if not group.at_least <= count <= MOST_REPLICAS:
-            raise UsageError(f"{group.name}: {count} is not allowed; {group.at_least} to {MOST_REPLICAS} are")
+        if not group.at_least <= count <= group.most:
+            raise UsageError(f"{group.name}: {count} is not allowed; {group.at_least} to {group.most} are")
         before = group.nodes
         while len(group.refs) < count:
-            self._add_replica(group)
+            self._add_replica(group, *group.next_place())
         gone = before[count:]
-        del group.refs[count:], group.members[count:]
+        del group.refs[count:], group.members[count:], group.places[count:]
         for node in gone:
             del self.nodes[node]
         return group.nodes[len(before) :], gone
@@ -232,8 +254,8 @@ class Topology:
         """
         counts = {group.name: len(group.refs) for group in self.groups.values()}
         for group in self.groups.values():
-            while node not in self.nodes and len(group.refs) < MOST_REPLICAS:
-                self._add_replica(group)
+            while node not in self.nodes and len(group.refs) < group.most:
+                self._add_replica(group, *group.next_place())
             if node not in self.nodes:
                 self.scale(group.name, counts[group.name])
         if node not in self.nodes:
@@ -251,18 +273,53 @@ class Topology:
             raise UsageError(f"topology {self.name!r} has no group of replicas {name!r}{known}")
         return self.groups[name]
 
-    def _add_replica(self, group: Replicas) -> None:
+    def _add_replica(self, group: Replicas, host: HostShape, number: int) -> None:
         index, nodes = len(group.refs), len(self.nodes)
-        ref = group.plan(index)
+        ref = group.plan(host, number)
         node = list(self.nodes.values())[-1]
         if len(self.nodes) != nodes + 1 or node.name != node_of(ref.address):
             raise UsageError(
                 f"topology {self.name!r}: the plan of {group.name!r} must add one node and return the ref of its actor"
             )
+        if node.slot != host.slot:
+            raise UsageError(
+                f"topology {self.name!r}: the plan of {group.name!r} put {node.name!r} on host {node.slot} in place of "
+                f"{host.slot}; write topology.node(name, on=host)"
+            )
         group.refs.append(ref)
         group.members.append(node)
+        group.places.append((host.slot, number))
         for change in group.changes:
             change(index, node)
+
+    def grow(self, grown: "Topology") -> list[str]:
+        """Become `grown`, the plan of the same run with further hosts, and return the names of the new nodes.
+
+        Groups that were scaled keep the replicas that they have, and get those of the new hosts behind them.
+        """
+        before = list(self.nodes)
+        for group in grown.groups.values():
+            old = self.groups.get(group.name)
+            if old is None:
+                continue
+            known = {host.slot for host in old.counts}
+            places = [*old.places, *(place for place in group.places if place[0] not in known)]
+            planned = dict(zip(group.places, zip(group.members, group.refs, strict=True), strict=True))
+            for node, _ in planned.values():
+                del grown.nodes[node.name]
+            group.members, group.refs, group.places = [], [], []
+            for place in places:
+                if place not in planned:
+                    grown._add_replica(group, group.host(place[0]), place[1])
+                    continue
+                node, ref = planned[place]
+                grown.nodes[node.name] = node
+                group.members.append(node)
+                group.refs.append(ref)
+                group.places.append(place)
+        # The functions of the experiment plan further nodes in `grown`: both share them from now on.
+        self.__dict__.update(grown.__dict__)
+        return [name for name in self.nodes if name not in before]
 
     @property
     def requirements(self) -> list[Requirement]:
@@ -316,21 +373,3 @@ class Topology:
                 ends = "   (the run ends with it)" if f"{node.name}/{actor.name}" == end else ""
                 lines.append(f"    {actor.name}: {actor.kind.__name__}{' -> ' + refs if refs else ''}{ends}")
         return "\n".join(lines)
-
-
-def _refs_in(value: Any) -> Iterator[Ref[Any]]:
-    match value:
-        case Ref():
-            yield value
-        case partial():
-            yield from _refs_in(value.args)
-            yield from _refs_in(value.keywords)
-        case Mapping():
-            for entry in value.values():
-                yield from _refs_in(entry)
-        case list() | tuple() | set() | frozenset():
-            for entry in value:
-                yield from _refs_in(entry)
-        case _ if is_dataclass(value) and not isinstance(value, type):
-            for entry in fields(value):
-                yield from _refs_in(getattr(value, entry.name))

@@ -234,7 +234,7 @@ from pathlib import Path
 
 from components import Orchestrator
 from orchestra.runs.experiment import load_experiment
-from orchestra.runs.topology import PlannedActor
+from orchestra.runs.planned import PlannedActor
 
 original = load_experiment(Path({experiment!r}))
 
@@ -279,7 +279,7 @@ from pathlib import Path
 from components import Trainer
 from components.policies import Qmix
 from orchestra.runs.experiment import load_experiment
-from orchestra.runs.topology import PlannedActor
+from orchestra.runs.planned import PlannedActor
 
 original = load_experiment(Path({experiment!r}))
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestra.errors import UsageError
+from orchestra.hosts.shape import HostShape, this_machine
 from orchestra.runs.experiment import build, load_experiment, variant
 from orchestra.runs.flags import Flags
 
@@ -210,3 +211,43 @@ def test_a_variant_that_fails_names_the_line_of_the_original(other: Path) -> Non
 def test_a_default_that_no_flag_would_take_is_refused(other: Path, defaults: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         variant(load_experiment(Path("base.py")), **defaults)
+
+
+SPREADING = """
+from orchestra import Hosts, extends, variant
+def experiment(*, hosts: Hosts, name: str = 'x') -> Topology:
+    return Topology(f"{name}-{len(hosts)}-{hosts[-1].cores}")
+sized = variant(experiment, name="y")
+@extends(sized)
+def extended(topology: Topology, *, hosts: Hosts, more: int = 1) -> Topology:
+    return Topology(f"{topology.name}-{more}-{len(hosts)}")
+@extends(sized)
+def plain(topology: Topology, *, more: int = 1) -> Topology:
+    return Topology(f"{topology.name}-{more}")
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "built"),
+    [
+        ("experiment", ["name"], "x-2-7"),
+        ("sized", ["name"], "y-2-7"),
+        ("extended", ["name", "more"], "y-2-7-1-2"),
+        ("plain", ["name", "more"], "y-2-7-1"),
+    ],
+)
+def test_an_experiment_that_spreads_gets_the_hosts_and_no_flag_for_them(
+    here: Path, name: str, flags: list[str], built: str
+) -> None:
+    function = load_experiment(written(HEAD + SPREADING, "spreading.py"), name)
+    assert [flag.name for flag in Flags.of(function)] == flags
+    hosts = [HostShape(1, "far", 7), HostShape(0, "here", 2)]
+    assert build(function, Flags.of(function).defaults, hosts).name == built
+    alone = build(function, Flags.of(function).defaults).name
+    assert alone.startswith(f"{built[0]}-1-{this_machine().cores}")
+
+
+def test_extending_does_not_hide_a_parameter_that_neither_has(here: Path) -> None:
+    function = load_experiment(written(HEAD + SPREADING, "spreading.py"), "plain")
+    with pytest.raises(UsageError, match="unexpected keyword argument 'les'"):
+        build(function, {"les": 1})

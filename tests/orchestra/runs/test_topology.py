@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from orchestra import Actor, HandlerError, Message, Ref, Topology, UsageError, on
+from orchestra import Actor, HandlerError, Hosts, HostShape, Message, Ref, Topology, UsageError, on
 from orchestra.runs.topology import MOST_REPLICAS
 
 
@@ -206,3 +206,101 @@ def test_a_group_that_is_unknown_twice_planned_or_no_node_for_each_index_is_refu
         topology.replicas("others", 1, lambda _: Ref("field/ball"))
     with pytest.raises(UsageError, match="topology 'farm' requires 0 idlers; at least 1 is allowed"):
         topology.replicas("idlers", 1, lambda _: Ref("field/ball"), at_least=0)
+
+
+# Hosts ----------------------------------------------------------------------------------------------------------------
+
+
+def shapes(*cores: int) -> Hosts:
+    return Hosts([HostShape(slot, f"host-{slot}", n, plays=n > 0) for slot, n in enumerate(cores)])
+
+
+def spread(hosts: Hosts, *, at_least: int = 1) -> Topology:
+    """One player for each core, and a bench on each host."""
+    topology = Topology("farm")
+    ball = topology.node("field", cores=1).spawn("ball", Player)
+    benches = {host.slot: topology.node(f"bench-{host.slot}", on=host).spawn("bench", Player) for host in hosts.playing}
+
+    def plan(host: HostShape, number: int) -> Ref[Any]:
+        node = topology.node(f"player-{host.slot}-{number}", on=host)
+        return node.spawn("player", Player, host.slot, number, to=benches[host.slot])
+
+    topology.replicas_on("players", {host: host.cores for host in hosts.playing}, plan, at_least=at_least)
+    topology.until(ball)
+    return topology
+
+
+def players(topology: Topology) -> list[str]:
+    return [name.removeprefix("player-") for name in topology.group("players").nodes]
+
+
+def test_replicas_are_spread_over_the_hosts_in_turn_and_further_ones_too() -> None:
+    topology = spread(shapes(0, 3, 1))
+    assert players(topology) == ["1-0", "2-0", "1-1", "1-2"]
+    assert {name: node.slot for name, node in topology.nodes.items()} == {
+        "field": 0,
+        "bench-1": 1,
+        "bench-2": 2,
+        "player-1-0": 1,
+        "player-2-0": 2,
+        "player-1-1": 1,
+        "player-1-2": 1,
+    }
+    topology.scale("players", 7)
+    assert players(topology)[4:] == ["1-3", "2-1", "1-4"]
+    topology.scale("players", 2)
+    assert players(topology) == ["1-0", "2-0"]
+    topology.scale("players", 4)
+    assert players(topology) == ["1-0", "2-0", "1-1", "1-2"]
+    assert topology.find("player-2-6").slot == 2
+
+
+def test_a_plan_grows_with_its_hosts_and_keeps_what_it_has() -> None:
+    """The nodes that there are keep their names, also those of a group that was scaled, and no other plan changes."""
+    topology = spread(shapes(0, 2, 1), at_least=2)
+    changed: list[str] = []
+    topology.scale("players", 5)
+    before = players(topology)
+    assert before == ["1-0", "2-0", "1-1", "1-2", "2-1"]
+    grown = spread(shapes(0, 2, 1, 2), at_least=2)
+    assert topology.grow(grown) == ["bench-3", "player-3-0", "player-3-1"]
+    assert players(topology) == [*before, "3-0", "3-1"]
+    assert topology.group("players").planned == 5
+    (requirement,) = topology.requirements
+    assert len(requirement.actors) == 7
+    assert topology.main_actor() == "field/ball"
+    topology.group("players").each(lambda index, node: changed.append(f"{index} {node.name}"))
+    topology.scale("players", 9)  # the others have one more than planned
+    assert players(topology)[7:] == ["3-2", "1-3"]
+    assert changed[7:] == ["7 player-3-2", "8 player-1-3"]
+    assert set(topology.nodes) == {"field", *(f"bench-{n}" for n in (1, 2, 3)), *topology.group("players").nodes}
+    topology.scale("players", 2)
+    assert players(topology) == before[:2]
+
+
+def test_a_plan_grows_that_was_scaled_down() -> None:
+    topology = spread(shapes(0, 2, 2))
+    topology.scale("players", 1)
+    assert topology.grow(spread(shapes(0, 2, 2, 1))) == ["bench-3", "player-3-0"]
+    assert players(topology) == ["1-0", "3-0"]
+    assert [name for name in topology.nodes if name.startswith("player")] == ["player-1-0", "player-3-0"]
+
+
+def test_a_node_on_the_wrong_host_is_refused() -> None:
+    topology = Topology("farm")
+    (head, other) = shapes(1, 1)
+    with pytest.raises(UsageError, match=r"^node 'field' is the root, which runs on the head; it cannot be on host 1 "):
+        topology.node("field", on=other)
+    topology.node("field")
+
+    def plan(host: HostShape, number: int) -> Ref[Any]:
+        return topology.node(f"player-{host.slot}-{number}", on=head).spawn("player", Player)
+
+    with pytest.raises(UsageError, match=r"the plan of 'players' put 'player-1-0' on host 0 in place of 1; write "):
+        topology.replicas_on("players", {other: 1}, plan)
+    with pytest.raises(UsageError, match="topology 'farm' has no host for its others; at least one host must play"):
+        topology.replicas_on("others", {}, plan)
+    with pytest.raises(UsageError, match="node 'bench' needs -1 gpus; 0 or more are allowed"):
+        topology.node("bench", gpus=-1)
+    with pytest.raises(UsageError, match="names that begin with 'agent-' are reserved for the agents of hosts"):
+        topology.node("agent-1")
