@@ -131,11 +131,10 @@ class Orchestrator(
         intervals = (self.eval_interval, self.checkpoint_interval)
         self._counters = RunCounters(self.limiter, *intervals, drop_stale=self.drop_stale)
         self._evaluations = RunEvaluations()
-        others = (self.trajectories, self.monitor)
-        self._checkpoint = RunCheckpoint(self.run_directory, self.me.address, others, keep=self.resume_from)
+        place = (self.run_directory, self.me.address, (self.trajectories, self.monitor))
+        self._checkpoint = RunCheckpoint(*place, keep=self.resume_from)
         self._collecting = True
-        self._finishing = False
-        self._interrupted = False
+        self._finishing = self._interrupted = False
         self._ending: Phase = "failed"  # until the goal is reached or somebody interrupts the run
         self._evaluated = False  # the final evaluation has its result
         self._returning = 0  # workers that a resumed run waits for
@@ -226,8 +225,7 @@ class Orchestrator(
             raise TrainerLost(f"{msg.address}: {msg.reason}")
         below = self._downstream.leave(msg.address)
         if below or self._evaluations.leave(msg.address):
-            log = self.log.info if msg.graceful else self.log.warning
-            log("lost", address=msg.address, reason=msg.reason)
+            (self.log.info if msg.graceful else self.log.warning)("lost", address=msg.address, reason=msg.reason)
         if below:
             await self._mark_saved(msg.address)
             await self._report()
@@ -271,9 +269,7 @@ class Orchestrator(
         if msg.final:
             self._evaluated = True
         elif self._finishing and not self._evaluations.pending:
-            await self._evaluate(final=True)
-            seconds = LAST_EVALUATION_S * max(1.0, self.final_eval_episodes / self.eval_episodes)
-            self.after(seconds, TimeoutMsg(waited_for="final evaluation"))
+            await self._evaluate_best()
         await self._save_if_ready()
         self._stop_if_complete()
 
@@ -313,6 +309,11 @@ class Orchestrator(
         if skipped is not None:
             self.log.info("evaluations take longer than their interval; one is skipped", env_steps=skipped.env_steps)
         return True
+
+    async def _evaluate_best(self) -> None:
+        await self._evaluate(final=True)
+        seconds = LAST_EVALUATION_S * max(1.0, self.final_eval_episodes / self.eval_episodes)
+        self.after(seconds, TimeoutMsg(waited_for="final evaluation"))
 
     @property
     def _paused(self) -> bool:
@@ -366,11 +367,8 @@ class Orchestrator(
 
     async def _complete_checkpoint(self, trainer: Ref[SaveCheckpointMsg]) -> str:
         """Complete the checkpoint; return why that is impossible, or an empty text."""
-        values = {**self._values(), "rng": self.rng.bit_generator.state}
-        arrays = self._evaluations.arrays()
-        return await self._save_best() or await self._checkpoint.complete(
-            trainer, self._counters.env_steps, values, arrays
-        )
+        state = ({**self._values(), "rng": self.rng.bit_generator.state}, self._evaluations.arrays())
+        return await self._save_best() or await self._checkpoint.complete(trainer, self._counters.env_steps, *state)
 
     async def _save_best(self) -> str:
         return await self.offload(run_state.attempt, self._evaluations.save_best, self.run_directory)
@@ -432,8 +430,10 @@ class Orchestrator(
             return
         self._finishing = True
         await self._set_collecting(False)
-        pending = self._evaluations.is_pending(self._counters.env_steps)  # in a resumed run
-        self._evaluated = not pending and not await self._evaluate()
+        if self._evaluations.requested != self._counters.env_steps:
+            self._evaluated = not await self._evaluate()
+        elif not self._evaluations.pending:  # it has a result: requested before a checkpoint, or by the run before
+            await self._evaluate_best()
         await self._begin_save()
         self.after(LAST_EVALUATION_S, TimeoutMsg(waited_for="evaluation"))
         self._stop_if_complete()

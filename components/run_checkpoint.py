@@ -1,5 +1,6 @@
 """The checkpoint of a run that its Orchestrator takes: its progress, its files, and the other actors that save."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,9 @@ from components.checkpoints import run_state
 from components.save_point import SavePoint
 from messages import NotSavedMsg, SaveCheckpointMsg
 from orchestra import AskFailed, CannotWrite, DeliveryError, Ref, UsageError
+
+LAST_SAVE_S = 5.0
+"""Seconds for the checkpoint of a run that has failed, which ends within ten seconds."""
 
 
 class RunCheckpoint:
@@ -71,12 +75,18 @@ class RunCheckpoint:
         return ""
 
     async def save_without_workers(self, env_steps: int, save: Callable[[], Awaitable[str]]) -> str:
-        """Begin a checkpoint and `save` it; where that fails, discard it and return why, else an empty text."""
+        """Begin a checkpoint and `save` it; where that fails, discard it and return why, else an empty text.
+
+        That takes `LAST_SAVE_S` seconds at most: actors that are busy answer too late.
+        """
         self.begin(env_steps, ())
         try:
-            error = self.point.error or await save()
+            async with asyncio.timeout(LAST_SAVE_S):
+                error = self.point.error or await save()
         except (AskFailed, DeliveryError) as failed:
             error = str(failed)
+        except TimeoutError:
+            error = f"not all actors have saved within {LAST_SAVE_S:g} s"
         if error:
             run_state.discard(self._folder, env_steps)
         return error

@@ -32,6 +32,8 @@ class RunEvaluations:
     """The best result; None before the first."""
     best_params: LoadParamsMsg | None = None
     """The parameters that had it; None before the first result."""
+    requested: int | None = None
+    """Environment steps of the newest evaluation but the final one; None before the first."""
 
     async def join(self, evaluator: Ref[Any]) -> None:
         """Send evaluations to `evaluator` from now on, from the first without a result."""
@@ -55,6 +57,8 @@ class RunEvaluations:
         """
         if final and self.best is not None and self.best_params is not None:
             params, env_steps = self.best_params, self.best.env_steps
+        if not final:
+            self.requested = env_steps
         played: dict[str, Any] = {"version": params.version, "params": params.params, "env_steps": env_steps}
         self.pending.append(EvaluateMsg(**played, episodes=episodes, seed=seed, final=final))
         if len(self.pending) == 1:
@@ -78,10 +82,6 @@ class RunEvaluations:
         await self._send_first()
         return True
 
-    def is_pending(self, env_steps: int) -> bool:
-        """Return whether the parameters after `env_steps` steps wait for their evaluation."""
-        return any(_key(message) == (env_steps, False) for message in self.pending)
-
     def save_best(self, run_directory: Path | None) -> None:
         """Write the best parameters to `checkpoints/best.pt` of the run, if there are any and it keeps files.
 
@@ -98,7 +98,8 @@ class RunEvaluations:
         The final evaluation is left out: a resumed run may find better parameters.
         """
         pending = [message.model_dump(exclude={"params"}) for message in self._kept()]
-        return {"best": None if self.best is None else self.best.model_dump(), "pending": pending}
+        best = None if self.best is None else self.best.model_dump()
+        return {"best": best, "pending": pending, "requested": self.requested}
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays that a checkpoint keeps."""
@@ -110,6 +111,7 @@ class RunEvaluations:
         self.pending = [
             EvaluateMsg(**each, params=arrays[f"pending/{index}"]) for index, each in enumerate(values["pending"])
         ]
+        self.requested = values["requested"]
         if values["best"] is not None:
             self.best = EvaluationResultMsg.model_validate(values["best"])
             self.best_params = LoadParamsMsg(

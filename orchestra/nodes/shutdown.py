@@ -11,17 +11,18 @@ from orchestra.errors import ActorFailed
 from orchestra.nodes.peers import DIRECTORY
 
 
-async def stop_actors(cells: Mapping[str, Cell]) -> list[ActorFailed]:
-    """Stop all actors of a node; abort those that are left after `STOP_S` seconds. Return the failures on the way.
+async def stop_actors(cells: Mapping[str, Cell], deadline: float = STOP_S) -> list[ActorFailed]:
+    """Stop all actors of a node; abort those that are left after `deadline` seconds. Return the failures on the way.
 
     The actors of the runtime stop last, since the others may need them to stop.
     """
     runtime = {address for address in cells if address.partition("/")[2] in (SYSTEM, DIRECTORY)}
-    failures = await _stop_together([cell for address, cell in cells.items() if address not in runtime])
-    return failures + await _stop_together([cell for address, cell in cells.items() if address in runtime])
+    others = [cell for address, cell in cells.items() if address not in runtime]
+    failures = await _stop_together(others, deadline)
+    return failures + await _stop_together([cells[address] for address in runtime], deadline)
 
 
-async def _stop_together(cells: list[Cell]) -> list[ActorFailed]:
+async def _stop_together(cells: list[Cell], deadline: float) -> list[ActorFailed]:
     """Stop `cells` concurrently, each after its children.
 
     Children have half of the time, grandchildren a third and so on, so that a stuck child leaves its parent time to
@@ -37,7 +38,7 @@ async def _stop_together(cells: list[Cell]) -> list[ActorFailed]:
             below[above].append(cell.terminated)
 
     async def stop(cell: Cell) -> list[ActorFailed]:
-        end = begun + STOP_S / (1 + cell.address.count(":"))
+        end = begun + deadline / (1 + cell.address.count(":"))
         if children := below.get(cell.address):
             await asyncio.wait(children, timeout=max(end - loop.time(), 0.0))
         return await cell.stop(max(end - loop.time(), 0.0))

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -22,11 +22,13 @@ from orchestra import log
 from orchestra.actors.cell import Cell
 from orchestra.actors.restarts import STOPPED
 from orchestra.actors.statistics import NodeStatistics
+from orchestra.actors.supervisor import STOP_S
 from orchestra.actors.system_messages import SYSTEM, InterruptMsg, StopNodeMsg
 from orchestra.clock import RealClock
 from orchestra.errors import OrchestraError, UsageError
 from orchestra.nodes import stacks
 from orchestra.nodes.node import Node
+from orchestra.nodes.shutdown import stop_actors
 from orchestra.runs import join_file
 from orchestra.runs.processes import ActorsLost, Launch, LocalLauncher
 from orchestra.runs.run_directory import RunDirectory, without_secrets, write_json
@@ -44,6 +46,8 @@ ABORTED = "aborted"
 TIDY_UP_TRIES = 20
 YOUNG = 20_000
 """Objects allocated, and not freed again, between two runs of the cycle collector: more than a full mailbox holds."""
+MAIN_STOP_S = 0.7 * STOP_S
+"""Seconds that the main actor of a failed run has to stop. All others have the rest of `STOP_S`."""
 ONE_PRESS_S = 0.1
 """A signal that follows another one within this time is the same press of Ctrl-C."""
 
@@ -64,6 +68,8 @@ class Stopping:
     """Asks a run to stop, from any thread. A request made before the run has begun is kept until then."""
 
     def __init__(self) -> None:
+        self.ends_by: float | None = None
+        """Time of the loop by which the run ends because it has failed; None before it has."""
         self._lock = threading.Lock()
         self._request: tuple[Asked, bool] | None = None
         self._obey: Callable[[Asked, bool], object] | None = None
@@ -234,10 +240,21 @@ async def run_root(
         for peer in asked:
             with contextlib.suppress(OrchestraError):  # it is gone, as it should be
                 node.ref(f"{peer}/{SYSTEM}").tell_nowait(StopNodeMsg())
-        await launcher.stop(asked)
+        await _stop_others(node, launcher, asked, stopping.ends_by)
         keeping.cancel()
         await asyncio.wait({keeping})
     return ending
+
+
+async def _stop_others(root: Node, launcher: LocalLauncher, asked: Collection[str], ends_by: float | None) -> None:
+    """Stop the processes; then, if the run has failed and ends by `ends_by`, the actors of the root."""
+    if ends_by is None:
+        await launcher.stop(asked)
+        return
+    loop = asyncio.get_running_loop()
+    # Each may need its deadline twice: a process until it is killed, an actor until it is aborted.
+    await launcher.stop(asked, deadline=max(ends_by - loop.time(), 0.1) / 4)
+    await stop_actors(root.cells, deadline=max(ends_by - loop.time(), 0.1) / 4)
 
 
 async def run_node(topology: Topology, node: Node, join: str) -> str:
@@ -360,7 +377,8 @@ async def _until_stopped(root: Node, cell: Cell, stopping: Stopping) -> Ending:
             reason = await asyncio.shield(cell.terminated)
         except asyncio.CancelledError:
             # Something else failed. The main actor stops first, while the actors that it needs to save still run.
-            await cell.stop()
+            stopping.ends_by = asyncio.get_running_loop().time() + STOP_S
+            await cell.stop(MAIN_STOP_S)
             raise
     verdict = f"{cell.address} ({cell.kind.__name__}) failed; {cell.delivered.story()}"
     if reason == STOPPED:

@@ -863,6 +863,34 @@ def test_the_end_waits_for_the_batches_on_their_way(run, stage, episodes) -> Non
     run(main())
 
 
+@pytest.mark.parametrize("again", ["after a checkpoint", "by a resumed run"])
+def test_parameters_that_have_their_result_are_not_evaluated_again_at_the_end(
+    run, stage, episodes, tmp_path: Path, again: str
+) -> None:
+    settings = {"checkpoint_interval": 4, "eval_interval": 4, "min_size": 100}
+
+    async def main() -> None:
+        async with stage(run_directory=tmp_path) as scene:
+            play = Run(scene, **settings)
+            await play.join_trainer()
+            worker, evaluator = await play.join_worker("worker"), await play.join_evaluator()
+            await play.tell(episodes(4), result_at(4, version=0))
+            play.cell.actor.goal_steps = 4 if again == "after a checkpoint" else NEVER
+            await play.tell(StateSavedMsg(ref=worker.ref, error=""))
+            if again == "after a checkpoint":
+                assert [(each.env_steps, each.final) for each in evaluator.of(EvaluateMsg)] == [(4, False), (4, True)]
+                return
+        (state,) = (tmp_path / "state").iterdir()
+        async with stage(run_directory=tmp_path, resume_from=state) as scene:
+            play = Run(scene, **settings, goal_steps=4)
+            evaluator = await play.join_evaluator()
+            await play.join_trainer()
+            await play.join_worker("worker")
+            assert [(each.env_steps, each.final) for each in evaluator.of(EvaluateMsg)] == [(4, True)]
+
+    run(main())
+
+
 def test_an_older_test_does_not_pass_for_the_last(run, stage, episodes) -> None:
     async def main() -> None:
         async with stage() as scene:

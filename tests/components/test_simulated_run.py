@@ -724,6 +724,20 @@ def test_a_run_reports_how_it_ended_although_workers_and_links_die(
     each_seed(Chaos(monkeypatch, 60.0, [ending]), 3, limit=1200.0)
 
 
+class Busy(Chaos):
+    """From the loss of the workers on, all that is offloaded takes minutes: the Trainer does not answer in time."""
+
+    async def _workers_lost(self, sim: Simulation) -> None:
+        self._monkeypatch.setattr("orchestra.simulation.loop.OFFLOADED_S", 600.0)
+        await super()._workers_lost(sim)
+
+
+def test_a_run_that_has_lost_its_workers_ends_within_ten_seconds_although_its_trainer_is_busy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    each_seed(Busy(monkeypatch, 60.0, ["workers lost"]), 5, limit=1200.0)
+
+
 @pytest.mark.parametrize("scenario", [undisturbed, disturbed, deadly_for_all_but_the_learner])
 def test_a_seed_does_the_same_again_to_the_last_byte(scenario: Scenario) -> None:
     for seed in range(3):
