@@ -10,6 +10,7 @@ OrchestraError
 │       └── CannotReplay
 │           └── ExperimentChanged
 ├── CannotWrite
+├── HostsMissing
 ├── HandlerError
 ├── DeliveryError
 │   ├── MailboxFull
@@ -25,6 +26,8 @@ OrchestraError
     ├── FrameError
     ├── DecodeError
     └── HandshakeError
+        ├── AuthenticationFailed
+        └── VersionMismatch
 """
 
 
@@ -38,6 +41,10 @@ class UsageError(OrchestraError):
 
 class CannotWrite(OrchestraError):
     """A file cannot be written: the disk is full, or the folder is read-only. Commands exit with code 74."""
+
+
+class HostsMissing(OrchestraError):
+    """Hosts that a run needs did not come in time, or a host did not find its run. Commands exit with code 69."""
 
 
 class TraceError(UsageError):
@@ -129,4 +136,12 @@ class DecodeError(WireError):
 
 
 class HandshakeError(WireError):
-    """A peer did not prove that it belongs to the run, or has another version."""
+    """Two processes do not connect: one did not prove that it belongs to the run, or has another version."""
+
+
+class AuthenticationFailed(HandshakeError):
+    """A secret, a certificate or a join token is that of another run, or has expired. Commands exit with code 77."""
+
+
+class VersionMismatch(HandshakeError):
+    """Two processes have other versions of the protocol or of the code. Commands exit with code 76."""

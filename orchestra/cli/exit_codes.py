@@ -4,7 +4,7 @@ import errno
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from orchestra.errors import CannotWrite, UsageError
+from orchestra.errors import AuthenticationFailed, CannotWrite, HostsMissing, UsageError, VersionMismatch
 
 if TYPE_CHECKING:  # slow to import, and every command imports this module
     from orchestra.runs.result import RunFailed, RunResult
@@ -19,13 +19,19 @@ MISUSED = 2
 """A flag, a file or an experiment is wrong; nothing was started."""
 
 HOSTS_MISSING = 69
-"""Hosts that a run needs did not come. It is for launchers of several hosts; a run on one host does not return it."""
+"""Hosts that a run needs did not come in time, or a host did not find its run."""
 
 CANNOT_WRITE = 74
 """A file cannot be written: the disk is full, or the folder is read-only."""
 
 STOPPED = 75
 """SIGTERM or SIGHUP stopped the run, and `--resume` continues it."""
+
+OTHER_VERSION = 76
+"""Two processes have other versions of the protocol or of the code; another attempt would fail likewise."""
+
+NOT_LET_IN = 77
+"""A secret, a certificate or a join token is that of another run, or has expired."""
 
 INTERRUPTED = 130
 """Ctrl-C ended the command."""
@@ -53,6 +59,12 @@ def of_error(error: BaseException) -> int:
                 return MISUSED
             case KeyboardInterrupt():
                 return INTERRUPTED
+            case HostsMissing():
+                return HOSTS_MISSING
+            case AuthenticationFailed():
+                return NOT_LET_IN
+            case VersionMismatch():
+                return OTHER_VERSION
             case CannotWrite():
                 return CANNOT_WRITE
             case OSError() if cause.errno in _NOT_WRITABLE:

@@ -16,7 +16,7 @@ from orchestra.errors import OrchestraError, Unreachable, UsageError
 from orchestra.nodes.node import Node
 from orchestra.runs.join_file import JoinInfo
 from orchestra.runs.scaling import LAUNCHER, ScaledMsg, ScaleMsg
-from orchestra.wire.transports.tls import folder_of_environment
+from orchestra.wire.credentials import Credentials, folder_of_environment
 
 ANSWER_S = 2.0
 """Deadline for an answer; a node that misses it is shown as silent."""
@@ -92,7 +92,8 @@ async def connected(info: JoinInfo, *, answer_s: float = ANSWER_S) -> AsyncItera
     """
     name = f"{OBSERVER}{os.getpid()}-{secrets.token_hex(4)}"
     tls_dir = folder_of_environment() or (Path(info.tls_dir) if info.tls_dir else None)
-    node = Node(name, join=info.address, secret=info.secret, tls_dir=tls_dir, unencrypted=True)  # as the run
+    tls = None if tls_dir is None else Credentials.of_folder(tls_dir)
+    node = Node(name, join=info.address, secret=info.secret, tls=tls, unencrypted=True)  # as the run
     async with AsyncExitStack() as stack:
         try:
             async with asyncio.timeout(2 * answer_s):

@@ -49,7 +49,7 @@ async def dial(settings: LinkSettings, address: str) -> Connection:
         raise HandshakeError(f"{address} is plain TCP beyond this host; `unencrypted` allows it")
     try:
         async with asyncio.timeout(DIAL_S):
-            return await transport_for(address, settings.tls_dir).dial(address)
+            return await transport_for(address, settings.tls).dial(address)
     except TimeoutError:
         raise Unreachable(f"no process answers at {address} within {DIAL_S:g} s") from None
 

@@ -46,8 +46,9 @@ from orchestra.nodes.watches import Watches
 from orchestra.trace.recording.cell_recorder import CellRecorder
 from orchestra.trace.recording.recorder import NodeRecorder
 from orchestra.wire.blocks import CAPACITY, SharedBlocks
+from orchestra.wire.credentials import Credentials, check_secret
 from orchestra.wire.frames import Limits
-from orchestra.wire.handshake import LONGEST_NODE, check_secret
+from orchestra.wire.handshake import check_node_name
 from orchestra.wire.link import Link
 from orchestra.wire.settings import LinkSettings
 from orchestra.wire.transports.registry import check_exposure
@@ -104,12 +105,10 @@ class Node:
         executor: Executor | None = None,
         recorder: NodeRecorder | None = None,
         shared_memory: int = CAPACITY,
-        tls_dir: Path | None = None,
+        tls: Credentials | None = None,
         unencrypted: bool = False,
     ) -> None:
-        self.name = check_name(name, "a node")
-        if len(name) > LONGEST_NODE:
-            raise UsageError(f"the name of a node has {len(name)} characters; at most {LONGEST_NODE} are allowed")
+        self.name = check_node_name(name)
         self.unencrypted = any(check_exposure(address, allowed=unencrypted) for address in (listen, join) if address)
         """True if messages of this node travel in plain TCP beyond this host."""
         self.recorder = recorder
@@ -126,7 +125,7 @@ class Node:
             clock=self.clock,
             limits=limits or Limits(),
             deterministic=deterministic,
-            tls_dir=tls_dir,
+            tls=tls,
             unencrypted=unencrypted,
             shared_memory=SharedBlocks(shared_memory, entropy),
         )

@@ -111,9 +111,7 @@ class Peers:
             Unreachable, HandshakeError: the root does not answer, or does not know the secret.
         """
         if self._listen is not None:
-            self._listener = await transport_for(self._listen, self._settings.tls_dir).listen(
-                self._listen, self._accept
-            )
+            self._listener = await transport_for(self._listen, self._settings.tls).listen(self._listen, self._accept)
             self.listening = self._listener.address
         if self._join is not None:
             self.root = (await self._connect(self._join)).peer

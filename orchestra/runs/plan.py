@@ -29,9 +29,9 @@ from orchestra.runs.topology import Topology
 from orchestra.trace.format.records import Mode
 from orchestra.trace.recording.settings import MIB, TraceSettings
 from orchestra.wire.blocks import CAPACITY
+from orchestra.wire.credentials import TLS_DIR_VARIABLE, Credentials, folder_of_environment
 from orchestra.wire.transports.memory import MemoryTransport
 from orchestra.wire.transports.registry import is_exposed, transport_for
-from orchestra.wire.transports.tls import TLS_DIR_VARIABLE, folder_of_environment
 
 P = ParamSpec("P")
 Experiment = str | Path | Callable[..., Topology] | Topology
@@ -182,7 +182,7 @@ def plan(
         )
     check_open_files(0 if in_one_process else len(topology.nodes) - 1)
     tls_dir = tls_dir.absolute() if tls_dir is not None else folder_of_environment()
-    transport = transport_for(listen, tls_dir)
+    transport = transport_for(listen, None if tls_dir is None else Credentials.of_folder(tls_dir))
     if not in_one_process and isinstance(transport, MemoryTransport):
         raise UsageError(f"--listen: no other process reaches {listen}; write tcp://HOST:PORT or unix:///PATH")
     transport.check(listen)

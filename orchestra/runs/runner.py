@@ -35,6 +35,7 @@ from orchestra.runs.run_directory import RunDirectory, without_secrets, write_js
 from orchestra.runs.scaling import LAUNCHER, ScalingActor, final_statistics
 from orchestra.runs.topology import Requirement, Topology
 from orchestra.trace.format.records import Experiment
+from orchestra.wire.credentials import Credentials
 from orchestra.wire.transports.registry import transport_for
 
 T = TypeVar("T")
@@ -155,7 +156,7 @@ def node_of(name: str, topology: Topology, launch: Launch, *, deterministic: boo
         name,
         recorder=recorder,
         shared_memory=launch.shared_memory,
-        tls_dir=launch.tls_dir,
+        tls=None if launch.tls_dir is None else Credentials.of_folder(launch.tls_dir),
         unencrypted=launch.unencrypted,
         **for_both,
         **more,

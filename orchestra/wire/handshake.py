@@ -21,7 +21,7 @@ import msgpack
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
 
 from orchestra.actors import codec
-from orchestra.actors.addresses import is_observer
+from orchestra.actors.addresses import check_name, is_observer
 from orchestra.actors.message import REGISTRY
 from orchestra.errors import DecodeError, HandshakeError, OrchestraError, Unreachable, UsageError, WireError
 from orchestra.wire.frames import Frame, Kind, frame_bytes
@@ -29,8 +29,6 @@ from orchestra.wire.settings import LinkSettings
 from orchestra.wire.transports.base import Connection
 
 NONCE = 32
-LEAST_SECRET = 16
-"""Bytes of the shortest secret: a shorter one could be found by trying, from one recorded handshake."""
 PROOF_SECONDS = 2.0
 """Seconds that an accepted connection has to prove itself and to send its hello."""
 ANSWER_SECONDS = 3.0
@@ -48,15 +46,15 @@ RUNTIME = "orchestra."
 _Id = Annotated[bytes, Field(max_length=LONGEST_ID)]
 
 
-def check_secret(secret: bytes) -> bytes:
-    """Return a run's secret.
+def check_node_name(name: str) -> str:
+    """Return the name of a node.
 
     Raises:
-        UsageError: it is too short.
+        UsageError: it is not allowed.
     """
-    if len(secret) < LEAST_SECRET:
-        raise UsageError(f"the secret has {len(secret)} bytes; at least {LEAST_SECRET} are required")
-    return secret
+    if len(name) > LONGEST_NODE:
+        raise UsageError(f"the name of a node has {len(name)} characters; at most {LONGEST_NODE} are allowed")
+    return check_name(name, "a node")
 
 
 class Hello(BaseModel):

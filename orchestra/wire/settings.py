@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 from orchestra.clock import Clock
 from orchestra.wire.blocks import SharedBlocks
+from orchestra.wire.credentials import Credentials
 from orchestra.wire.frames import Limits
 
 
@@ -29,8 +29,8 @@ class LinkSettings:
     """True to send without batching and to set peers no deadlines, so that a single-process run repeats exactly."""
     shared_memory: SharedBlocks
     """The shared memory for large payloads to peers on this host."""
-    tls_dir: Path | None = None
-    """The folder of the certificates for `tls://`; None for the one that `ORCHESTRA_TLS_DIR` names."""
+    tls: Credentials | None = None
+    """The credentials for `tls://`; None for those in the folder that `ORCHESTRA_TLS_DIR` names."""
     unencrypted: bool = False
     """True if plain TCP beyond this host is allowed."""
 

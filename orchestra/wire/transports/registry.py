@@ -1,9 +1,8 @@
 """The transports by the schemes of their addresses."""
 
-from ipaddress import ip_address
-from pathlib import Path
-
 from orchestra.errors import UsageError
+from orchestra.wire.addresses import candidates_of, is_loopback
+from orchestra.wire.credentials import Credentials
 from orchestra.wire.transports.base import Transport
 from orchestra.wire.transports.memory import MemoryTransport
 from orchestra.wire.transports.stream import TcpTransport, UnixTransport
@@ -17,8 +16,8 @@ SCHEMES: dict[str, type[Transport]] = {
 }
 
 
-def transport_for(address: str, tls_dir: Path | None = None) -> Transport:
-    """Return the transport of an address's scheme. For `tls://`, `tls_dir` is the folder of the certificates.
+def transport_for(address: str, tls: Credentials | None = None) -> Transport:
+    """Return the transport of an address's scheme, which for `tls://` uses the credentials `tls`.
 
     Raises:
         UsageError: the scheme is unknown; the text lists the known ones.
@@ -28,19 +27,16 @@ def transport_for(address: str, tls_dir: Path | None = None) -> Transport:
         known = ", ".join(f"{name}://" for name in SCHEMES)
         raise UsageError(f"cannot use the address {address!r}: it must begin with one of {known}")
     kind = SCHEMES[scheme]
-    return TlsTransport(tls_dir) if kind is TlsTransport else kind()
+    return TlsTransport(tls) if kind is TlsTransport else kind()
 
 
 def is_exposed(address: str) -> bool:
-    """Return whether an address is plain TCP beyond this host: others may read and change what goes there."""
-    scheme, _, place = address.partition("://")
-    host = place.rpartition(":")[0].strip("[]")
-    if scheme != "tcp" or host == "localhost":
-        return False
-    try:
-        return not ip_address(host.partition("%")[0]).is_loopback
-    except ValueError:
-        return True  # a name, which may be any host's
+    """Return whether a candidate of an address is plain TCP beyond this host, where others may read and change all.
+
+    A name other than `localhost` may be any host's.
+    """
+    places = (each.removeprefix("tcp://") for each in candidates_of(address) if each.startswith("tcp://"))
+    return any(not is_loopback(place.rpartition(":")[0].strip("[]")) for place in places)
 
 
 def check_exposure(address: str, *, allowed: bool) -> bool:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import os
 import socket
 import ssl
@@ -9,9 +10,12 @@ import stat
 from functools import partial
 from typing import Any, cast
 
+import psutil
+
 from orchestra import log
 from orchestra.actors.codec import Buffer
 from orchestra.errors import HandshakeError, NobodyListens, Unreachable, UsageError
+from orchestra.wire.addresses import ANY, Place, format_address, parse_address
 from orchestra.wire.admission import Admission, source_of
 from orchestra.wire.frames import Outbox
 from orchestra.wire.transports.base import Accept, Listener
@@ -27,6 +31,8 @@ HANDSHAKE_S = 3.0
 BACKLOG = 1024
 """Connections that the system queues until they are accepted. It ignores further ones, whose peers repeat their request
 after a second."""
+FREE_PORTS = 8
+"""Ports that the system selects until one is free at all addresses."""
 PAUSE_S = 1.0
 """Seconds to wait after an accept has failed."""
 
@@ -206,25 +212,52 @@ class TcpTransport:
     scheme = "tcp"
 
     def check(self, address: str) -> None:
-        self._host_port(address)
+        parse_address(address)
 
     async def listen(self, address: str, accept: Accept) -> Listener:
         return await self._listen(address, accept, None)
 
     async def _listen(self, address: str, accept: Accept, context: ssl.SSLContext | None) -> StreamListener:
-        host, port = self._host_port(address)
+        place = parse_address(address)
+        loop = asyncio.get_running_loop()
+        sockets: list[socket.socket] = []
+        # A port that is free for IPv4 may be taken for IPv6.
+        ports = list(range(place.first, place.last + 1)) if place.last else [0] * FREE_PORTS
+        for attempts, port in enumerate(ports, 1):
+            try:
+                sockets = await self._bound(loop, place.host, port)
+                break
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE or attempts == len(ports):
+                    raise UsageError(f"cannot listen at {address}: {_why_not(error, place)}") from error
+        port = sockets[0].getsockname()[1]
+        return StreamListener(format_address(self.scheme, place.host, port), sockets, accept, context=context)
+
+    async def _bound(self, loop: asyncio.AbstractEventLoop, host: str, port: int) -> list[socket.socket]:
+        """Return sockets that listen at all addresses of `host`, on one port."""
+        if host == ANY:
+            found: list[tuple[int, tuple[Any, ...]]] = [(socket.AF_INET, ("0.0.0.0", 0))]  # noqa: S104 (asked for)
+            if socket.has_ipv6:
+                found.append((socket.AF_INET6, ("::", 0, 0, 0)))
+        else:
+            infos = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            found = list(dict.fromkeys((family, where) for family, _, _, _, where in infos))
         sockets: list[socket.socket] = []
         try:
-            loop = asyncio.get_running_loop()
-            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-            for family, where in dict.fromkeys((family, where) for family, _, _, _, where in found):
-                sockets.append(socket.create_server((where[0], port, *where[2:]), family=family, backlog=BACKLOG))
+            for family, where in found:
+                try:
+                    sock = socket.create_server((where[0], port, *where[2:]), family=family, backlog=BACKLOG)
+                except OSError as error:
+                    if host == ANY and sockets and error.errno in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
+                        continue  # this host has no IPv6
+                    raise
+                sockets.append(sock)
                 port = sockets[0].getsockname()[1]
-        except OSError as error:
+        except OSError:
             for sock in sockets:
                 sock.close()
-            raise UsageError(f"cannot listen at {address}: {error.strerror or error}") from error
-        return StreamListener(self._address(host, port), sockets, accept, context=context)
+            raise
+        return sockets
 
     async def clear(self, address: str) -> None:
         """Do nothing: a dead process leaves no port behind."""
@@ -234,7 +267,9 @@ class TcpTransport:
 
     async def _reach(self, address: str, **options: Any) -> StreamConnection:
         """Connect with further `options` of `loop.create_connection`."""
-        host, port = self._host_port(address)
+        _, host, port, last = parse_address(address)
+        if port != last or host == ANY:
+            raise UsageError(f"cannot dial {address}: it is an address to listen at")
         try:
             _, connection = await asyncio.get_running_loop().create_connection(StreamConnection, host, port, **options)
         except ssl.SSLError as error:
@@ -242,18 +277,6 @@ class TcpTransport:
         except OSError as error:
             raise _failure(address, error) from error
         return connection
-
-    def _address(self, host: str, port: int) -> str:
-        return f"{self.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
-
-    def _host_port(self, address: str) -> tuple[str, int]:
-        host, separator, port = address.removeprefix(f"{self.scheme}://").rpartition(":")
-        host = host.strip("[]")
-        if not separator or not _is_host(host) or not port.isdecimal() or int(port) > 65535:
-            raise UsageError(
-                f"cannot use the address {address!r}: write {self.scheme}://HOST:PORT, PORT from 0 to 65535"
-            )
-        return host, int(port)
 
 
 class UnixTransport:
@@ -309,18 +332,23 @@ class UnixTransport:
         return connection
 
 
+def _why_not(error: OSError, place: Place) -> str:
+    """Return why nothing can listen at a place."""
+    if error.errno != errno.EADDRINUSE:
+        return error.strerror or str(error)
+    if place.first != place.last:
+        return f"all ports from {place.first} to {place.last} are taken"
+    with contextlib.suppress(psutil.Error):  # not every system shows the sockets of others
+        for taken in psutil.net_connections("tcp"):
+            if taken.status == psutil.CONN_LISTEN and taken.laddr.port == place.first and taken.pid:
+                return f"port {place.first} is taken (pid {taken.pid})"
+    return f"port {place.first} is taken by a process of another user"
+
+
 def _failure(address: str, error: OSError) -> Unreachable:
     # Only a dead process refuses: the system accepts connections on behalf of a live one.
     kind = NobodyListens if isinstance(error, ConnectionRefusedError | FileNotFoundError) else Unreachable
     return kind(f"no process answers at {address}: {error.strerror or error}")
-
-
-def _is_host(name: str) -> bool:
-    try:
-        name.encode("idna")  # as the resolver will
-    except UnicodeError:
-        return False
-    return bool(name) and name.isprintable()
 
 
 def _socket_path(address: str) -> str:

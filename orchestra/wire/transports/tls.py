@@ -4,25 +4,12 @@ Any certificate of that authority belongs to the run, whatever the host, so name
 sides still prove that they know the run's secret.
 """
 
-import os
 import ssl
-import stat
-from functools import cache
-from pathlib import Path
 
 from orchestra.errors import UsageError
+from orchestra.wire.credentials import TLS_DIR_VARIABLE, Credentials, context, credentials_of_environment
 from orchestra.wire.transports.base import Accept, Listener
 from orchestra.wire.transports.stream import HANDSHAKE_S, StreamConnection, TcpTransport
-
-TLS_DIR_VARIABLE = "ORCHESTRA_TLS_DIR"
-"""Names the folder with `ca.pem`, `cert.pem` and `key.pem`, where no `tls_dir` is given."""
-FILES = ("ca.pem", "cert.pem", "key.pem")
-
-
-def folder_of_environment() -> Path | None:
-    """Return the folder that `ORCHESTRA_TLS_DIR` names, if it is set."""
-    folder = os.environ.get(TLS_DIR_VARIABLE, "")
-    return Path(folder).absolute() if folder else None
 
 
 class TlsTransport(TcpTransport):
@@ -30,9 +17,9 @@ class TlsTransport(TcpTransport):
 
     scheme = "tls"
 
-    def __init__(self, folder: Path | None = None) -> None:
-        """Use the certificates in `folder`, by default the folder that `ORCHESTRA_TLS_DIR` names."""
-        self._folder = folder
+    def __init__(self, credentials: Credentials | None = None) -> None:
+        """Use `credentials`, by default those in the folder that `ORCHESTRA_TLS_DIR` names."""
+        self._credentials = credentials
 
     def check(self, address: str) -> None:
         super().check(address)
@@ -45,33 +32,7 @@ class TlsTransport(TcpTransport):
         return await self._reach(address, ssl=self._context(dialing=True), ssl_handshake_timeout=HANDSHAKE_S)
 
     def _context(self, *, dialing: bool) -> ssl.SSLContext:
-        folder = self._folder or folder_of_environment()
-        if folder is None:
+        credentials = self._credentials or credentials_of_environment()
+        if credentials is None:
             raise UsageError(f"tls:// needs certificates: --tls-dir, or {TLS_DIR_VARIABLE}, names their folder")
-        return credentials(folder, dialing=dialing)
-
-
-@cache
-def credentials(folder: Path, *, dialing: bool) -> ssl.SSLContext:
-    """Return the TLS context for one side of a connection, from the files in `folder`.
-
-    Raises:
-        UsageError: a file is missing or invalid, or other users can read the key.
-    """
-    ca, cert, key = (folder / name for name in FILES)
-    try:
-        mode = stat.S_IMODE(key.stat().st_mode)
-        if mode & 0o077:
-            raise UsageError(f"{str(key)!r} has mode {mode:04o}: others could read the key; chmod it to 0600")
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT if dialing else ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_3
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_REQUIRED
-        context.load_verify_locations(ca)
-        context.load_cert_chain(cert, key, password="")  # None would have OpenSSL ask at the terminal
-    except ssl.SSLError as error:
-        raise UsageError(f"cannot use the certificates in {str(folder)!r}: {error.reason or error}") from None
-    except OSError as error:
-        missing = next((str(path) for path in (ca, cert, key) if not path.is_file()), str(folder))
-        raise UsageError(f"cannot read {missing!r}: {error.strerror}; tls:// needs {', '.join(FILES)}") from None
-    return context
+        return context(credentials, dialing=dialing)

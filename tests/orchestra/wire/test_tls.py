@@ -12,7 +12,7 @@ from orchestra import Message, Node, Request, UsageError
 from orchestra.cli.main import main as command
 from orchestra.errors import HandshakeError, Unreachable
 from orchestra.testing import Probe, check_transport
-from orchestra.wire.transports import tls
+from orchestra.wire.credentials import TLS_DIR_VARIABLE, Credentials, context
 from orchestra.wire.transports.registry import transport_for
 from orchestra.wire.transports.stream import StreamConnection
 
@@ -38,7 +38,7 @@ def good(certificates: Certificates) -> Path:
 
 @pytest.fixture
 def member(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(tls.TLS_DIR_VARIABLE, str(good))
+    monkeypatch.setenv(TLS_DIR_VARIABLE, str(good))
 
 
 @pytest.mark.usefixtures("member")
@@ -111,7 +111,7 @@ def test_who_holds_no_certificate_of_the_run_is_not_let_in(
             if options is None:
                 address = address.replace("tls://", "tcp://")
             else:
-                monkeypatch.setenv(tls.TLS_DIR_VARIABLE, str(certificates(who, **options)))
+                monkeypatch.setenv(TLS_DIR_VARIABLE, str(certificates(who, **options)))
             with pytest.raises((Unreachable, HandshakeError)):
                 async with Node("leaf", join=address, secret=root.secret).running():
                     pytest.fail("let in")
@@ -177,9 +177,9 @@ def test_a_node_that_stops_waits_for_no_handshake(run: Run) -> None:
 
 def test_only_the_newest_protocol_is_spoken(good: Path) -> None:
     for dialing in (True, False):
-        context = tls.credentials(good, dialing=dialing)
-        assert context.minimum_version is ssl.TLSVersion.TLSv1_3
-        assert context.verify_mode is ssl.CERT_REQUIRED
+        made = context(Credentials.of_folder(good), dialing=dialing)
+        assert made.minimum_version is ssl.TLSVersion.TLSv1_3
+        assert made.verify_mode is ssl.CERT_REQUIRED
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_a_folder_that_will_not_do_is_refused_in_one_line(
 ) -> None:
     folder = certificates("spoilt")
     spoil(folder)
-    monkeypatch.setenv(tls.TLS_DIR_VARIABLE, str(folder))
+    monkeypatch.setenv(TLS_DIR_VARIABLE, str(folder))
     with pytest.raises(UsageError) as caught:
         transport_for(ADDRESS).check(ADDRESS)
     assert text in str(caught.value)
@@ -206,7 +206,7 @@ def test_a_folder_that_will_not_do_is_refused_in_one_line(
 def test_a_run_without_certificates_is_refused_before_it_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.delenv(tls.TLS_DIR_VARIABLE, raising=False)
+    monkeypatch.delenv(TLS_DIR_VARIABLE, raising=False)
     file = tmp_path / "plan.py"
     file.write_text(PLAN)
     words = ["run", str(file), "--runs-dir", str(tmp_path / "runs"), "--listen", ADDRESS]
@@ -218,7 +218,7 @@ def test_a_run_without_certificates_is_refused_before_it_begins(
 def test_a_run_of_several_processes_goes_over_it(
     tmp_path: Path, good: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv(tls.TLS_DIR_VARIABLE, "")  # set back when the test ends
+    monkeypatch.setenv(TLS_DIR_VARIABLE, "")  # set back when the test ends
     file = tmp_path / "plan.py"
     file.write_text(PLAN)
     words = ["run", str(file), "--runs-dir", str(tmp_path / "runs"), "--listen", ADDRESS, "--tls-dir", str(good)]

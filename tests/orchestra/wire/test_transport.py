@@ -101,15 +101,6 @@ def test_a_free_port_is_filled_into_the_address(run: Run) -> None:
     run(main())
 
 
-def test_a_port_that_is_taken_is_a_usage_error(run: Run) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        with pytest.raises(UsageError, match=rf"^cannot listen at tcp://127.0.0.1:{port}: .*in use"):
-            run(_done(TcpTransport().listen(f"tcp://127.0.0.1:{port}", lambda connection: None)))
-
-
 def test_the_file_of_a_unix_socket_is_its_owner_s_alone_and_goes_with_it(
     run: Run, sockets: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
