@@ -34,9 +34,9 @@ from components.envs import Skirmish
 from components.policies import Qmix
 from components.replay_buffers import EpisodeReplay
 from orchestra import RealClock, RunDirectory, log
+from orchestra.hosts.run_plan import RunPlan
 from orchestra.runs.experiment import build, load_experiment
 from orchestra.runs.flags import Flags
-from orchestra.runs.processes import Launch
 from orchestra.runs.runner import run_in_one_process, run_loop
 
 HERE = Path(__file__).resolve().parent
@@ -96,7 +96,7 @@ def run_deterministic(flags: dict[str, Any]) -> dict[str, float]:
         run = RunDirectory.create(Path(folder), "end_to_end", 0, clock=RealClock())
         run.write_config(experiment=EXPERIMENT, flags=values, seed=0, argv=sys.argv, clock=RealClock())
         log.configure(run.logs, node="learner")
-        run_loop(run_in_one_process(build(function, values), Launch(EXPERIMENT, (), 0, run.path)))
+        run_loop(run_in_one_process(build(function, values), RunPlan(EXPERIMENT, (), 0, run.path)))
         summary = json.loads(run.summary.read_text())
         log.close()
     wall = account.ended - account.began

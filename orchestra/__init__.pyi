@@ -41,6 +41,7 @@ from .errors import TraceError as TraceError
 from .errors import Unreachable as Unreachable
 from .errors import UsageError as UsageError
 from .errors import WireError as WireError
+from .hosts.preloads import Preloads as Preloads
 from .hosts.shape import Hosts as Hosts
 from .hosts.shape import HostShape as HostShape
 from .nodes.node import Node as Node
@@ -56,7 +57,6 @@ from .runs.experiment import recorded_experiment as recorded_experiment
 from .runs.experiment import variant as variant
 from .runs.flags import FlagParser as FlagParser
 from .runs.flags import Flags as Flags
-from .runs.preloads import Preloads as Preloads
 from .runs.result import RunFailed as RunFailed
 from .runs.result import RunResult as RunResult
 from .runs.run_directory import RunDirectory as RunDirectory

@@ -19,6 +19,7 @@ ROOMS = (
     {"wire", "trace"},
     {"nodes"},
     {"hosts"},
+    {"launch"},
     {"runs"},
     {"replay", "monitoring", "simulation"},
     {"cli", "testing"},

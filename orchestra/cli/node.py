@@ -4,10 +4,11 @@ import os
 
 from orchestra import log
 from orchestra.errors import UsageError
+from orchestra.hosts.keeper import SECRET_VARIABLE
+from orchestra.hosts.run_plan import RunPlan
 from orchestra.runs.api import failing_in_one_line
-from orchestra.runs.experiment import build, load_experiment
-from orchestra.runs.flags import FlagParser, Flags
-from orchestra.runs.processes import SECRET_VARIABLE, Launch
+from orchestra.runs.flags import FlagParser
+from orchestra.runs.launched import topology_of
 from orchestra.runs.run_directory import RunDirectory
 from orchestra.runs.runner import node_of, run_loop, run_node, tuned_gc
 
@@ -18,19 +19,16 @@ def command(arguments: list[str]) -> int:
     parser.add_argument("node", help="its name")
     parser.add_argument("--join", required=True, help="the address of the root")
     parser.add_argument("--listen", required=True, help="the address of the node")
-    parser.add_argument("--plan", required=True, help="the launch plan of the run, as JSON")
+    parser.add_argument("--plan", required=True, help="the plan plan of the run, as JSON")
     options = parser.parse_strictly(arguments)
     secret = _secret()
-    launch = Launch.read(options.plan)
-    if launch.experiment is None:
-        raise UsageError("--plan: it names no experiment")
-    function = load_experiment(launch.experiment, launch.function)
-    topology = build(function, Flags.of(function).parse(launch.flags))
+    plan = RunPlan.read(options.plan)
+    topology = topology_of(plan)
     topology.find(options.node)
-    run = RunDirectory.open(launch.run_directory)
-    node = node_of(options.node, topology, launch, listen=options.listen, join=options.join, secret=secret)
+    run = RunDirectory.open(plan.run_directory)
+    node = node_of(options.node, topology, plan, listen=options.listen, join=options.join, secret=secret)
     with (
-        log.configured(run.logs, node=node.name, level=launch.log_level, quiet=launch.quiet),
+        log.configured(run.logs, node=node.name, level=plan.log_level, quiet=plan.quiet),
         failing_in_one_line(f"node {node.name}", run.logs / f"{node.name}.jsonl", run),
         tuned_gc(),
     ):

@@ -4,9 +4,10 @@ import socket
 from collections.abc import Callable
 from typing import NoReturn
 
+from orchestra.hosts.template import Template
 from orchestra.runs.flags import FlagParser
+from orchestra.runs.launched import preloads_of
 from orchestra.runs.runner import clear, run_loop
-from orchestra.runs.template import Template
 
 
 def command_with(become: Callable[[list[str]], NoReturn]) -> Callable[[list[str]], int]:
@@ -19,7 +20,7 @@ def command_with(become: Callable[[list[str]], NoReturn]) -> Callable[[list[str]
         parser.add_argument("--root", required=True, help="the address of the root")
         options = parser.parse_strictly(arguments)
         with socket.socket(fileno=options.control) as control:
-            in_order = Template(control, become).serve()
+            in_order = Template(control, preloads_of, become).serve()
         if not in_order:
             run_loop(clear(options.root))
         return 0

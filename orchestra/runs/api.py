@@ -24,8 +24,9 @@ from typing import Any, ParamSpec, TypeVar, cast
 from orchestra import log
 from orchestra.clock import RealClock
 from orchestra.errors import CannotWrite, OrchestraError, UsageError
+from orchestra.hosts.run_plan import RunPlan
 from orchestra.runs.plan import OPTIONS, PlannedRun, plan
-from orchestra.runs.processes import ActorsLost, Launch
+from orchestra.runs.processes import ActorsLost
 from orchestra.runs.result import RunFailed, RunFiles, RunResult, failure_text
 from orchestra.runs.run_directory import RunDirectory
 from orchestra.runs.run_lock import Holder, locked
@@ -79,7 +80,7 @@ async def _carry_out_here(
 
 
 async def _run_to_the_end(
-    planned: PlannedRun, run: RunDirectory, launch: Launch, stale: Holder | None, stopping: Stopping
+    planned: PlannedRun, run: RunDirectory, launch: RunPlan, stale: Holder | None, stopping: Stopping
 ) -> Ending:
     with _logging(planned, run), stopped_by_signals(planned.topology.root.name, stopping):
         if stale is not None:
@@ -126,7 +127,7 @@ def _write_ending(run: RunDirectory, state: str, reason: str | None) -> None:
 
 
 @contextlib.contextmanager
-def _going_on(planned: PlannedRun) -> Iterator[tuple[RunDirectory, Launch, Holder | None]]:
+def _going_on(planned: PlannedRun) -> Iterator[tuple[RunDirectory, RunPlan, Holder | None]]:
     if not _one_at_a_time.acquire(blocking=False):
         raise UsageError(
             "another run goes on in this process, and two would share its logs; wait for its end, or start this "

@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal, ParamSpec, cast
 from pydantic import Field
 
 from orchestra.errors import UsageError
+from orchestra.hosts.open_files import check_open_files
+from orchestra.hosts.run_plan import RunPlan
 from orchestra.runs.experiment import (
     NAME,
     build,
@@ -22,8 +24,6 @@ from orchestra.runs.experiment import (
     source_of,
 )
 from orchestra.runs.flags import Flags
-from orchestra.runs.open_files import check_open_files
-from orchestra.runs.processes import Launch
 from orchestra.runs.run_directory import HIDDEN, RunDirectory
 from orchestra.runs.topology import Topology
 from orchestra.trace.format.records import Mode
@@ -47,7 +47,7 @@ class PlannedRun:
     """A run that was checked, and of which nothing exists yet."""
 
     topology: Topology
-    launch: Launch
+    launch: RunPlan
     """Complete but for `run_directory` and `resume_from`."""
     values: dict[str, Any]
     """The values of the experiment's flags."""
@@ -194,7 +194,7 @@ def plan(
     own_file, own_function = source or (None, NAME)
     return PlannedRun(
         topology=topology,
-        launch=Launch(
+        launch=RunPlan(
             experiment=None if own_file is None else own_file.absolute(),
             flags=words,
             seed=seed or 0,

@@ -26,11 +26,12 @@ from orchestra.actors.supervisor import STOP_S
 from orchestra.actors.system_messages import SYSTEM, InterruptMsg, StopNodeMsg
 from orchestra.clock import RealClock
 from orchestra.errors import OrchestraError, UsageError
+from orchestra.hosts.run_plan import RunPlan
 from orchestra.nodes import stacks
 from orchestra.nodes.node import Node
 from orchestra.nodes.shutdown import stop_actors
 from orchestra.runs import join_file
-from orchestra.runs.processes import ActorsLost, Launch, LocalLauncher
+from orchestra.runs.processes import ActorsLost, RunProcesses
 from orchestra.runs.run_directory import RunDirectory, without_secrets, write_json
 from orchestra.runs.scaling import LAUNCHER, ScalingActor, final_statistics
 from orchestra.runs.topology import Requirement, Topology
@@ -132,7 +133,7 @@ def tuned_gc() -> Iterator[None]:
             gc.unfreeze()
 
 
-def node_of(name: str, topology: Topology, launch: Launch, *, deterministic: bool = False, **more: Any) -> Node:
+def node_of(name: str, topology: Topology, launch: RunPlan, *, deterministic: bool = False, **more: Any) -> Node:
     """Return the node `name` of a run, not yet open. `more` are arguments of `Node`."""
     experiment = None
     if launch.experiment is not None:
@@ -163,7 +164,7 @@ def node_of(name: str, topology: Topology, launch: Launch, *, deterministic: boo
     )
 
 
-async def run_in_one_process(topology: Topology, launch: Launch, stopping: Stopping | None = None) -> Ending:
+async def run_in_one_process(topology: Topology, launch: RunPlan, stopping: Stopping | None = None) -> Ending:
     """Run every node of `topology` in this process, over the in-memory transport.
 
     Offloaded work runs on the event loop, so that two runs with one seed are equal bit for bit.
@@ -202,18 +203,20 @@ async def run_in_one_process(topology: Topology, launch: Launch, stopping: Stopp
     return ending
 
 
-async def run_in_processes(topology: Topology, launch: Launch, listen: str, stopping: Stopping | None = None) -> Ending:
+async def run_in_processes(
+    topology: Topology, launch: RunPlan, listen: str, stopping: Stopping | None = None
+) -> Ending:
     """Run the root of `topology` in this process, and every other node in a process of its own on this host."""
     root = topology.root.name
     others = [name for name in topology.nodes if name != root]
     node = node_of(root, topology, launch, listen=listen)
     async with node.running():
-        launcher = LocalLauncher(node, launch, others, requirements=topology.requirements, forks=True)
+        launcher = RunProcesses(node, launch, others, requirements=topology.requirements, forks=True)
         return await run_root(topology, launch, node, launcher, stopping or Stopping())
 
 
 async def run_root(
-    topology: Topology, launch: Launch, node: Node, launcher: LocalLauncher, stopping: Stopping
+    topology: Topology, launch: RunPlan, node: Node, launcher: RunProcesses, stopping: Stopping
 ) -> Ending:
     """Run the actors of the root, which is open, until the run ends; `launcher` keeps the other nodes running."""
     run = RunDirectory(launch.run_directory)
@@ -247,7 +250,7 @@ async def run_root(
     return ending
 
 
-async def _stop_others(root: Node, launcher: LocalLauncher, asked: Collection[str], ends_by: float | None) -> None:
+async def _stop_others(root: Node, launcher: RunProcesses, asked: Collection[str], ends_by: float | None) -> None:
     """Stop the processes; then, if the run has failed and ends by `ends_by`, the actors of the root."""
     if ends_by is None:
         await launcher.stop(asked)

@@ -9,9 +9,9 @@ from orchestra.actors.message import Message, Request
 from orchestra.actors.statistics import FinalStatisticsMsg, NodeStatistics
 from orchestra.actors.system_messages import SYSTEM
 from orchestra.errors import OrchestraError, UsageError
+from orchestra.hosts.open_files import check_open_files
 from orchestra.nodes.node import Node
-from orchestra.runs.open_files import check_open_files
-from orchestra.runs.processes import LocalLauncher
+from orchestra.runs.processes import RunProcesses
 from orchestra.runs.run_directory import RunDirectory
 from orchestra.runs.topology import Replicas, Topology
 
@@ -57,7 +57,7 @@ class ScalingActor(Actor[ScaleMsg]):
     recorded: ClassVar[bool] = False
 
     def __init__(
-        self, topology: Topology, root: Node, launcher: LocalLauncher, run: RunDirectory, removed: list[NodeStatistics]
+        self, topology: Topology, root: Node, launcher: RunProcesses, run: RunDirectory, removed: list[NodeStatistics]
     ) -> None:
         self._topology = topology
         self._root = root

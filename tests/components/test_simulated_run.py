@@ -40,8 +40,10 @@ from messages import (
 from orchestra import Actor, InterruptMsg, Lane, Node, Ref, RunDirectory, Topology, freeze, on
 from orchestra.actors.restarts import STOPPED as IN_ORDER
 from orchestra.cli.exit_codes import CANNOT_WRITE, FAILED, FINISHED, INTERRUPTED, STOPPED, of_run
+from orchestra.hosts.keeper import Keeper
+from orchestra.hosts.run_plan import RunPlan
 from orchestra.runs.api import conclude, failing_in_one_line
-from orchestra.runs.processes import ActorsLost, Launch, LocalLauncher
+from orchestra.runs.processes import ActorsLost, RunProcesses
 from orchestra.runs.result import RunFailed, RunResult
 from orchestra.runs.runner import Ending, Stopping, run_root, spawn_all
 from orchestra.runs.topology import Requirement
@@ -271,26 +273,13 @@ class SimulatedChild:
     kill = terminate
 
 
-class SimulatedLauncher(LocalLauncher):
-    """Starts, restarts and gives up simulated processes as the real one does real ones."""
+class SimulatedKeeper(Keeper):
+    """Starts and restarts simulated processes as the real one does real ones."""
 
-    def __init__(
-        self,
-        root: Node,
-        launch: Launch,
-        processes: Sequence[Process],
-        requirements: Sequence[Requirement],
-        sim: Simulation,
-    ) -> None:
-        super().__init__(root, launch, [process.name for process in processes], requirements=requirements)
-        self._simulated = {process.name: process for process in processes}
+    def __init__(self, simulated: dict[str, Process], sim: Simulation, *args: Any) -> None:
+        super().__init__(*args)
+        self._simulated = simulated
         self._sim = sim
-        self.failed_at: float | None = None
-        """When too few processes were left, in seconds of the simulation."""
-
-    def _fail(self, text: str) -> None:
-        self.failed_at = self.failed_at or self._sim.loop.time()
-        super()._fail(text)
 
     async def _start(self, node: str) -> Any:
         self._relays[node] = asyncio.get_running_loop().create_future()  # type: ignore[assignment]  # no output to relay
@@ -298,6 +287,34 @@ class SimulatedLauncher(LocalLauncher):
         child: Any = SimulatedChild(self._simulated[node], self._sim)
         self._processes[node] = child
         return child
+
+
+class SimulatedProcesses(RunProcesses):
+    """Simulated processes that are given up, and fail the run, as real ones do."""
+
+    def __init__(
+        self,
+        root: Node,
+        plan: RunPlan,
+        processes: Sequence[Process],
+        requirements: Sequence[Requirement],
+        sim: Simulation,
+    ) -> None:
+        self._simulated = {process.name: process for process in processes}
+        self._sim = sim
+        self.failed_at: float | None = None
+        """When too few processes were left, in seconds of the simulation."""
+        super().__init__(root, plan, list(self._simulated), requirements=requirements)
+
+    def _keeper(self, plan: RunPlan, policy: Any, *, forks: bool) -> Keeper:
+        logs = RunDirectory(plan.run_directory).logs
+        return SimulatedKeeper(
+            self._simulated, self._sim, self._root, plan, logs, lambda: self._root.listening, self._give_up, policy
+        )
+
+    def _fail(self, text: str) -> None:
+        self.failed_at = self.failed_at or self._sim.loop.time()
+        super()._fail(text)
 
 
 class Listener(Actor[ProgressMsg | EvaluationResultMsg | SaveCheckpointMsg]):
@@ -401,8 +418,8 @@ class Plan:
         self.orchestrator = node.cell("learner/orchestrator").terminated
 
     async def _run_root(self, node: Node) -> str:
-        launch = Launch(None, (), self.sim.seed, Path("nowhere"))
-        launcher = self.launcher = SimulatedLauncher(node, launch, self.others, self.topology.requirements, self.sim)
+        launch = RunPlan(None, (), self.sim.seed, Path("nowhere"))
+        launcher = self.launcher = SimulatedProcesses(node, launch, self.others, self.topology.requirements, self.sim)
         self.ending = await run_root(self.topology, launch, node, launcher, self.stopping)
         return self.ending.reason
 

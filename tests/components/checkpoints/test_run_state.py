@@ -15,9 +15,9 @@ from components.checkpoints.array_file import write_checkpoint
 from orchestra import InterruptMsg, RunDirectory, UsageError
 from orchestra.cli.main import main
 from orchestra.clock import RealClock
+from orchestra.hosts.run_plan import RunPlan
 from orchestra.runs.experiment import build, load_experiment
 from orchestra.runs.flags import Flags
-from orchestra.runs.processes import Launch
 from orchestra.runs.runner import run_in_one_process, run_loop
 
 EXPERIMENT = Path(__file__).resolve().parents[3] / "experiments" / "qmix_8m.py"
@@ -108,7 +108,7 @@ def play(run: RunDirectory, flags: dict[str, Any], resume_from: Path | None = No
     function = load_experiment(EXPERIMENT)
     values = {**Flags.of(function).defaults, **SMALL, **flags}
     run.write_config(experiment=EXPERIMENT, flags=values, seed=5, argv=[], clock=RealClock())
-    launch = Launch(EXPERIMENT, (), 5, run.path, resume_from=resume_from)
+    launch = RunPlan(EXPERIMENT, (), 5, run.path, resume_from=resume_from)
     assert run_loop(run_in_one_process(build(function, values), launch)).state == "completed"
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from orchestra.cli.main import main
+from orchestra.hosts.run_plan import RunPlan
 from orchestra.runs.plan import OPTIONS
-from orchestra.runs.processes import Launch
 from orchestra.wire.transports.registry import SCHEMES  # those of this process: a simulation adds one
 
 _ADDED = sorted(point.name for point in entry_points(group="orchestra.commands"))
@@ -302,7 +302,7 @@ def test_a_run_that_fails_ends_with_1_and_says_why_in_one_line(
 
 # A launched process, which no person starts
 
-PLAN = Launch(Path("errand.py"), [], 0, Path())
+PLAN = RunPlan(Path("errand.py"), [], 0, Path())
 NODE = ["node", "h0", "--join", "tcp://127.0.0.1:1", "--listen", "tcp://127.0.0.1:0", "--plan"]
 
 

@@ -1,4 +1,4 @@
-"""A launcher and processes that are no nodes at all: they die, leave files behind, or cannot be started."""
+"""The processes of a run that are no nodes at all: they die, leave files behind, or cannot be started."""
 
 import asyncio
 import sys
@@ -11,7 +11,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from orchestra import Node, Restart
-from orchestra.runs.processes import ActorsLost, Launch, LocalLauncher
+from orchestra.hosts.run_plan import RunPlan
+from orchestra.runs.processes import ActorsLost, RunProcesses
 
 Run = Callable[..., Any]
 
@@ -32,8 +33,8 @@ MOST_STARTS = 3
 _starts: Counter[tuple[Path, str]] = Counter()
 
 
-class Counted(Launch):
-    """Fails the launcher that starts a node more often than any test wants."""
+class Counted(RunPlan):
+    """Fails a run that starts a node more often than any test wants."""
 
     def command(self, node: str, join: str, listen: str, *, again: bool = False) -> list[str]:
         _starts[self.run_directory, node] += 1
@@ -90,10 +91,10 @@ def files(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def launched(kind: type[Launch], address: str, folder: Path) -> tuple[Node, Callable[[], LocalLauncher]]:
+def launched(kind: type[RunPlan], address: str, folder: Path) -> tuple[Node, Callable[[], RunProcesses]]:
     node = Node("root", listen=address)
     launch = kind(Path("experiment.py"), [], 0, folder)
-    return node, lambda: LocalLauncher(node, launch, ["one", "two"], Restart(limit=1, within=60, backoff=0))
+    return node, lambda: RunProcesses(node, launch, ["one", "two"], Restart(limit=1, within=60, backoff=0))
 
 
 @pytest.mark.parametrize(
@@ -101,17 +102,17 @@ def launched(kind: type[Launch], address: str, folder: Path) -> tuple[Node, Call
     [(Dying, "killed by signal 9"), (Absent, "could not be started: No such file or directory")],
 )
 def test_a_process_that_dies_too_often_is_given_up_and_leaves_no_file(
-    run: Run, sockets: Path, kind: type[Launch], how: str
+    run: Run, sockets: Path, kind: type[RunPlan], how: str
 ) -> None:
     async def main() -> None:
         node, make = launched(kind, f"unix://{sockets}/root", sockets)
         with pytest.raises(ExceptionGroup) as caught:
             async with node.running():
-                launcher = make()
+                processes = make()
                 try:
-                    await launcher.run()  # until the loss of the last one fails this node
+                    await processes.run()  # until the loss of the last one fails this node
                 finally:
-                    assert [(one.running, one.restarts, one.given_up) for one in launcher.statistics()] == [
+                    assert [(one.running, one.restarts, one.given_up) for one in processes.statistics()] == [
                         (False, 1, True)
                     ] * 2
                     assert files(sockets) == {"root"}
@@ -127,13 +128,13 @@ def test_a_process_that_has_not_joined_yet_is_terminated_at_once(run: Run, socke
     async def main() -> None:
         node, make = launched(Patient, f"unix://{sockets}/root", sockets)
         async with node.running():
-            launcher = make()
-            keeping = asyncio.create_task(launcher.run())
+            processes = make()
+            keeping = asyncio.create_task(processes.run())
             await until(lambda: files(sockets) == {"root", "root.one", "root.two"})
             with capture_logs() as logs:
-                await launcher.stop([], deadline=5.0)
+                await processes.stop([], deadline=5.0)
             assert [line["event"] for line in logs if line["log_level"] == "warning"] == []
-            assert [one.running for one in launcher.statistics()] == [False, False]
+            assert [one.running for one in processes.statistics()] == [False, False]
             await keeping
 
     run(main())
@@ -143,11 +144,11 @@ def test_a_process_that_ignores_all_requests_is_killed_and_leaves_no_file(run: R
     async def main() -> None:
         node, make = launched(Stubborn, f"unix://{sockets}/root", sockets)
         async with node.running():
-            launcher = make()
-            keeping = asyncio.create_task(launcher.run())
+            processes = make()
+            keeping = asyncio.create_task(processes.run())
             await until(lambda: files(sockets) == {"root", "root.one", "root.two"})
-            await launcher.stop(["one", "two"], deadline=0.05)
-            assert [one.running for one in launcher.statistics()] == [False, False]
+            await processes.stop(["one", "two"], deadline=0.05)
+            assert [one.running for one in processes.statistics()] == [False, False]
             assert files(sockets) == {"root"}
             await keeping
 

@@ -22,15 +22,14 @@ from typing import Any, NoReturn
 
 from setproctitle import setproctitle
 
-from orchestra.runs.experiment import build, load_experiment
-from orchestra.runs.flags import Flags
-from orchestra.runs.planned import PlannedActor
-from orchestra.runs.preloads import Preloads
-from orchestra.runs.processes import SECRET_VARIABLE, Launch
-from orchestra.runs.topology import Topology
+from orchestra.hosts.keeper import SECRET_VARIABLE
 
 MESSAGE_BYTES = 1 << 18
 """Size of the largest request; a larger one cannot be sent, and its process is started without the template."""
+Preload = Callable[[], object]
+"""Loads what an actor needs."""
+Find = Callable[[str, str], Sequence[Preload]]
+"""Returns what the actors of a node preload, given the run's plan as text and the node's name."""
 Become = Callable[[list[str]], NoReturn]
 """Carries out a command of `orchestra` in this process, which ends with it."""
 
@@ -40,16 +39,15 @@ class Template:
 
     Args:
         control: the socket to the root, or to the first template. Each message is a datagram.
-        become: as described there.
+        preloads, become: as described there.
     """
 
-    def __init__(self, control: socket.socket, become: Become) -> None:
+    def __init__(self, control: socket.socket, preloads: Find, become: Become) -> None:
         self._control = control
+        self._preloads = preloads
         self._become = become
         self._children: dict[int, int] = {}
         """Process ids by pidfd."""
-        self._topologies: dict[str, Topology] = {}
-        """The topology of each plan."""
         self._second: socket.socket | None = None
         self._second_pid = 0
         self._forwarded: set[int] = set()
@@ -81,7 +79,7 @@ class Template:
     def _answer(self, request: dict[str, Any], fds: Sequence[int]) -> list[int]:
         """Carry out a request; return the new descriptors to wait for."""
         try:
-            preloading = self._preloading(request)
+            preloading = [] if request.get("preloaded") else self._preloads(request["plan"], request["node"])
             if preloading and self._second is not None:
                 self._forward(request, fds)
                 return []
@@ -99,20 +97,6 @@ class Template:
         finally:
             for fd in fds:
                 os.close(fd)
-
-    def _preloading(self, request: dict[str, Any]) -> list[PlannedActor]:
-        """Return the actors that preload something, of the node whose process is asked for."""
-        if request.get("preloaded"):
-            return []
-        plan: str = request["plan"]
-        if plan not in self._topologies:
-            launch = Launch.read(plan)
-            assert launch.experiment is not None
-            function = load_experiment(launch.experiment, launch.function)
-            self._topologies[plan] = build(function, Flags.of(function).parse(launch.flags))
-            gc.collect()
-        planned = self._topologies[plan].find(request["node"])
-        return [actor for actor in planned.actors if issubclass(actor.kind, Preloads)]
 
     def _fork(self, request: dict[str, Any], output: int) -> int:
         """Fork the process that is asked for, and return its pidfd."""
@@ -138,20 +122,20 @@ class Template:
         _send(self._control, {"id": request["id"], "pid": pid}, [pidfd])
         return pidfd
 
-    def _fork_second(self, preloading: Sequence[PlannedActor]) -> socket.socket:
+    def _fork_second(self, preloads: Sequence[Preload]) -> socket.socket:
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._second_pid = _fork()
         if self._second_pid == 0:
             with _ending():
                 ours.close()
                 self._leave()
-                for actor in preloading:
+                for preload in preloads:
                     try:
-                        actor.kind.preload(*actor.factory.args, **actor.factory.keywords)  # type: ignore[attr-defined]  # a Preloads
+                        preload()
                     except Exception:
                         traceback.print_exc()
                 gc.collect()
-                Template(its, self._become).serve()
+                Template(its, self._preloads, self._become).serve()
         its.close()
         return ours
 

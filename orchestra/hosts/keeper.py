@@ -1,0 +1,328 @@
+"""Keeps the processes of a run on one host: one for each node, restarted within limits when it dies."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+
+from orchestra import log
+from orchestra.actors import supervision
+from orchestra.actors.statistics import ProcessStatistics
+from orchestra.actors.supervision import Restart
+from orchestra.actors.system_messages import SYSTEM, StopNodeMsg
+from orchestra.errors import OrchestraError, UsageError
+from orchestra.hosts.fork_server import LOST, ForkedProcess, ForkServer
+from orchestra.hosts.run_plan import RunPlan
+from orchestra.nodes.node import Node
+from orchestra.wire.transports.registry import transport_for
+
+SECRET_VARIABLE = "ORCHESTRA_SECRET"  # noqa: S105 (the variable's name, not a secret)
+"""The environment variable that gives a launched process the run's secret, in hexadecimal. A command line is public."""
+OUTPUT_LINES = 10
+"""Lines of a dead process that the message about a failed run quotes."""
+LAST_OUTPUT_S = 1.0
+"""Time for the last output of a dead process to arrive."""
+LAST_LOG_NBYTES = 1 << 18
+"""Bytes at the end of a log in which the last error is looked for."""
+
+
+Process = asyncio.subprocess.Process | ForkedProcess
+
+
+class Keeper:
+    """Starts a process for each node of one host, and restarts it when it dies.
+
+    A process that ends by itself during the run has died, whatever its exit code. After more than `policy.limit`
+    deaths within `policy.within` seconds its node is given up.
+
+    Args:
+        owner: the node of this process.
+        plan: of the run.
+        logs: the folder of the logs that the processes write.
+        join: returns the address at which the processes join the run.
+        given_up: called with the name of a node that is given up, and with how its process died.
+        policy: how often a process is started again.
+        forks: whether processes are forked from a template where the system allows it.
+    """
+
+    def __init__(
+        self,
+        owner: Node,
+        plan: RunPlan,
+        logs: Path,
+        join: Callable[[], str],
+        given_up: Callable[[str, str], object],
+        policy: Restart | None = None,
+        *,
+        forks: bool = False,
+    ) -> None:
+        self._owner = owner
+        self._plan = plan
+        self._join = join
+        self._report = given_up
+        self._nodes: list[str] = []
+        self._policy = policy or Restart(limit=3, within=60.0, backoff=0.5, backoff_max=10.0)
+        self._processes: dict[str, Process] = {}
+        self._restarts: dict[str, int] = {}
+        self._given_up: dict[str, str] = {}
+        self._logs = logs
+        self._log_begins: dict[str, int] = {}
+        self._output: dict[str, deque[str]] = {}
+        self._starting: set[asyncio.Task[Process]] = set()
+        self._relays: dict[str, asyncio.Task[None]] = {}
+        self._fork_server = ForkServer(self._relay_template, join) if forks else None
+        self._stopping = asyncio.Event()
+        self._keeping: dict[str, asyncio.Task[None]] = {}
+        self._again: set[str] = set()
+        """Nodes whose next process loads no saved state: an earlier one has, or the run began without them."""
+        self._log = log.get(actor=f"{owner.name}/launcher")
+
+    async def run(self, nodes: Sequence[str]) -> None:
+        """Keep `nodes`, and those that are added later, running until `stop`."""
+        async with asyncio.TaskGroup() as self._group:
+            self.add(nodes)
+            await self._stopping.wait()  # more nodes may be added until then
+
+    def add(self, nodes: Sequence[str], *, again: bool = False) -> None:
+        """Start more nodes, and again those of them that were given up.
+
+        Args:
+            nodes: their names.
+            again: whether their actors begin without a saved state.
+        """
+        for node in nodes:
+            self._given_up.pop(node, None)
+            if again:
+                self._again.add(node)
+            self._prepare(node)
+            self._begin(node)
+
+    async def remove(self, nodes: Sequence[str], deadline: float = 10.0) -> None:
+        """Stop some nodes in order, and expect them no longer. Returns once their processes have ended.
+
+        Args:
+            nodes: their names.
+            deadline: seconds to wait before a process is terminated, and then before it is killed.
+        """
+        self._nodes = [node for node in self._nodes if node not in nodes]
+        if self._starting:
+            await asyncio.wait(self._starting)
+        joined = self._owner.peers.names
+        for node in joined:
+            if node in nodes:
+                with contextlib.suppress(OrchestraError):  # it has died meanwhile
+                    self._owner.ref(f"{node}/{SYSTEM}").tell_nowait(StopNodeMsg())
+        await self._end([node for node in nodes if node in self._processes], joined, deadline)
+        for node in nodes:
+            self._keeping.pop(node).cancel()  # it may wait before the next start
+            self._given_up.pop(node, None)
+            self._processes.pop(node, None)
+            await self._clear(node)
+            self._log.info("node removed", process=node)
+
+    def gone(self, node: str) -> bool:
+        """Return whether `node` was given up: its process has died too often."""
+        return node in self._given_up
+
+    def statistics(self) -> tuple[ProcessStatistics, ...]:
+        """Return the state of each process."""
+        return tuple(
+            ProcessStatistics(
+                node=node,
+                pid=process.pid if (process := self._processes.get(node)) else 0,
+                running=process is not None and process.returncode is None,
+                restarts=self._restarts[node],
+                given_up=node in self._given_up,
+            )
+            for node in self._nodes
+        )
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to each process that has joined. One that has not may not handle the signal yet."""
+        joined = self._owner.peers.names
+        for node, process in self._processes.items():
+            if node in joined and process.returncode is None:
+                process.send_signal(number)
+
+    async def stop(self, asked: Collection[str] = (), deadline: float = 10.0) -> None:
+        """Wait for all processes to end; terminate, then kill a process that does not.
+
+        Args:
+            asked: the nodes that were asked to stop. All others had not joined yet, and are terminated at once.
+            deadline: seconds to wait before each step.
+        """
+        self._stopping.set()
+        if self._starting:
+            await asyncio.wait(self._starting)
+        await self._end(list(self._processes), asked, deadline)
+        if self._fork_server is not None:
+            await self._fork_server.close()
+        for node in self._nodes:
+            await self._clear(node)
+
+    async def _end(self, nodes: Sequence[str], asked: Collection[str], deadline: float) -> None:
+        """Wait for the processes of `nodes` to end; see `stop`."""
+        processes = {node: self._processes[node] for node in nodes}
+        for node, process in processes.items():
+            if node not in asked and process.returncode is None:
+                process.terminate()
+        for send in ("", "terminate", "kill"):
+            alive = [process for process in processes.values() if process.returncode is None]
+            if not alive:
+                break
+            for process in alive:
+                if send:
+                    self._log.warning("process did not end in time", pid=process.pid, now=send)
+                    getattr(process, send)()
+            await asyncio.wait([asyncio.create_task(process.wait()) for process in alive], timeout=deadline)
+
+    def _prepare(self, node: str) -> None:
+        if node not in self._nodes:
+            self._nodes.append(node)
+        self._restarts[node] = 0
+        self._log_begins[node] = self._log_nbytes(node)
+        self._output[node] = deque(maxlen=OUTPUT_LINES)
+
+    def _begin(self, node: str) -> None:
+        self._keeping[node] = self._group.create_task(self._keep(node), name=f"launcher: {node}")
+
+    def _over(self, node: str) -> bool:
+        """Return whether a dead process of `node` is not restarted: the run ends, or the node was removed."""
+        return self._stopping.is_set() or self._owner.stopping or node not in self._nodes
+
+    async def _keep(self, node: str) -> None:
+        failures: list[float] = []
+        while not self._over(node):
+            pid, died = await self._run_process(node)
+            if self._over(node):
+                return
+            await self._clear(node)
+            failures.append(self._owner.clock.monotonic())
+            match supervision.decide(self._policy, failures, failures[-1]):
+                case supervision.RestartAfter(delay):
+                    self._restarts[node] += 1
+                    self._log.warning("process died and is started again", process=node, pid=pid, how=died)
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._stopping.wait(), delay)
+                case _:
+                    self._give_up(node, died, len(failures))
+                    return
+
+    async def _run_process(self, node: str) -> tuple[int, str]:
+        """Run a process of `node` to its end; return its process id and how it ended."""
+        start = asyncio.create_task(self._start(node), name=f"launcher: start of {node}")
+        self._starting.add(start)
+        start.add_done_callback(self._starting.discard)
+        try:
+            process = await start
+        except OSError as error:  # out of memory or of processes: a later attempt may succeed
+            return 0, f"could not be started: {error.strerror or error}"
+        code = await process.wait()
+        await asyncio.wait({self._relays[node]}, timeout=LAST_OUTPUT_S)  # a process that it started may keep the pipe
+        if code == LOST:
+            return process.pid, "ended, and its exit code was lost with the template that had forked it"
+        return process.pid, f"killed by signal {-code}" if code < 0 else f"exited with code {code}"
+
+    async def _clear(self, node: str) -> None:
+        """Remove the socket file of a process that was killed."""
+        address = _listen_beside(self._join(), node)
+        with contextlib.suppress(UsageError):  # another process listens there
+            await transport_for(address).clear(address)
+
+    async def _start(self, node: str) -> Process:
+        listen = _listen_beside(self._join(), node)
+        again = node in self._again
+        command = self._plan.command(node, self._join(), listen, again=again)
+        process: Process | None = None
+        if self._fork_server is not None:
+            plan, secret = self._plan.text(again=again), self._owner.secret.hex()
+            process = await self._fork_server.start(node, command, plan, secret)
+        if process is None:
+            process = await self._execute(command)
+        assert process.stdout is not None
+        relay = _relay(process.stdout, self._output[node])
+        self._relays[node] = asyncio.create_task(relay, name=f"launcher: output of {node}")
+        self._processes[node] = process
+        self._again.add(node)
+        self._log.info("process started", process=node, pid=process.pid)
+        return process
+
+    async def _execute(self, command: Sequence[str]) -> asyncio.subprocess.Process:
+        environment = {**os.environ, SECRET_VARIABLE: self._owner.secret.hex()}
+        # A session of its own: the terminal sends Ctrl-C to the root alone, which stops the others in order.
+        return await asyncio.create_subprocess_exec(
+            *command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+
+    async def _relay_template(self, output: asyncio.StreamReader) -> None:
+        await _relay(output, deque(maxlen=OUTPUT_LINES))
+
+    def _give_up(self, node: str, died: str, deaths: int) -> None:
+        self._given_up[node] = how = f"its process {died}, {deaths} times"
+        self._log.error("process died too often and is given up", process=node, how=died, deaths=deaths)
+        self._report(node, how)
+
+    def last_words(self, node: str) -> Iterator[str]:
+        """Yield the last error that a node has logged, and the last lines that its process has printed."""
+        if error := self._last_error(node):
+            yield f"last error of {node}: {error}"
+        if self._output[node]:
+            yield f"last output of {node}:"
+            yield from (f"    {line}" for line in self._output[node])
+
+    def _last_error(self, node: str) -> str:
+        try:
+            with (self._logs / f"{node}.jsonl").open("rb") as file:
+                file.seek(max(self._log_begins[node], self._log_nbytes(node) - LAST_LOG_NBYTES))
+                lines = file.read().split(b"\n")
+        except OSError:
+            return ""
+        for line in reversed(lines):
+            with contextlib.suppress(ValueError):
+                match json.loads(line):
+                    case {"level": "error", "event": "actor failed", "actor": str(actor), "error": str(error)}:
+                        return f"{actor} failed: {error}"
+        return ""
+
+    def _log_nbytes(self, node: str) -> int:
+        try:
+            return (self._logs / f"{node}.jsonl").stat().st_size
+        except OSError:
+            return 0
+
+
+async def _relay(output: asyncio.StreamReader, last: deque[str]) -> None:
+    """Copy the output of a process to `sys.stderr`, looked up for each line: a live display replaces it.
+
+    Keep its last lines in `last`.
+    """
+    while True:
+        try:
+            line = await output.readline()
+        except ValueError:  # a line longer than the reader's limit: asyncio has dropped it
+            continue
+        if not line:
+            return
+        text = line.decode(errors="replace").rstrip()
+        if text:
+            last.append(text)
+        sys.stderr.write(log.fitted(text + "\n", sys.stderr))
+        sys.stderr.flush()
+
+
+def _listen_beside(address: str, node: str) -> str:
+    """Return the address at which `node` listens, derived from the one at which it joins the run."""
+    if address.startswith("unix://"):
+        return f"{address}.{node}"
+    return f"{address.rpartition(':')[0]}:0"

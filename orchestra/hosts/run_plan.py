@@ -1,0 +1,67 @@
+"""The plan by which every process of a run builds the same topology, as JSON on a command line or in a message."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
+
+from pydantic import TypeAdapter, ValidationError
+
+from orchestra.errors import UsageError
+from orchestra.trace.recording.settings import NO_TRACE, TraceSettings
+from orchestra.wire import blocks
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """The plan by which every process of a run builds the same topology and opens its node."""
+
+    experiment: Path | None
+    """The file that each process imports; None for a topology that no file describes, which runs in one process."""
+    flags: Sequence[str]
+    """The experiment's flags, as on a command line."""
+    seed: int
+    run_directory: Path
+    function: str = "experiment"
+    """The function of the file that returns the topology."""
+    log_level: str = "info"
+    quiet: bool = False
+    """True if nothing is printed while the run goes on."""
+    trace: TraceSettings = NO_TRACE
+    resume_from: Path | None = None
+    """The folder of the state that the actors of a resumed run load."""
+    tls_dir: Path | None = None
+    """The folder of the run's certificates, if it goes over TLS."""
+    shared_memory: int = blocks.CAPACITY
+    """Bytes of an arena of shared memory."""
+    unencrypted: bool = False
+    """True if plain TCP beyond this host is allowed."""
+
+    def command(self, node: str, join: str, listen: str, *, again: bool = False) -> list[str]:
+        """Return the command line of the process of `node`. One that is started `again` loads no saved state."""
+        text = self.text(again=again)
+        return [sys.executable, "-m", "orchestra", "node", node, "--join", join, "--listen", listen, "--plan", text]
+
+    def text(self, *, again: bool = False) -> str:
+        """Return the plan as JSON, for a process that is started, or started `again` and loads no saved state."""
+        plan = replace(
+            self,
+            run_directory=self.run_directory.absolute(),
+            resume_from=None if again else self.resume_from,
+        )
+        return TypeAdapter(RunPlan).dump_json(plan).decode()
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        """Return the plan that `text` wrote.
+
+        Raises:
+            UsageError: the text is no such plan.
+        """
+        try:
+            return TypeAdapter(cls).validate_json(text)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            where = ".".join(map(str, first["loc"]))
+            raise UsageError(f"--plan: not the plan of a run: {where}: {first['msg']}") from None

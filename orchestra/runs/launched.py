@@ -1,0 +1,41 @@
+"""What a launched process builds from the plan of its run: the same topology as every other process."""
+
+import functools
+import gc
+from collections.abc import Callable, Sequence
+
+from orchestra.errors import UsageError
+from orchestra.hosts.preloads import Preloads
+from orchestra.hosts.run_plan import RunPlan
+from orchestra.runs.experiment import build, load_experiment
+from orchestra.runs.flags import Flags
+from orchestra.runs.topology import Topology
+
+
+def topology_of(plan: RunPlan) -> Topology:
+    """Import the experiment of a plan and return its topology.
+
+    Raises:
+        UsageError: the plan names no experiment, or it cannot be imported or built.
+    """
+    if plan.experiment is None:
+        raise UsageError("--plan: it names no experiment")
+    function = load_experiment(plan.experiment, plan.function)
+    return build(function, Flags.of(function).parse(plan.flags))
+
+
+def preloads_of(plan: str, node: str) -> Sequence[Callable[[], object]]:
+    """Return what the actors of a node preload before its process is forked, given the plan as text."""
+    actors = _built(plan).find(node).actors
+    return [
+        functools.partial(actor.kind.preload, *actor.factory.args, **actor.factory.keywords)
+        for actor in actors
+        if issubclass(actor.kind, Preloads)
+    ]
+
+
+@functools.cache
+def _built(plan: str) -> Topology:
+    topology = topology_of(RunPlan.read(plan))
+    gc.collect()  # before processes that share this memory are forked
+    return topology
