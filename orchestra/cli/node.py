@@ -3,9 +3,8 @@
 import os
 
 from orchestra import log
-from orchestra.errors import UsageError
-from orchestra.hosts.keeper import SECRET_VARIABLE
 from orchestra.hosts.run_plan import RunPlan
+from orchestra.hosts.token import JoinToken, token_of_process
 from orchestra.runs.api import failing_in_one_line
 from orchestra.runs.flags import FlagParser
 from orchestra.runs.launched import topology_of
@@ -17,31 +16,23 @@ def command(arguments: list[str]) -> int:
     """Run one node of a run, in this process."""
     parser = FlagParser(prog="orchestra node", description="Run one node of a run, in this process.")
     parser.add_argument("node", help="its name")
-    parser.add_argument("--join", required=True, help="the address of the root")
     parser.add_argument("--listen", required=True, help="the address of the node")
-    parser.add_argument("--plan", required=True, help="the plan plan of the run, as JSON")
+    parser.add_argument("--plan", required=True, help="the plan of the run, as JSON")
     options = parser.parse_strictly(arguments)
-    secret = _secret()
-    plan = RunPlan.read(options.plan)
+    token, lifeline = token_of_process()
+    with os.fdopen(lifeline, "rb"):
+        return _run(options.node, options.listen, RunPlan.read(options.plan), token)
+
+
+def _run(name: str, listen: str, plan: RunPlan, token: JoinToken) -> int:
     topology = topology_of(plan)
-    topology.find(options.node)
+    topology.find(name)
     run = RunDirectory.open(plan.run_directory)
-    node = node_of(options.node, topology, plan, listen=options.listen, join=options.join, secret=secret)
+    node = node_of(name, topology, plan, listen=listen, join=token.address, secret=token.secret, tls=token.tls)
     with (
-        log.configured(run.logs, node=node.name, level=plan.log_level, quiet=plan.quiet),
-        failing_in_one_line(f"node {node.name}", run.logs / f"{node.name}.jsonl", run),
+        log.configured(run.logs, node=name, level=plan.log_level, quiet=plan.quiet),
+        failing_in_one_line(f"node {name}", run.logs / f"{name}.jsonl", run),
         tuned_gc(),
     ):
-        log.get().info("node ends", reason=run_loop(run_node(topology, node, options.join)))
+        log.get().info("node ends", reason=run_loop(run_node(topology, node, token.address)))
     return 0
-
-
-def _secret() -> bytes:
-    """Return the run's secret, and remove it from the environment, which every child process inherits."""
-    digits = os.environ.pop(SECRET_VARIABLE, "")
-    if not digits:
-        raise UsageError(f"a launched process finds the run's secret in {SECRET_VARIABLE}, which is not set")
-    try:
-        return bytes.fromhex(digits)
-    except ValueError:
-        raise UsageError(f"{SECRET_VARIABLE} does not hold hexadecimal digits") from None

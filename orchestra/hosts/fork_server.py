@@ -93,14 +93,14 @@ class ForkServer:
         """True once it has turned out that the template cannot fork the processes of this run."""
         self._log = log.get(actor="launcher")
 
-    async def start(self, node: str, command: Sequence[str], plan: str, secret: str) -> ForkedProcess | None:
+    async def start(self, node: str, command: Sequence[str], plan: str, lifeline: int) -> ForkedProcess | None:
         """Start the process of a node; return None if the template cannot do so.
 
         Args:
             node: its name.
             command: its command line, as if it were started without a template.
             plan: the launch plan, as text.
-            secret: the value that the process finds in its environment.
+            lifeline: the file descriptor of its standard input, which stays the caller's.
         """
         if self._useless:
             return None
@@ -110,10 +110,10 @@ class ForkServer:
         assert self._control is not None
         self._number += 1
         number, (output, its_output) = self._number, os.pipe()
-        request = {"id": number, "node": node, "command": list(command), "plan": plan, "secret": secret}
+        request = {"id": number, "node": node, "command": list(command), "plan": plan}
         answer = self._asked[number] = asyncio.get_running_loop().create_future()
         try:
-            socket.send_fds(self._control, [json.dumps(request).encode()], [its_output])
+            socket.send_fds(self._control, [json.dumps(request).encode()], [its_output, lifeline])
             os.close(its_output)
             its_output = -1
             pid, pidfd = await answer

@@ -19,11 +19,11 @@ from orchestra.actors.system_messages import SYSTEM, StopNodeMsg
 from orchestra.errors import OrchestraError, UsageError
 from orchestra.hosts.fork_server import LOST, ForkedProcess, ForkServer
 from orchestra.hosts.run_plan import RunPlan
+from orchestra.hosts.token import JoinToken
 from orchestra.nodes.node import Node
+from orchestra.wire.addresses import candidates_of
 from orchestra.wire.transports.registry import transport_for
 
-SECRET_VARIABLE = "ORCHESTRA_SECRET"  # noqa: S105 (the variable's name, not a secret)
-"""The environment variable that gives a launched process the run's secret, in hexadecimal. A command line is public."""
 OUTPUT_LINES = 10
 """Lines of a dead process that the message about a failed run quotes."""
 LAST_OUTPUT_S = 1.0
@@ -75,6 +75,8 @@ class Keeper:
         self._log_begins: dict[str, int] = {}
         self._output: dict[str, deque[str]] = {}
         self._starting: set[asyncio.Task[Process]] = set()
+        self._lifelines: dict[str, int] = {}
+        """This process's ends of the pipes on the standard input of the others, by node."""
         self._relays: dict[str, asyncio.Task[None]] = {}
         self._fork_server = ForkServer(self._relay_template, join) if forks else None
         self._stopping = asyncio.Event()
@@ -123,6 +125,7 @@ class Keeper:
             self._keeping.pop(node).cancel()  # it may wait before the next start
             self._given_up.pop(node, None)
             self._processes.pop(node, None)
+            self._let_go(node)
             await self._clear(node)
             self._log.info("node removed", process=node)
 
@@ -164,6 +167,7 @@ class Keeper:
         if self._fork_server is not None:
             await self._fork_server.close()
         for node in self._nodes:
+            self._let_go(node)
             await self._clear(node)
 
     async def _end(self, nodes: Sequence[str], asked: Collection[str], deadline: float) -> None:
@@ -224,6 +228,7 @@ class Keeper:
         except OSError as error:  # out of memory or of processes: a later attempt may succeed
             return 0, f"could not be started: {error.strerror or error}"
         code = await process.wait()
+        self._let_go(node)
         await asyncio.wait({self._relays[node]}, timeout=LAST_OUTPUT_S)  # a process that it started may keep the pipe
         if code == LOST:
             return process.pid, "ended, and its exit code was lost with the template that had forked it"
@@ -238,13 +243,16 @@ class Keeper:
     async def _start(self, node: str) -> Process:
         listen = _listen_beside(self._join(), node)
         again = node in self._again
-        command = self._plan.command(node, self._join(), listen, again=again)
+        command = self._plan.command(node, listen, again=again)
+        lifeline = self._lifeline(node)
         process: Process | None = None
-        if self._fork_server is not None:
-            plan, secret = self._plan.text(again=again), self._owner.secret.hex()
-            process = await self._fork_server.start(node, command, plan, secret)
-        if process is None:
-            process = await self._execute(command)
+        try:
+            if self._fork_server is not None:
+                process = await self._fork_server.start(node, command, self._plan.text(again=again), lifeline)
+            if process is None:
+                process = await self._execute(command, lifeline)
+        finally:
+            os.close(lifeline)
         assert process.stdout is not None
         relay = _relay(process.stdout, self._output[node])
         self._relays[node] = asyncio.create_task(relay, name=f"launcher: output of {node}")
@@ -253,15 +261,34 @@ class Keeper:
         self._log.info("process started", process=node, pid=process.pid)
         return process
 
-    async def _execute(self, command: Sequence[str]) -> asyncio.subprocess.Process:
-        environment = {**os.environ, SECRET_VARIABLE: self._owner.secret.hex()}
+    def _lifeline(self, node: str) -> int:
+        """Return the file descriptor of a new standard input for a process of `node`: a pipe that holds its token.
+
+        Its other end is kept while the process lives, and belongs to this process alone. So its end means that this
+        process is dead.
+        """
+        owner = self._owner
+        token = JoinToken.new(
+            self._plan.run_directory.name, candidates_of(self._join()), tls=owner.tls, secret=owner.secret
+        )
+        lifeline, ours = os.pipe()
+        self._let_go(node)
+        self._lifelines[node] = ours
+        os.write(ours, token.line().encode())
+        return lifeline
+
+    def _let_go(self, node: str) -> None:
+        """Close the pipe to a process of `node`, if there is one."""
+        if (lifeline := self._lifelines.pop(node, None)) is not None:
+            os.close(lifeline)
+
+    async def _execute(self, command: Sequence[str], lifeline: int) -> asyncio.subprocess.Process:
         # A session of its own: the terminal sends Ctrl-C to the root alone, which stops the others in order.
         return await asyncio.create_subprocess_exec(
             *command,
-            stdin=subprocess.DEVNULL,
+            stdin=lifeline,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env=environment,
             start_new_session=True,
         )
 

@@ -38,10 +38,10 @@ class RunPlan:
     unencrypted: bool = False
     """True if plain TCP beyond this host is allowed."""
 
-    def command(self, node: str, join: str, listen: str, *, again: bool = False) -> list[str]:
+    def command(self, node: str, listen: str, *, again: bool = False) -> list[str]:
         """Return the command line of the process of `node`. One that is started `again` loads no saved state."""
         text = self.text(again=again)
-        return [sys.executable, "-m", "orchestra", "node", node, "--join", join, "--listen", listen, "--plan", text]
+        return [sys.executable, "-m", "orchestra", "node", node, "--listen", listen, "--plan", text]
 
     def text(self, *, again: bool = False) -> str:
         """Return the plan as JSON, for a process that is started, or started `again` and loads no saved state."""

@@ -22,8 +22,6 @@ from typing import Any, NoReturn
 
 from setproctitle import setproctitle
 
-from orchestra.hosts.keeper import SECRET_VARIABLE
-
 MESSAGE_BYTES = 1 << 18
 """Size of the largest request; a larger one cannot be sent, and its process is started without the template."""
 Preload = Callable[[], object]
@@ -87,7 +85,7 @@ class Template:
             if threads > 1:  # one of them may hold a lock, which nobody would release in the forked process
                 raise RuntimeError(f"what it has imported runs {threads - 1} threads")
             if not preloading:
-                return [self._fork(request, fds[0])]
+                return [self._fork(request, *fds)]
             self._second = self._fork_second(preloading)
             self._forward(request, fds)
             return [self._second.fileno()]
@@ -98,22 +96,29 @@ class Template:
             for fd in fds:
                 os.close(fd)
 
-    def _fork(self, request: dict[str, Any], output: int) -> int:
-        """Fork the process that is asked for, and return its pidfd."""
+    def _fork(self, request: dict[str, Any], output: int, lifeline: int) -> int:
+        """Fork the process that is asked for, and return its pidfd.
+
+        Args:
+            request: what it is to do.
+            output: where it prints.
+            lifeline: its standard input.
+        """
         pid = _fork()
         if pid == 0:
             with _ending():
                 self._leave()
                 os.setsid()
+                os.dup2(lifeline, 0)
                 for fd in (1, 2):
                     os.dup2(output, fd)
                 os.close(output)
+                os.close(lifeline)
                 # Processes that began with equal global generators would explore alike. `random` sees to itself.
                 if numpy := sys.modules.get("numpy"):
                     numpy.random.seed()  # that of users' code
                 command: list[str] = request["command"]
                 setproctitle(" ".join(command))
-                os.environ[SECRET_VARIABLE] = request["secret"]
                 sys.argv[1:] = command[3:]
                 gc.enable()
                 self._become(command[3:])

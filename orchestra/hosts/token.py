@@ -69,19 +69,21 @@ class JoinToken:
         join: tuple[str, ...],
         *,
         tls: Callable[[datetime, datetime], Credentials] | Credentials | None,
+        secret: bytes | None = None,
         now: datetime | None = None,
     ) -> Self:
-        """Return a token with a new secret.
+        """Return a new token.
 
         Args:
             run: the name of the run.
             join: the addresses of the head, best first.
             tls: credentials, or what makes them from the wall-clock time and the end of the token; None for no TLS.
+            secret: of the run; a new one by default.
             now: the wall-clock time.
         """
         now = (now or RealClock().now()).replace(microsecond=0)
         until = now + VALID
-        return cls(run, os.urandom(SECRET_BYTES), join, tls(now, until) if callable(tls) else tls, until)
+        return cls(run, secret or os.urandom(SECRET_BYTES), join, tls(now, until) if callable(tls) else tls, until)
 
     @property
     def address(self) -> str:
@@ -93,12 +95,19 @@ class JoinToken:
         return replace(self, join=tuple(each for address in addresses for each in candidates_of(address)))
 
     def line(self) -> str:
-        """Return the token as one line of text, which ends with a line feed."""
+        """Return the token as one line of ASCII, which ends with a line feed.
+
+        Raises:
+            UsageError: it is too long.
+        """
         tls = None if self.tls is None else _Tls(ca=self.tls.ca, cert=self.tls.cert, key=self.tls.key)
         document = _Document(
             run=self.run, secret=self.secret.hex(), join=list(self.join), tls=tls, valid_until=self.valid_until
         )
-        return document.model_dump_json() + "\n"
+        text = document.model_dump_json() + "\n"
+        if len(text) > LONGEST:
+            raise UsageError(f"a join token has at most {LONGEST >> 10} KiB: the certificates of this run are too long")
+        return text
 
     @classmethod
     def parse(cls, text: str | bytes, *, source: str, now: datetime | None = None) -> Self:
@@ -151,13 +160,13 @@ class JoinToken:
 def token_of_process() -> tuple[JoinToken, int]:
     """Return the token of a launched process, and a file descriptor whose end means that its starter is dead.
 
-    The token is the first line of standard input. The descriptor is moved away from there, and is not inherited;
-    standard input is empty from then on.
+    The token is the first line of standard input, and does not expire: it is as new as the process. The descriptor is
+    moved away from there, and is not inherited; standard input is empty from then on.
 
     Raises:
         UsageError: there is no token.
     """
-    token = JoinToken.read(STDIN)
+    token = JoinToken.parse(_first_line(0), source="standard input", now=datetime.min.replace(tzinfo=UTC))
     lifeline = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 3)
     with open(os.devnull, "rb") as empty:
         os.dup2(empty.fileno(), 0)

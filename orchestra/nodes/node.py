@@ -113,6 +113,7 @@ class Node:
         """True if messages of this node travel in plain TCP beyond this host."""
         self.recorder = recorder
         self.secret = check_secret(secret) if secret is not None else entropy(32)
+        self.tls = tls
         self.seed = seed
         self.run_directory = run_directory
         self.resume_from = resume_from

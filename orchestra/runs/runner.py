@@ -157,7 +157,6 @@ def node_of(name: str, topology: Topology, launch: RunPlan, *, deterministic: bo
         name,
         recorder=recorder,
         shared_memory=launch.shared_memory,
-        tls=None if launch.tls_dir is None else Credentials.of_folder(launch.tls_dir),
         unencrypted=launch.unencrypted,
         **for_both,
         **more,
@@ -209,7 +208,8 @@ async def run_in_processes(
     """Run the root of `topology` in this process, and every other node in a process of its own on this host."""
     root = topology.root.name
     others = [name for name in topology.nodes if name != root]
-    node = node_of(root, topology, launch, listen=listen)
+    tls = None if launch.tls_dir is None else Credentials.of_folder(launch.tls_dir)
+    node = node_of(root, topology, launch, listen=listen, tls=tls)
     async with node.running():
         launcher = RunProcesses(node, launch, others, requirements=topology.requirements, forks=True)
         return await run_root(topology, launch, node, launcher, stopping or Stopping())

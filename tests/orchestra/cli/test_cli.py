@@ -1,5 +1,7 @@
 """The command line: every exit code, and every refusal in one line."""
 
+import contextlib
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +13,7 @@ import pytest
 
 from orchestra.cli.main import main
 from orchestra.hosts.run_plan import RunPlan
+from orchestra.hosts.token import JoinToken
 from orchestra.runs.plan import OPTIONS
 from orchestra.wire.transports.registry import SCHEMES  # those of this process: a simulation adds one
 
@@ -303,43 +306,56 @@ def test_a_run_that_fails_ends_with_1_and_says_why_in_one_line(
 # A launched process, which no person starts
 
 PLAN = RunPlan(Path("errand.py"), [], 0, Path())
-NODE = ["node", "h0", "--join", "tcp://127.0.0.1:1", "--listen", "tcp://127.0.0.1:0", "--plan"]
+NODE = ["node", "h0", "--listen", "tcp://127.0.0.1:0", "--plan"]
+TOKEN = JoinToken.new("errand", ("tcp://127.0.0.1:1",), tls=None)
 
 
 def plan(**changes: object) -> str:
     """The last word of the command line of a launched process."""
-    return replace(PLAN, **changes).command("h0", "", "")[-1]
+    return replace(PLAN, **changes).command("h0", "")[-1]
+
+
+@contextlib.contextmanager
+def given(line: str) -> Iterator[None]:
+    """While the block runs, have `line` on standard input."""
+    reads, writes = os.pipe()
+    before = os.dup(0)
+    os.dup2(reads, 0)
+    os.close(reads)
+    os.write(writes, line.encode())
+    try:
+        yield
+    finally:
+        os.dup2(before, 0)
+        os.close(before)
+        os.close(writes)
 
 
 @pytest.mark.usefixtures("nothing_is_made")
 @pytest.mark.parametrize(
-    ("secret", "said"),
+    ("line", "text"),
     [
-        (None, "a launched process finds the run's secret in ORCHESTRA_SECRET, which is not set"),
-        ("", "a launched process finds the run's secret in ORCHESTRA_SECRET, which is not set"),
-        ("no digits", "ORCHESTRA_SECRET does not hold hexadecimal digits"),
+        ("\n", "standard input holds no join token: it is empty; `orchestra token RUN_DIR` prints one"),
+        ("no token\n", "standard input holds no valid join token: it is no JSON document of a token"),
     ],
 )
-def test_a_launched_process_without_a_secret_is_a_misuse(
-    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, secret: str | None, said: str
+def test_a_launched_process_without_a_token_is_a_misuse(
+    here: Path, capsys: pytest.CaptureFixture[str], line: str, text: str
 ) -> None:
-    monkeypatch.delenv("ORCHESTRA_SECRET", raising=False)
-    if secret is not None:
-        monkeypatch.setenv("ORCHESTRA_SECRET", secret)
-
-    assert refusal(capsys, *NODE, plan()) == said
+    with given(line):
+        assert refusal(capsys, *NODE, plan()) == text
 
 
 @pytest.mark.usefixtures("nothing_is_made")
 def test_a_launched_process_that_is_started_wrongly_says_so_in_one_line(
-    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def said(*words: str) -> str:
-        monkeypatch.setenv("ORCHESTRA_SECRET", "00" * 32)
-        return refusal(capsys, *words)
+        with given(TOKEN.line()):
+            return refusal(capsys, *words)
 
     assert "node" in said("node")
-    assert "--join" in said("node", "h0")
+    assert "--listen" in said("node", "h0")
     assert said(*NODE, "{}").startswith("--plan: not the plan of a run: experiment: Field required")
     assert said(*NODE, plan(experiment=None)) == "--plan: it names no experiment"
     other = ["node", "h9", *NODE[2:]]
@@ -349,13 +365,13 @@ def test_a_launched_process_that_is_started_wrongly_says_so_in_one_line(
 
 
 def test_a_launched_process_whose_root_is_gone_fails_in_one_line(
-    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("ORCHESTRA_SECRET", "00" * 32)
     assert main(["run", "errand.py", "--single-process"]) == 0
     (run,) = here.glob("runs/errand/*")
 
-    assert main([*NODE, plan(run_directory=run)]) == 1
+    with given(TOKEN.line()):
+        assert main([*NODE, plan(run_directory=run)]) == 1
     printed = capsys.readouterr().err
     (line,) = [line for line in printed.splitlines() if line.startswith("orchestra: ")]
     assert line.startswith("orchestra: node h0 failed: no process answers at tcp://127.0.0.1:1: Connection refused")

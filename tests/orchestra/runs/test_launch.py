@@ -80,8 +80,8 @@ class Worker(Actor[HelloMsg]):
             os._exit(self.exit_code)
         if self.faithful:
             self.watch(self.boss)
-        secret = os.environ.get("ORCHESTRA_SECRET")
-        await self.boss.tell(HelloMsg(node=self.node, pid=os.getpid(), secret=secret))
+        left = os.read(0, 100).decode() or None
+        await self.boss.tell(HelloMsg(node=self.node, pid=os.getpid(), secret=left))
 
     @on(HelloMsg)
     def hello(self, msg: HelloMsg) -> None: ...
@@ -143,7 +143,7 @@ class Launched:
             pytest.fail(f"silent for {PATIENCE_S} s; stderr: {self.err}")
 
     def greetings(self, count: int) -> dict[str, tuple[int, str]]:
-        """Wait for `count` workers, and return the process of each and the secret in its environment.
+        """Wait for `count` workers, and return the process of each and what is left of its standard input.
 
         After the last greeting that the boss waits for they end, so that there may be no such process any more.
         """
@@ -225,7 +225,7 @@ def test_a_run_in_processes_ends_in_order_and_tells_its_secret_to_nobody(launch:
     workers = {node: (psutil.Process(pid), hidden) for node, (pid, hidden) in run.greetings(2).items()}
     secret = json.loads((run.run / "join.json").read_text())["secret"]
     assert len(bytes.fromhex(secret)) == 32
-    assert {hidden for _, hidden in workers.values()} == {"None"}  # taken out of what a child would inherit
+    assert {hidden for _, hidden in workers.values()} == {"None"}  # nor would a child find it there
     processes = [run.root, *run.root.children(recursive=True)]
     assert {process.pid for process, _ in workers.values()} < {process.pid for process in processes}
     for process in processes:

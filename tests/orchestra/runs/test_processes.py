@@ -36,7 +36,7 @@ _starts: Counter[tuple[Path, str]] = Counter()
 class Counted(RunPlan):
     """Fails a run that starts a node more often than any test wants."""
 
-    def command(self, node: str, join: str, listen: str, *, again: bool = False) -> list[str]:
+    def command(self, node: str, listen: str, *, again: bool = False) -> list[str]:
         _starts[self.run_directory, node] += 1
         assert _starts[self.run_directory, node] <= MOST_STARTS, f"{node} is started again and again"
         return self.words(listen)
