@@ -1,3 +1,4 @@
+from .map_registry import get_map_params as get_map_params
 from .opposition import Opponent as Opponent
 from .opposition import Opposition as Opposition
 from .options import Features as Features
@@ -6,4 +7,3 @@ from .scenarios import SCENARIOS as SCENARIOS
 from .scenarios import Scenario as Scenario
 from .skirmish import Skirmish as Skirmish
 from .starcraft2env import StarCraft2Env as StarCraft2Env
-from .starcraft2env import get_map_params as get_map_params

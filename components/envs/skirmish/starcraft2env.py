@@ -7,38 +7,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from components.envs.skirmish.heuristic import choose_target, direction, heals
 from components.envs.skirmish.kernel import constants
 from components.envs.skirmish.kernel.constants import CELLS, MIDDLE
+from components.envs.skirmish.map_registry import DIFFICULTIES
 from components.envs.skirmish.options import Features, Rewards, shield_bit
-from components.envs.skirmish.scenario_file import scenario_named
+from components.envs.skirmish.rendering import Image, image_of, text_of
 from components.envs.skirmish.skirmish import Skirmish
-from components.envs.skirmish.unit_view import UnitView, distance, view_of
-from components.envs.skirmish.units import Ruleset, UnitType
+from components.envs.skirmish.unit_command import UnitCommand, move, stop, strike
+from components.envs.skirmish.unit_queries import UnitQueries
+from components.envs.skirmish.units import Ruleset
 
 
-def get_map_params(map_name: str) -> dict[str, Any]:
-    """What SMAC's map registry says of a map.
-
-    Raises:
-        ValueError: there is no such map; the message lists those there are.
-    """
-    scenario = scenario_named(map_name)
-    return {
-        "n_agents": len(scenario.allies),
-        "n_enemies": len(scenario.enemies),
-        "limit": scenario.limit,
-        "a_race": scenario.allies[0].race[0].upper(),
-        "b_race": scenario.enemies[0].race[0].upper(),
-        "unit_type_bits": len(scenario.ally_types),
-        "map_type": scenario.map_type,
-    }
-
-
-DIFFICULTIES = {name: number for number, name in enumerate("123456789A", start=1)}
-"""As SMAC writes them."""
-
-
-class StarCraft2Env:
+class StarCraft2Env(UnitQueries):
     """What `smac.env.StarCraft2Env` is, played by `Skirmish`: same names, same arguments, same answers.
 
     `terminated` means here that the episode ended in any way, its limit included; use `Skirmish` to tell them apart.
@@ -90,7 +71,29 @@ class StarCraft2Env:
         start_jitter: float = 0.0,
     ) -> None:
         self.map_name = map_name
+        self.game_version = game_version
         self.continuing_episode = continuing_episode
+        self.debug = debug
+        self.window_size = (window_size_x, window_size_y)
+        self.replay_dir = replay_dir
+        self.replay_prefix = replay_prefix
+        self.obs_all_health = obs_all_health
+        self.obs_own_health = obs_own_health or obs_all_health
+        self.obs_last_action = obs_last_action
+        self.obs_pathing_grid = obs_pathing_grid
+        self.obs_terrain_height = obs_terrain_height
+        self.obs_instead_of_state = obs_instead_of_state
+        self.obs_timestep_number = obs_timestep_number
+        self.state_last_action = state_last_action
+        self.state_timestep_number = state_timestep_number
+        self.reward_sparse = reward_sparse
+        self.reward_only_positive = reward_only_positive
+        self.reward_death_value = reward_death_value
+        self.reward_win = reward_win
+        self.reward_defeat = reward_defeat
+        self.reward_negative_scale = reward_negative_scale
+        self.reward_scale = reward_scale
+        self.reward_scale_rate = reward_scale_rate
         self.heuristic_ai = heuristic_ai
         self.heuristic_rest = heuristic_rest
         self._move_amount = move_amount
@@ -144,6 +147,9 @@ class StarCraft2Env:
         self.shield_bits_enemy = shield_bit(self._scenario, enemies=True)
         self.unit_type_bits = len(self._scenario.ally_types)
         self.max_reward = rewards.maximum(self._scenario)
+        self.ally_state_attr_names = self._ally_state_names()
+        self.enemy_state_attr_names = self._enemy_state_names()
+        self._name_units()
 
         self.battles_game = 0
         self.battles_won = 0
@@ -152,7 +158,20 @@ class StarCraft2Env:
         self.last_action = np.zeros((self.n_agents, self.n_actions))
         self.death_tracker_ally = np.zeros(self.n_agents)
         self.death_tracker_enemy = np.zeros(self.n_enemies)
-        self._heuristic_targets: list[int | None] = [None] * self.n_agents
+        self.heuristic_targets: list[int | None] = [None] * self.n_agents
+        self.win_counted = False
+        self.defeat_counted = False
+        self.reward = 0.0
+        """Of the last step."""
+        self.last_stats: dict[str, float] | None = None
+        """Always None, as in SMAC."""
+        self.renderer: object | None = None
+        """Always None: `render` keeps nothing open."""
+        self._before = None
+        # Names that code written for SMAC reads, although they are private there, too.
+        self._episode_count = 0
+        self._episode_steps = 0
+        self._total_steps = 0
 
     # --- Playing ----------------------------------------------------------------------------------------------------
 
@@ -162,7 +181,10 @@ class StarCraft2Env:
         self.last_action[:] = 0.0
         self.death_tracker_ally[:] = 0.0
         self.death_tracker_enemy[:] = 0.0
-        self._heuristic_targets = [None] * self.n_agents
+        self.heuristic_targets = [None] * self.n_agents
+        self._before = None
+        self._episode_steps = 0
+        self.win_counted = self.defeat_counted = False
         return self.get_obs(), self.get_state()
 
     def step(self, actions: MutableSequence[Any]) -> tuple[float, bool, dict[str, Any]]:
@@ -176,15 +198,17 @@ class StarCraft2Env:
         if chosen.shape[1] != self.n_agents:
             raise ValueError(f"{chosen.shape[1]} actions were given, {self.map_name} has {self.n_agents} agents")
         self.last_action = np.zeros((self.n_agents, self.n_actions))
+        before = self.skirmish.units[0].copy()
         if self.heuristic_ai:
             for i in range(self.n_agents):
-                chosen[0, i] = actions[i] = self._heuristic_action(i)
+                chosen[0, i] = actions[i] = self.get_agent_action_heuristic(i, chosen[0, i])[1]
             self.skirmish.step_unchecked(chosen)
         else:
             for i, action in enumerate(chosen[0].tolist()):
                 legal = 0 <= action < self.n_actions and self.skirmish.available[0, i, action]
                 assert legal, f"Agent {i} cannot perform action {action}"
             self.skirmish.step(chosen)
+        self._before = before
         self.last_action[np.arange(self.n_agents), chosen[0]] = 1.0
 
         health = self.skirmish.units["health"][0]
@@ -192,9 +216,15 @@ class StarCraft2Env:
         self.death_tracker_enemy[:] = health[self.n_agents :] <= 0.0
         won, timeout = bool(self.skirmish.won[0]), bool(self.skirmish.truncated[0])
         ended = timeout or bool(self.skirmish.terminated[0])
+        self._episode_steps += 1
+        self._total_steps += 1
+        self._episode_count += ended
         self.battles_game += ended
         self.battles_won += won
         self.timeouts += timeout
+        self.win_counted = won
+        self.defeat_counted = ended and self.update_units() == -1
+        self.reward = float(self.skirmish.reward[0])
         info: dict[str, Any] = {
             "battle_won": won,
             "dead_allies": int(self.death_tracker_ally.sum()),
@@ -202,37 +232,56 @@ class StarCraft2Env:
         }
         if timeout and self.continuing_episode:
             info["episode_limit"] = True
-        return float(self.skirmish.reward[0]), ended, info
+        return self.reward, ended, info
 
-    def _heuristic_action(self, agent_id: int) -> int:
-        """Attack the enemy that was nearest when the last target died; or heal the nearest friend."""
-        unit = self.get_unit_by_id(agent_id)
-        if unit.health <= 0.0:
-            return constants.NO_OP
-        heals = self._type(unit).healing > 0.0
-        others = self.agents if heals else self.enemies
-        target = self._heuristic_targets[agent_id]
-        if target is None or not self._is_task(unit, others[target]):
-            tasks = [k for k, other in others.items() if self._is_task(unit, other)]
-            if not tasks:
-                self._heuristic_targets[agent_id] = None
-                return constants.STOP
-            target = min(tasks, key=lambda k: distance(unit, others[k]))
-            self._heuristic_targets[agent_id] = target
-        action = constants.FIRST_TARGET + target
-        if self.heuristic_rest and not self.skirmish.available[0, agent_id, action]:
-            dx, dy = others[target].pos.x - unit.pos.x, others[target].pos.y - unit.pos.y
-            if abs(dx) > abs(dy):
-                return constants.EAST if dx > 0.0 else constants.WEST
-            return constants.NORTH if dy > 0.0 else constants.SOUTH
-        return action
+    def get_agent_action(self, a_id: int, action: int) -> UnitCommand | None:
+        """Return the order that an action stands for; None for no-op.
 
-    def _is_task(self, unit: UnitView, other: UnitView) -> bool:
-        """Whether the heuristic would have a unit attack another, or heal it."""
-        mine, its = self._type(unit), self._type(other)
-        if mine.healing > 0.0:
-            return its.healing == 0.0 and 0.0 < other.health < other.health_max
-        return other.health > 0.0 and (its.layer != "air" or mine.weapon.hits_air)
+        Raises:
+            AssertionError: the agent cannot take the action.
+        """
+        legal = 0 <= action < self.n_actions and self.skirmish.available[0, a_id, action]
+        assert legal, f"Agent {a_id} cannot perform action {action}"
+        return self._command(a_id, action)
+
+    def get_agent_action_heuristic(self, a_id: int, action: int) -> tuple[UnitCommand | None, int]:
+        """Return the order of `heuristic_ai` to an agent, and the action that it stands for; `action` is ignored."""
+        unit = self.get_unit_by_id(a_id)
+        others = self.agents if heals(unit) else self.enemies
+        target = choose_target(unit, others, self.heuristic_targets[a_id]) if unit.health > 0.0 else None
+        self.heuristic_targets[a_id] = target
+        if target is None:
+            return None, constants.NO_OP
+        chosen = constants.FIRST_TARGET + target
+        if self.heuristic_rest and not self.skirmish.available[0, a_id, chosen]:
+            chosen = direction(unit, others[target])
+        return self._command(a_id, chosen), chosen
+
+    def _command(self, a_id: int, action: int) -> UnitCommand | None:
+        unit = self.get_unit_by_id(a_id)
+        if action == constants.NO_OP:
+            return None
+        if action == constants.STOP:
+            return stop(unit)
+        if action < constants.FIRST_TARGET:
+            return move(unit, action, self._move_amount)
+        return strike(unit, (self.agents if heals(unit) else self.enemies)[action - constants.FIRST_TARGET])
+
+    def reward_battle(self) -> float:
+        """Return the unscaled reward of the last step, without that of the battle's end; 0 where rewards are sparse."""
+        if self.reward_sparse or self._before is None:
+            return 0.0
+        health, shield = self.skirmish.units["health"][0], self.skirmish.units["shield"][0]
+        lived = self._before["health"] > 0.0
+        now = np.where(health > 0.0, health + shield, 0.0)
+        harm = np.where(lived, self._before["health"] + self._before["shield"] - now, 0.0)
+        deaths = lived & (health <= 0.0)
+        ours, theirs = slice(self.n_agents), slice(self.n_agents, None)
+        gained = float(harm[theirs].sum() + self.reward_death_value * deaths[theirs].sum())
+        if self.reward_only_positive:
+            return abs(gained)
+        lost = float(harm[ours].sum() + self.reward_death_value * deaths[ours].sum())
+        return gained - self.reward_negative_scale * lost
 
     # --- Observations -----------------------------------------------------------------------------------------------
 
@@ -273,17 +322,6 @@ class StarCraft2Env:
         if self._features.state_timestep_number:
             sides["timestep"] = int(self.skirmish.battles["steps"][0]) / self.episode_limit
         return sides
-
-    def get_visibility_matrix(self) -> NDArray[np.bool_]:
-        """Return the visibility matrix (A, A + E); an agent does not see itself."""
-        units = self.skirmish.units[0]
-        dx = units["x"][: self.n_agents, None] - units["x"][None, :]
-        dy = units["y"][: self.n_agents, None] - units["y"][None, :]
-        alive = units["health"] > 0.0
-        sight = self.skirmish.kinds["sight"][0, : self.n_agents]
-        seen = (np.sqrt(dx * dx + dy * dy) < sight[:, None]) & alive[: self.n_agents, None] & alive[None, :]
-        seen[np.arange(self.n_agents), np.arange(self.n_agents)] = False
-        return np.asarray(seen, dtype=np.bool_)
 
     def get_avail_actions(self) -> list[list[int]]:
         """Per agent, 1 for each action it may take and 0 for the others."""
@@ -326,11 +364,11 @@ class StarCraft2Env:
 
     def get_ally_num_attributes(self) -> int:
         """Columns of an ally's row of the state."""
-        return len(self._ally_state_names())
+        return len(self.ally_state_attr_names)
 
     def get_enemy_num_attributes(self) -> int:
         """Columns of an enemy's row of the state."""
-        return len(self._enemy_state_names())
+        return len(self.enemy_state_attr_names)
 
     def _ally_state_names(self) -> list[str]:
         return ["health", "energy/cooldown", "rel_x", "rel_y", *self._late_names(self.shield_bits_ally)]
@@ -349,8 +387,8 @@ class StarCraft2Env:
             "n_actions": self.n_actions,
             "n_agents": self.n_agents,
             "episode_limit": self.episode_limit,
-            "agent_features": self._ally_state_names(),
-            "enemy_features": self._enemy_state_names(),
+            "agent_features": self.ally_state_attr_names,
+            "enemy_features": self.enemy_state_attr_names,
         }
 
     def get_stats(self) -> dict[str, float]:
@@ -364,67 +402,39 @@ class StarCraft2Env:
             "restarts": self.force_restarts,
         }
 
-    # --- Units ------------------------------------------------------------------------------------------------------
-
-    @property
-    def agents(self) -> dict[int, UnitView]:
-        """The allies by agent number."""
-        return {i: view_of(self.skirmish, i) for i in range(self.n_agents)}
-
-    @property
-    def enemies(self) -> dict[int, UnitView]:
-        """The enemies by the number that attack actions count from."""
-        return {e: view_of(self.skirmish, self.n_agents + e) for e in range(self.n_enemies)}
-
-    def get_unit_by_id(self, a_id: int) -> UnitView:
-        """The unit of an agent."""
-        return view_of(self.skirmish, a_id)
-
-    def get_unit_types(self) -> list[int]:
-        """The enemies' unit types."""
-        return [unit.type_id for unit in self._scenario.enemies]
-
-    def unit_shoot_range(self, agent_id: int) -> float:
-        """How far away an attack may be ordered."""
-        return float(self.skirmish.kinds["shoot"][0, agent_id])
-
-    def unit_sight_range(self, agent_id: int) -> float:
-        """How near others must be to be seen."""
-        return float(self.skirmish.kinds["sight"][0, agent_id])
-
-    def unit_max_cooldown(self, unit: UnitView) -> float:
-        """What its remaining cooldown is divided by."""
-        return self._type(unit).full_cooldown
-
-    def unit_max_shield(self, unit: UnitView) -> float:
-        """What its shield is divided by."""
-        return self._type(unit).shield
-
-    def can_move(self, unit: UnitView, direction: int) -> bool:
-        """Whether the next cell in a direction (0 north, 1 east, 2 south, 3 west) can be walked on."""
-        probe = self._move_amount / 2.0
-        dx, dy = ((0.0, probe), (probe, 0.0), (0.0, -probe), (-probe, 0.0))[direction]
-        x, y = int(unit.pos.x + dx), int(unit.pos.y + dy)
-        cells = self._scenario.terrain.walkable()
-        return 0 <= x < CELLS and 0 <= y < CELLS and bool(cells[x, y])
-
-    def _type(self, unit: UnitView) -> UnitType:
-        return next(kind for kind in self._scenario.allies + self._scenario.enemies if kind.type_id == unit.unit_type)
-
     # --- The rest ---------------------------------------------------------------------------------------------------
 
     def seed(self, seed: int | None = None) -> int:
-        """The seed; with an argument, begin again from that one, at the next `reset`."""
+        """Return the seed; with an argument, begin again from that one, at the next `reset`."""
         if seed is not None:
             self._seed = seed
             self.skirmish = self._make_skirmish(seed=seed)
         return self._seed
 
-    def render(self) -> None:
-        """Nothing: there is no game to look at."""
+    def full_restart(self) -> None:
+        """Begin again from the seed, at the next `reset`, and count a restart."""
+        self.seed(self._seed)
+        self.force_restarts += 1
+
+    def render(self, mode: str = "human") -> Image | None:
+        """Draw the battle.
+
+        Args:
+            mode: `rgb_array` for an image (512, 512, 3), uint8; `human` for a drawing on standard output, which must
+                be a terminal with 24-bit colours, at least 64 columns wide.
+
+        Raises:
+            ValueError: there is no such mode.
+        """
+        if mode == "rgb_array":
+            return image_of(self.skirmish)
+        if mode == "human":
+            print(text_of(image_of(self.skirmish, cell=2)))
+            return None
+        raise ValueError(f"mode is {mode!r}, must be 'human' or 'rgb_array'")
 
     def save_replay(self) -> None:
-        """Nothing: there is no game that could replay it."""
+        """Do nothing: no game could replay it."""
 
     def close(self) -> None:
-        """Nothing: all it holds is memory."""
+        """Do nothing: the environment holds memory alone."""

@@ -1,10 +1,10 @@
 """A unit as SMAC's own class shows it."""
 
 from dataclasses import dataclass
+from math import hypot
+from typing import Any
 
-import numpy as np
-
-from components.envs.skirmish.skirmish import Skirmish
+from components.envs.skirmish.scenarios import Scenario
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +33,15 @@ class UnitView:
     energy: float = 0.0
 
 
-def view_of(skirmish: Skirmish, index: int) -> UnitView:
-    """Return the unit of that number, allies first, in the one battle of `skirmish`."""
-    unit, scenario = skirmish.units[0, index], skirmish.scenario
-    kind = (scenario.allies + scenario.enemies)[index]
+def view_of(scenario: Scenario, units: Any, index: int) -> UnitView:
+    """Return the unit of a number, allies first.
+
+    Args:
+        scenario: the battle's scenario.
+        units: the battle's units, (N,) of `records.UNIT`.
+        index: the number.
+    """
+    unit, kind = units[index], (scenario.allies + scenario.enemies)[index]
     return UnitView(
         tag=index,
         owner=1 if index < len(scenario.allies) else 2,
@@ -52,6 +57,5 @@ def view_of(skirmish: Skirmish, index: int) -> UnitView:
 
 
 def distance(one: UnitView, other: UnitView) -> float:
-    """Return how far two units are from each other, in cells."""
-    dx, dy = one.pos.x - other.pos.x, one.pos.y - other.pos.y
-    return float(np.sqrt(dx * dx + dy * dy))
+    """Return the distance of two units' centres, in cells."""
+    return hypot(other.pos.x - one.pos.x, other.pos.y - one.pos.y)

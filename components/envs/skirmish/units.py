@@ -61,7 +61,10 @@ class UnitType:
     sight: float
     """How far it sees, from its centre: what its agent does where scenarios go by units' own ranges."""
     full_cooldown: float
-    """What SMAC divides the remaining cooldown by, in ticks. Not the weapon's period: SMAC's own table."""
+    """What SMAC divides the remaining cooldown by, in ticks. Not the weapon's period: SMAC's own table.
+
+    For healers, what it divides their energy by.
+    """
     light: bool = False
     biological: bool = False
     layer: Layer = "ground"
