@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from components.checkpoints import run_state
 from components.save_point import SavePoint
 from messages import NotSavedMsg, SaveCheckpointMsg
-from orchestra import AskFailed, CannotWrite, DeliveryError, Ref, UsageError
+from orchestra import AskFailed, CannotWrite, DeliveryError, Ref, UsageError, collect_files
 
 LAST_SAVE_S = 5.0
 """Seconds for the checkpoint of a run that has failed, which ends within ten seconds."""
@@ -64,6 +64,8 @@ class RunCheckpoint:
         try:
             if begun is not None and begun != env_steps:
                 run_state.rename(self._folder, begun, env_steps)
+            if begun is not None and (error := await self._collect(begun, env_steps)):
+                return error
             for ref in (trainer, *self._others):
                 if error := await ask_to_save(ref, env_steps):
                     return error
@@ -73,6 +75,11 @@ class RunCheckpoint:
         except OSError as failed:
             return run_state.reason(failed)
         return ""
+
+    async def _collect(self, begun: int, env_steps: int) -> str:
+        """Gather what actors of other hosts have saved; return why that is impossible, or an empty text."""
+        staged, final = (run_state.staging_folder(Path(), steps).as_posix() for steps in (begun, env_steps))
+        return await collect_files(self._address, f"{staged}/*", into=final)
 
     async def save_without_workers(self, env_steps: int, save: Callable[[], Awaitable[str]]) -> str:
         """Begin a checkpoint and `save` it; where that fails, discard it and return why, else an empty text.

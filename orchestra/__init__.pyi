@@ -44,6 +44,7 @@ from .errors import WireError as WireError
 from .hosts.preloads import Preloads as Preloads
 from .hosts.shape import Hosts as Hosts
 from .hosts.shape import HostShape as HostShape
+from .hosts.transfer import collect_files as collect_files
 from .nodes.node import Node as Node
 from .replay.replay import Replay as Replay
 from .runs.api import RunHandle as RunHandle

@@ -111,7 +111,8 @@ def write(
 ) -> Path:
     """Write the state of the actor at `address` into the staging folder, and return that folder.
 
-    The folder is made if it is missing: a replayed actor runs without the Orchestrator that makes it.
+    The folder is made if it is missing: a replayed actor runs without the Orchestrator that makes it, and so does one
+    of another host, whose staging folders of earlier checkpoints nobody else removes.
 
     Args:
         run_directory: of the run.
@@ -127,7 +128,11 @@ def write(
     if run_directory is None:
         raise UsageError("this run keeps no files, so there is no place for a checkpoint")
     folder = staging_folder(run_directory, env_steps)
-    folder.mkdir(parents=True, exist_ok=True)
+    if not folder.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        for other in folder.parent.glob(f"*{folder.suffix}"):
+            if other.name < folder.name:
+                shutil.rmtree(other, ignore_errors=True)
     encoded = np.frombuffer(json.dumps(values).encode(), np.uint8)
     write_checkpoint(_file(folder, address), {**(arrays or {}), _FORMAT: np.array(FORMAT), _VALUES: encoded})
     return folder

@@ -108,3 +108,15 @@ class LookupMsg(SystemMsg, Request[str]):
 
 class StopNodeMsg(SystemMsg):
     """Stop the whole node gracefully."""
+
+
+class CollectFilesMsg(SystemMsg, Request[str]):
+    """Have the other hosts of the run send files to the head. Answered with why it cannot write them, or an empty text.
+
+    Files that a lost host has had are missing then.
+    """
+
+    pattern: str
+    """Which files, below the run directory."""
+    into: str
+    """The folder of the head's run directory that they go into."""

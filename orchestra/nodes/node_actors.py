@@ -1,12 +1,15 @@
 """The actors that every node runs: one controls the node itself, the other answers where nodes listen."""
 
 import asyncio
+from collections.abc import Container
 from typing import Any, ClassVar, Protocol
 
 from orchestra.actors.actor import Actor, on
 from orchestra.actors.asks import PendingAsks
+from orchestra.actors.ref import Ref
 from orchestra.actors.statistics import FinalStatisticsMsg, NodeStatistics, StatisticsMsg
 from orchestra.actors.system_messages import (
+    CollectFilesMsg,
     DeadlockProbeMsg,
     LookupMsg,
     SpawnedMsg,
@@ -20,9 +23,14 @@ from orchestra.nodes.directory import Directory
 class NodeControl(Protocol):
     """A node, as the `SystemActor` controls it."""
 
+    name: str
     asks: PendingAsks
     stopping: bool
     """True while the run ends, so that lost peers are expected."""
+
+    @property
+    def cells(self) -> Container[str]:
+        """The addresses of its actors."""
 
     def statistics(self) -> NodeStatistics:
         """Return the statistics of the node."""
@@ -50,7 +58,15 @@ class DirectoryActor(Actor[LookupMsg]):
         return self._directory.lookup(msg.node)
 
 
-class SystemActor(Actor[StatisticsMsg | FinalStatisticsMsg | StopNodeMsg | SpawnMsg | StopActorMsg | DeadlockProbeMsg]):
+COLLECTOR = "collector"
+"""The name of the actor of the root that collects files of other hosts, in a run that has any."""
+
+
+class SystemActor(
+    Actor[
+        StatisticsMsg | FinalStatisticsMsg | StopNodeMsg | SpawnMsg | StopActorMsg | DeadlockProbeMsg | CollectFilesMsg
+    ]
+):
     """Controls the node: reports statistics, starts and stops actors for other nodes, stops the node."""
 
     recorded: ClassVar[bool] = False
@@ -78,6 +94,11 @@ class SystemActor(Actor[StatisticsMsg | FinalStatisticsMsg | StopNodeMsg | Spawn
     @on(DeadlockProbeMsg)
     def follow(self, msg: DeadlockProbeMsg) -> None:
         self._node.asks.probes.follow(msg)
+
+    @on(CollectFilesMsg)
+    def collect_files(self, msg: CollectFilesMsg) -> Any:
+        collector: Ref[CollectFilesMsg] = Ref(f"{self._node.name}/{COLLECTOR}")
+        return asyncio.create_task(collector.ask(msg)) if collector.address in self._node.cells else ""
 
     @on(StopNodeMsg)
     def stop_node(self, msg: StopNodeMsg) -> None:
