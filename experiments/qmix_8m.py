@@ -20,7 +20,7 @@ from components import (
 from components.envs import SCENARIOS
 from components.envs.game_speed import GameSpeed
 from components.envs.smac import Smac
-from components.policies.devices import require
+from components.policies.devices import gpus_of, require
 from components.replay_buffers import (
     EpisodeReplay,
     FreshEpisodes,
@@ -29,25 +29,25 @@ from components.replay_buffers import (
 )
 from components.rollout import EnvFactory
 from components.trajectory_manager import ReplayBuffer
-from orchestra import Ref, Topology, UsageError
+from orchestra import Hosts, HostShape, Ref, Topology, UsageError
 
 
 def experiment(
     *,
+    hosts: Hosts,
     algorithm: Annotated[Literal["qmix", "vdn", "iql", "coma"], Field(description="learning algorithm")] = "qmix",
     scenario: Annotated[str, Field(description=f"one of {', '.join(SCENARIOS)}, or a scenario file (.toml)")] = "8m",
     env: Annotated[Literal["skirmish", "smac"], Field(description="the simulator, or StarCraft II")] = "skirmish",
     game_speed: Annotated[bool, Field(description="steps take as long as StarCraft II's, about 10 ms")] = False,
     steps: Annotated[int, Field(ge=1, description="environment steps of the run")] = 2_000_000,
-    hosts: Annotated[int, Field(ge=1, description="hosts, each with a proxy and its workers")] = 1,
-    workers: Annotated[int, Field(ge=1, description="worker processes per host")] = 1,
+    workers: Annotated[int | None, Field(ge=1, description="worker processes per host; or as its cores allow")] = None,
     min_workers: Annotated[int, Field(ge=1, description="workers below which the run fails")] = 1,
     envs_per_worker: Annotated[int, Field(ge=1, description="environments per worker")] = 64,
     asynchronous: Annotated[bool, Field(description="environments in processes, acted on when they are ready")] = False,
     min_batch: Annotated[int, Field(ge=1, description="asynchronous: environments to wait for before acting")] = 1,
     max_wait: Annotated[float, Field(ge=0, description="asynchronous: seconds to wait, from the first ready")] = 0.002,
     envs_per_process: Annotated[int, Field(ge=1, description="asynchronous: environments in a process")] = 1,
-    proxy: Annotated[bool, Field(description="put a host's workers behind a WorkerProxy")] = True,
+    proxy: Annotated[bool, Field(description="put the workers of each host behind a WorkerProxy")] = True,
     device: Annotated[str, Field(description="device of the learner: cpu, cuda or cuda:N")] = "cpu",
     learner_threads: Annotated[int, Field(ge=1, description="threads of the learner")] = 1,
     batch_size: Annotated[int | None, Field(ge=1, description="episodes of a batch; 32, COMA 16")] = None,
@@ -80,7 +80,7 @@ def experiment(
     final_eval_episodes: Annotated[int, Field(ge=1, description="episodes of the best parameters at the end")] = 256,
     checkpoint_interval: Annotated[int, Field(ge=1, description="environment steps between checkpoints")] = 200_000,
 ) -> Topology:
-    """Lay out the run; every argument is also a flag of `orchestra run`."""
+    """Lay out the run; every argument but `hosts` is also a flag of `orchestra run`."""
     coma = algorithm == "coma"
     batch_size = batch_size or (16 if coma else 32)
     learning_rate = learning_rate or (5e-4 if coma else 1e-3)
@@ -88,8 +88,16 @@ def experiment(
     target_update_interval = target_update_interval or (50 if coma else 10)
     epsilon_start = epsilon_start if epsilon_start is not None else (0.5 if coma else 1.0)
     epsilon_end = epsilon_end if epsilon_end is not None else (0.01 if coma else 0.05)
-    if min_workers > hosts * workers:
-        raise UsageError(f"--min-workers: {min_workers} is more than the {hosts * workers} workers of the run")
+    # Games of StarCraft II, and environments in processes that do not wait for the game, use a core each.
+    processes = -(-envs_per_worker // envs_per_process) if (asynchronous or env == "smac") and not game_speed else 0
+    learner_cores = learner_threads + 1  # and the evaluator's
+    counts = {
+        host: workers or host.room_for(1 + processes, reserved=learner_cores if host.slot == 0 else 0)
+        for host in hosts.playing
+    }
+    n_workers = sum(counts.values())
+    if min_workers > n_workers:
+        raise UsageError(f"--min-workers: {min_workers} is more than the {n_workers} workers of the run")
     if buffer_size < batch_size:
         raise UsageError(f"a replay buffer of {buffer_size} episodes never holds a batch of {batch_size}")
     if game_speed and env == "smac":
@@ -115,7 +123,7 @@ def experiment(
         "init": init,
         "target_update_interval": target_update_interval,
     }
-    at_once = hosts * workers * envs_per_worker
+    at_once = n_workers * envs_per_worker
     replay: ReplayBuffer
     if coma:
         if prioritized:
@@ -139,7 +147,7 @@ def experiment(
     topology.before_start(partial(require, device))
     topology.before_start(planned.prepare)
     topology.before_start(policies.prepare)
-    learner = topology.node("learner")
+    learner = topology.node("learner", gpus=gpus_of(device))
     monitor = learner.spawn("monitor", Monitor, title=f"{algorithm} {spec.name}")
     trajectories = learner.spawn("trajectories", TrajectoryManager, replay=replay)
     orchestrator = learner.spawn(
@@ -170,14 +178,15 @@ def experiment(
         "evaluator", Evaluator, env=make_env, policy=learning.acting, to=orchestrator
     )
     topology.require(trajectories, trainer, evaluator)
-    upstreams = [
-        topology.node(f"host-{host}").spawn("proxy", WorkerProxy, to=orchestrator) if proxy else orchestrator
-        for host in range(hosts)
-    ]
+    upstreams = {
+        host: topology.node(f"host-{host.slot}", on=host).spawn("proxy", WorkerProxy, to=orchestrator)
+        if proxy
+        else orchestrator
+        for host in hosts.playing
+    }
 
-    def plan_worker(index: int) -> Ref[Any]:
-        host, number = index % hosts, index // hosts
-        return topology.node(f"worker-{host}-{number}").spawn(
+    def plan_worker(host: HostShape, number: int) -> Ref[Any]:
+        return topology.node(f"worker-{host.slot}-{number}", on=host).spawn(
             "worker",
             Worker,
             env=workers_env,
@@ -187,6 +196,6 @@ def experiment(
             exploration=LinearSchedule(epsilon_start, epsilon_end, over=epsilon_steps),
         )
 
-    topology.replicas("workers", hosts * workers, plan_worker, at_least=min_workers)
+    topology.replicas_on("workers", counts, plan_worker, at_least=min_workers)
     topology.until(orchestrator)
     return topology

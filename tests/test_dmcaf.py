@@ -11,7 +11,7 @@ import pytest
 
 from components.envs import AsyncEnv, Skirmish
 from components.envs.game_speed import GameSpeed
-from orchestra import Flags, Topology, load_experiment
+from orchestra import Flags, Topology, build, load_experiment
 
 ROOT = Path(__file__).resolve().parents[1]
 BENCHMARKS = ROOT / "benchmarks"
@@ -52,7 +52,7 @@ def test_coma_plays_on_the_workers_of_awl_qmix() -> None:
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_the_workers_of_a_mode_play_the_environments_that_it_names(name: str) -> None:
     workers, n_envs, asynchronous = LAYOUTS[name]
-    topology = experiment(name)(game_speed=True)
+    topology = build(experiment(name), {"game_speed": True})
     (evaluator,) = actors(topology, "Evaluator")
     assert evaluator.factory.keywords["env"].func is Skirmish  # evaluations wait for nothing
     players = actors(topology, "Worker")

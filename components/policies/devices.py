@@ -10,6 +10,12 @@ if TYPE_CHECKING:
     import torch
 
 
+def gpus_of(device: str) -> int:
+    """Return the GPUs that a host must have for `device`; 0 for the CPU, and for a word that `require` refuses."""
+    named = re.fullmatch(r"cuda(?::(\d+))?", device)
+    return 0 if named is None else int(named[1] or 0) + 1
+
+
 def require(device: str) -> None:
     """Check that `device` is "cpu", "cuda" or "cuda:N", and is available.
 

@@ -13,7 +13,8 @@ from orchestra.errors import UsageError
 from orchestra.runs.api import carry_out
 from orchestra.runs.experiment import load_experiment, recorded_experiment
 from orchestra.runs.flags import FlagParser, Flags
-from orchestra.runs.plan import OPTIONS, plan
+from orchestra.runs.hosts_options import HOST_FLAGS
+from orchestra.runs.plan import OPTIONS, OWN_OPTIONS, plan
 from orchestra.runs.result import RunFailed
 from orchestra.runs.run_directory import RunDirectory
 
@@ -52,7 +53,8 @@ def _parser(flags: Flags | None = None) -> FlagParser:
     """Return the parser of all flags: those of every run, and those of an experiment if it is known."""
     parser = FlagParser(prog="orchestra run", description=_HELP, usage="orchestra run FILE [flags]")
     parser.add_argument("--dry-run", action="store_true", help="print the topology and stop")
-    OPTIONS.add_to(parser, "flags of every run")
+    OWN_OPTIONS.add_to(parser, "flags of every run")
+    HOST_FLAGS.add_to(parser, "flags of a run over several hosts")
     if flags is not None:
         flags.add_to(parser)
     return parser

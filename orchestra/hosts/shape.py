@@ -36,6 +36,15 @@ class HostShape:
         """Return the shape with the numbers that the user asked for in place of those that the host reports."""
         return replace(self, cores=cores or self.cores, gpus=gpus or self.gpus, memory=memory or self.memory)
 
+    def room_for(self, cores: int, *, reserved: int = 0) -> int:
+        """Return how many processes that use so many cores each the host has room for, but at least one.
+
+        Args:
+            cores: of each process.
+            reserved: the cores that other processes of the host use.
+        """
+        return max(1, (self.cores - reserved) // cores)
+
     def __str__(self) -> str:
         gpus = f", {self.gpus} GPU{'s' if self.gpus > 1 else ''}" if self.gpus else ""
         memory = f", {memory_text(self.memory)}" if self.memory else ""
@@ -124,8 +133,9 @@ def _gpus(root: Path, environment: Mapping[str, str]) -> int:
     driver = root / "proc/driver/nvidia/gpus"
     if driver.is_dir():
         return len(list(driver.iterdir()))
-    # A container may have the devices without the driver's folder.
-    return sum(bool(re.fullmatch(r"nvidia\d+", path.name)) for path in (root / "dev").glob("nvidia*"))
+    # A container may have the devices without the driver's folder, and Linux within Windows has another one.
+    devices = sum(bool(re.fullmatch(r"nvidia\d+", path.name)) for path in (root / "dev").glob("nvidia*"))
+    return devices or int((root / "dev/dxg").exists())
 
 
 def _quotas(root: Path) -> Iterator[int]:

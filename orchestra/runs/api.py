@@ -143,7 +143,7 @@ def _going_on(planned: PlannedRun) -> Iterator[tuple[RunDirectory, RunPlan, Hold
             run.write_config(
                 experiment=planned.launch.experiment,
                 function=planned.launch.function,
-                flags=planned.values,
+                flags=planned.layout.values,
                 options=planned.options,
                 seed=planned.launch.seed,
                 argv=planned.command,

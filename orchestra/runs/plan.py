@@ -1,8 +1,9 @@
 """Plans a run: checks all that can be checked, and lays out its topology. Nothing is started or written."""
 
 import functools
+import inspect
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, ParamSpec, cast
@@ -12,19 +13,13 @@ from pydantic import Field
 from orchestra.errors import UsageError
 from orchestra.hosts.open_files import check_open_files
 from orchestra.hosts.run_plan import RunPlan
-from orchestra.runs.experiment import (
-    NAME,
-    build,
-    experiment_flags,
-    find_experiment,
-    importing,
-    load_experiment,
-    recorded_experiment,
-    recorded_options,
-    source_of,
-)
+from orchestra.hosts.shape import Hosts, one_core, this_machine
+from orchestra.runs.experiment import NAME, importing, recorded_options
 from orchestra.runs.flags import Flags
-from orchestra.runs.run_directory import HIDDEN, RunDirectory
+from orchestra.runs.hosts_file import is_hosts_file
+from orchestra.runs.hosts_options import HOST_FLAGS, HOST_PARAMETERS, HostsOptions, host_flags, hosts_options
+from orchestra.runs.layout import Experiment, Layout, layout_of
+from orchestra.runs.run_directory import RunDirectory
 from orchestra.runs.topology import Topology
 from orchestra.trace.format.records import Mode
 from orchestra.trace.recording.settings import MIB, TraceSettings
@@ -34,9 +29,6 @@ from orchestra.wire.transports.memory import MemoryTransport
 from orchestra.wire.transports.registry import is_exposed, transport_for
 
 P = ParamSpec("P")
-Experiment = str | Path | Callable[..., Topology] | Topology
-"""The path of an experiment's file, a function that returns a topology, or a topology."""
-
 LISTEN = "tcp://127.0.0.1:0"
 MIB_VARIABLE = "ORCHESTRA_SHARED_MEMORY"
 MOST_MIB = 1 << 20
@@ -49,8 +41,12 @@ class PlannedRun:
     topology: Topology
     launch: RunPlan
     """Complete but for `run_directory` and `resume_from`."""
-    values: dict[str, Any]
-    """The values of the experiment's flags."""
+    layout: Layout
+    """The experiment and the values of its flags."""
+    hosts: HostsOptions | None
+    """What was asked of several hosts; None on one machine."""
+    shapes: Hosts
+    """The hosts for which the topology was built."""
     listen: str | None
     """The address at which the other processes reach this one; None if all nodes run in this process."""
     runs_dir: Path
@@ -59,6 +55,14 @@ class PlannedRun:
     """The equivalent command line."""
     options: dict[str, Any] = field(default_factory=dict)
     """The options of every run as they take effect, from which a resumed run goes on."""
+
+    def over(self, shapes: Hosts) -> "PlannedRun":
+        """Return the run over hosts that have reported their shapes.
+
+        Raises:
+            UsageError: it cannot be laid out over them.
+        """
+        return replace(self, topology=self.layout.topology(shapes), shapes=shapes)
 
 
 _NOT_WITH: dict[Mode, Sequence[str]] = {
@@ -84,19 +88,44 @@ def _resumable(make: Callable[P, PlannedRun]) -> Callable[P, PlannedRun]:
             recorded = recorded_options(RunDirectory.open(resume), OPTIONS)
             for name in _NOT_WITH.get(cast("Mode", keywords.get("trace", recorded.get("trace"))), ()):
                 recorded.pop(name, None)
+            for name in _outdated_host_flags(keywords, recorded):
+                del recorded[name]
         run = make(*args, **cast("Any", {**recorded, **keywords}))
         values = {**OPTIONS.defaults, **recorded, **keywords}
-        effective = {
+        effective: dict[str, Any] = {
             "seed": run.launch.seed,
             "tls_dir": run.launch.tls_dir,
             "shared_memory": run.launch.shared_memory // MIB,
         }
+        if values["hosts"] is not None and is_hosts_file(values["hosts"]):
+            effective["hosts"] = str(Path(values["hosts"]).absolute())
         options = {flag.name: values[flag.name] for flag in OPTIONS if flag.name != "resume"}
         return replace(run, options=options | effective)
 
     return planned
 
 
+def _outdated_host_flags(given: Mapping[str, Any], recorded: Mapping[str, Any]) -> list[str]:
+    """Return the recorded flags of several hosts that do not hold for a resumed run with the flags `given`."""
+    alone = given.get("single_process") or ("hosts" in given and given["hosts"] is None)
+    other = ("hosts", "launch", "min_hosts", "max_hosts") if "hosts" in given else ()
+    return [
+        flag.name
+        for flag in HOST_FLAGS
+        if flag.name in recorded and (alone or flag.name in other or not recorded[flag.name])
+    ]
+
+
+def _with_host_flags(make: Callable[P, PlannedRun]) -> Callable[P, PlannedRun]:
+    """Give `make` the parameters of a run over several hosts, which it takes among its keywords."""
+    signature = inspect.signature(make)
+    *own, flags = signature.parameters.values()
+    make.__signature__ = signature.replace(parameters=[*own, *HOST_PARAMETERS, flags])  # type: ignore[attr-defined]  # read by inspect
+    make.__annotations__ = {**make.__annotations__, **host_flags.__annotations__, "return": PlannedRun}
+    return make
+
+
+@_with_host_flags
 @_resumable
 def plan(
     experiment: Experiment | None = None,
@@ -172,7 +201,13 @@ def plan(
     if resume is not None:
         resumed = RunDirectory.open(resume)
         resumed.newest_state()
-    topology, values, words, source = _laid_out(experiment, resumed, flags, importable=not single_process)
+    hosts = hosts_options({flag.name: flags.pop(flag.name) for flag in HOST_FLAGS if flag.name in flags})
+    layout = layout_of(experiment, resumed, flags, OPTIONS.defaults)
+    shapes = _shapes(hosts, layout, in_one_process=single_process)
+    topology, source = layout.topology(shapes), layout.source
+    if not single_process and len(topology.nodes) > 1:
+        layout = layout.imported()
+        topology = layout.topology(shapes)
     topology.main_actor()  # or say that there is none, before anything is made
     in_one_process = single_process or source is None or len(topology.nodes) == 1
     if source is None and listen != LISTEN:
@@ -192,11 +227,12 @@ def plan(
             "write tls://HOST:PORT with --tls-dir, or add --tls off"
         )
     own_file, own_function = source or (None, NAME)
+    command = ["orchestra", "run", *([] if own_file is None else [str(own_file)]), *layout.words, f"--seed={seed or 0}"]
     return PlannedRun(
         topology=topology,
         launch=RunPlan(
             experiment=None if own_file is None else own_file.absolute(),
-            flags=words,
+            flags=layout.words,
             seed=seed or 0,
             run_directory=Path(),
             function=own_function,
@@ -207,65 +243,43 @@ def plan(
             shared_memory=_shared_memory_bytes(shared_memory),
             unencrypted=tls == "off",
         ),
-        values=values,
+        layout=layout,
+        hosts=hosts,
+        shapes=shapes,
         listen=None if in_one_process else listen,
         runs_dir=runs_dir,
         resumed=resumed,
-        command=["orchestra", "run", *([] if own_file is None else [str(own_file)]), *words, f"--seed={seed or 0}"],
+        command=command,
     )
 
 
 OPTIONS = Flags.of(plan, keywords_alone=True)
 """The options of every run: keywords of `run`, and flags of `orchestra run`."""
+OWN_OPTIONS = Flags(flag for flag in OPTIONS if flag.name not in HOST_FLAGS.defaults)
+"""Those that do not need several hosts."""
 
 
-def _laid_out(
-    experiment: Experiment | None, resumed: RunDirectory | None, flags: dict[str, Any], *, importable: bool
-) -> tuple[Topology, dict[str, Any], Sequence[str], tuple[Path, str] | None]:
-    """Return the topology, the values of the experiment's flags, the same as words, and where to import it from."""
-    source: tuple[Path, str] | None
-    if isinstance(experiment, Topology):
-        if flags:
-            raise UsageError(f"a Topology has no flags, but got {', '.join(flags)}")
-        return experiment, {}, (), None
-    if callable(experiment):
-        function, source = experiment, source_of(experiment)
-    else:
-        if resumed is not None:
-            file, name, earlier = recorded_experiment(resumed)
-            source, flags = (file, name), earlier | flags
-            if hidden := [name for name, value in flags.items() if value == HIDDEN]:
-                raise UsageError(
-                    f"--{hidden[0].replace('_', '-')}: a secret is not recorded in a run directory; give it again"
-                )
-        elif isinstance(experiment, str | Path):
-            source = find_experiment(Path(experiment)), NAME
-        else:
-            raise UsageError(
-                f"cannot run {experiment!r}: an experiment is the path of a file, a function that returns a Topology, "
-                "or a Topology"
-            )
-        function = load_experiment(*source)
-    known = experiment_flags(function)
-    if taken := [flag for flag in known if flag.name in OPTIONS.defaults]:
-        raise UsageError(f"parameter {taken[0].name!r} makes the flag {taken[0].option}, which every run has")
-    values = known.validated(flags)
-    topology = build(function, values)
-    words = known.to_argv(values)
-    if source is not None and importable and len(topology.nodes) > 1:
-        # As the other processes will import it: a message of another module would be another message to them.
-        topology = build(load_experiment(*source), values)
-    if resumed is not None:
-        _rescale(topology, resumed)
-    return topology, values, words, source
+def _shapes(hosts: HostsOptions | None, layout: Layout, *, in_one_process: bool) -> Hosts:
+    """Return the hosts of a run as far as they are known before it begins.
 
-
-def _rescale(topology: Topology, resumed: RunDirectory) -> None:
-    """Give a resumed run the replicas that `orchestra scale` left it, unless a flag asks for another number now."""
-    for name, (planned, now) in resumed.read_replicas().items():
-        group = topology.groups.get(name)
-        if group is not None and group.planned == planned:
-            topology.scale(name, max(now, group.at_least))
+    Raises:
+        UsageError: the experiment does not run on several hosts.
+    """
+    this = this_machine()
+    if hosts is None:
+        # One process uses one core, and its topology is the same on every machine.
+        return Hosts([one_core(this) if in_one_process or layout.source is None else this])
+    if in_one_process:
+        raise UsageError("--single-process: all nodes of such a run are in this process, so it has no --hosts")
+    if layout.source is None:
+        raise UsageError(
+            "--hosts: no other process can import this experiment, so all its nodes run in this one; write it as the "
+            "function `experiment` of a file"
+        )
+    if not layout.spreads:
+        name = layout.function.__name__
+        raise UsageError(f"--hosts: {name}() runs on one host: it declares no parameter `hosts: Hosts` to spread over")
+    return hosts.shapes(this)
 
 
 def _shared_memory_bytes(mib: int | None) -> int:

@@ -174,7 +174,7 @@ def test_help_without_a_command_says_what_there_is(capsys: Any) -> None:
 
 
 def test_dry_run_prints_the_topology_and_does_nothing(here: Path, capsys: Any) -> None:
-    flags = ["--scenario", "3m", "--hosts", "2", "--workers", "2", "--prioritized"]
+    flags = ["--scenario", "3m", "--hosts", "here,cpu1", "--workers", "2", "--prioritized"]
     assert main(["run", str(EXPERIMENT), *flags, "--dry-run"]) == 0
     assert capsys.readouterr().out == (
         "topology 'qmix_3m'\n"

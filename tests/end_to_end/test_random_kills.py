@@ -24,9 +24,9 @@ MARGIN = 10
 PATIENCE_S = 90.0 + 8.0 * KILLS
 DEATHS, WITHIN_S = 3, 70.0
 """Deaths of a node that its launcher forgives, in more than the time in which it counts them."""
-NODES = [f"worker-{host}-{index}" for host in range(2) for index in range(2)] + ["host-0", "host-1"]
+NODES = [*(f"worker-0-{index}" for index in range(4)), "host-0"]
 FLAGS = [
-    *("--hosts", "2", "--workers", "2", "--envs-per-worker", "3", "--asynchronous", "--game-speed"),
+    *("--workers", "4", "--envs-per-worker", "3", "--asynchronous", "--game-speed"),
     *("--steps", str(STEPS_PER_KILL * (KILLS + MARGIN)), "--eval-interval", "5000", "--checkpoint-interval", "2500"),
     *("--trace", "full"),
 ]

@@ -14,7 +14,7 @@ from orchestra.runs.api import carry_out
 from orchestra.runs.plan import OPTIONS, PlannedRun, plan
 
 FILE = """
-from orchestra import Actor, Message, Topology, on
+from orchestra import Actor, Hosts, Message, Topology, on
 
 class GoMsg(Message):
     pass
@@ -26,7 +26,7 @@ class Boss(Actor[GoMsg]):
     @on(GoMsg)
     def go(self, msg: GoMsg) -> None: ...
 
-def experiment(*, workers: int = 1, api_token: str | None = None) -> Topology:
+def experiment(*, hosts: Hosts, workers: int = 1, api_token: str | None = None) -> Topology:
     topology = Topology("short")
     topology.until(topology.node("root").spawn("boss", Boss))
     for number in range(workers):
@@ -49,8 +49,22 @@ OTHER: dict[str, dict[str, Any]] = {
     "trace_exclude": {"trace_exclude": ("*/system",)},
     "trace_flight_mib": {"trace_flight_mib": 2},
     "trace_at_end": {"trace_at_end": True},
+    "hosts": {"hosts": "cpu1,cpu2"},
+    "launch": {"launch": "ssh", "hosts": "cpu1"},
+    "min_hosts": {"min_hosts": 1, "hosts": "2", "launch": "local"},
+    "max_hosts": {"max_hosts": 3, "hosts": "cpu1"},
+    "join_timeout": {"join_timeout": 7.0, "hosts": "cpu1"},
+    "grace": {"grace": 30.0, "hosts": "cpu1"},
+    "orphan_timeout": {"orphan_timeout": 9.0, "hosts": "cpu1"},
+    "scratch": {"scratch": "/scratch", "hosts": "2", "launch": "local"},
+    "python": {"python": "/opt/python3", "hosts": "cpu1"},
+    "setup": {"setup": "module load cuda", "hosts": "cpu1"},
+    "ssh": {"ssh": "ssh -F config", "hosts": "cpu1"},
+    "ssh_parallel": {"ssh_parallel": 4, "hosts": "cpu1"},
+    "tunnel": {"tunnel": True, "hosts": "cpu1"},
 }
-RESUMED = [flag.name for flag in OPTIONS if flag.name != "resume"]
+RESUMED = [flag.name for flag in OPTIONS if flag.name not in ("resume", "head")]
+"""`--head` is never one of a run: it starts the whole command elsewhere."""
 
 
 @pytest.fixture
@@ -66,7 +80,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, certificates: Callable
 def carried_out(file: Path, **options: Any) -> tuple[PlannedRun, RunDirectory]:
     """Return a run in one process, as planned, and its directory, with a state from which it can be resumed."""
     planned = plan(file, **options)
-    run = carry_out(replace(planned, listen=None)).directory
+    run = carry_out(replace(planned, listen=None, hosts=None)).directory
     (run.state / "steps-1").mkdir(parents=True, exist_ok=True)
     return planned, run
 
@@ -76,9 +90,11 @@ def settings(planned: PlannedRun) -> dict[str, Any]:
     return {
         "launch": replace(planned.launch, flags=()),
         "listen": planned.listen,
-        "values": planned.values,
+        "values": planned.layout.values,
         "options": planned.options,
         "nodes": list(planned.topology.nodes),
+        "hosts": planned.hosts,
+        "shapes": planned.shapes,
     }
 
 
@@ -94,7 +110,7 @@ def test_a_resumed_run_has_every_option_of_the_run(file: Path, name: str) -> Non
     resumed = plan(resume=run.path)
     assert resumed.resumed is not None
     assert settings(resumed) == settings(first)
-    again = carry_out(replace(resumed, listen=None)).directory  # and a run that is resumed once more
+    again = carry_out(replace(resumed, listen=None, hosts=None)).directory  # and a run that is resumed once more
     assert again.path == run.path
     assert settings(plan(resume=run.path)) == settings(first)
 
@@ -135,7 +151,7 @@ def test_a_secret_that_was_not_recorded_has_to_be_given_again(file: Path) -> Non
     with pytest.raises(UsageError) as caught:
         plan(resume=run.path)
     assert str(caught.value) == "--api-token: a secret is not recorded in a run directory; give it again"
-    assert plan(resume=run.path, api_token="abc").values["api_token"] == "abc"
+    assert plan(resume=run.path, api_token="abc").layout.values["api_token"] == "abc"
 
 
 @pytest.mark.parametrize(
