@@ -26,6 +26,8 @@ import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, WrappedLogger
 
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
+RECORD = "\x1e"
+"""Comes before each line of a log that goes to a stream, between other lines (RFC 7464)."""
 QUIET = "quiet"
 """Key of a line that goes to the file alone, if there is a file."""
 # Keys that a short line shows elsewhere, or leaves to the file.
@@ -44,8 +46,9 @@ class _Output:
     Thread-safe.
     """
 
-    def __init__(self, file: TextIO | None, node: str, *, quiet: bool = False) -> None:
+    def __init__(self, file: TextIO | None, node: str, *, quiet: bool = False, before: str = "") -> None:
         self._file = file
+        self._before = before
         self._node = node
         self.quiet = quiet
         self._stderr_open = True
@@ -70,7 +73,7 @@ class _Output:
     def record(self, line: EventDict) -> Path | None:
         with _LOCK:
             self._to_file({"node": self._node, **line})
-        return None if self._file is None else Path(self._file.name)
+        return None if self._file is None or self._before else Path(self._file.name)
 
     def _to_file(self, line: EventDict) -> None:
         if self._file is None:
@@ -81,7 +84,7 @@ class _Output:
             # NaN, a tuple as a key, a list in itself: the line is written with a text in place of the value.
             text = json.dumps({key: value if isinstance(value, str) else repr(value) for key, value in line.items()})
         with contextlib.suppress(OSError):  # the disk is full: the actor that logs must not fail with it
-            self._file.write(text + "\n")
+            self._file.write(f"{self._before}{text}\n")
             self._file.flush()
 
     def close(self) -> None:
@@ -105,12 +108,14 @@ class _FromLogging(logging.Handler):
         get(library=record.name).log(level, record.getMessage(), exc_info=record.exc_info)
 
 
-def configure(folder: Path | None, *, node: str, level: str | int = "info", quiet: bool = False) -> None:
+def configure(
+    folder: Path | None, *, node: str, level: str | int = "info", quiet: bool = False, stream: TextIO | None = None
+) -> None:
     """Append this process's logs to `<folder>/<node>.jsonl`, and print warnings to stderr as well.
 
     A second call replaces the set-up of the first. Without a folder there is no file, and the lines on stderr include
     tracebacks, which otherwise are in the file alone. A `quiet` process prints no warnings, and its `display_stream`
-    discards.
+    discards. With a `stream` the lines go there in place of a file, each after a `RECORD`.
 
     Raises:
         ValueError: `level` is unknown.
@@ -119,7 +124,9 @@ def configure(folder: Path | None, *, node: str, level: str | int = "info", quie
     threshold = _LEVELS.get(level.lower()) if isinstance(level, str) else level
     if threshold is None:
         raise ValueError(f"no such log level: {level!r}; the known ones are {', '.join(_LEVELS)}")
-    file = None if folder is None else (folder / f"{node}.jsonl").open("a", encoding="utf-8", errors="backslashreplace")
+    file = stream
+    if file is None and folder is not None:
+        file = (folder / f"{node}.jsonl").open("a", encoding="utf-8", errors="backslashreplace")
     close()
     structlog.configure(
         processors=[
@@ -128,7 +135,7 @@ def configure(folder: Path | None, *, node: str, level: str | int = "info", quie
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             _name_the_error,
             structlog.processors.format_exc_info,
-            _Output(file, node, quiet=quiet),
+            _Output(file, node, quiet=quiet, before=RECORD if stream is not None else ""),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(threshold),
         cache_logger_on_first_use=False,  # a module makes its logger before `configure` is called
@@ -137,14 +144,16 @@ def configure(folder: Path | None, *, node: str, level: str | int = "info", quie
 
 
 @contextlib.contextmanager
-def configured(folder: Path | None, *, node: str, level: str | int = "info", quiet: bool = False) -> Iterator[None]:
+def configured(
+    folder: Path | None, *, node: str, level: str | int = "info", quiet: bool = False, stream: TextIO | None = None
+) -> Iterator[None]:
     """While the block runs, log as `configure` sets it up; afterwards as before.
 
     Raises:
         ValueError, OSError: see `configure`.
     """
     before = structlog.get_config() if structlog.is_configured() else None
-    configure(folder, node=node, level=level, quiet=quiet)
+    configure(folder, node=node, level=level, quiet=quiet, stream=stream)
     try:
         yield
     finally:

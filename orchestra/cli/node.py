@@ -1,6 +1,8 @@
 """`orchestra node`: a launched process of a run. `orchestra run` starts it; it is of no use to people."""
 
+import contextlib
 import os
+from typing import TextIO
 
 from orchestra import log
 from orchestra.hosts.run_plan import RunPlan
@@ -30,9 +32,21 @@ def _run(name: str, listen: str, plan: RunPlan, token: JoinToken) -> int:
     run = RunDirectory.open(plan.run_directory)
     node = node_of(name, topology, plan, listen=listen, join=token.address, secret=token.secret, tls=token.tls)
     with (
-        log.configured(run.logs, node=name, level=plan.log_level, quiet=plan.quiet),
+        contextlib.ExitStack() as stack,
+        log.configured(
+            run.logs,
+            node=name,
+            level=plan.log_level,
+            quiet=plan.quiet,
+            stream=stack.enter_context(_own_output()) if plan.log_to_output else None,
+        ),
         failing_in_one_line(f"node {name}", run.logs / f"{name}.jsonl", run),
         tuned_gc(),
     ):
         log.get().info("node ends", reason=run_loop(run_node(topology, node, token.address)))
     return 0
+
+
+def _own_output() -> TextIO:
+    """Return the standard output as it is now: code that redirects it does not redirect the log."""
+    return os.fdopen(os.dup(1), "w", encoding="utf-8", errors="backslashreplace")

@@ -15,6 +15,8 @@ from orchestra import log
 ANSWER_BYTES = 1 << 12
 LOST_S = 1.0
 """Time for the exit code of an ended process to arrive from its template."""
+LONGEST_LINE = 1 << 20
+"""Bytes of a line of output; a longer one is dropped."""
 LOST = 256
 """The exit code of a process whose own was lost with its template: no process can have it."""
 
@@ -126,7 +128,7 @@ class ForkServer:
             del self._asked[number]
             if its_output >= 0:
                 os.close(its_output)
-        reader = asyncio.StreamReader()
+        reader = asyncio.StreamReader(LONGEST_LINE)
         loop = asyncio.get_running_loop()
         process = self._processes[pid] = ForkedProcess(pid, pidfd, reader)
         transport, _ = await loop.connect_read_pipe(lambda: _Output(reader), os.fdopen(output, "rb"))

@@ -2,12 +2,10 @@
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import subprocess
 import sys
-from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
@@ -17,15 +15,14 @@ from orchestra.actors.statistics import ProcessStatistics
 from orchestra.actors.supervision import Restart
 from orchestra.actors.system_messages import SYSTEM, StopNodeMsg
 from orchestra.errors import OrchestraError, UsageError
-from orchestra.hosts.fork_server import LOST, ForkedProcess, ForkServer
+from orchestra.hosts.fork_server import LONGEST_LINE, LOST, ForkedProcess, ForkServer
+from orchestra.hosts.output import LastWords, failure_in
 from orchestra.hosts.run_plan import RunPlan
 from orchestra.hosts.token import JoinToken
 from orchestra.nodes.node import Node
 from orchestra.wire.addresses import candidates_of
 from orchestra.wire.transports.registry import transport_for
 
-OUTPUT_LINES = 10
-"""Lines of a dead process that the message about a failed run quotes."""
 LAST_OUTPUT_S = 1.0
 """Time for the last output of a dead process to arrive."""
 LAST_LOG_NBYTES = 1 << 18
@@ -49,6 +46,7 @@ class Keeper:
         given_up: called with the name of a node that is given up, and with how its process died.
         policy: how often a process is started again.
         forks: whether processes are forked from a template where the system allows it.
+        sink: called with the node and the text of each line that a process prints.
     """
 
     def __init__(
@@ -61,8 +59,10 @@ class Keeper:
         policy: Restart | None = None,
         *,
         forks: bool = False,
+        sink: Callable[[str, str], object] = lambda _, text: show(text),
     ) -> None:
         self._owner = owner
+        self._sink = sink
         self._plan = plan
         self._join = join
         self._report = given_up
@@ -73,7 +73,7 @@ class Keeper:
         self._given_up: dict[str, str] = {}
         self._logs = logs
         self._log_begins: dict[str, int] = {}
-        self._output: dict[str, deque[str]] = {}
+        self._words: dict[str, LastWords] = {}
         self._starting: set[asyncio.Task[Process]] = set()
         self._lifelines: dict[str, int] = {}
         """This process's ends of the pipes on the standard input of the others, by node."""
@@ -191,7 +191,7 @@ class Keeper:
             self._nodes.append(node)
         self._restarts[node] = 0
         self._log_begins[node] = self._log_nbytes(node)
-        self._output[node] = deque(maxlen=OUTPUT_LINES)
+        self._words[node] = LastWords()
 
     def _begin(self, node: str) -> None:
         self._keeping[node] = self._group.create_task(self._keep(node), name=f"launcher: {node}")
@@ -254,7 +254,7 @@ class Keeper:
         finally:
             os.close(lifeline)
         assert process.stdout is not None
-        relay = _relay(process.stdout, self._output[node])
+        relay = self._relay(node, process.stdout, self._words[node])
         self._relays[node] = asyncio.create_task(relay, name=f"launcher: output of {node}")
         self._processes[node] = process
         self._again.add(node)
@@ -289,11 +289,25 @@ class Keeper:
             stdin=lifeline,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            limit=LONGEST_LINE,
             start_new_session=True,
         )
 
     async def _relay_template(self, output: asyncio.StreamReader) -> None:
-        await _relay(output, deque(maxlen=OUTPUT_LINES))
+        await self._relay("template", output, LastWords())
+
+    async def _relay(self, node: str, output: asyncio.StreamReader, last: LastWords) -> None:
+        """Pass on the lines of a process, and keep the last ones in `last`."""
+        while True:
+            try:
+                line = await output.readline()
+            except ValueError:  # a line longer than the reader's limit: asyncio has dropped it
+                continue
+            if not line:
+                return
+            text = line.decode(errors="replace").rstrip()
+            last.add(text)
+            self._sink(node, text)
 
     def _give_up(self, node: str, died: str, deaths: int) -> None:
         self._given_up[node] = how = f"its process {died}, {deaths} times"
@@ -302,11 +316,9 @@ class Keeper:
 
     def last_words(self, node: str) -> Iterator[str]:
         """Yield the last error that a node has logged, and the last lines that its process has printed."""
-        if error := self._last_error(node):
-            yield f"last error of {node}: {error}"
-        if self._output[node]:
-            yield f"last output of {node}:"
-            yield from (f"    {line}" for line in self._output[node])
+        words = self._words[node]
+        words.error = words.error or self._last_error(node)
+        yield from words.of(node)
 
     def _last_error(self, node: str) -> str:
         try:
@@ -315,12 +327,7 @@ class Keeper:
                 lines = file.read().split(b"\n")
         except OSError:
             return ""
-        for line in reversed(lines):
-            with contextlib.suppress(ValueError):
-                match json.loads(line):
-                    case {"level": "error", "event": "actor failed", "actor": str(actor), "error": str(error)}:
-                        return f"{actor} failed: {error}"
-        return ""
+        return next(filter(None, map(failure_in, reversed(lines))), "")
 
     def _log_nbytes(self, node: str) -> int:
         try:
@@ -329,23 +336,10 @@ class Keeper:
             return 0
 
 
-async def _relay(output: asyncio.StreamReader, last: deque[str]) -> None:
-    """Copy the output of a process to `sys.stderr`, looked up for each line: a live display replaces it.
-
-    Keep its last lines in `last`.
-    """
-    while True:
-        try:
-            line = await output.readline()
-        except ValueError:  # a line longer than the reader's limit: asyncio has dropped it
-            continue
-        if not line:
-            return
-        text = line.decode(errors="replace").rstrip()
-        if text:
-            last.append(text)
-        sys.stderr.write(log.fitted(text + "\n", sys.stderr))
-        sys.stderr.flush()
+def show(text: str) -> None:
+    """Print a line on `sys.stderr`, looked up each time: a live display replaces it."""
+    sys.stderr.write(log.fitted(text + "\n", sys.stderr))
+    sys.stderr.flush()
 
 
 def _listen_beside(address: str, node: str) -> str:

@@ -28,6 +28,8 @@ class RunPlan:
     log_level: str = "info"
     quiet: bool = False
     """True if nothing is printed while the run goes on."""
+    log_to_output: bool = False
+    """True on other hosts than the head's: a process writes its log to its output, and its agent sends it on."""
     trace: TraceSettings = NO_TRACE
     resume_from: Path | None = None
     """The folder of the state that the actors of a resumed run load."""

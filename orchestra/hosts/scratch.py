@@ -1,8 +1,9 @@
 """The private folders of an agent on its host, and the code that the agents of a user share there.
 
     <scratch>/orchestra-<uid>/               mode 0700
-        <run>-<slot>/                        what the nodes of one agent write; gone with the agent
+        <run>-<slot>/                        what one agent and its nodes write; gone with the agent
             owner.json                       which process that is
+            run/                             the counterpart of the run directory
         code/<digest>/                       an unpacked bundle, one of the newest five
     <scratch or /tmp>/o<uid>-<8 digits>/     the agent's sockets: a path of a unix socket has at most 107 bytes
 
@@ -28,6 +29,8 @@ from orchestra.hosts.bundle import MANIFEST, Bundle, UnpackedCode
 VARIABLES = ("SLURM_TMPDIR", "TMPDIR")
 """Environment variables that name the scratch folder, where `--scratch` does not."""
 KEPT_BUNDLES = 5
+RUN_FOLDERS = ("checkpoints", "logs", "state", "tensorboard", "traces")
+"""The folders of a run directory that actors write into."""
 SOCKET_BYTES = 100
 """Bytes of the path of a socket."""
 MARGIN_BYTES = 2 << 20
@@ -75,13 +78,14 @@ class Scratch:
     """The folders of one agent, from `claim` to `close`.
 
     Attributes:
-        folder: what the agent's nodes write.
+        folder: what the agent and its nodes write.
+        run: the counterpart of the run directory, with its folders.
         sockets: the folder of the agent's sockets.
         home: the folder of this user's agents.
     """
 
     def __init__(self, home: Path, folder: Path, sockets: Path) -> None:
-        self.home, self.folder, self.sockets = home, folder, sockets
+        self.home, self.folder, self.run, self.sockets = home, folder, folder / "run", sockets
         self._code_folder = home / _CODE
         self._locks: dict[str, IO[str]] = {}
         """Open files by the digest of the code that this agent uses."""
@@ -106,6 +110,8 @@ class Scratch:
             _make_private(home / _CODE)
             _remove_dead(home)
             folder = _made(home, f"{run.replace('/', '-')}-{slot}")
+            for name in RUN_FOLDERS:
+                (folder / "run" / name).mkdir(parents=True)
             sockets = _socket_folder(base, folder)
         except OSError as error:
             raise CannotWrite(f"cannot make a folder in {str(base)!r}: {error.strerror or error}") from error

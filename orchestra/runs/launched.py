@@ -5,6 +5,7 @@ import gc
 from collections.abc import Callable, Sequence
 
 from orchestra.errors import UsageError
+from orchestra.hosts.bundle import UnpackedCode
 from orchestra.hosts.preloads import Preloads
 from orchestra.hosts.run_plan import RunPlan
 from orchestra.runs.experiment import build, load_experiment
@@ -20,6 +21,8 @@ def topology_of(plan: RunPlan) -> Topology:
     """
     if plan.experiment is None:
         raise UsageError("--plan: it names no experiment")
+    if (code := UnpackedCode.holding(plan.experiment)) is not None:
+        code.append_import_paths()
     function = load_experiment(plan.experiment, plan.function)
     return build(function, Flags.of(function).parse(plan.flags))
 

@@ -54,6 +54,20 @@ def test_a_line_in_the_file_names_its_node_its_actor_and_its_time(tmp_path: Path
     }
 
 
+def test_a_stream_takes_the_place_of_the_file_with_a_separator_before_each_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stream = io.StringIO()
+    log.configure(tmp_path, node="worker-1", stream=stream)
+    log.get(actor="worker-1/worker").warning("slow", story="first\nsecond")
+    assert log.record("stacks") is None
+    written = stream.getvalue().split("\n")
+    assert [json.loads(line.removeprefix("\x1e"))["event"] for line in written[:-1]] == ["slow", "stacks"]
+    assert all(line.startswith("\x1e") for line in written[:-1])
+    assert list(tmp_path.iterdir()) == []
+    assert "WARNING worker-1/worker  slow" in capsys.readouterr().err
+
+
 def test_a_logger_made_before_the_set_up_obeys_it(tmp_path: Path) -> None:
     early = log.get(actor="learner/trainer")
     log.configure(tmp_path, node="learner")
