@@ -4,7 +4,7 @@ import hashlib
 import sys
 from typing import TYPE_CHECKING
 
-from orchestra import Flags, RunDirectory, UsageError, build, load_experiment, recorded_experiment
+from orchestra import Flags, RunDirectory, UsageError, build, load_experiment, recorded_experiment, recorded_hosts
 
 if TYPE_CHECKING:
     from components.rollout import ActingFactory, EnvFactory
@@ -25,7 +25,8 @@ def factories_of(run: RunDirectory) -> tuple["EnvFactory", "ActingFactory"]:
     if hashlib.sha256(file.read_bytes()).hexdigest() != run.config()["experiment"].get("sha256"):
         print(f"orchestra: note: {file} has changed since the run", file=sys.stderr)
     flags = Flags.of(function)
-    topology = build(function, {flag.name: flag.validated(values.get(flag.name, flag.default)) for flag in flags})
+    validated = {flag.name: flag.validated(values.get(flag.name, flag.default)) for flag in flags}
+    topology = build(function, validated, recorded_hosts(run))
     for node in topology.nodes.values():
         for actor in node.actors:
             if issubclass(actor.kind, Worker):

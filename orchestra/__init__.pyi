@@ -55,6 +55,7 @@ from .runs.experiment import build as build
 from .runs.experiment import extends as extends
 from .runs.experiment import load_experiment as load_experiment
 from .runs.experiment import recorded_experiment as recorded_experiment
+from .runs.experiment import recorded_hosts as recorded_hosts
 from .runs.experiment import variant as variant
 from .runs.flags import FlagParser as FlagParser
 from .runs.flags import Flags as Flags

@@ -9,6 +9,7 @@ from typing import Self
 from pydantic import TypeAdapter, ValidationError
 
 from orchestra.errors import UsageError
+from orchestra.hosts.shape import HostShape
 from orchestra.trace.recording.settings import NO_TRACE, TraceSettings
 from orchestra.wire import blocks
 
@@ -25,6 +26,8 @@ class RunPlan:
     run_directory: Path
     function: str = "experiment"
     """The function of the file that returns the topology."""
+    hosts: Sequence[HostShape] = ()
+    """The hosts of the run, for which the topology is built; none for the machine of the process alone."""
     log_level: str = "info"
     quiet: bool = False
     """True if nothing is printed while the run goes on."""

@@ -8,7 +8,7 @@ import platform
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Self
 
@@ -120,16 +120,25 @@ def memory_text(nbytes: int) -> str:
     return f"{value:.1f} {_UNITS[unit]}" if unit else f"{nbytes} B"
 
 
-def _gpus(root: Path, environment: Mapping[str, str]) -> int:
+def visible_gpus(indexes: str, environment: Mapping[str, str]) -> str:
+    """Return `CUDA_VISIBLE_DEVICES` for a process that gets some of the GPUs of this one, by their indexes: `0,1`."""
     visible = environment.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        # CUDA stops at the first device that it does not know: -1, or SLURM's NoDevFiles.
-        count = 0
-        for device in visible.split(","):
-            if not re.fullmatch(r"\d+|(GPU|MIG)-.+", device.strip()):
-                break
-            count += 1
-        return count
+    if visible is None or not indexes:
+        return indexes
+    mine = _devices(visible)
+    return ",".join(mine[int(index)] for index in indexes.split(",") if int(index) < len(mine))
+
+
+def _devices(visible: str) -> list[str]:
+    """Return the devices that a value of `CUDA_VISIBLE_DEVICES` names."""
+    # CUDA stops at the first device that it does not know: -1, or SLURM's NoDevFiles.
+    names = [name.strip() for name in visible.split(",")]
+    return list(takewhile(re.compile(r"\d+|(GPU|MIG)-.+").fullmatch, names))
+
+
+def _gpus(root: Path, environment: Mapping[str, str]) -> int:
+    if (visible := environment.get("CUDA_VISIBLE_DEVICES")) is not None:
+        return len(_devices(visible))
     driver = root / "proc/driver/nvidia/gpus"
     if driver.is_dir():
         return len(list(driver.iterdir()))

@@ -18,6 +18,7 @@ from orchestra.actors.actor import Actor, making
 from orchestra.actors.addresses import node_of
 from orchestra.actors.message import REGISTRY, Message
 from orchestra.errors import CannotReplay, ExperimentChanged, UsageError, ValuesMissing
+from orchestra.hosts.shape import HostShape
 from orchestra.replay.context import Factory, ReplayContext
 from orchestra.runs.experiment import build, load_experiment
 from orchestra.runs.flags import Flags
@@ -170,17 +171,18 @@ class Rebuilder:
     def _topology(self) -> Topology:
         """Return the run's topology, built for this replay alone."""
         function = load_experiment(self._experiment_file())
-        assert self.incarnation.header.experiment is not None
+        experiment = self.incarnation.header.experiment
+        assert experiment is not None
         flags = Flags.of(function)
         try:
-            values = flags.parse(self.incarnation.header.experiment.flags)
+            values = flags.parse(experiment.flags)
         except UsageError as error:
             raise ExperimentChanged(f"the experiment rejects the flags of the run: {error}") from error
         for flag in flags:
             text = (self.options.flags or {}).get(flag.name)
             if text is not None:
                 values[flag.name] = None if flag.optional and text.lower() == "none" else flag.validated(text)
-        return build(function, values)
+        return build(function, values, [HostShape(*host) for host in experiment.hosts] or None)
 
     def _experiment_file(self) -> Path:
         experiment = self.incarnation.header.experiment

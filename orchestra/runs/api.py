@@ -148,6 +148,8 @@ def _going_on(planned: PlannedRun) -> Iterator[tuple[RunDirectory, RunPlan, Hold
                 seed=planned.launch.seed,
                 argv=planned.command,
                 clock=clock,
+                hosts=planned.shapes,
+                placement=planned.placement,
             )
             run.summary.unlink(missing_ok=True)  # that of the run that is resumed
             yield run, replace(planned.launch, run_directory=run.path, resume_from=resume_from), stale

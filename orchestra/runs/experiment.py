@@ -127,6 +127,19 @@ def recorded_experiment(run: RunDirectory) -> tuple[Path, str, dict[str, Any]]:
         raise UsageError(f"{str(run.path)!r}: its config.json lacks {error}") from error
 
 
+def recorded_hosts(run: RunDirectory) -> Hosts | None:
+    """Return the hosts of a run, for which its topology was built; None if its config does not say.
+
+    Raises:
+        UsageError: the run's config is damaged.
+    """
+    try:
+        hosts = Hosts([HostShape(**host) for host in run.config().get("hosts", ())])
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{str(run.path)!r}: its config.json is damaged: hosts: {error}") from error
+    return hosts or None
+
+
 def recorded_options(run: RunDirectory, options: Flags) -> dict[str, Any]:
     """Return the values that a run had for the options of every run, of the types of their flags.
 

@@ -24,7 +24,7 @@ def topology_of(plan: RunPlan) -> Topology:
     if (code := UnpackedCode.holding(plan.experiment)) is not None:
         code.append_import_paths()
     function = load_experiment(plan.experiment, plan.function)
-    return build(function, Flags.of(function).parse(plan.flags))
+    return build(function, Flags.of(function).parse(plan.flags), plan.hosts or None)
 
 
 def preloads_of(plan: str, node: str) -> Sequence[Callable[[], object]]:

@@ -19,6 +19,7 @@ from orchestra.runs.flags import Flags
 from orchestra.runs.hosts_file import is_hosts_file
 from orchestra.runs.hosts_options import HOST_FLAGS, HOST_PARAMETERS, HostsOptions, host_flags, hosts_options
 from orchestra.runs.layout import Experiment, Layout, layout_of
+from orchestra.runs.placement import place
 from orchestra.runs.run_directory import RunDirectory
 from orchestra.runs.topology import Topology
 from orchestra.trace.format.records import Mode
@@ -47,6 +48,8 @@ class PlannedRun:
     """What was asked of several hosts; None on one machine."""
     shapes: Hosts
     """The hosts for which the topology was built."""
+    placement: dict[str, int]
+    """The slot of each node."""
     listen: str | None
     """The address at which the other processes reach this one; None if all nodes run in this process."""
     runs_dir: Path
@@ -60,9 +63,12 @@ class PlannedRun:
         """Return the run over hosts that have reported their shapes.
 
         Raises:
-            UsageError: it cannot be laid out over them.
+            UsageError: it cannot be laid out over them, or they lack what its nodes need.
         """
-        return replace(self, topology=self.layout.topology(shapes), shapes=shapes)
+        topology = self.layout.topology(shapes)
+        placement = place(topology, shapes)
+        launch = replace(self.launch, hosts=shapes)
+        return replace(self, topology=topology, launch=launch, shapes=shapes, placement=placement)
 
 
 _NOT_WITH: dict[Mode, Sequence[str]] = {
@@ -208,6 +214,8 @@ def plan(
     if not single_process and len(topology.nodes) > 1:
         layout = layout.imported()
         topology = layout.topology(shapes)
+    # On one machine, torch says best what is wrong with its GPU, which may be of another make.
+    placement = place(topology, shapes, ignored=() if hosts is not None else ("GPUs",))
     topology.main_actor()  # or say that there is none, before anything is made
     in_one_process = single_process or source is None or len(topology.nodes) == 1
     if source is None and listen != LISTEN:
@@ -236,6 +244,7 @@ def plan(
             seed=seed or 0,
             run_directory=Path(),
             function=own_function,
+            hosts=shapes,
             log_level=log_level,
             quiet=quiet,
             trace=trace_settings,
@@ -246,6 +255,7 @@ def plan(
         layout=layout,
         hosts=hosts,
         shapes=shapes,
+        placement=placement,
         listen=None if in_one_process else listen,
         runs_dir=runs_dir,
         resumed=resumed,

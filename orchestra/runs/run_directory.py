@@ -2,7 +2,7 @@
 
 Its files, by the attributes that give their paths:
 
-    config.json      config_path    what was started: file, flags, options, command line, versions of the code
+    config.json      config_path    what was started: file, flags, options, hosts, command line, versions of the code
     metrics.jsonl    metrics        one record a line, written during the run
     tensorboard/     tensorboard    the same figures as TensorBoard events
     logs/            logs           one file of JSON lines for each node
@@ -30,7 +30,7 @@ import re
 import shlex
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import IO, Any, Self
@@ -39,6 +39,7 @@ from pydantic_core import PydanticSerializationError, to_json
 
 from orchestra.clock import Clock
 from orchestra.errors import CannotWrite, UsageError
+from orchestra.hosts.shape import HostShape
 
 _SECRET = re.compile(r"(^|[-_])(secret|token|password|passphrase|api[-_]key)$", re.IGNORECASE)
 HIDDEN = "(not recorded)"
@@ -249,6 +250,8 @@ class RunDirectory:
         seed: int,
         argv: Sequence[str],
         clock: Clock,
+        hosts: Sequence[HostShape] = (),
+        placement: Mapping[str, int] | None = None,
     ) -> None:
         """Write what was started: enough to start it again, and to identify the code.
 
@@ -260,6 +263,8 @@ class RunDirectory:
             seed: the seed of the whole run.
             argv: the command line, the program's name included.
             clock: gives the start time.
+            hosts: of the run, for which its topology was built.
+            placement: the slot of each node.
         """
         source = None
         if experiment is not None:
@@ -276,6 +281,8 @@ class RunDirectory:
                 "flags": {name: HIDDEN if value and _SECRET.search(name) else value for name, value in flags.items()},
                 "options": dict(options or {}),
                 "seed": seed,
+                "hosts": [asdict(host) for host in hosts],
+                "placement": dict(placement or {}),
                 "command": without_secrets(argv),
                 "started": clock.now().isoformat(),
                 "git": None if experiment is None else git_state(experiment.absolute().parent),

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import partial
 from types import FrameType
 from typing import Any, Literal, TypeVar
@@ -138,7 +138,8 @@ def node_of(name: str, topology: Topology, launch: RunPlan, *, deterministic: bo
     experiment = None
     if launch.experiment is not None:
         digest = hashlib.sha256(launch.experiment.read_bytes()).hexdigest()
-        experiment = Experiment(str(launch.experiment), digest, tuple(without_secrets(launch.flags)))
+        hosts = tuple(astuple(host) for host in launch.hosts)
+        experiment = Experiment(str(launch.experiment), digest, tuple(without_secrets(launch.flags)), hosts)
     for_both: dict[str, Any] = {
         "seed": launch.seed,
         "run_directory": launch.run_directory,

@@ -25,7 +25,7 @@ from orchestra.trace.format.effects import EFFECTS, Effect, MessageId, MessageTy
 from orchestra.trace.format.records import INPUTS, PHASES, RECORDS, Digest, Experiment, Failure, Header, Kind, Record
 
 MAGIC = b"ORTRACE\n"
-VERSION = 3
+VERSION = 4
 """Version of the trace format; files of every other version are refused."""
 PREAMBLE = struct.Struct("<8sHHI")
 """Magic, version, zero, CRC-32 of the twelve bytes before."""
@@ -156,8 +156,8 @@ def header_of(body: bytes) -> Header:
     """Return the header in a HEADER record."""
     row = msgpack.unpackb(body)
     if row[_EXPERIMENT] is not None:
-        file, sha256, flags = row[_EXPERIMENT]
-        row[_EXPERIMENT] = Experiment(file, sha256, tuple(flags))
+        file, sha256, flags, hosts = row[_EXPERIMENT]
+        row[_EXPERIMENT] = Experiment(file, sha256, tuple(flags), tuple(map(tuple, hosts)))
     return Header(*row)
 
 

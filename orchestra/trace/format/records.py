@@ -98,6 +98,8 @@ class Experiment:
     sha256: str
     flags: tuple[str, ...]
     """As on a command line."""
+    hosts: tuple[tuple[Any, ...], ...] = ()
+    """The hosts of the run as the process knew them: the fields of each `HostShape`, in order."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,18 @@
 """What a run over several hosts was asked to do, from flags and from a file; a slip is named with its place."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import orchestra
-from orchestra import UsageError
+from orchestra import Replay, UsageError, recorded_hosts
 from orchestra.cli.main import main
+from orchestra.hosts.run_plan import RunPlan
 from orchestra.hosts.settings import HostSettings
 from orchestra.hosts.shape import HostShape
+from orchestra.runs.api import carry_out
 from orchestra.runs.hosts_options import HOST_FLAGS, HostsOptions, hosts_options
 from orchestra.runs.plan import plan
 
@@ -166,17 +169,26 @@ class GoMsg(Message):
     pass
 
 class Boss(Actor[GoMsg]):
+    def __init__(self, cores: int = 0) -> None:
+        self.cores = cores
+
+    async def started(self) -> None:
+        for _ in range(self.cores):
+            await self.me.tell(GoMsg())
+        self.stop()
+
     @on(GoMsg)
     def go(self, msg: GoMsg) -> None: ...
 
 def experiment({parameters}) -> Topology:
     topology = Topology("spread")
-    topology.until(topology.node("root").spawn("boss", Boss))
+    topology.until(topology.node("root").spawn("boss", Boss, {cores}))
     {body}
     return topology
 """
 SPREAD = {
     "parameters": "*, hosts: Hosts",
+    "cores": "hosts[0].cores",
     "body": "[topology.node(f'far-{host.slot}-{host.cores}', on=host) for host in hosts.playing]",
 }
 
@@ -213,7 +225,7 @@ def test_a_plan_on_one_machine_has_its_shape_and_one_core_in_one_process() -> No
 def test_a_run_that_cannot_spread_is_refused(
     parameters: str, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = experiment_file(f"narrow_{len(words)}.py", parameters=parameters, body="")
+    file = experiment_file(f"narrow_{len(words)}.py", parameters=parameters, cores="", body="")
     assert main(["run", str(file), "--hosts", "cpu1", *words, "--dry-run"]) == 2
     assert capsys.readouterr().err.startswith(f"orchestra: error: {said}")
     with pytest.raises(UsageError, match=r"^--hosts: no other process can import this experiment"):
@@ -223,3 +235,20 @@ def test_a_run_that_cannot_spread_is_refused(
 def test_python_takes_the_number_of_hosts_as_a_number() -> None:
     (flag,) = [flag for flag in HOST_FLAGS if flag.name == "hosts"]
     assert flag.validated(3) == "3"
+
+
+def test_the_hosts_of_a_run_are_in_its_plan_its_config_and_its_trace() -> None:
+    file = experiment_file("spread_recorded.py", **SPREAD)
+    planned = plan(file, trace="full")
+    (this,) = planned.shapes
+    assert list(RunPlan.read(planned.launch.text()).hosts) == [this]
+    assert planned.over(orchestra.Hosts([this, HostShape(1, "b", 7)])).launch.hosts == (this, HostShape(1, "b", 7))
+    hosts = orchestra.Hosts([HostShape(0, "elsewhere", 3)])
+    run = carry_out(replace(planned.over(hosts), listen=None)).directory
+    config = run.config()
+    assert config["hosts"] == [{"slot": 0, "name": "elsewhere", "cores": 3, "gpus": 0, "memory": 0, "plays": True}]
+    assert config["placement"] == {"root": 0, "far-0-3": 0}
+    assert recorded_hosts(run) == hosts
+    with Replay(run.path, "root/boss") as replay:  # on this machine, which has another shape
+        assert replay.run() > 0  # and it does exactly what it did
+        assert replay.actor.cores == 3
