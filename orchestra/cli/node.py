@@ -2,16 +2,20 @@
 
 import contextlib
 import os
+import signal
 from typing import TextIO
 
 from orchestra import log
+from orchestra.hosts.lifeline import Lifeline
 from orchestra.hosts.run_plan import RunPlan
 from orchestra.hosts.token import JoinToken, token_of_process
+from orchestra.nodes import stacks
 from orchestra.runs.api import failing_in_one_line
 from orchestra.runs.flags import FlagParser
 from orchestra.runs.launched import topology_of
+from orchestra.runs.launched_node import run_node
 from orchestra.runs.run_directory import RunDirectory
-from orchestra.runs.runner import node_of, run_loop, run_node, tuned_gc
+from orchestra.runs.runner import node_of, run_loop, tuned_gc
 
 
 def command(arguments: list[str]) -> int:
@@ -21,15 +25,17 @@ def command(arguments: list[str]) -> int:
     parser.add_argument("--listen", required=True, help="the address of the node")
     parser.add_argument("--plan", required=True, help="the plan of the run, as JSON")
     options = parser.parse_strictly(arguments)
-    token, lifeline = token_of_process()
-    with os.fdopen(lifeline, "rb"):
-        return _run(options.node, options.listen, RunPlan.read(options.plan), token)
+    token, fd = token_of_process()
+    # Schedulers and terminals signal all processes of a job. Nodes end by message, or when their starter does. The
+    # signals are handled, not ignored: what a node starts would inherit that.
+    with stacks.handling(lambda *_: None, signal.SIGTERM, signal.SIGINT, signal.SIGHUP), Lifeline(fd) as lifeline:
+        return _run(options.node, options.listen, RunPlan.read(options.plan), token, lifeline)
 
 
-def _run(name: str, listen: str, plan: RunPlan, token: JoinToken) -> int:
+def _run(name: str, listen: str, plan: RunPlan, token: JoinToken, lifeline: Lifeline) -> int:
     topology = topology_of(plan)
     topology.find(name)
-    run = RunDirectory.open(plan.run_directory)
+    run = RunDirectory(plan.run_directory)
     node = node_of(name, topology, plan, listen=listen, join=token.address, secret=token.secret, tls=token.tls)
     with (
         contextlib.ExitStack() as stack,
@@ -43,7 +49,7 @@ def _run(name: str, listen: str, plan: RunPlan, token: JoinToken) -> int:
         failing_in_one_line(f"node {name}", run.logs / f"{name}.jsonl", run),
         tuned_gc(),
     ):
-        log.get().info("node ends", reason=run_loop(run_node(topology, node, token.address)))
+        log.get().info("node ends", reason=run_loop(run_node(topology, node, token.address, lifeline)))
     return 0
 
 

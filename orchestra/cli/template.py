@@ -7,7 +7,8 @@ from typing import NoReturn
 from orchestra.hosts.template import Template
 from orchestra.runs.flags import FlagParser
 from orchestra.runs.launched import preloads_of
-from orchestra.runs.runner import clear, run_loop
+from orchestra.runs.launched_node import clear
+from orchestra.runs.runner import run_loop
 
 
 def command_with(become: Callable[[list[str]], NoReturn]) -> Callable[[list[str]], int]:

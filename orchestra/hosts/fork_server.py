@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from orchestra import log
@@ -95,7 +95,9 @@ class ForkServer:
         """True once it has turned out that the template cannot fork the processes of this run."""
         self._log = log.get(actor="launcher")
 
-    async def start(self, node: str, command: Sequence[str], plan: str, lifeline: int) -> ForkedProcess | None:
+    async def start(
+        self, node: str, command: Sequence[str], plan: str, lifeline: int, environment: Mapping[str, str]
+    ) -> ForkedProcess | None:
         """Start the process of a node; return None if the template cannot do so.
 
         Args:
@@ -103,6 +105,7 @@ class ForkServer:
             command: its command line, as if it were started without a template.
             plan: the launch plan, as text.
             lifeline: the file descriptor of its standard input, which stays the caller's.
+            environment: variables that it has beside those of the template.
         """
         if self._useless:
             return None
@@ -112,7 +115,7 @@ class ForkServer:
         assert self._control is not None
         self._number += 1
         number, (output, its_output) = self._number, os.pipe()
-        request = {"id": number, "node": node, "command": list(command), "plan": plan}
+        request = {"id": number, "node": node, "command": list(command), "plan": plan, "environment": dict(environment)}
         answer = self._asked[number] = asyncio.get_running_loop().create_future()
         try:
             socket.send_fds(self._control, [json.dumps(request).encode()], [its_output, lifeline])
@@ -134,6 +137,11 @@ class ForkServer:
         transport, _ = await loop.connect_read_pipe(lambda: _Output(reader), os.fdopen(output, "rb"))
         self._outputs = [each for each in self._outputs if not each.is_closing()] + [transport]
         return process
+
+    @property
+    def pids(self) -> set[int]:
+        """The id of the process of the template, once there is one."""
+        return set() if self._template is None else {self._template.pid}
 
     async def close(self) -> None:
         """End the template, and read no more output. The processes that it has forked go on."""

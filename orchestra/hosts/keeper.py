@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from orchestra import log
@@ -47,6 +47,9 @@ class Keeper:
         policy: how often a process is started again.
         forks: whether processes are forked from a template where the system allows it.
         sink: called with the node and the text of each line that a process prints.
+        listen: returns the address at which a node listens; by default it follows from that of the root.
+        environment: returns variables of the process of a node, beside those of this process.
+        changed: called with the name of a node whose process was started, or has ended with its process id.
     """
 
     def __init__(
@@ -60,9 +63,15 @@ class Keeper:
         *,
         forks: bool = False,
         sink: Callable[[str, str], object] = lambda _, text: show(text),
+        listen: Callable[[str], str] | None = None,
+        environment: Callable[[str], Mapping[str, str]] = lambda node: {},
+        changed: Callable[[str], object] = lambda node: None,
     ) -> None:
         self._owner = owner
         self._sink = sink
+        self._listen = listen or (lambda node: _listen_beside(join(), node))
+        self._environment = environment
+        self._changed = changed
         self._plan = plan
         self._join = join
         self._report = given_up
@@ -105,22 +114,23 @@ class Keeper:
             self._prepare(node)
             self._begin(node)
 
-    async def remove(self, nodes: Sequence[str], deadline: float = 10.0) -> None:
+    async def remove(self, nodes: Sequence[str], deadline: float = 10.0, asked: Collection[str] | None = None) -> None:
         """Stop some nodes in order, and expect them no longer. Returns once their processes have ended.
 
         Args:
             nodes: their names.
             deadline: seconds to wait before a process is terminated, and then before it is killed.
+            asked: those that were asked to stop; by default those that have joined this process are asked now.
         """
         self._nodes = [node for node in self._nodes if node not in nodes]
         if self._starting:
             await asyncio.wait(self._starting)
-        joined = self._owner.peers.names
-        for node in joined:
-            if node in nodes:
+        if asked is None:
+            asked = [node for node in self._owner.peers.names if node in nodes]
+            for node in asked:
                 with contextlib.suppress(OrchestraError):  # it has died meanwhile
                     self._owner.ref(f"{node}/{SYSTEM}").tell_nowait(StopNodeMsg())
-        await self._end([node for node in nodes if node in self._processes], joined, deadline)
+        await self._end([node for node in nodes if node in self._processes], asked, deadline)
         for node in nodes:
             self._keeping.pop(node).cancel()  # it may wait before the next start
             self._given_up.pop(node, None)
@@ -135,20 +145,38 @@ class Keeper:
 
     def statistics(self) -> tuple[ProcessStatistics, ...]:
         """Return the state of each process."""
-        return tuple(
-            ProcessStatistics(
-                node=node,
-                pid=process.pid if (process := self._processes.get(node)) else 0,
-                running=process is not None and process.returncode is None,
-                restarts=self._restarts[node],
-                given_up=node in self._given_up,
-            )
-            for node in self._nodes
+        return tuple(map(self.state, self._nodes))
+
+    def state(self, node: str) -> ProcessStatistics:
+        """Return the state of the process of a node."""
+        process = self._processes.get(node)
+        return ProcessStatistics(
+            node=node,
+            pid=process.pid if process is not None else 0,
+            running=process is not None and process.returncode is None,
+            restarts=self._restarts[node],
+            given_up=node in self._given_up,
         )
 
-    def signal(self, number: signal.Signals) -> None:
-        """Send a signal to each process that has joined. One that has not may not handle the signal yet."""
-        joined = self._owner.peers.names
+    @property
+    def pids(self) -> set[int]:
+        """The ids of the processes that this one has started, the template of the others included."""
+        template = set() if self._fork_server is None else self._fork_server.pids
+        return {process.pid for process in self._processes.values()} | template
+
+    @property
+    def starting(self) -> bool:
+        """True while a process is being started, whose id is not known yet."""
+        return bool(self._starting)
+
+    def signal(self, number: signal.Signals, joined: Collection[str] | None = None) -> None:
+        """Send a signal to each process that has joined. One that has not may not handle the signal yet.
+
+        Args:
+            number: the signal.
+            joined: the nodes that have joined; by default those that this process sees.
+        """
+        joined = self._owner.peers.names if joined is None else joined
         for node, process in self._processes.items():
             if node in joined and process.returncode is None:
                 process.send_signal(number)
@@ -175,16 +203,31 @@ class Keeper:
         processes = {node: self._processes[node] for node in nodes}
         for node, process in processes.items():
             if node not in asked and process.returncode is None:
-                process.terminate()
-        for send in ("", "terminate", "kill"):
-            alive = [process for process in processes.values() if process.returncode is None]
+                self._end_at_once(node, process)
+        for step in ("", "it loses its starter", "it is killed"):
+            alive = {node: process for node, process in processes.items() if process.returncode is None}
             if not alive:
                 break
-            for process in alive:
-                if send:
-                    self._log.warning("process did not end in time", pid=process.pid, now=send)
-                    getattr(process, send)()
-            await asyncio.wait([asyncio.create_task(process.wait()) for process in alive], timeout=deadline)
+            for node, process in alive.items():
+                if step:
+                    self._log.warning("process did not end in time", process=node, pid=process.pid, now=step)
+                if step == "it loses its starter":
+                    self._end_at_once(node, process)
+                elif step:
+                    self._send(process, signal.SIGKILL)
+            await asyncio.wait([asyncio.create_task(each.wait()) for each in alive.values()], timeout=deadline)
+
+    def _end_at_once(self, node: str, process: Process) -> None:
+        """End a process that was not asked to stop, or does not: a node by its lifeline, its children by SIGTERM."""
+        self._let_go(node)
+        self._send(process, signal.SIGTERM)
+
+    def _send(self, process: Process, number: int) -> None:
+        """Send a signal to a process and to its group."""
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(number)
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # it leads no group yet, or has ended
+            os.killpg(process.pid, number)
 
     def _prepare(self, node: str) -> None:
         if node not in self._nodes:
@@ -229,6 +272,7 @@ class Keeper:
             return 0, f"could not be started: {error.strerror or error}"
         code = await process.wait()
         self._let_go(node)
+        self._changed(node)
         await asyncio.wait({self._relays[node]}, timeout=LAST_OUTPUT_S)  # a process that it started may keep the pipe
         if code == LOST:
             return process.pid, "ended, and its exit code was lost with the template that had forked it"
@@ -236,21 +280,22 @@ class Keeper:
 
     async def _clear(self, node: str) -> None:
         """Remove the socket file of a process that was killed."""
-        address = _listen_beside(self._join(), node)
+        address = self._listen(node)
         with contextlib.suppress(UsageError):  # another process listens there
             await transport_for(address).clear(address)
 
     async def _start(self, node: str) -> Process:
-        listen = _listen_beside(self._join(), node)
+        listen = self._listen(node)
         again = node in self._again
         command = self._plan.command(node, listen, again=again)
         lifeline = self._lifeline(node)
         process: Process | None = None
         try:
             if self._fork_server is not None:
-                process = await self._fork_server.start(node, command, self._plan.text(again=again), lifeline)
+                text, environment = self._plan.text(again=again), self._environment(node)
+                process = await self._fork_server.start(node, command, text, lifeline, environment)
             if process is None:
-                process = await self._execute(command, lifeline)
+                process = await self._execute(command, lifeline, self._environment(node))
         finally:
             os.close(lifeline)
         assert process.stdout is not None
@@ -259,6 +304,7 @@ class Keeper:
         self._processes[node] = process
         self._again.add(node)
         self._log.info("process started", process=node, pid=process.pid)
+        self._changed(node)
         return process
 
     def _lifeline(self, node: str) -> int:
@@ -282,7 +328,9 @@ class Keeper:
         if (lifeline := self._lifelines.pop(node, None)) is not None:
             os.close(lifeline)
 
-    async def _execute(self, command: Sequence[str], lifeline: int) -> asyncio.subprocess.Process:
+    async def _execute(
+        self, command: Sequence[str], lifeline: int, environment: Mapping[str, str]
+    ) -> asyncio.subprocess.Process:
         # A session of its own: the terminal sends Ctrl-C to the root alone, which stops the others in order.
         return await asyncio.create_subprocess_exec(
             *command,
@@ -290,6 +338,7 @@ class Keeper:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             limit=LONGEST_LINE,
+            env={**os.environ, **environment},
             start_new_session=True,
         )
 

@@ -117,6 +117,7 @@ class Template:
                 # Processes that began with equal global generators would explore alike. `random` sees to itself.
                 if numpy := sys.modules.get("numpy"):
                     numpy.random.seed()  # that of users' code
+                os.environ.update(request["environment"])
                 command: list[str] = request["command"]
                 setproctitle(" ".join(command))
                 sys.argv[1:] = command[3:]

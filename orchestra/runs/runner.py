@@ -25,7 +25,7 @@ from orchestra.actors.statistics import NodeStatistics
 from orchestra.actors.supervisor import STOP_S
 from orchestra.actors.system_messages import SYSTEM, InterruptMsg, StopNodeMsg
 from orchestra.clock import RealClock
-from orchestra.errors import OrchestraError, UsageError
+from orchestra.errors import OrchestraError
 from orchestra.hosts.run_plan import RunPlan
 from orchestra.nodes import stacks
 from orchestra.nodes.node import Node
@@ -37,7 +37,6 @@ from orchestra.runs.scaling import LAUNCHER, ScalingActor, final_statistics
 from orchestra.runs.topology import Requirement, Topology
 from orchestra.trace.format.records import Experiment
 from orchestra.wire.credentials import Credentials
-from orchestra.wire.transports.registry import transport_for
 
 T = TypeVar("T")
 
@@ -45,7 +44,6 @@ State = Literal["completed", "stopped", "interrupted", "failed"]
 Asked = Literal["stopped", "interrupted"]
 """The state of a run that was asked to stop."""
 ABORTED = "aborted"
-TIDY_UP_TRIES = 20
 YOUNG = 20_000
 """Objects allocated, and not freed again, between two runs of the cycle collector: more than a full mailbox holds."""
 MAIN_STOP_S = 0.7 * STOP_S
@@ -178,7 +176,7 @@ async def run_in_one_process(topology: Topology, launch: RunPlan, stopping: Stop
         nodes: list[Node] = []
         failed: set[str] = set()
         stack.enter_context(stacks.on_request(nodes, then=lambda: None))
-        stack.enter_context(_recorded_on_request(nodes))
+        stack.enter_context(recorded_on_request(nodes))
         main: Cell | None = None
         for planned in topology.nodes.values():
             node = node_of(
@@ -230,7 +228,7 @@ async def run_root(
     try:
         with (
             stacks.on_request([node], then=lambda: launcher.signal(signal.SIGUSR1)),
-            _recorded_on_request([node], then=lambda: launcher.signal(signal.SIGUSR2)),
+            recorded_on_request([node], then=lambda: launcher.signal(signal.SIGUSR2)),
             join_file.opened(run, join_file.JoinInfo(node.listening, node.secret, os.getpid(), tls_dir)),
         ):
             ending = await _until_stopped(node, node.cell(topology.main_actor()), stopping)
@@ -260,39 +258,6 @@ async def _stop_others(root: Node, launcher: RunProcesses, asked: Collection[str
     # Each may need its deadline twice: a process until it is killed, an actor until it is aborted.
     await launcher.stop(asked, deadline=max(ends_by - loop.time(), 0.1) / 4)
     await stop_actors(root.cells, deadline=max(ends_by - loop.time(), 0.1) / 4)
-
-
-async def run_node(topology: Topology, node: Node, join: str) -> str:
-    """Run a launched node until the root, at `join`, asks it to stop or is gone. Return the reason."""
-    terminated: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-
-    def terminate(reason: str, at: float) -> None:
-        if not terminated.done():
-            terminated.set_result(reason)
-
-    root_lives = False
-    try:
-        # Before the node listens: a signal must not end a process that has made a socket file.
-        with _on_signals(terminate, *stop_signals()), stacks.on_request([node]), _recorded_on_request([node]):
-            async with node.running():
-                spawn_all(topology, node)
-                done, _ = await asyncio.wait({terminated, node.stop_requested}, return_when=asyncio.FIRST_COMPLETED)
-                root_lives = node.root in node.statistics().peers
-                return done.pop().result()
-    finally:
-        if not root_lives:
-            await clear(join)
-
-
-async def clear(root: str) -> None:
-    """Remove the socket file of a killed root. Each surviving process tries, and the first does it."""
-    for _ in range(TIDY_UP_TRIES):
-        try:
-            await transport_for(root).clear(root)
-            return
-        except UsageError:
-            # The system closes the connections of a killed process before its listening socket.
-            await asyncio.sleep(0.1)
 
 
 @contextlib.contextmanager
@@ -409,9 +374,7 @@ def _name_of(number: signal.Signals) -> str:
     return f"signal {number.name}"
 
 
-def _recorded_on_request(
-    nodes: Sequence[Node], then: Callable[[], None] = lambda: None
-) -> AbstractContextManager[None]:
+def recorded_on_request(nodes: Sequence[Node], then: Callable[[], None] = lambda: None) -> AbstractContextManager[None]:
     """While the block runs, answer SIGUSR2 by writing the flight records of `nodes`; then call `then`."""
 
     def write(reason: str, at: float) -> None:

@@ -267,10 +267,8 @@ class SimulatedChild:
     async def wait(self) -> int:
         return await asyncio.shield(self._life)
 
-    def terminate(self) -> None:
+    def send_signal(self, number: signal.Signals) -> None:
         self._process.kill()
-
-    kill = terminate
 
 
 class SimulatedKeeper(Keeper):
@@ -287,6 +285,9 @@ class SimulatedKeeper(Keeper):
         child: Any = SimulatedChild(self._simulated[node], self._sim)
         self._processes[node] = child
         return child
+
+    def _send(self, process: Any, number: signal.Signals) -> None:
+        process.send_signal(number)
 
 
 class SimulatedProcesses(RunProcesses):

@@ -361,7 +361,6 @@ def test_a_launched_process_that_is_started_wrongly_says_so_in_one_line(
     other = ["node", "h9", *NODE[2:]]
     assert said(*other, plan()) == "topology 'errand' has no node 'h9'; its nodes are root, h0, h1"
     assert said(*NODE, plan(flags=["--helpers", "none"])).startswith("--helpers")
-    assert said(*NODE, plan()) == f"{str(here)!r} is not a run directory: it has no config.json"
 
 
 def test_a_launched_process_whose_root_is_gone_fails_in_one_line(
