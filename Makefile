@@ -5,16 +5,19 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: run test quick lint types format setup clean
+.PHONY: run test quick network-tools lint types format setup clean
 
 run: $(VENV)/.installed  ## train QMIX on 8m; ARGS="--scenario 3m" passes flags
 	$(BIN)/orchestra run experiments/qmix_8m.py $(ARGS)
 
-test: lint types  ## lint, type-check, and every test, as many at a time as there are cores
+test: lint types network-tools  ## lint, type-check, and every test, as many at a time as there are cores
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 quick: $(VENV)/.installed  ## the tests that take milliseconds
 	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+network-tools:  ## install, in a container of CI, the ssh server and the network tools of the tests on many hosts
+	@sh tests/support/install_network_tools.sh
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

@@ -5,12 +5,14 @@ import gc
 import itertools
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
+from virtual_network import namespaces, ssh_servers
 
 from orchestra.runs.runner import run_loop
 
@@ -21,6 +23,8 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 # Tests run side by side: a pool of threads in each of them, as wide as the machine, would only be in each other's way.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+NOT_TESTED = "NOT TESTED HERE"
+"""Begins the reason of a test that is skipped because the machine lacks what it needs."""
 PATIENCE_S = 30.0
 """A coroutine that takes longer hangs, and fails."""
 
@@ -83,6 +87,21 @@ def address_of(sockets: Path) -> Callable[[str], str]:
         ]
 
     return free
+
+
+@pytest.fixture
+def virtual_network() -> None:
+    """Skip the test, aloud, where the machine cannot have hosts that are network namespaces, with a ssh server each."""
+    if reason := namespaces.why_unavailable() or ssh_servers.why_unavailable():
+        pytest.skip(f"{NOT_TESTED}: {reason}")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what was not tested and why, which pytest itself only does on request."""
+    reasons = [str(report.longrepr[2]) for report in terminalreporter.stats.get("skipped", [])]
+    lacking = Counter(reason.removeprefix("Skipped: ") for reason in reasons if NOT_TESTED in reason)
+    for reason, count in lacking.items():
+        terminalreporter.write_line(f"{reason} ({count} tests)", yellow=True, bold=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

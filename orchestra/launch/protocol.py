@@ -5,9 +5,10 @@ A launcher never sees actors, nodes or messages, and no type of an engine's libr
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
-from orchestra.hosts.run_plan import RunPlan
+if TYPE_CHECKING:  # it imports numpy, which no launcher needs
+    from orchestra.hosts.run_plan import RunPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class Launcher(Protocol):
     name: str
     """The engine, as `--launch` names it."""
 
-    def submission(self, plan: RunPlan, requests: Sequence[HostRequest]) -> Submission:
+    def submission(self, plan: "RunPlan", requests: Sequence[HostRequest]) -> Submission:
         """Return all that `start` will do. This needs no engine."""
 
     async def start(self, submission: Submission, token: str) -> None:
