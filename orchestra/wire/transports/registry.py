@@ -7,17 +7,19 @@ from orchestra.wire.transports.base import Transport
 from orchestra.wire.transports.memory import MemoryTransport
 from orchestra.wire.transports.stream import TcpTransport, UnixTransport
 from orchestra.wire.transports.tls import TlsTransport
+from orchestra.wire.transports.tunnel import TunnelTransport
 
 SCHEMES: dict[str, type[Transport]] = {
     "memory": MemoryTransport,
     "tcp": TcpTransport,
     "tls": TlsTransport,
+    "tunnel": TunnelTransport,
     "unix": UnixTransport,
 }
 
 
 def transport_for(address: str, tls: Credentials | None = None) -> Transport:
-    """Return the transport of an address's scheme, which for `tls://` uses the credentials `tls`.
+    """Return the transport of an address's scheme, which for `tls://` and `tunnel://` uses the credentials `tls`.
 
     Raises:
         UsageError: the scheme is unknown; the text lists the known ones.
@@ -27,7 +29,7 @@ def transport_for(address: str, tls: Credentials | None = None) -> Transport:
         known = ", ".join(f"{name}://" for name in SCHEMES)
         raise UsageError(f"cannot use the address {address!r}: it must begin with one of {known}")
     kind = SCHEMES[scheme]
-    return TlsTransport(tls) if kind is TlsTransport else kind()
+    return kind(tls) if issubclass(kind, TlsTransport | TunnelTransport) else kind()
 
 
 def is_exposed(address: str) -> bool:

@@ -66,7 +66,7 @@ def test_an_address_of_an_unknown_scheme_is_refused_with_the_known_ones() -> Non
             transport_for(address)
         # A simulation, where there was one in this process, has made its own scheme known besides.
         assert str(caught.value).removesuffix(", sim://") == (
-            f"cannot use the address {address!r}: it must begin with one of memory://, tcp://, tls://, unix://"
+            f"cannot use the address {address!r}: it must begin with one of memory://, tcp://, tls://, tunnel://, unix://"
         )
 
 
