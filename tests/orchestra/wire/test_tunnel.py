@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import socket
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -50,7 +51,8 @@ async def forwarded(path: Path, address: str) -> AsyncIterator[None]:
     server = await asyncio.start_unix_server(accepted, path)
     async with server:
         yield
-    path.unlink(missing_ok=True)  # Python 3.13 removes it
+    with contextlib.suppress(FileNotFoundError):  # Python 3.13 removes it
+        os.unlink(path)
     await asyncio.gather(*tasks)
 
 
