@@ -8,4 +8,5 @@ from .skirmish.options import Rewards as Rewards
 from .skirmish.scenarios import SCENARIOS as SCENARIOS
 from .skirmish.scenarios import Scenario as Scenario
 from .skirmish.skirmish import Skirmish as Skirmish
+from .skirmish.smacv2 import StarCraftCapabilityEnvWrapper as StarCraftCapabilityEnvWrapper
 from .skirmish.starcraft2env import StarCraft2Env as StarCraft2Env

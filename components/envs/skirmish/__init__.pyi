@@ -6,4 +6,5 @@ from .options import Rewards as Rewards
 from .scenarios import SCENARIOS as SCENARIOS
 from .scenarios import Scenario as Scenario
 from .skirmish import Skirmish as Skirmish
+from .smacv2 import StarCraftCapabilityEnvWrapper as StarCraftCapabilityEnvWrapper
 from .starcraft2env import StarCraft2Env as StarCraft2Env

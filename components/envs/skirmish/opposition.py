@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from components.envs.base import are_available, check_integers, not_available
 from components.envs.skirmish import kernel
-from components.envs.skirmish.kernel.constants import CELLS, FIRST_TARGET, Played, Seen
+from components.envs.skirmish.kernel.constants import CELLS, Played, Seen
 from components.envs.skirmish.options import Features
 from components.envs.skirmish.records import UNIT, records
 from components.envs.skirmish.scenarios import Scenario
@@ -28,7 +28,7 @@ class Opposition:
     Attributes:
         obs: (B, E, O') float32, the observation of each enemy.
         state: (B, S') float32, what only a critic sees.
-        available: (B, E, U') bool, what each may do, U' = 6 + A: 0 nothing, for the dead; 1 stop; 2 to 5 move to their
+        available: (B, E, U') bool, what each may do, U' is 6 + A: 0 nothing, for the dead; 1 stop; 2 to 5 move to their
             north, south, east, west; 6 + k attack agent k, or heal friend k.
         units: (B, E + A) of `records.UNIT`, own units first, turned as well. For looking only.
         over: (B,) bool, battles that have ended: nothing is done there.
@@ -38,7 +38,7 @@ class Opposition:
         self._scenario = scenario
         self._swapped = replace(scenario, allies=scenario.enemies, enemies=scenario.allies)
         self.n_agents = len(scenario.enemies)
-        self.n_actions = FIRST_TARGET + len(scenario.allies)
+        self.n_actions = self._swapped.n_actions
         total = len(scenario.allies) + len(scenario.enemies)
         self.obs = np.zeros((n_envs, self.n_agents, features.obs_size(self._swapped)), np.float32)
         self.state = np.zeros((n_envs, features.state_size(self._swapped)), np.float32)
@@ -64,6 +64,7 @@ class Opposition:
             self.units[field] = np.where(index < 0, -1, other)
         turned = rules.copy()
         turned["allies"], turned["enemies"] = self.n_agents, allies
+        turned["actions"] = self.n_actions
         turned["ally_shield"], turned["enemy_shield"] = rules["enemy_shield"], rules["ally_shield"]
         self.over[:] = battles["over"]
         kernel.show_all(

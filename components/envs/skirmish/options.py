@@ -21,12 +21,16 @@ class Features:
     obs_pathing_grid: bool = False
     obs_terrain_height: bool = False
     obs_timestep_number: bool = False
-    obs_own_position: bool = False
-    """Where the agent is, (x, y) / 32: an option of SMACv2, whose armies start anywhere."""
+    obs_own_position: bool | None = None
+    """The agent's place, (x, y) / 32: an option of SMACv2. By default, it is on where armies are drawn."""
     obs_instead_of_state: bool = False
     """The state is all observations in a row."""
     state_last_action: bool = True
     state_timestep_number: bool = False
+
+    def shows_own_position(self, scenario: Scenario) -> bool:
+        """Whether observations have the agent's place."""
+        return scenario.draw is not None if self.obs_own_position is None else self.obs_own_position
 
     def move_size(self) -> int:
         """Columns about the ground around an agent."""
@@ -40,13 +44,13 @@ class Features:
     def ally_shape(self, scenario: Scenario) -> tuple[int, int]:
         """Friends of an agent, and columns about each."""
         health = (1 + shield_bit(scenario, enemies=False)) * self.obs_all_health
-        action = (6 + len(scenario.enemies)) * self.obs_last_action
+        action = scenario.n_actions * self.obs_last_action
         return len(scenario.allies) - 1, 4 + len(scenario.ally_types) + health + action
 
     def own_size(self, scenario: Scenario) -> int:
         """Columns about the agent itself."""
         health = (1 + shield_bit(scenario, enemies=False)) * (self.obs_own_health or self.obs_all_health)
-        return len(scenario.ally_types) + health + 2 * self.obs_own_position + self.obs_timestep_number
+        return len(scenario.ally_types) + health + 2 * self.shows_own_position(scenario) + self.obs_timestep_number
 
     def obs_size(self, scenario: Scenario) -> int:
         """Columns of an observation, O."""
@@ -62,7 +66,7 @@ class Features:
         return (
             allies * (4 + shield_bit(scenario, enemies=False) + len(scenario.ally_types))
             + enemies * (3 + shield_bit(scenario, enemies=True) + len(scenario.enemy_types))
-            + allies * (6 + enemies) * self.state_last_action
+            + allies * scenario.n_actions * self.state_last_action
             + self.state_timestep_number
         )
 
@@ -83,6 +87,9 @@ class Rewards:
     scale: bool = True
     scale_rate: float = 20.0
     """Return of a perfect win after scaling."""
+    fixed_divisor: bool = False
+    """Where armies are drawn: whether all rewards are divided as in a battle's first episode, as in SMACv2. Else a
+    perfect win over strong enemies and over weak ones has the same return."""
 
     def maximum(self, scenario: Scenario) -> float:
         """The unscaled sum of a win in which no enemy recovered anything."""

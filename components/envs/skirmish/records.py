@@ -66,6 +66,7 @@ BATTLE = np.dtype(
         ("counter", _INT),
         ("tick", _INT),
         ("steps", _INT),
+        ("offset", _INT),  # of the ticks in which idle enemies are sent after the nearest ally, where armies are drawn
         ("over", _BOOL),
         ("divisor", _FLOAT),  # of this episode's rewards
     ],
@@ -103,7 +104,7 @@ KIND = np.dtype(
         ("sweep", _FLOAT),  # half the length of the line that its beam draws, zero for other weapons
         ("full_cooldown", _FLOAT),
         ("type_bit", _INT),
-        ("rank", _INT),  # of its type: allies of one rank are ordered by position when an episode begins
+        ("rank", _INT),  # of its type: agents are numbered by rank, then by position, when an episode begins
         ("start_x", _FLOAT),
         ("start_y", _FLOAT),
     ],
@@ -114,6 +115,7 @@ RULES = np.dtype(
     [
         ("allies", _INT),
         ("enemies", _INT),
+        ("actions", _INT),
         ("ticks", _INT),  # per step
         ("limit", _INT),
         ("move_amount", _FLOAT),

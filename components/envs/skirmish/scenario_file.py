@@ -20,6 +20,7 @@ Or armies drawn for each episode, instead of groups:
     weights = { marine = 0.45, marauder = 0.45, medivac = 0.1 }
     never_alone = ["medivac"]
     surrounded = 0.5
+    types = ["marine", "marauder", "medivac"]  # the order of the one-hot columns; by name, if left out
 """
 
 import tomllib
@@ -58,6 +59,8 @@ class DrawTable(_Table):
     weights: Annotated[dict[str, Annotated[float, Field(gt=0.0)]], Field(min_length=1)]
     never_alone: tuple[str, ...] = ()
     surrounded: Annotated[float, Field(ge=0.0, le=1.0)] = 0.5
+    types: tuple[str, ...] = ()
+    """The order of the one-hot columns; by name, if empty."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -66,6 +69,8 @@ class DrawTable(_Table):
                 raise ValueError(f"never_alone names {name!r}, which has no weight")
         if set(self.weights) <= set(self.never_alone):
             raise ValueError("never_alone names all types: no army could be drawn")
+        if self.types and sorted(self.types) != sorted(self.weights):
+            raise ValueError(f"types must name each of {', '.join(self.weights)} once, and is {list(self.types)}")
         return self
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from components.envs.skirmish.kernel.constants import FIRST_TARGET
 from components.envs.skirmish.terrain import TERRAINS, Terrain
 from components.envs.skirmish.units import UnitType, unit_named
 
@@ -20,13 +21,16 @@ class Draw:
     """Armies and starting places drawn for each episode, as in SMACv2 (Ellis et al. 2023)."""
 
     types: tuple[UnitType, ...]
-    """In the order in which units are numbered, and of the one-hot columns."""
+    """In the order of the one-hot columns. Agents are numbered by the names of their types."""
     weights: tuple[float, ...]
     """How likely each type is; they sum to 1."""
     never_alone: tuple[UnitType, ...]
     """No army consists of these alone."""
     surrounded: float
-    """The share of episodes in which the allies start in the middle of enemies; else the sides mirror each other."""
+    """The share of episodes in which the allies start in the middle of enemies; else the sides mirror each other.
+
+    SMACv2's `p` is the share of the others.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,20 @@ class Scenario:
     """Where armies are drawn: then `allies` and `enemies` tell no more than how many there are, and of which race."""
     unit_ranges: bool = False
     """An agent sees and shoots as far as its unit can, instead of 9 and 6 cells: SMACv2's rule."""
+    least_shoot: float = 2.0
+    """The least distance at which an attack may be ordered, where units' own ranges count."""
+
+    @property
+    def n_actions(self) -> int:
+        """The number of actions of an agent.
+
+        Where armies with healers are drawn and there are more allies than enemies, each ally has a number as a
+        patient: SMACv2's rule. In SMAC, a healer can heal no more allies than there are enemies.
+        """
+        targets = len(self.enemies)
+        if self.draw is not None and any(unit.healing > 0.0 for unit in self.draw.types):
+            targets = max(targets, len(self.allies))
+        return FIRST_TARGET + targets
 
 
 Table = Mapping[str, Any]
@@ -76,16 +94,16 @@ def make_scenario(
 ) -> Scenario:
     """Make a scenario of the tables of a file, which are valid.
 
-    Types have columns in the order of their names, by which SMAC numbers agents.
+    Types have columns in the order of their names, by which SMAC numbers agents, unless `draw` names another order.
 
     Raises:
         ValueError: there is no unit of some name.
     """
     lots = None
     if draw is not None:
-        weights = {unit_named(unit): weight for unit, weight in sorted(draw["weights"].items())}
-        shares = tuple(weight / sum(draw["weights"].values()) for weight in weights.values())
-        types = tuple(weights)
+        names = draw["types"] or sorted(draw["weights"])
+        shares = tuple(draw["weights"][unit] / sum(draw["weights"].values()) for unit in names)
+        types = tuple(map(unit_named, names))
         lots = Draw(types, shares, tuple(map(unit_named, draw["never_alone"])), draw["surrounded"])
         ours, theirs = types[:1] * draw["allies"], types[:1] * draw["enemies"]
     else:

@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from components.envs.base import Env, EnvSpec, check_integers, check_mask, not_available
 from components.envs.skirmish import kernel
-from components.envs.skirmish.kernel.constants import FIRST_TARGET
 from components.envs.skirmish.opposition import Opponent, Opposition
 from components.envs.skirmish.options import Features, Rewards
 from components.envs.skirmish.records import BATTLE, UNIT, records
 from components.envs.skirmish.scenario_file import scenario_named
+from components.envs.skirmish.scenarios import Scenario
 from components.envs.skirmish.tables import (
     catalogue_table,
     damage_table,
@@ -38,7 +38,7 @@ class Skirmish(Env):
 
     Args:
         scenario: the map of SMAC or SMACv2, as `8m` or `terran_5_vs_5`; or a scenario file, as `mine.toml`
-            (`scenario_file`).
+            (`scenario_file`); or a scenario itself.
         n_envs: how many battles, B.
         seed: for the random delay of each shot, the order of shots in a tick, and the jitter.
         first: the number of the first battle, so that several environments may share a seed.
@@ -58,7 +58,7 @@ class Skirmish(Env):
 
     def __init__(
         self,
-        scenario: str,
+        scenario: str | Scenario,
         n_envs: int = 1,
         *,
         seed: int = 0,
@@ -72,7 +72,7 @@ class Skirmish(Env):
         difficulty: int = 7,
         opponent: Opponent | None = None,
     ) -> None:
-        self.scenario = scenario_named(scenario)
+        self.scenario = scenario_named(scenario) if isinstance(scenario, str) else scenario
         self.features = features or Features()
         self.rewards = rewards or Rewards()
         self.n_envs = index(n_envs)
@@ -96,7 +96,7 @@ class Skirmish(Env):
         self.spec = EnvSpec(
             name=self.scenario.name,
             n_agents=agents,
-            n_actions=FIRST_TARGET + enemies,
+            n_actions=self.scenario.n_actions,
             obs_size=self.features.obs_size(self.scenario),
             state_size=self.features.state_size(self.scenario),
             episode_limit=self.scenario.limit,

@@ -2,7 +2,7 @@
 
 from collections.abc import MutableSequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from components.envs.skirmish.kernel.constants import CELLS, MIDDLE
 from components.envs.skirmish.map_registry import DIFFICULTIES
 from components.envs.skirmish.options import Features, Rewards, shield_bit
 from components.envs.skirmish.rendering import Image, image_of, text_of
+from components.envs.skirmish.scenarios import Scenario
 from components.envs.skirmish.skirmish import Skirmish
 from components.envs.skirmish.unit_command import UnitCommand, move, stop, strike
 from components.envs.skirmish.unit_queries import UnitQueries
@@ -25,6 +26,14 @@ class StarCraft2Env(UnitQueries):
     `terminated` means here that the episode ended in any way, its limit included; use `Skirmish` to tell them apart.
     Arguments about the game's window, version and replays are taken and change nothing. With
     `obs_timestep_number` an observation is as long as `get_obs_size` says, which in SMAC it is not.
+
+    Args that SMAC's class does not have:
+        obs_own_pos: whether agents see their own place; by default, on the maps of SMACv2.
+        divisor: on the maps of SMACv2, whether rewards are divided by what the enemies of this episode are worth, or by
+            what those of the first were worth, as in the original.
+        ruleset: see `Skirmish`.
+        start_jitter: see `Skirmish`.
+        scenario: the scenario, in place of the one that `map_name` names.
 
     Raises:
         ValueError: there is no such map; the message lists those there are.
@@ -67,8 +76,11 @@ class StarCraft2Env(UnitQueries):
         heuristic_rest: bool = False,
         debug: bool = False,
         *,
+        obs_own_pos: bool | None = None,
+        divisor: Literal["episode", "first"] = "episode",
         ruleset: Ruleset = "liberty",
         start_jitter: float = 0.0,
+        scenario: Scenario | None = None,
     ) -> None:
         self.map_name = map_name
         self.game_version = game_version
@@ -108,9 +120,12 @@ class StarCraft2Env(UnitQueries):
             obs_terrain_height=obs_terrain_height,
             obs_timestep_number=obs_timestep_number,
             obs_instead_of_state=obs_instead_of_state,
+            obs_own_position=obs_own_pos,
             state_last_action=state_last_action,
             state_timestep_number=state_timestep_number,
         )
+        if divisor not in ("episode", "first"):
+            raise ValueError(f"divisor is {divisor!r}, must be 'episode' or 'first'")
         rewards = Rewards(
             sparse=reward_sparse,
             only_positive=reward_only_positive,
@@ -120,10 +135,11 @@ class StarCraft2Env(UnitQueries):
             negative_scale=reward_negative_scale,
             scale=reward_scale,
             scale_rate=reward_scale_rate,
+            fixed_divisor=divisor == "first",
         )
         self._make_skirmish = partial(
             Skirmish,
-            map_name,
+            scenario or map_name,
             ruleset=ruleset,
             start_jitter=start_jitter,
             features=self._features,
@@ -135,9 +151,7 @@ class StarCraft2Env(UnitQueries):
         self._seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
         self.skirmish = self._make_skirmish(seed=self._seed)
         self._scenario = self.skirmish.scenario
-        if self._scenario.draw is not None:
-            raise ValueError(f"{map_name} draws armies for each episode; use Skirmish")
-
+        self.obs_own_pos = self._features.shows_own_position(self._scenario)
         self.n_agents = len(self._scenario.allies)
         self.n_enemies = len(self._scenario.enemies)
         self.n_actions = self.skirmish.spec.n_actions
@@ -146,7 +160,6 @@ class StarCraft2Env(UnitQueries):
         self.shield_bits_ally = shield_bit(self._scenario, enemies=False)
         self.shield_bits_enemy = shield_bit(self._scenario, enemies=True)
         self.unit_type_bits = len(self._scenario.ally_types)
-        self.max_reward = rewards.maximum(self._scenario)
         self.ally_state_attr_names = self._ally_state_names()
         self.enemy_state_attr_names = self._enemy_state_names()
         self._name_units()
@@ -234,6 +247,13 @@ class StarCraft2Env(UnitQueries):
             info["episode_limit"] = True
         return self.reward, ended, info
 
+    @property
+    def max_reward(self) -> float:
+        """The unscaled sum of a win over the present enemies, if none of them recovers anything."""
+        kinds = self.skirmish.types_in(0)[self.n_agents :]
+        pool = sum(kind.health + kind.shield for kind in kinds)
+        return pool + self.reward_death_value * self.n_enemies + self.reward_win
+
     def get_agent_action(self, a_id: int, action: int) -> UnitCommand | None:
         """Return the order that an action stands for; None for no-op.
 
@@ -266,22 +286,6 @@ class StarCraft2Env(UnitQueries):
         if action < constants.FIRST_TARGET:
             return move(unit, action, self._move_amount)
         return strike(unit, (self.agents if heals(unit) else self.enemies)[action - constants.FIRST_TARGET])
-
-    def reward_battle(self) -> float:
-        """Return the unscaled reward of the last step, without that of the battle's end; 0 where rewards are sparse."""
-        if self.reward_sparse or self._before is None:
-            return 0.0
-        health, shield = self.skirmish.units["health"][0], self.skirmish.units["shield"][0]
-        lived = self._before["health"] > 0.0
-        now = np.where(health > 0.0, health + shield, 0.0)
-        harm = np.where(lived, self._before["health"] + self._before["shield"] - now, 0.0)
-        deaths = lived & (health <= 0.0)
-        ours, theirs = slice(self.n_agents), slice(self.n_agents, None)
-        gained = float(harm[theirs].sum() + self.reward_death_value * deaths[theirs].sum())
-        if self.reward_only_positive:
-            return abs(gained)
-        lost = float(harm[ours].sum() + self.reward_death_value * deaths[ours].sum())
-        return gained - self.reward_negative_scale * lost
 
     # --- Observations -----------------------------------------------------------------------------------------------
 

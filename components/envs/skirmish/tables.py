@@ -23,7 +23,6 @@ MELEE_RANGE = 1.0
 
 SIGHT = 9.0  # of every unit, centre to centre: a rule of SMAC, not of the game
 SHOOT = 6.0  # likewise: an attack may be ordered up to here, whatever the weapon's range
-LEAST_SHOOT = 2.0  # where units' own ranges count, in SMACv2
 
 REACTIONS = (32, 16, 8, 1)
 """Ticks from one look round of the enemies to the next, by difficulty from 1; the last for all higher ones."""
@@ -76,7 +75,7 @@ def kinds_table(scenario: Scenario, ruleset: Ruleset) -> NDArray[Any]:
         return kinds
     rows = {unit.name: row for row, unit in enumerate(_types(scenario))}
     for index, unit in enumerate(units):
-        _describe(kinds[index], armed(unit, ruleset), rows[unit.name], unit_ranges=scenario.unit_ranges)
+        _describe(kinds[index], armed(unit, ruleset), rows[unit.name], scenario)
     allies = len(scenario.allies)
     _number_types(kinds[:allies], scenario.allies, scenario.ally_types)
     _number_types(kinds[allies:], scenario.enemies, scenario.enemy_types)
@@ -93,9 +92,10 @@ def catalogue_table(scenario: Scenario, ruleset: Ruleset) -> NDArray[Any]:
     catalogue = np.zeros(len(draw.types), dtype=KIND)
     for row, unit in enumerate(draw.types):
         kind = catalogue[row]
-        _describe(kind, armed(unit, ruleset), row, unit_ranges=scenario.unit_ranges)
+        _describe(kind, armed(unit, ruleset), row, scenario)
         kind["weight"], kind["never_alone"] = draw.weights[row], unit in draw.never_alone
-        kind["rank"] = kind["type_bit"] = row
+        kind["type_bit"] = row
+        kind["rank"] = sorted(unit.name for unit in draw.types).index(unit.name)
     return catalogue
 
 
@@ -111,12 +111,14 @@ def _types(scenario: Scenario) -> tuple[UnitType, ...]:
     return scenario.draw.types if scenario.draw else tuple(dict.fromkeys(scenario.allies + scenario.enemies))
 
 
-def _describe(kind: Any, unit: UnitType, row: int, *, unit_ranges: bool) -> None:
+def _describe(kind: Any, unit: UnitType, row: int, scenario: Scenario) -> None:
     """Write the properties of a unit into its record."""
     weapon = unit.weapon
     kind["type_row"] = row
-    kind["sight"] = unit.sight if unit_ranges else SIGHT
-    kind["shoot"] = max(armed(unit, "lotv").weapon.range, LEAST_SHOOT) if unit_ranges else SHOOT
+    kind["sight"], kind["shoot"] = SIGHT, SHOOT
+    if scenario.unit_ranges:
+        kind["sight"] = unit.sight
+        kind["shoot"] = max(armed(unit, "lotv").weapon.range, scenario.least_shoot)
     kind["health"], kind["shield"], kind["armour"] = unit.health, unit.shield, unit.armour
     kind["radius"], kind["separation"] = unit.radius, unit.separation
     kind["yielding"] = MELEE_YIELDING if weapon.range < MELEE_RANGE else YIELDING
@@ -225,11 +227,12 @@ def rules_table(
     units = _types(scenario)
     enemies = scenario.draw.types if scenario.draw else scenario.enemies
     rules = np.zeros(1, dtype=RULES)
-    # Where armies are drawn, each episode says where they march to.
+    # Where armies are drawn, the enemies march nowhere: they hunt.
     march = scenario.march or [place for place, _ in scenario.ally_groups[:1]] or [(0.0, 0.0)]
     values: dict[str, float] = {
         "allies": len(scenario.allies),
         "enemies": len(scenario.enemies),
+        "actions": scenario.n_actions,
         "ticks": step_mul,
         "limit": scenario.limit,
         "move_amount": move_amount,
@@ -260,6 +263,7 @@ def rules_table(
         "enemy_shield": shield_bit(scenario, enemies=True),
         **asdict(features),
         "obs_own_health": features.obs_own_health or features.obs_all_health,
+        "obs_own_position": features.shows_own_position(scenario),
         **{f"reward_{name}": value for name, value in asdict(rewards).items()},
         "reward_divisor": rewards.divisor(scenario),
     }

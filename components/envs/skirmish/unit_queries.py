@@ -32,6 +32,10 @@ class UnitQueries:
     n_agents: int
     n_enemies: int
     skirmish: Skirmish
+    reward_sparse: bool
+    reward_only_positive: bool
+    reward_death_value: float
+    reward_negative_scale: float
     _scenario: Scenario
     _move_amount: float
     _before: Any
@@ -39,7 +43,8 @@ class UnitQueries:
 
     def _name_units(self) -> None:
         """Set `marine_id` and its like, `pathing_grid` and `terrain_height`."""
-        own = {kind.type_id for kind in self._scenario.allies}
+        draw = self._scenario.draw
+        own = {kind.type_id for kind in (draw.types if draw else self._scenario.allies)}
         ids = {name: kind.type_id if kind.type_id in own else 0 for name, kind in UNIT_TYPES.items()}
         self.marine_id, self.marauder_id, self.medivac_id = ids["marine"], ids["marauder"], ids["medivac"]
         self.hydralisk_id, self.zergling_id, self.baneling_id = ids["hydralisk"], ids["zergling"], ids["baneling"]
@@ -70,7 +75,24 @@ class UnitQueries:
         return None if self._before is None else self._views(self._before, self.n_enemies, self.n_agents)
 
     def _views(self, units: Any, count: int, first: int = 0) -> dict[int, UnitView]:
-        return {i: view_of(self._scenario, units, first + i) for i in range(count)}
+        kinds = self.skirmish.types_in(0)
+        return {i: view_of(units[first + i], kinds[first + i], first + i, ally=first == 0) for i in range(count)}
+
+    def reward_battle(self) -> float:
+        """Return the unscaled reward of the last step, without that of the battle's end; 0 where rewards are sparse."""
+        if self.reward_sparse or self._before is None:
+            return 0.0
+        health, shield = self.skirmish.units["health"][0], self.skirmish.units["shield"][0]
+        lived = self._before["health"] > 0.0
+        now = np.where(health > 0.0, health + shield, 0.0)
+        harm = np.where(lived, self._before["health"] + self._before["shield"] - now, 0.0)
+        deaths = lived & (health <= 0.0)
+        ours, theirs = slice(self.n_agents), slice(self.n_agents, None)
+        gained = float(harm[theirs].sum() + self.reward_death_value * deaths[theirs].sum())
+        if self.reward_only_positive:
+            return abs(gained) if self._scenario.draw is None else max(gained, 0.0)
+        lost = float(harm[ours].sum() + self.reward_death_value * deaths[ours].sum())
+        return gained - self.reward_negative_scale * lost
 
     def init_units(self) -> None:
         """Do nothing: `agents` and `enemies` always show the units as they are."""
@@ -86,23 +108,24 @@ class UnitQueries:
         return None if allies else 0
 
     def only_medivac_left(self, ally: bool) -> bool:
-        """Return whether a side counts as beaten on the maps of type MMM, because only Medivacs of it live.
+        """Return whether a side counts as beaten on a map with Medivacs, because only Medivacs of it live.
 
-        SMAC asks for no ally but Medivacs, and for exactly one enemy.
+        On the maps of type MMM, SMAC asks for no ally but Medivacs, and for exactly one enemy. SMACv2 asks for no other
+        on either side.
         """
-        if self.map_type != "MMM":
+        if self.map_type not in ("MMM", "terran_gen"):
             return False
         alive = [unit for unit in (self.agents if ally else self.enemies).values() if unit.health > 0.0]
         medivacs = sum(unit.unit_type == UNIT_TYPES["medivac"].type_id for unit in alive)
-        return medivacs == len(alive) and (ally or len(alive) == 1)
+        return medivacs == len(alive) and (ally or len(alive) == 1 or self.map_type != "MMM")
 
     def get_unit_by_id(self, a_id: int) -> UnitView:
         """Return the unit of an agent."""
-        return view_of(self._scenario, self.skirmish.units[0], a_id)
+        return view_of(self.skirmish.units[0, a_id], self.skirmish.types_in(0)[a_id], a_id, ally=True)
 
     def get_unit_types(self) -> list[int]:
         """Return the type numbers of all units, allies first."""
-        return [kind.type_id for kind in self._scenario.allies + self._scenario.enemies]
+        return [kind.type_id for kind in self.skirmish.types_in(0)]
 
     def get_unit_type_id(self, unit: UnitView, ally: bool) -> int:
         """Return the index of a unit's type in the one-hot columns; 0 on maps without such columns."""
@@ -110,14 +133,18 @@ class UnitQueries:
         return next((bit for bit, kind in enumerate(names) if kind.type_id == unit.unit_type), 0)
 
     def get_visibility_matrix(self) -> NDArray[np.bool_]:
-        """Return the visibility matrix (A, A + E); an agent does not see itself."""
-        units = self.skirmish.units[0]
-        dx = units["x"][: self.n_agents, None] - units["x"][None, :]
-        dy = units["y"][: self.n_agents, None] - units["y"][None, :]
+        """Return who sees whom, (A, A + E); an agent does not see itself.
+
+        Of two agents the one with the lower number decides for both, as in SMACv2. In SMAC all see equally far.
+        """
+        units, n = self.skirmish.units[0], self.n_agents
+        dx = units["x"][:n, None] - units["x"][None, :]
+        dy = units["y"][:n, None] - units["y"][None, :]
         alive = units["health"] > 0.0
-        sight = self.skirmish.kinds["sight"][0, : self.n_agents]
-        seen = (np.sqrt(dx * dx + dy * dy) < sight[:, None]) & alive[: self.n_agents, None] & alive[None, :]
-        seen[np.arange(self.n_agents), np.arange(self.n_agents)] = False
+        sight = self.skirmish.kinds["sight"][0, :n]
+        seen = (np.sqrt(dx * dx + dy * dy) < sight[:, None]) & alive[:n, None] & alive[None, :]
+        above = np.triu(seen[:, :n], 1)
+        seen[:, :n] = above | above.T
         return np.asarray(seen, dtype=np.bool_)
 
     def unit_shoot_range(self, agent_id: int) -> float:
@@ -170,4 +197,4 @@ class UnitQueries:
         return [float(self.terrain_height[point]) if self.check_bounds(*point) else 1.0 for point in points]
 
     def _type(self, unit: UnitView) -> UnitType:
-        return next(kind for kind in self._scenario.allies + self._scenario.enemies if kind.type_id == unit.unit_type)
+        return next(kind for kind in self.skirmish.types_in(0) if kind.type_id == unit.unit_type)

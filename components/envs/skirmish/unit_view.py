@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import hypot
 from typing import Any
 
-from components.envs.skirmish.scenarios import Scenario
+from components.envs.skirmish.units import UnitType
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,18 +33,18 @@ class UnitView:
     energy: float = 0.0
 
 
-def view_of(scenario: Scenario, units: Any, index: int) -> UnitView:
-    """Return the unit of a number, allies first.
+def view_of(unit: Any, kind: UnitType, index: int, *, ally: bool) -> UnitView:
+    """Return a unit as SMAC shows it.
 
     Args:
-        scenario: the battle's scenario.
-        units: the battle's units, (N,) of `records.UNIT`.
-        index: the number.
+        unit: its record, one of `records.UNIT`.
+        kind: its type.
+        index: its number in the battle, allies first.
+        ally: whether it is one.
     """
-    unit, kind = units[index], (scenario.allies + scenario.enemies)[index]
     return UnitView(
         tag=index,
-        owner=1 if index < len(scenario.allies) else 2,
+        owner=1 if ally else 2,
         unit_type=kind.type_id,
         pos=Position(float(unit["x"]), float(unit["y"])),
         health=float(unit["health"]),

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from components.envs import SCENARIOS, Features, Skirmish, StarCraft2Env
+from components.envs import SCENARIOS, Features, Skirmish
 
 DRAWN = [name for name, scenario in SCENARIOS.items() if scenario.draw is not None]
 
@@ -22,12 +22,33 @@ def test_a_drawn_scenario_has_the_sizes_of_its_name(name):
     shield = int(race == "protoss")
     assert (spec.n_agents, spec.n_actions, spec.episode_limit) == (int(allies), 6 + int(enemies), 200)
     other = 5 + shield + 3
-    assert spec.obs_size == 4 + int(enemies) * other + (int(allies) - 1) * other + 1 + shield + 3
-    assert Features(obs_own_position=True).obs_size(SCENARIOS[name]) == spec.obs_size + 2
+    assert spec.obs_size == 4 + int(enemies) * other + (int(allies) - 1) * other + 1 + shield + 2 + 3
+    assert spec.state_size == int(allies) * (8 + shield - 1 + spec.n_actions) + int(enemies) * (6 + shield)
+    assert Features(obs_own_position=False).obs_size(SCENARIOS[name]) == spec.obs_size - 2
+
+
+SIZES = {
+    "terran_5_vs_5": (11, 82, 120),
+    "zerg_10_vs_10": (16, 162, 290),
+    "terran_10_vs_11": (17, 170, 306),
+    "zerg_20_vs_20": (26, 322, 780),
+    "terran_20_vs_23": (29, 346, 858),
+    "protoss_5_vs_5": (11, 92, 130),
+    "protoss_10_vs_10": (16, 182, 310),
+    "protoss_10_vs_11": (17, 191, 327),
+    "protoss_20_vs_20": (26, 362, 820),
+    "protoss_20_vs_23": (29, 389, 901),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_sizes_are_those_of_smacv2_with_the_published_configuration(name):
+    spec = Skirmish(name).spec
+    assert (spec.n_actions, spec.obs_size, spec.state_size) == SIZES[name]
 
 
 @pytest.mark.parametrize(
-    ("name", "weights"), [("terran_10_vs_10", (0.45, 0.45, 0.1)), ("zerg_10_vs_10", (0.1, 0.45, 0.45))]
+    ("name", "weights"), [("terran_10_vs_10", (0.45, 0.45, 0.1)), ("zerg_10_vs_10", (0.45, 0.45, 0.1))]
 )
 def test_types_are_drawn_by_their_weights(name, weights):
     types, _, _ = starts(name, 1000)
@@ -37,9 +58,41 @@ def test_types_are_drawn_by_their_weights(name, weights):
 
 def test_the_enemies_are_of_the_allies_types_and_further_ones_are_drawn():
     types, _, _ = starts("protoss_20_vs_23", 200)
-    assert (types[:, :20] == types[:, 20:40]).all()
-    assert (np.diff(types[:, :20], axis=1) >= 0).all()  # numbered by type
+    assert (np.sort(types[:, :20]) == np.sort(types[:, 20:40])).all()
     assert len({tuple(row) for row in types[:, 40:].tolist()}) > 5
+
+
+@pytest.mark.parametrize(
+    ("race", "columns", "numbering"),
+    [
+        ("protoss", ["stalker", "zealot", "colossus"], ["colossus", "stalker", "zealot"]),
+        ("terran", ["marine", "marauder", "medivac"], ["marauder", "marine", "medivac"]),
+        ("zerg", ["zergling", "hydralisk", "baneling"], ["baneling", "hydralisk", "zergling"]),
+    ],
+)
+def test_agents_are_numbered_by_the_name_of_their_type_and_columns_have_an_order_of_their_own(race, columns, numbering):
+    env = Skirmish(f"{race}_10_vs_11", 64, seed=3)
+    env.reset()
+    assert [unit.name for unit in env.scenario.ally_types] == columns
+    for b in range(64):
+        names = [unit.name for unit in env.types_in(b)]
+        keys = [
+            (numbering.index(name), env.units["x"][b, i], env.units["y"][b, i]) for i, name in enumerate(names[:10])
+        ]
+        assert keys == sorted(keys)
+        bits = env.obs[b, :, -3:].argmax(axis=1)
+        assert [columns[bit] for bit in bits] == names[:10]
+
+
+def test_enemies_are_numbered_in_the_order_in_which_they_were_drawn():
+    types, x, y = starts("zerg_10_vs_10", 200)
+    names = np.sort(types[:, 10:], axis=1)
+    assert (types[:, 10:] != names).any(axis=1).mean() > 0.9  # not by type
+    mirrored = np.abs(x[:, :10] - 16).max(axis=1) > 6
+    assert 50 < mirrored.sum() < 150
+    for b in np.flatnonzero(mirrored):
+        ours = {(32 - x[b, i], y[b, i]): types[b, i] for i in range(10)}
+        assert {(x[b, e], y[b, e]): types[b, e] for e in range(10, 20)} == ours  # each opposite to one of its type
 
 
 def test_nobody_gets_an_army_of_medivacs():
@@ -56,8 +109,8 @@ def test_half_of_the_episodes_begin_surrounded_and_half_mirrored():
     surrounded = (np.abs(x[:, :5] - 16).max(axis=1) < 2) & (np.abs(y[:, :5] - 16).max(axis=1) < 2)
     assert 0.45 < surrounded.mean() < 0.55
     mirrored = ~surrounded
-    np.testing.assert_array_equal(x[mirrored, 5:], 32 - x[mirrored, :5])
-    np.testing.assert_array_equal(y[mirrored, 5:], y[mirrored, :5])
+    np.testing.assert_array_equal(np.sort(x[mirrored, 5:]), np.sort(32 - x[mirrored, :5]))
+    np.testing.assert_array_equal(np.sort(y[mirrored, 5:]), np.sort(y[mirrored, :5]))
     assert x[mirrored, :5].max() < 15
     assert x[mirrored, :5].min() < 0.5
     assert y[mirrored, :5].max() > 31
@@ -69,6 +122,8 @@ def test_surrounding_enemies_stand_in_one_to_four_groups_on_the_diagonals():
     east, north = x[surrounded, 20:] > 16, y[surrounded, 20:] > 16
     sides = [len(set(zip(e.tolist(), n.tolist(), strict=True))) for e, n in zip(east, north, strict=True)]
     assert set(sides) == {1, 2, 3, 4}
+    numbers = [np.flatnonzero(np.diff(2 * e + n)) for e, n in zip(east.astype(int), north.astype(int), strict=True)]
+    assert all(len(changes) == count - 1 for changes, count in zip(numbers, sides, strict=True))  # groups in order
     opposite = [e.any() and not e.all() and (e == n).all() for e, n in zip(east, north, strict=True)]
     assert any(opposite)  # of two groups, any two diagonals
 
@@ -106,8 +161,8 @@ def test_agents_see_and_shoot_as_far_as_their_units_do():
     assert (seen == (far < env.kinds["sight"][:, :5, None])).all()
 
 
-def test_own_positions_are_seen_where_asked_for():
-    env = Skirmish("zerg_5_vs_5", 3, features=Features(obs_own_position=True))
+def test_own_positions_are_seen_where_armies_are_drawn():
+    env = Skirmish("zerg_5_vs_5", 3)
     env.reset()
     np.testing.assert_allclose(
         env.obs[:, :, -5:-3] * 32, np.stack([env.units["x"], env.units["y"]], -1)[:, :5], rtol=1e-6
@@ -126,8 +181,3 @@ def test_a_snapshot_holds_what_was_drawn(at_random):
         env.step(actions)
         other.step(actions)
         assert env.obs.tobytes() == other.obs.tobytes()
-
-
-def test_the_interface_of_smac_refuses_what_is_drawn():
-    with pytest.raises(ValueError, match="terran_5_vs_5 draws armies for each episode; use Skirmish"):
-        StarCraft2Env("terran_5_vs_5")

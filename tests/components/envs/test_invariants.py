@@ -84,7 +84,8 @@ def check_reward(env, before):
     enemies = slice(env.spec.n_agents, None)
     left, had = (u["health"][:, enemies] + u["shield"][:, enemies] for u in (env.units, before))
     died = (before["health"][:, enemies] > 0) & (env.units["health"][:, enemies] == 0)
-    earned = np.abs((had - left + 10.0 * died).sum(axis=1)) + 200.0 * env.won
+    gained = (had - left + 10.0 * died).sum(axis=1)
+    earned = (np.abs(gained) if env.scenario.draw is None else np.maximum(gained, 0.0)) + 200.0 * env.won
     np.testing.assert_allclose(env.reward, 20.0 * earned / worth(env), rtol=1e-5, atol=1e-6)
     return np.maximum(left - had, 0.0).sum(axis=1)
 

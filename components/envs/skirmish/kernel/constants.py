@@ -50,5 +50,7 @@ FIRST_ENERGY = 50.0
 SHIELD_REST = 160  # ticks without harm after which a shield recovers
 SHIELD_REGEN = 0.125
 
+HUNT_EVERY = 8  # ticks from one order of SMACv2's maps to idle enemies to the next: half a second
+
 HELP_REACH = 4.0
 HELP_EVERY = 32

@@ -10,11 +10,13 @@ NEAREST = 2.0  # a group of surrounding enemies starts at least this far from th
 
 
 @compiled
-def draw_armies(units: Records, battle: Record, kinds: Records, catalogue: Records, rules: Record) -> None:
-    """Draw the allies' types by weight, and give the enemies the same; those they have more are drawn likewise.
+def draw_armies(
+    units: Records, battle: Record, kinds: Records, catalogue: Records, spiral: Doubles, rules: Record
+) -> None:
+    """Draw types and places. Agents are then numbered by type; enemies keep the order in which they were drawn.
 
-    Units are then in the order of `catalogue` (T,), as agents are numbered by type, and the further enemies follow. No
-    army consists of types alone that are `never_alone`.
+    The enemies have the allies' types, in the same order; those they have more are drawn likewise. No army consists of
+    types alone that are `never_alone`. Types and places are independent.
     """
     both = min(rules.allies, rules.enemies)
     draw_army(0, rules.allies, units, battle, catalogue)
@@ -22,9 +24,18 @@ def draw_armies(units: Records, battle: Record, kinds: Records, catalogue: Recor
         units[rules.allies + k].event = units[k].event
     if rules.enemies > both:
         draw_army(rules.allies + both, rules.allies + rules.enemies, units, battle, catalogue)
-    enlist(0, rules.allies, units, kinds, catalogue)
-    enlist(rules.allies, rules.allies + both, units, kinds, catalogue)
-    enlist(rules.allies + both, rules.allies + rules.enemies, units, kinds, catalogue)
+    if draw(battle) < rules.surrounded:
+        surround(units, battle, spiral, rules)
+    else:
+        reflect(units, battle, rules)
+    place = 0
+    for rank in range(len(catalogue)):
+        for i in range(rules.allies):
+            if catalogue[units[i].event].rank == rank:
+                enlist(units[i], kinds, place, catalogue)
+                place += 1
+    for i in range(rules.allies, rules.allies + rules.enemies):
+        enlist(units[i], kinds, i, catalogue)
 
 
 @compiled
@@ -43,40 +54,25 @@ def draw_army(first: int, last: int, units: Records, battle: Record, catalogue: 
 
 
 @compiled
-def enlist(first: int, last: int, units: Records, kinds: Records, catalogue: Records) -> None:
-    """Make units what was drawn for them, those of one type beside each other."""
-    place = first
-    for row in range(len(catalogue)):
-        for i in range(first, last):
-            if units[i].event == row:
-                kinds[place] = catalogue[row]
-                place += 1
+def enlist(drawn: Record, kinds: Records, place: int, catalogue: Records) -> None:
+    """Make the unit at `place` what was drawn, and where."""
+    kinds[place] = catalogue[drawn.event]
+    kinds[place].start_x = drawn.goal_x
+    kinds[place].start_y = drawn.goal_y
 
 
 @compiled
-def draw_places(units: Records, battle: Record, kinds: Records, spiral: Doubles, rules: Record) -> tuple[float, float]:
-    """Draw where everybody starts. Returns the middle of the allies, which the enemies march to."""
-    if draw(battle) < rules.surrounded:
-        surround(units, battle, kinds, spiral, rules)
-    else:
-        reflect(battle, kinds, rules)
-    x, y = 0.0, 0.0
-    for i in range(rules.allies):
-        x += kinds[i].start_x
-        y += kinds[i].start_y
-    return x / rules.allies, y / rules.allies
+def surround(units: Records, battle: Record, spiral: Doubles, rules: Record) -> None:
+    """Note places in `goal_x` and `goal_y`: the allies' in the middle, the enemies' in groups on the diagonals.
 
-
-@compiled
-def surround(units: Records, battle: Record, kinds: Records, spiral: Doubles, rules: Record) -> None:
-    """The allies in the middle, the enemies in one to four groups on the diagonals, each at a distance of its own."""
+    There are one to four groups, some perhaps empty, each at a distance of its own. They take the enemies in order.
+    """
     for i in range(rules.allies):
-        kinds[i].start_x = MIDDLE + spiral[i, 0]
-        kinds[i].start_y = MIDDLE + spiral[i, 1]
+        units[i].goal_x = MIDDLE + spiral[i, 0]
+        units[i].goal_y = MIDDLE + spiral[i, 1]
     groups = 1 + int(draw(battle) * DIAGONALS)
-    for i in range(rules.allies, rules.allies + rules.enemies):
-        units[i].event = int(draw(battle) * groups)
     taken = 0  # a bit for each diagonal
+    first = rules.allies
     for group in range(groups):
         left = int(draw(battle) * (DIAGONALS - group))
         diagonal = 0
@@ -87,28 +83,32 @@ def surround(units: Records, battle: Record, kinds: Records, spiral: Doubles, ru
         out = MIDDLE - (MIDDLE - NEAREST) * draw(battle)
         x = MIDDLE + (out if diagonal & 1 else -out)
         y = MIDDLE + (out if diagonal & 2 else -out)
-        member = 0
-        for i in range(rules.allies, rules.allies + rules.enemies):
-            if units[i].event == group:
-                kinds[i].start_x = x + spiral[member, 0]
-                kinds[i].start_y = y + spiral[member, 1]
-                member += 1
+        size = 0  # as if each enemy chose a group, all equally likely
+        for _ in range(first, rules.allies + rules.enemies):
+            size += draw(battle) * (groups - group) < 1.0
+        for member in range(size):
+            units[first + member].goal_x = x + spiral[member, 0]
+            units[first + member].goal_y = y + spiral[member, 1]
+        first += size
 
 
 @compiled
-def reflect(battle: Record, kinds: Records, rules: Record) -> None:
-    """The allies anywhere in the west, each mirrored by an enemy in the east; further enemies anywhere there."""
+def reflect(units: Records, battle: Record, rules: Record) -> None:
+    """Note places in `goal_x` and `goal_y`: the allies' anywhere in the west, those of as many enemies mirrored.
+
+    Further enemies are anywhere in the east.
+    """
     for i in range(rules.allies):
-        kinds[i].start_x = (MIDDLE - NO_MANS_LAND) * draw(battle)
-        kinds[i].start_y = CELLS * draw(battle)
+        units[i].goal_x = (MIDDLE - NO_MANS_LAND) * draw(battle)
+        units[i].goal_y = CELLS * draw(battle)
     for e in range(rules.enemies):
-        enemy = kinds[rules.allies + e]
+        enemy = units[rules.allies + e]
         if e < rules.allies:
-            enemy.start_x = CELLS - kinds[e].start_x
-            enemy.start_y = kinds[e].start_y
+            enemy.goal_x = CELLS - units[e].goal_x
+            enemy.goal_y = units[e].goal_y
         else:
-            enemy.start_x = MIDDLE + MIDDLE * draw(battle)
-            enemy.start_y = CELLS * draw(battle)
+            enemy.goal_x = MIDDLE + MIDDLE * draw(battle)
+            enemy.goal_y = CELLS * draw(battle)
 
 
 @compiled

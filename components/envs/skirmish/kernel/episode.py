@@ -5,6 +5,7 @@ from components.envs.skirmish.kernel.compiling import compiled
 from components.envs.skirmish.kernel.constants import (
     ADVANCE,
     FIRST_ENERGY,
+    HUNT_EVERY,
     IDLE,
     Footing,
     Outcome,
@@ -12,7 +13,7 @@ from components.envs.skirmish.kernel.constants import (
     Records,
     Start,
 )
-from components.envs.skirmish.kernel.drawing import draw_armies, draw_places, drawn_divisor
+from components.envs.skirmish.kernel.drawing import draw_armies, drawn_divisor
 from components.envs.skirmish.kernel.ground import is_open, stay_inside
 
 
@@ -21,11 +22,13 @@ def line_up(units: Records, battle: Record, kinds: Records, start: Start, rules:
     """Put everybody at the start, alive and well."""
     fresh, catalogue, spiral = start
     march_x, march_y = rules.march_x, rules.march_y
-    battle.divisor = rules.reward_divisor
-    if rules.drawn:
-        draw_armies(units, battle, kinds, catalogue, rules)
-        march_x, march_y = draw_places(units, battle, kinds, spiral, rules)
-        battle.divisor = drawn_divisor(kinds, rules)
+    if not rules.drawn:
+        battle.divisor = rules.reward_divisor
+    else:
+        draw_armies(units, battle, kinds, catalogue, spiral, rules)
+        if battle.divisor == 0.0 or not rules.reward_fixed_divisor:
+            battle.divisor = drawn_divisor(kinds, rules)
+        battle.offset = int(draw(battle) * HUNT_EVERY)
     if rules.march_dx != 0.0 or rules.march_dy != 0.0:
         share = draw(battle)
         march_x += share * rules.march_dx
@@ -49,7 +52,7 @@ def line_up(units: Records, battle: Record, kinds: Records, start: Start, rules:
         unit.energy = FIRST_ENERGY if kind.healing > 0.0 else 0.0
         unit.before = kind.health + kind.shield
         unit.facing_x = 1.0 if ally else -1.0
-        unit.order = IDLE if ally or rules.commanded else ADVANCE
+        unit.order = IDLE if ally or rules.commanded or rules.drawn else ADVANCE
         unit.goal_x = march_x
         unit.goal_y = march_y
 
@@ -91,8 +94,11 @@ def judge(b: int, units: Records, battle: Record, kinds: Records, rules: Record,
 
     total = 0.0
     if not rules.reward_sparse:
-        # The absolute value, not the positive part: enemy shields that recover are rewarded, in SMAC as here.
-        total = abs(gained) if rules.reward_only_positive else gained - lost
+        total = gained - lost
+        if rules.reward_only_positive:
+            # The absolute value, not the positive part: enemy shields that recover are rewarded, in SMAC as here, but
+            # not in SMACv2.
+            total = max(gained, 0.0) if rules.drawn else abs(gained)
     terminated[b] = allies_left == 0 or enemies_left == 0
     won[b] = allies_left > 0 and enemies_left == 0
     if won[b]:

@@ -190,7 +190,8 @@ def decide(i: int, units: Records, kinds: Records) -> bool:
         unit.target = -1
         unit.aiming = False
         if unit.order == ATTACK:
-            unit.order = IDLE  # allies look for nobody else by themselves
+            unit.order = IDLE  # allies look for nobody else by themselves, enemies at once
+            unit.attacker = -1  # of before: who hunted somebody paid no attention
 
     if unit.order == MOVE:
         head_for(unit, kind, unit.goal_x, unit.goal_y)

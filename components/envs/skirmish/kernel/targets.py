@@ -5,8 +5,10 @@ from math import sqrt
 from components.envs.skirmish.kernel.compiling import compiled, inlined
 from components.envs.skirmish.kernel.constants import (
     AIR,
+    ATTACK,
     HELP_EVERY,
     HELP_REACH,
+    IDLE,
     KEEP_SLOP,
     RANGE_SLOP,
     Record,
@@ -87,6 +89,26 @@ def nearest_healer(unit: Record, kind: Record, units: Records, kinds: Records, r
             if edge < least or (nearest < 0 and edge <= least):
                 nearest, least = j, edge
     return nearest
+
+
+@compiled
+def hunt_all(units: Records, kinds: Records, rules: Record) -> None:
+    """Order each idle enemy to attack the ally that is nearest, centre to centre: the trigger of SMACv2's maps.
+
+    Who cannot attack that one stays idle. Such an order ends with its target's death, and nothing diverts from it.
+    """
+    for i in range(rules.allies, len(units)):
+        unit, kind = units[i], kinds[i]
+        if unit.health <= 0.0 or unit.order != IDLE or unit.target >= 0 or kind.healing > 0.0:
+            continue
+        nearest, least = -1, EVERYWHERE
+        for j in range(rules.allies):
+            if units[j].health > 0.0 and distance(unit, units[j]) < least:
+                nearest, least = j, distance(unit, units[j])
+        if nearest >= 0 and (kinds[nearest].layer != AIR or kind.hits_air):
+            unit.order = ATTACK
+            unit.target = nearest
+            unit.aiming = False
 
 
 @compiled

@@ -3,6 +3,8 @@
 from components.envs.skirmish.kernel.chance import draw
 from components.envs.skirmish.kernel.compiling import compiled
 from components.envs.skirmish.kernel.constants import (
+    ATTACK,
+    HUNT_EVERY,
     SHIELD_REGEN,
     SHIELD_REST,
     Doubles,
@@ -16,7 +18,7 @@ from components.envs.skirmish.kernel.crowd import separate
 from components.envs.skirmish.kernel.ground import shift
 from components.envs.skirmish.kernel.healing import choose_patient, heal
 from components.envs.skirmish.kernel.orders import decide, find_way, give_order
-from components.envs.skirmish.kernel.targets import choose_target
+from components.envs.skirmish.kernel.targets import choose_target, hunt_all
 from components.envs.skirmish.kernel.weapons import burst_all, land, shoot
 
 
@@ -24,7 +26,7 @@ from components.envs.skirmish.kernel.weapons import burst_all, land, shoot
 def choose_all(units: Records, kinds: Records, rules: Record) -> None:
     """Let the enemies choose whom to fight, or to heal."""
     for i in range(rules.allies, len(units)):
-        if units[i].health > 0.0:
+        if units[i].health > 0.0 and units[i].order != ATTACK:  # who was ordered to attack somebody does so
             if kinds[i].healing > 0.0:
                 choose_patient(i, units, kinds, rules)
             else:
@@ -120,8 +122,11 @@ def play_tick(
     ways: Ways,
 ) -> None:
     """A sixteenth of a second."""
-    if not rules.commanded and battle.tick % rules.reaction == 0:
-        choose_all(units, kinds, rules)
+    if not rules.commanded:
+        if battle.tick % rules.reaction == 0:
+            choose_all(units, kinds, rules)
+        if rules.drawn and (battle.tick + battle.offset) % HUNT_EVERY == 0:
+            hunt_all(units, kinds, rules)
     if len(ways) > 0:
         find_ways(units, kinds, ways)
     events = decide_all(units, kinds)

@@ -39,7 +39,7 @@ def list_actions(i: int, units: Records, kinds: Records, rules: Record, walkable
     available[EAST] = is_open(walkable, unit.x + probe, unit.y)
     available[WEST] = is_open(walkable, unit.x - probe, unit.y)
     if kinds[i].healing > 0.0:
-        for k in range(min(rules.allies, rules.enemies)):
+        for k in range(min(rules.allies, rules.actions - FIRST_TARGET)):
             if units[k].health > 0.0 and kinds[k].healing == 0.0:
                 available[FIRST_TARGET + k] = is_near(unit, units[k], kinds[i].shoot)
         return
@@ -212,7 +212,7 @@ def write_state(
         for i in range(rules.allies):
             if units[i].last_action >= 0:
                 row[at + units[i].last_action] = 1.0
-            at += FIRST_TARGET + rules.enemies
+            at += rules.actions
     if rules.state_timestep_number:
         row[at] = battle.steps / rules.limit
 

@@ -1,0 +1,310 @@
+"""SMACv2's rules, by hand-made battles whose numbers were worked out from its definitions."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from components.envs import Rewards, Skirmish
+from components.envs.skirmish.records import records
+from components.envs.skirmish.tables import catalogue_table
+
+RACES = {
+    "terran": ["marine", "marauder", "medivac"],
+    "protoss": ["stalker", "zealot", "colossus"],
+    "zerg": ["zergling", "hydralisk", "baneling"],
+}
+
+
+@pytest.fixture
+def battle(tmp_path: Path):
+    """Make a drawn battle, and put units of one's own into it: (type, x, y, changes) for each, allies first."""
+
+    def make(race, allies, enemies, *, seed=0, offset=0, **options):
+        file = tmp_path / f"{race}.toml"
+        weights = ", ".join(f"{unit} = 1.0" for unit in RACES[race])
+        file.write_text(
+            f"limit = 200\nterrain = 'open'\nunit_ranges = true\n[draw]\nallies = {len(allies)}\n"
+            f"enemies = {len(enemies)}\nweights = {{ {weights} }}\ntypes = {RACES[race]}\n"
+        )
+        env = Skirmish(str(file), 1, seed=seed, **options)
+        env.reset()
+        catalogue = records(catalogue_table(env.scenario, "liberty"))
+        most = env.rewards.win + env.rewards.death_value * len(enemies)
+        for i, (name, x, y, *changes) in enumerate([*allies, *enemies]):
+            row = RACES[race].index(name)
+            env.kinds[0, i] = catalogue[row]
+            unit = env.units[0, i]
+            unit["x"], unit["y"] = x, y
+            unit["health"], unit["shield"] = catalogue[row]["health"], catalogue[row]["shield"]
+            unit["energy"] = 50.0 if name == "medivac" else 0.0
+            for field, value in (changes[0] if changes else {}).items():
+                unit[field] = value
+            if i >= len(allies):
+                most += catalogue[row]["health"] + catalogue[row]["shield"]
+        env.battles["divisor"] = most / 20.0
+        env.battles["offset"] = offset
+        env.show()
+        return env
+
+    return make
+
+
+def mask(env, i):
+    return "".join(str(int(flag)) for flag in env.available[0, i])
+
+
+def columns(*parts):
+    return np.concatenate([np.atleast_1d(np.asarray(part, dtype=float)) for part in parts])
+
+
+TERRAN = (
+    [("marauder", 10.0, 16.0), ("marine", 13.0, 16.0, {"health": 30.0, "cooldown": 7.5}),
+     ("medivac", 12.0, 16.0, {"energy": 60.0})],
+    [("marauder", 18.0, 16.0, {"health": 100.0}), ("marine", 16.0, 19.0), ("medivac", 20.0, 16.0)],
+)  # fmt: skip
+
+
+def test_three_terrans_see_what_smacv2_would_show_them(battle):
+    env = battle("terran", *TERRAN)
+    assert (env.spec.obs_size, env.spec.state_size, env.spec.n_actions) == (50, 66, 9)
+    assert [mask(env, i) for i in range(3)] == ["011111000", "011111110", "011111110"]
+    none = np.zeros(8)
+    marauder = columns(
+        np.ones(4), [0, 0.8, 0.8, 0, 0.8, 0, 1, 0], [0, np.sqrt(45) / 10, 0.6, 0.3, 1, 1, 0, 0], none,
+        [1, 0.3, 0.3, 0, 30 / 45, 1, 0, 0], [1, 0.2, 0.2, 0, 1, 0, 0, 1], [1, 10 / 32, 16 / 32, 0, 1, 0],
+    )  # fmt: skip
+    marine = columns(
+        np.ones(4), [1, 5 / 9, 5 / 9, 0, 0.8, 0, 1, 0], [1, np.sqrt(18) / 9, 3 / 9, 3 / 9, 1, 1, 0, 0],
+        [0, 7 / 9, 7 / 9, 0, 1, 0, 0, 1], [1, 3 / 9, -3 / 9, 0, 1, 0, 1, 0], [1, 1 / 9, -1 / 9, 0, 1, 0, 0, 1],
+        [30 / 45, 13 / 32, 16 / 32, 1, 0, 0],
+    )  # fmt: skip
+    medivac = columns(
+        np.ones(4), [1, 6 / 11, 6 / 11, 0, 0.8, 0, 1, 0], [1, 5 / 11, 4 / 11, 3 / 11, 1, 1, 0, 0],
+        [0, 8 / 11, 8 / 11, 0, 1, 0, 0, 1], [1, 2 / 11, -2 / 11, 0, 1, 0, 1, 0],
+        [1, 1 / 11, 1 / 11, 0, 30 / 45, 1, 0, 0], [1, 12 / 32, 16 / 32, 0, 0, 1],
+    )  # fmt: skip
+    np.testing.assert_allclose(env.obs[0], [marauder, marine, medivac], atol=1e-6)
+    np.testing.assert_allclose(
+        env.state[0],
+        columns(
+            [1, 0, -6 / 32, 0, 0, 1, 0], [30 / 45, 0.5, -3 / 32, 0, 1, 0, 0], [1, 0.3, -4 / 32, 0, 0, 0, 1],
+            [0.8, 2 / 32, 0, 0, 1, 0], [1, 0, 3 / 32, 1, 0, 0], [1, 4 / 32, 0, 0, 0, 1], np.zeros(27),
+        ),
+        atol=1e-6,
+    )  # fmt: skip
+
+
+def test_two_protoss_see_what_smacv2_would_show_them(battle):
+    env = battle(
+        "protoss",
+        [("colossus", 0.5, 20.0), ("stalker", 4.0, 30.5, {"shield": 40.0, "cooldown": 14.0})],
+        [("zealot", 4.0, 22.5, {"health": 50.0, "shield": 0.0}), ("stalker", 7.5, 20.0), ("colossus", 28.0, 20.0)],
+    )
+    assert (env.spec.obs_size, env.spec.state_size) == (47, 55)
+    assert [mask(env, i) for i in range(2)] == ["011111110", "011111000"]
+    none = np.zeros(9)
+    colossus = columns(
+        np.ones(4), [1, np.sqrt(18.5) / 10, 0.35, 0.25, 0.5, 0, 0, 1, 0], [1, 0.7, 0.7, 0, 1, 1, 1, 0, 0], none, none,
+        [1, 1, 0.5 / 32, 20 / 32, 0, 0, 1],
+    )  # fmt: skip
+    stalker = columns(
+        np.ones(4), [0, 0.8, 0, -0.8, 0.5, 0, 0, 1, 0], none, none, none, [1, 0.5, 4 / 32, 30.5 / 32, 1, 0, 0]
+    )
+    np.testing.assert_allclose(env.obs[0], [colossus, stalker], atol=1e-6)
+    np.testing.assert_allclose(
+        env.state[0],
+        columns(
+            [1, 0, -15.5 / 32, 4 / 32, 1, 0, 0, 1], [1, 0.4, -12 / 32, 14.5 / 32, 0.5, 1, 0, 0],
+            [0.5, -12 / 32, 6.5 / 32, 0, 0, 1, 0], [1, -8.5 / 32, 4 / 32, 1, 1, 0, 0],
+            [1, 12 / 32, 4 / 32, 1, 0, 0, 1], np.zeros(18),
+        ),
+        atol=1e-6,
+    )  # fmt: skip
+
+
+def test_three_zerg_see_what_smacv2_would_show_them(battle):
+    env = battle(
+        "zerg",
+        [("baneling", 13.0, 10.0), ("hydralisk", 12.0, 10.0, {"health": 60.0, "cooldown": 5.0}),
+         ("zergling", 10.0, 10.0)],
+        [("hydralisk", 16.0, 10.0, {"health": 40.0}), ("baneling", 18.0, 10.0),
+         ("zergling", 17.0, 12.0, {"health": 10.0})],
+    )  # fmt: skip
+    assert [mask(env, i) for i in range(3)] == ["011111000", "011111100", "011111000"]
+    none, hurt = np.zeros(8), 10 / 35
+    baneling = columns(
+        np.ones(4), [0, 3 / 8, 3 / 8, 0, 0.5, 0, 1, 0], [0, 5 / 8, 5 / 8, 0, 1, 0, 0, 1],
+        [0, np.sqrt(20) / 8, 4 / 8, 2 / 8, hurt, 1, 0, 0], [1, 1 / 8, -1 / 8, 0, 0.75, 0, 1, 0],
+        [1, 3 / 8, -3 / 8, 0, 1, 1, 0, 0], [1, 13 / 32, 10 / 32, 0, 0, 1],
+    )  # fmt: skip
+    hydralisk = columns(
+        np.ones(4), [1, 4 / 9, 4 / 9, 0, 0.5, 0, 1, 0], [0, 6 / 9, 6 / 9, 0, 1, 0, 0, 1],
+        [0, np.sqrt(29) / 9, 5 / 9, 2 / 9, hurt, 1, 0, 0], [1, 1 / 9, 1 / 9, 0, 1, 0, 0, 1],
+        [1, 2 / 9, -2 / 9, 0, 1, 1, 0, 0], [0.75, 12 / 32, 10 / 32, 0, 1, 0],
+    )  # fmt: skip
+    zergling = columns(
+        np.ones(4), [0, 0.75, 0.75, 0, 0.5, 0, 1, 0], none, [0, np.sqrt(53) / 8, 7 / 8, 2 / 8, hurt, 1, 0, 0],
+        [1, 3 / 8, 3 / 8, 0, 1, 0, 0, 1], [1, 2 / 8, 2 / 8, 0, 0.75, 0, 1, 0], [1, 10 / 32, 10 / 32, 1, 0, 0],
+    )  # fmt: skip
+    np.testing.assert_allclose(env.obs[0], [baneling, hydralisk, zergling], atol=1e-6)
+    np.testing.assert_allclose(
+        env.state[0, :39],
+        columns(
+            [1, 0, -3 / 32, -6 / 32, 0, 0, 1], [0.75, 0.5, -4 / 32, -6 / 32, 0, 1, 0],
+            [1, 0, -6 / 32, -6 / 32, 1, 0, 0], [0.5, 0, -6 / 32, 0, 1, 0], [1, 2 / 32, -6 / 32, 0, 0, 1],
+            [hurt, 1 / 32, -4 / 32, 1, 0, 0],
+        ),
+        atol=1e-6,
+    )  # fmt: skip
+
+
+def test_with_more_allies_than_enemies_each_ally_is_a_patient_with_a_number(battle):
+    env = battle(
+        "terran",
+        [("marauder", 10.0, 16.0), *[("marine", 11.0 + i, 16.0) for i in range(3)], ("medivac", 12.0, 17.0)],
+        [("marine", 28.0, 16.0)] * 3,
+    )
+    assert env.spec.n_actions == 6 + 5
+    assert env.spec.state_size == 5 * 7 + 3 * 6 + 5 * 11
+    assert mask(env, 4) == "01111111110"
+    assert mask(env, 0) == "01111100000"
+    zerg = battle("zerg", [("zergling", 10.0, 16.0)] * 4, [("zergling", 28.0, 16.0)] * 3)
+    assert zerg.spec.n_actions == 6 + 3
+
+
+def still(env):
+    """All agents stop; the dead do nothing."""
+    return np.where(env.units["health"][:, : env.spec.n_agents] > 0.0, 1, 0)
+
+
+def test_regeneration_of_the_enemies_costs_what_damage_earned_and_never_pays(battle):
+    env = battle(
+        "zerg",
+        [("zergling", 2.0, 2.0)],
+        [("hydralisk", 30.0, 30.0, {"health": 40.0}), ("zergling", 30.0, 28.0, {"health": 10.0})],
+    )
+    env.step(still(env))
+    assert env.reward[0] == 0.0
+    signed = battle(
+        "zerg",
+        [("zergling", 2.0, 2.0)],
+        [("hydralisk", 30.0, 30.0, {"health": 40.0})],
+        rewards=Rewards(only_positive=False),
+    )
+    signed.step(still(signed))
+    assert signed.reward[0] == pytest.approx(-8 * 0.2734 / 16 / ((200 + 10 + 80) / 20), rel=1e-3)
+
+
+def finish(env, dead):
+    env.units["health"][0, dead] = 0.0
+    env.units["bursting"][0, dead] = False
+    env.show()
+    env.step(still(env))
+    return bool(env.terminated[0]), bool(env.won[0])
+
+
+SIDES = (
+    [("marine", 4.0, 4.0), ("medivac", 5.0, 4.0)],
+    [("marine", 28.0, 28.0), ("medivac", 27.0, 28.0), ("medivac", 28.0, 27.0)],
+)
+
+
+@pytest.mark.parametrize(
+    ("dead", "won"), [([0], False), ([2], True), ([0, 2], False)], ids=["allies", "enemies", "both"]
+)
+def test_a_side_with_medivacs_alone_has_lost_however_many_and_the_allies_first(battle, dead, won):
+    assert finish(battle("terran", *SIDES), dead) == (True, won)
+
+
+def stood(env, ticks=8):
+    """Play some steps in which the agents stop; returns the enemies' targets."""
+    for _ in range(ticks // 8):
+        env.step(still(env))
+    return env.units["target"][0, env.spec.n_agents :].tolist()
+
+
+@pytest.mark.parametrize("offset", range(8))
+def test_an_idle_enemy_attacks_the_nearest_ally_wherever_it_is(battle, offset):
+    env = battle("terran", [("marine", 5.0, 16.0), ("marine", 6.0, 16.0)], [("marine", 26.0, 16.0)], offset=offset)
+    assert stood(env) == [1]
+    assert env.units["x"][0, 2] < 26.0
+
+
+def test_an_enemy_stays_with_its_target_when_another_is_nearer_and_shoots_at_it(battle):
+    env = battle("terran", [("marine", 5.0, 16.0), ("marine", 6.0, 16.0)], [("marine", 26.0, 16.0)])
+    assert stood(env) == [1]
+    env.units["x"][0, 1] = 3.0
+    assert stood(env) == [1]
+    env.units["x"][0, 0], env.units["y"][0, 0] = 22.0, 16.0
+    env.show()
+    for _ in range(2):
+        env.step(np.array([[6, 1]]))
+        assert env.units["health"][0, 2] < 45.0
+        assert env.units["target"][0, 2] == 1
+
+
+def test_after_its_target_s_death_an_enemy_looks_round_and_then_waits_for_the_next_order(battle):
+    for far, within in ((3.0, 1), (15.0, 8)):
+        env = battle("terran", [("marine", 5.0, 16.0), ("marine", 6.0, 16.0)], [("marine", 26.0, 16.0)])
+        stood(env)
+        env.units["x"][0, 2] = 10.0
+        env.units["x"][0, 0] = 10.0 - far if far < 10 else 25.0
+        env.units["health"][0, 1] = 0.0
+        env.show()
+        ticks = Ticks(env)
+        assert ticks.until(lambda target: target == 0) <= within + 1  # one tick until the death is noticed
+
+
+class Ticks:
+    """Plays tick by tick: a step of a battle like the given one takes one."""
+
+    def __init__(self, env) -> None:
+        self.env = env
+        env._rules["ticks"] = 1
+
+    def until(self, condition) -> int:
+        for tick in range(1, 20):
+            self.env.step(still(self.env))
+            if condition(self.env.units["target"][0, self.env.spec.n_agents]):
+                return tick
+        raise AssertionError("it never happened")
+
+
+def test_an_enemy_that_cannot_attack_the_nearest_ally_waits_until_another_is_nearer(battle):
+    env = battle("terran", [("marine", 12.0, 16.0), ("medivac", 14.0, 16.0)], [("marauder", 26.0, 16.0)])
+    assert stood(env, 24) == [-1]
+    assert env.units["x"][0, 2] == 26.0
+    env.units["x"][0, 1] = 11.0
+    assert stood(env) == [0]
+
+
+def test_an_enemy_that_has_chosen_somebody_itself_gets_no_order(battle):
+    env = battle("terran", [("marine", 23.0, 16.0), ("medivac", 24.0, 16.0)], [("marine", 26.0, 16.0)])
+    assert stood(env, 16) == [0]  # who is armed, although the Medivac is nearer
+
+
+def test_an_enemy_medivac_hovers_until_somebody_is_hurt(battle):
+    env = battle("terran", [("marine", 2.0, 2.0)], [("medivac", 26.0, 16.0), ("marauder", 28.0, 16.0)])
+    assert stood(env, 16) == [-1, 0]
+    assert (env.units["x"][0, 1], env.units["y"][0, 1]) == (26.0, 16.0)
+    env.units["x"][0, 2], env.units["y"][0, 2], env.units["health"][0, 2] = 28.0, 22.5, 60.0
+    assert stood(env) == [2, 0]
+    assert env.units["y"][0, 1] > 16.0
+
+
+def test_the_hunted_unit_draws_its_hunters_along_and_the_others_are_left_alone(battle):
+    hunters = [("marine", 26.0, 15.0), ("marine", 26.0, 17.0)]
+    env = battle("terran", [("marine", 6.0, 16.0), ("marine", 5.0, 4.0)], hunters)
+    while env.units["health"][0, 0] > 12.0:
+        env.step(np.array([[2 if env.battles["steps"][0] % 2 else 3, 1]]))
+        assert env.units["target"][0, 2:].tolist() == [0, 0]
+    assert env.units["health"][0, 1] == 45.0
+
+
+def test_the_orders_to_idle_enemies_come_in_another_tick_in_each_episode():
+    env = Skirmish("terran_5_vs_5", 256, seed=1)
+    env.reset()
+    counts = np.bincount(env.battles["offset"], minlength=8)
+    assert len(counts) == 8
+    assert counts.min() > 10
