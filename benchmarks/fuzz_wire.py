@@ -201,6 +201,9 @@ class Fuzzer:
         return {
             "node": "fuzzer",
             "listening": "",
+            "host": "",
+            "root": "",
+            "joins": False,
             "incarnation": self._rng.randbytes(8),
             "session": self._rng.randbytes(16),
             "attempt": 1,

@@ -100,12 +100,6 @@ class DeadlockProbeMsg(SystemMsg):
     """The actor asked by the last of them."""
 
 
-class LookupMsg(SystemMsg, Request[str]):
-    """Return the address where a node listens, once it has registered."""
-
-    node: str
-
-
 class StopNodeMsg(SystemMsg):
     """Stop the whole node gracefully."""
 

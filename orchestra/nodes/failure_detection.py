@@ -74,6 +74,8 @@ class FailureDetection:
     """The node's links, by session."""
     reconnect: Callable[[Link], Coroutine[Any, Any, None]]
     """Opens a new connection for a link that this node dialled."""
+    checkable: Callable[[Link], str]
+    """Returns the address at which the peer of a link can be checked; empty if there is none."""
     on_beat: Callable[[], None]
     """Called at every heartbeat."""
     _heart: asyncio.Task[None] | None = field(default=None, init=False)
@@ -116,14 +118,15 @@ class FailureDetection:
         """Dial the peer of a broken link again; or, if the peer has dialled, check that a process listens there."""
         refused = 0
         for attempts in itertools.count():
-            if not (link.address or link.peer_listening):
+            check_at = self.checkable(link)
+            if not (link.address or check_at):
                 return  # only the heartbeats can tell
             await asyncio.sleep(backoff(self.settings, attempts))
             try:
                 if link.address:
                     await self.reconnect(link)
                     return
-                (await dial(self.settings, link.peer_listening)).abort()
+                (await dial(self.settings, check_at)).abort()
                 refused = 0
             except (HandshakeError, NobodyListens) as error:
                 refused += 1

@@ -37,10 +37,10 @@ from orchestra.clock import Clock, RealClock
 from orchestra.errors import ActorFailed, OrchestraError, Unreachable, UsageError
 from orchestra.nodes.accounts import Accounts
 from orchestra.nodes.delivery import RemoteDelivery
-from orchestra.nodes.directory import Directory
 from orchestra.nodes.failure_detection import cancel_all
+from orchestra.nodes.join_point import DIRECTORY
 from orchestra.nodes.node_actors import DirectoryActor, SystemActor
-from orchestra.nodes.peers import DIRECTORY, Peers
+from orchestra.nodes.peers import Peers
 from orchestra.nodes.shutdown import stop_actors
 from orchestra.nodes.watches import Watches
 from orchestra.trace.recording.cell_recorder import CellRecorder
@@ -68,7 +68,8 @@ class Node:
         name: its part of every address, `name/actor`.
         listen: the address where other nodes reach it: `tcp://HOST:PORT`, `tls://HOST:PORT`, `unix:///PATH` or
             `memory://NAME`; None to accept no connections.
-        join: the address of the run's root; None for the root itself.
+        join: the address of the run's root, or of another join point; None for the root itself.
+        joinable: be a join point, where other nodes join the run: the root always is, and the agent of a host.
         secret: the run's secret, which all nodes prove to each other before any other exchange; random by default.
         seed: the run's seed, from which every actor's random generator is derived, together with its address.
         run_directory: the folder of the run's files.
@@ -94,6 +95,7 @@ class Node:
         *,
         listen: str | None = None,
         join: str | None = None,
+        joinable: bool = False,
         secret: bytes | None = None,
         seed: int = 0,
         run_directory: Path | None = None,
@@ -111,10 +113,8 @@ class Node:
         self.name = check_node_name(name)
         self.unencrypted = any(check_exposure(address, allowed=unencrypted) for address in (listen, join) if address)
         """True if messages of this node travel in plain TCP beyond this host."""
-        self.recorder = recorder
         self.secret = check_secret(secret) if secret is not None else entropy(32)
-        self.tls = tls
-        self.seed = seed
+        self.tls, self.seed, self.recorder = tls, seed, recorder
         self.run_directory = run_directory
         self.resume_from = resume_from
         self.clock: Clock = clock or RealClock()
@@ -131,21 +131,21 @@ class Node:
             shared_memory=SharedBlocks(shared_memory, entropy),
         )
         self.thread, self.stopping = 0, False
-        self.directory = Directory()
         self.main_actor = ""
         """The actor whose end is the end of the run, if it runs here. The runner reports why it ended."""
         self.processes: Callable[[], tuple[ProcessStatistics, ...]] = tuple
         """Returns the statistics of the processes that this node has launched."""
         self.loop: asyncio.AbstractEventLoop
         self.stop_requested: asyncio.Future[str]
-        """Done, with the reason, once this node is asked to stop or has lost its root."""
+        """Done, with the reason, once this node is asked to stop or has lost its root or join point."""
         self.log = log.get(actor=f"{name}/{SYSTEM}")
         self.deterministic = deterministic
         self.cells: dict[str, Cell] = {}
         """The running actors of this node, by address."""
         self.watches = Watches(self)
         self.delivery = RemoteDelivery(self)
-        self.peers = Peers(settings, self, self.delivery, listen, join)
+        self.peers = Peers(settings, self, self.delivery, listen, join, joinable=joinable)
+        self.directory = self.peers.join_point.directory
         self._routes = self.peers.routes
         self.asks = PendingAsks(name, self.cells, self.peers, self.clock, probing=not deterministic)
         self.post_remote_nowait = self.peers.post_nowait
@@ -434,14 +434,14 @@ class Node:
         reason = f"node {peer} is gone: {error or 'closed by this side'}"
         self.asks.peer_lost(peer, Unreachable(reason))
         self.watches.peer_lost(peer, reason)
-        if peer == self.root:
-            self.request_stop(f"the root is gone: {error}")
+        if peer in (self.root, self.peers.upstream):
+            self.request_stop(f"{'the root' if peer == self.root else peer} is gone: {error}")
 
     # Inside
 
     async def _open(self) -> None:
         self.spawn(SYSTEM, SystemActor, self)
-        self.spawn(DIRECTORY, DirectoryActor, self.directory)
+        self.spawn(DIRECTORY, DirectoryActor, self.peers.join_point)
         await self.peers.open()
 
     def _task_done(self, task: asyncio.Task[None]) -> None:

@@ -1,4 +1,4 @@
-"""The actors that every node runs: one controls the node itself, the other answers where nodes listen."""
+"""The actors that every node runs: one controls the node itself, the other speaks for its directory."""
 
 import asyncio
 from collections.abc import Container
@@ -11,13 +11,13 @@ from orchestra.actors.statistics import FinalStatisticsMsg, NodeStatistics, Stat
 from orchestra.actors.system_messages import (
     CollectFilesMsg,
     DeadlockProbeMsg,
-    LookupMsg,
     SpawnedMsg,
     SpawnMsg,
     StopActorMsg,
     StopNodeMsg,
 )
-from orchestra.nodes.directory import Directory
+from orchestra.nodes.directory import NodeEntry
+from orchestra.nodes.join_point import AnnounceMsg, DialBackMsg, EntriesMsg, JoinPoint, LookupMsg, SubscribeMsg
 
 
 class NodeControl(Protocol):
@@ -45,17 +45,33 @@ class NodeControl(Protocol):
         """Ask for the node's end."""
 
 
-class DirectoryActor(Actor[LookupMsg]):
-    """Answers where nodes listen."""
+class DirectoryActor(Actor[LookupMsg | AnnounceMsg | SubscribeMsg | EntriesMsg | DialBackMsg]):
+    """Answers where nodes listen, and exchanges entries with the join points above and below."""
 
     recorded: ClassVar[bool] = False
 
-    def __init__(self, directory: Directory) -> None:
-        self._directory = directory
+    def __init__(self, join_point: JoinPoint) -> None:
+        self._join_point = join_point
 
     @on(LookupMsg)
-    def lookup(self, msg: LookupMsg) -> asyncio.Future[str]:
-        return self._directory.lookup(msg.node)
+    def lookup(self, msg: LookupMsg) -> asyncio.Future[NodeEntry]:
+        return self._join_point.lookup(msg.node)
+
+    @on(AnnounceMsg)
+    def announced(self, msg: AnnounceMsg) -> None:
+        self._join_point.announced(msg)
+
+    @on(SubscribeMsg)
+    def subscribe(self, msg: SubscribeMsg) -> None:
+        self._join_point.subscribe(msg)
+
+    @on(EntriesMsg)
+    def entries(self, msg: EntriesMsg) -> None:
+        self._join_point.entries(msg)
+
+    @on(DialBackMsg)
+    def dial_back(self, msg: DialBackMsg) -> Any:
+        return asyncio.create_task(self._join_point.dial_back(msg))
 
 
 COLLECTOR = "collector"

@@ -10,21 +10,18 @@ from structlog.typing import FilteringBoundLogger
 from orchestra.actors.addresses import is_observer, node_of
 from orchestra.actors.message import Message, Request
 from orchestra.actors.statistics import LinkStatistics
-from orchestra.actors.system_messages import LookupMsg
 from orchestra.errors import HandshakeError, NobodyListens, OrchestraError, Unreachable
-from orchestra.nodes.directory import Directory
+from orchestra.nodes.acceptor import Acceptor
+from orchestra.nodes.directory import NodeEntry
 from orchestra.nodes.failure_detection import FailureDetection, backoff, cancel_all, dial
-from orchestra.nodes.rejections import Refusals
-from orchestra.wire.admission import Admission
+from orchestra.nodes.join_point import JoinPoint, no_route, usable
 from orchestra.wire.handshake import Dial, Handshake, Hello
 from orchestra.wire.link import Link
 from orchestra.wire.receiver import Receiver
 from orchestra.wire.settings import LinkSettings
-from orchestra.wire.transports.base import Connection, Listener
+from orchestra.wire.transports.base import Listener
 from orchestra.wire.transports.registry import transport_for
 
-DIRECTORY = "directory"
-"""The name of the actor that answers where nodes listen. It has no other task that could delay its answers."""
 DIALS = 8
 """Attempts to begin a session with a peer that accepts connections and drops them, as a flooded one does."""
 GOODBYE_S = 2.0
@@ -41,11 +38,9 @@ peer that believes in the session is dialled again until it has learnt of the en
 class PeerHost(Protocol):
     """A node, as its peers' links use it."""
 
-    directory: Directory
-    """Filled by the root; empty elsewhere."""
     log: FilteringBoundLogger
 
-    def ask(self, recipient: str, request: Request[str]) -> Coroutine[Any, Any, str]:
+    def ask(self, recipient: str, request: Request[Any]) -> Coroutine[Any, Any, Any]:
         """Send `request` on behalf of the node and return its answer. No actor waits for it."""
 
     def peer_lost(self, link: Link, error: Exception | None) -> None:
@@ -58,16 +53,31 @@ class Peers:
     Args:
         receiver: takes the messages that arrive.
         listen: the address where connections are accepted; None to accept none.
-        join: the address of the root; None for the root itself.
+        join: the address of the join point where this node joins the run; None for the root.
+        joinable: whether this node is a join point itself, as the root is.
     """
 
     def __init__(
-        self, settings: LinkSettings, host: PeerHost, receiver: Receiver, listen: str | None, join: str | None
+        self,
+        settings: LinkSettings,
+        host: PeerHost,
+        receiver: Receiver,
+        listen: str | None,
+        join: str | None,
+        *,
+        joinable: bool,
     ) -> None:
         self.listening = ""
         """The address where other nodes dial this one, once it is open."""
         self.root = settings.name if join is None else ""
         """The name of the run's root, once it is known."""
+        self.upstream = ""
+        """The join point that this node has joined; empty at the root, or before it has joined."""
+        self.host = settings.name if join is None or joinable else ""
+        """The join point of this node, or the node itself if it is one; empty before it has joined."""
+        self.join_point = JoinPoint(settings.name, self)
+        self._joined: asyncio.Future[None] | None = None
+        """Done once this node has joined; nodes that join here wait for it."""
         self.routes: dict[str, Link] = {}
         """The links of recipients on other nodes, by address, as far as they were looked up."""
         self._settings = settings
@@ -84,15 +94,14 @@ class Peers:
         """The last ended session of each peer, the newest last."""
         self._dials: dict[str, Dial] = {}
         """The attempts to begin a session, by peer."""
-        self._handshakes: dict[Handshake, None] = {}
-        """The handshakes of accepted connections."""
-        self._admission: Admission[Handshake] = Admission()
-        self._refusals = Refusals(host.log)
+        self._acceptor = Acceptor(settings, self._admit, host.log)
         self._disconnecting: set[asyncio.Future[None]] = set()
         """Resolved when the last connection of an ended link is gone."""
         self._connecting: dict[str, asyncio.Task[Link]] = {}
         self._listener: Listener | None = None
-        self.failures = FailureDetection(settings, self._sessions, self._shake_hands, self._sum_up)
+        self.failures = FailureDetection(
+            settings, self._sessions, self._shake_hands, self._checkable, self._acceptor.sum_up
+        )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -111,10 +120,16 @@ class Peers:
             Unreachable, HandshakeError: the root does not answer, or does not know the secret.
         """
         if self._listen is not None:
-            self._listener = await transport_for(self._listen, self._settings.tls).listen(self._listen, self._accept)
+            self._listener = await transport_for(self._listen, self._settings.tls).listen(
+                self._listen, self._acceptor.accept
+            )
             self.listening = self._listener.address
         if self._join is not None:
-            self.root = (await self._connect(self._join)).peer
+            self._joined = asyncio.get_running_loop().create_future()
+            link = await self._connect(self._join, joins=True)
+            self.root, self.upstream, self.host = link.peer_root, link.peer, self.host or link.peer_host
+            self.join_point.reached(link)
+            self._joined.set_result(None)
         if (self._join is not None or self._listen is not None) and not self._settings.deterministic:
             self.failures.start()
 
@@ -130,14 +145,13 @@ class Peers:
         for link in list(self._sessions.values()):
             link.end(None)
         await self.failures.stop()
-        for handshake in list(self._handshakes):
-            handshake.abort(Unreachable(f"{self._settings.name} stops"))
+        self._acceptor.abort(Unreachable(f"{self._settings.name} stops"))
         if self._listener is not None:
             await self._listener.close()
             self._listener = None
         if self._disconnecting:  # else the loop may be closed in the middle of a TLS shutdown
             await asyncio.wait(self._disconnecting, timeout=LEAVE_S)
-        self._sum_up(final=True)
+        self._acceptor.sum_up(final=True)
 
     # Links
 
@@ -226,14 +240,17 @@ class Peers:
             older.end(Unreachable(f"{link.peer} began a new session"))  # the peer has given up the older session
         self._links[link.peer] = link
         self.routes.clear()
-        if self._join is None and link.peer_listening:
-            self._host.directory.register(link.peer, link.peer_listening)
+        if link.peer_joined and not is_observer(link.peer):
+            self.join_point.joined(link)
         self._log.info("connected", peer=link.peer)
 
     def broken(self, link: Link, error: Exception) -> None:
         """Repair a link whose connection is lost."""
         self._log.info("connection broken", peer=link.peer, reason=str(error))
-        self.failures.repair(link)
+        if self.join_point.directory.has_ended(link.peer, link.peer_incarnation):
+            link.end(Unreachable(f"{link.peer} has ended, as {link.peer_host} reports"))
+        else:
+            self.failures.repair(link)
 
     def resumed(self, link: Link) -> None:
         """End the repair of a link that has a connection again."""
@@ -258,37 +275,36 @@ class Peers:
             return
         del self._links[link.peer]
         self.routes.clear()
-        if self._join is None:
-            self._host.directory.unregister(link.peer)
+        if link.peer_joined:
+            self.join_point.left(link.peer)
         self._host.peer_lost(link, error)
 
+    # The peers of the join point
+
+    def ask(self, recipient: str, request: Request[Any]) -> Coroutine[Any, Any, Any]:
+        """Send `request` on behalf of the node and return its answer."""
+        return self._host.ask(recipient, request)
+
+    def entry_changed(self, entry: NodeEntry | None, before: NodeEntry) -> None:
+        """End the link to an earlier process of a node; if there is no later one, only while it has no connection."""
+        link = self._links.get(before.node)
+        if link is None or link.peer_incarnation != before.incarnation:
+            return
+        if entry is None and not link.connected:
+            link.end(Unreachable(f"{before.node} has ended, as {before.host} reports"))
+        elif entry is not None and entry.incarnation != before.incarnation:
+            link.end(HandshakeError(f"another process took the place of {before.node}"))
+
+    async def dial_back(self, caller: NodeEntry) -> None:
+        """Begin a session with a node that cannot dial this one.
+
+        Raises:
+            Unreachable, HandshakeError: this node cannot dial it either.
+        """
+        if caller.node not in self._links:
+            await self._begin(caller)
+
     # Inside: connections by other nodes
-
-    def _accept(self, connection: Connection) -> None:
-        handshake = Handshake(
-            self._settings, connection, admit=self._admit, over=self._handshake_over, progress=self._handshake_proceeds
-        )
-        if handshake.done.done():
-            return  # the peer has hung up already
-        self._handshakes[handshake] = None
-        dropped = self._admission.add(handshake, connection.source)
-        if dropped is not None:
-            dropped.abort(HandshakeError(f"{dropped.peer} was silent for longest of too many connections"))
-
-    def _handshake_proceeds(self, handshake: Handshake) -> None:
-        if handshake.proven:
-            self._admission.remove(handshake)
-        else:
-            self._admission.note_progress(handshake)
-
-    def _handshake_over(self, handshake: Handshake, error: Exception | None) -> None:
-        self._handshakes.pop(handshake, None)
-        self._admission.remove(handshake)
-        if isinstance(error, HandshakeError):
-            self._refusals.add(self._settings.clock.monotonic(), "connection refused", str(error))
-
-    def _sum_up(self, *, final: bool = False) -> None:
-        self._refusals.sum_up(self._settings.clock.monotonic(), final=final)
 
     def _admit(self, hello: Hello) -> Link | asyncio.Future[None]:
         """Return the link that a dialer's hello is for, or a future to await before it can be known.
@@ -313,6 +329,11 @@ class Peers:
                 and hello.after != older.session_id
             ):
                 raise Unreachable("it dialled before it knew of our session")
+            if hello.joins and not self.root:
+                assert self._joined is not None
+                return self._joined
+            if hello.joins and self.host != name:
+                raise HandshakeError(f"{name} is no join point; join at {self.host}")
             if mine is not None:
                 mine.give_up(Unreachable(f"{hello.node} dialled, too"))
             link = self._new_link(hello.session)
@@ -325,8 +346,15 @@ class Peers:
         link.attempt = hello.attempt
         return link
 
-    def _new_link(self, session_id: bytes, address: str = "", expected_peer: str = "") -> Link:
-        return Link(self._settings, self, self._receiver, session_id, address, expected_peer)
+    def _new_link(self, session_id: bytes, address: str = "", peer: str = "", *, joins: bool = False) -> Link:
+        return Link(self._settings, self, self._receiver, session_id, address, peer, joins=joins)
+
+    def _checkable(self, link: Link) -> str:
+        return self._usable(link.peer_listening, link.peer_host)
+
+    def _usable(self, address: str, host: str) -> str:
+        """Return the candidates of an address of a node on `host` that this node can dial."""
+        return usable(address, same_host=host in ("", self.host))
 
     # Inside: connections to other nodes
 
@@ -334,12 +362,24 @@ class Peers:
         name = self._settings.name
         if self._listener is None and self._join is None:
             raise Unreachable(f"there is no node {peer!r}: {name} is alone")
-        if self._join is None:
-            address = await self._host.directory.lookup(peer)
-        elif self.root not in self._links:
-            raise Unreachable(f"{peer} cannot be found: the root is gone")  # and will not come back
-        else:
-            address = await self._host.ask(f"{self.root}/{DIRECTORY}", LookupMsg(node=peer))
+        entry = await self.join_point.locate(peer)
+        try:
+            return await self._begin(entry)
+        except OrchestraError as error:
+            if entry.host in (self.host, self.root) or peer in self._links:
+                raise
+            address, incarnation = self.listening, self._settings.incarnation
+            here = NodeEntry(node=name, address=address, incarnation=incarnation, host=self.host)
+            reason = await self.join_point.request_dial_back(entry, here)
+            if peer not in self._links:
+                raise no_route(here, entry, str(error), reason) from error
+            return self._links[peer]
+
+    async def _begin(self, entry: NodeEntry) -> Link:
+        """Begin a session with a node by dialling it."""
+        peer, address = entry.node, self._usable(entry.address, entry.host)
+        if not address:
+            raise Unreachable(f"{peer} accepts no connections from other hosts")
         dialled = self._dials[peer] = Dial(asyncio.get_running_loop().create_future())
         try:
             link = await self._connect(address, peer)
@@ -352,9 +392,9 @@ class Peers:
             raise error
         return self._links[peer]
 
-    async def _connect(self, address: str, peer: str = "") -> Link:
+    async def _connect(self, address: str, peer: str = "", *, joins: bool = False) -> Link:
         """Begin a session with the node at `address`; or return the link that `peer` has opened meanwhile."""
-        link = self._new_link(self._settings.entropy(16), address, peer)
+        link = self._new_link(self._settings.entropy(16), address, peer, joins=joins)
         for attempts in itertools.count(1):
             if peer in self._links:
                 return self._links[peer]
@@ -378,7 +418,7 @@ class Peers:
         if not link.peer and link.expected_peer in self._links:
             connection.abort()
             raise Unreachable(f"{link.expected_peer} dialled, too")
-        handshake = Handshake(self._settings, connection, link=link, over=self._handshake_over)
+        handshake = Handshake(self._settings, connection, link=link, over=self._acceptor.over)
         if (dialled := self._dials.get(link.expected_peer)) is not None:
             dialled.handshakes.append(handshake)
         try:

@@ -8,7 +8,7 @@ from orchestra.actors.cell import Cell
 from orchestra.actors.supervisor import STOP_S
 from orchestra.actors.system_messages import SYSTEM
 from orchestra.errors import ActorFailed
-from orchestra.nodes.peers import DIRECTORY
+from orchestra.nodes.join_point import DIRECTORY
 
 
 async def stop_actors(cells: Mapping[str, Cell], deadline: float = STOP_S) -> list[ActorFailed]:

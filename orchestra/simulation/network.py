@@ -8,6 +8,7 @@ notices when it sends. In a partition nothing breaks: bytes and new connections 
 import asyncio
 import math
 import zlib
+from collections import Counter
 from weakref import WeakKeyDictionary
 
 from orchestra.actors.codec import Buffer
@@ -49,6 +50,10 @@ class Network:
         self._latency: dict[Link, float] = {}
         self.blocked: set[Link] = set()
         """Source and target of the packets that are held back."""
+        self.forbidden: set[Link] = set()
+        """Source and target of dials that a firewall refuses."""
+        self.traffic: Counter[Link] = Counter()
+        """Bytes sent so far, by source and target."""
         self._vanished: set[str] = set()
         """Hosts that do not even refuse a connection."""
         self.ends: dict[SimulatedConnection, None] = {}
@@ -193,6 +198,8 @@ class SimulatedTransport:
         while True:
             listener = network.listeners.get(address)
             there = listener.strand.name if listener is not None else _host(address)
+            if (here, there) in network.forbidden:
+                raise Unreachable(f"no route from {here} to {address}")
             await asyncio.sleep(network.delay(here, there))
             if network.reaches(here, there):
                 break
@@ -329,6 +336,7 @@ class SimulatedConnection(Endpoint):
             return
         data = b"".join(self._outbox)
         self._outbox.clear()
+        self._network.traffic[self.host, self.peer_host] += len(data)
         if self._breaks_on_send:
             self._breaks_on_send = False
             self._end_later(ConnectionResetError("the connection was cut some time ago"))

@@ -176,6 +176,10 @@ class Simulation:
             self.network.unblock(one.name, other.name)
             self.network.unblock(other.name, one.name)
 
+    def forbid(self, one: Process, other: Process) -> None:
+        """Have a firewall refuse all further connections that `one` dials to `other`, but not those back."""
+        self.network.forbidden.add((one.name, other.name))
+
     def slow_down(self, one: Process, other: Process, seconds: float) -> None:
         """Set the mean latency between two processes, each way."""
         self.network.slow_down(one.name, other.name, seconds)

@@ -65,6 +65,12 @@ class Hello(BaseModel):
     node: Annotated[str, Field(min_length=1, max_length=LONGEST_NODE)]
     listening: str
     """The address where it accepts connections; empty if it accepts none."""
+    host: Annotated[str, Field(max_length=LONGEST_NODE)]
+    """The join point at which it has joined, or itself if it is one; empty while it joins at the listener."""
+    root: Annotated[str, Field(max_length=LONGEST_NODE)]
+    """The name of the run's root, as far as it knows."""
+    joins: bool
+    """True if the dialer joins the run at the listener."""
     incarnation: _Id
     """Random bytes that tell this process from an earlier one of the same name."""
     session: Annotated[_Id, Field(min_length=1)]

@@ -62,9 +62,12 @@ _FAILURES = {
 class LinkOwner(Protocol):
     """The owner of a node's links: decides what happens when they open, break and end."""
 
-    @property
-    def listening(self) -> str:
-        """The address where the node accepts connections; empty if it accepts none."""
+    listening: str
+    """The address where the node accepts connections; empty if it accepts none."""
+    host: str
+    """The join point of the node, or the node itself if it is one; empty before it has joined."""
+    root: str
+    """The name of the run's root; empty until it is known."""
 
     def last_ended(self, peer: str) -> bytes:
         """Return the name of the last session with `peer` that ended; empty if there was none."""
@@ -109,6 +112,7 @@ class Link:
         session_id: the session's name, chosen by the dialer.
         address: where the peer listens, for the dialer; empty for the listener.
         expected_peer: the name of the node that is dialled, if it is known.
+        joins: True if this node joins the run at the peer.
     """
 
     def __init__(
@@ -119,12 +123,16 @@ class Link:
         session_id: bytes,
         address: str = "",
         expected_peer: str = "",
+        *,
+        joins: bool = False,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.peer = ""
         """Name of the other node, once it has said hello."""
-        self.peer_listening = ""
+        self.peer_listening = self.peer_host = self.peer_root = ""
         self.peer_incarnation = b""
+        self.peer_joined = False
+        """True if the peer has joined the run at this node."""
         self.address = address
         self.expected_peer = expected_peer
         self.session_id = session_id
@@ -141,9 +149,7 @@ class Link:
         self.said_goodbye = False
         """True once the peer has said goodbye."""
         self._busy_poll = BusyPoll(loop)
-        self._settings = settings
-        self._owner = owner
-        self._node = receiver
+        self._settings, self._owner, self._node, self._joins = settings, owner, receiver, joins
         self._connection: Connection | None = None
         self.closing = False
         """True once this side has said goodbye."""
@@ -184,6 +190,9 @@ class Link:
         return Hello(
             node=self._settings.name,
             listening=self._owner.listening,
+            host=self._owner.host,
+            root=self._owner.root,
+            joins=self._joins,
             incarnation=self._settings.incarnation,
             session=self.session_id,
             attempt=self.attempt,
@@ -204,6 +213,7 @@ class Link:
         fresh = not self.peer
         if fresh:
             self.peer, self.peer_listening, self.peer_incarnation = hello.node, hello.listening, hello.incarnation
+            self.peer_host, self.peer_root, self.peer_joined = hello.host, hello.root, hello.joins
             self.receiver.types = hello.types
         elif (self.peer, self.peer_incarnation, self.session_id) != (hello.node, hello.incarnation, hello.session):
             raise HandshakeError(f"another process took the place of {self.peer}")

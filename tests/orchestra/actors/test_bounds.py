@@ -150,6 +150,9 @@ def test_names_that_are_remembered_are_short() -> None:
     said: dict[str, Any] = {
         "node": "a",
         "listening": "",
+        "host": "",
+        "root": "",
+        "joins": False,
         "incarnation": b"i",
         "session": b"s",
         "attempt": 1,
@@ -209,7 +212,7 @@ def test_a_door_that_is_knocked_at_all_the_time_fills_no_log(run: Run, address_o
                 connection = await transport_for(root.listening).dial(root.listening)
                 connection.send([b"GET / HTTP/1.1\r\n\r\n"])
                 await asyncio.sleep(0)
-            while root.peers._handshakes:  # noqa: ASYNC110  (they end by themselves)
+            while root.peers._acceptor._handshakes:  # noqa: ASYNC110  (they end by themselves)
                 await asyncio.sleep(0)
 
     with capture_logs() as lines:
@@ -226,7 +229,7 @@ def test_the_heart_sums_up_what_nobody_asks_for(run: Run, address_of: Any, monke
     async def main() -> None:
         async with Node("root", listen=address_of("memory")).running() as root:
             for n in range(REFUSALS + 3):
-                root.peers._refusals.add(root.clock.monotonic(), "connection refused", f"reason {n}")
+                root.peers._acceptor._refusals.add(root.clock.monotonic(), "connection refused", f"reason {n}")
             async with asyncio.timeout(10):
                 while lines[-1]["event"] != "more connections refused":  # noqa: ASYNC110  (the heart beats)
                     await asyncio.sleep(0)

@@ -813,7 +813,7 @@ def test_a_node_that_is_not_planned_cannot_be_reached(run: Run) -> None:
     async def main() -> None:
         async with pair() as (root, leaf):
             root.directory.expect(["root", "leaf"])
-            with pytest.raises(AskFailed, match="there is no node 'moon'; the nodes of this run are leaf, root"):
+            with pytest.raises(Unreachable, match="there is no node 'moon'; the nodes of this run are leaf, root"):
                 await leaf.ref("moon/rock").tell(NoteMsg(n=1))
             with pytest.raises(Unreachable, match="there is no node 'moon'"):
                 await root.ref("moon/rock").tell(NoteMsg(n=1))

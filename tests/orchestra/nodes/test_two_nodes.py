@@ -184,6 +184,7 @@ class Stranger:
     def say_hello(self, name: str = "stranger", **changes: Any) -> None:
         types = [[tag, kind.wire.fingerprint] for tag, kind in sorted(REGISTRY.items())]
         hello = {"node": name, "listening": "", "incarnation": self.incarnation, "session": self.nonce, "attempt": 1}
+        hello |= {"host": "", "root": "", "joins": False}
         hello |= {"resumes": False, "received": 0, "after": b"", "types": types}
         self.send(Kind.HELLO, msgpack.packb(hello | changes))
 
@@ -743,7 +744,7 @@ def test_a_node_that_stood_still_itself_does_not_hold_that_against_who_joins(
     async def main() -> None:
         async with one_node(addresses) as here:
             stranger = await Stranger.dial(here.listening)
-            await until(lambda: len(here.peers._handshakes) == 1)
+            await until(lambda: len(here.peers._acceptor._handshakes) == 1)
             time.sleep(1.0)  # noqa: ASYNC251 (which is the point)
             await stranger.be_welcome()
             await stranger.close()

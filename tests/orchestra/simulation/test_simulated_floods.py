@@ -73,12 +73,12 @@ async def flooded(sim: Simulation, *, own_source: bool = False) -> None:
     host: Process = flooder if own_source else other
     before = sum(each.dials for each in silent)
     assert await host.run(join(sim, "leaf")) < 1.0
-    assert len(peers._admission) == MAX_PER_SOURCE
+    assert len(peers._acceptor._admission) == MAX_PER_SOURCE
     assert len(probe.messages) == 1
     assert sum(each.dials for each in silent) > before + 50  # they have kept coming
     flooding.cancel()
     flooder.kill()
-    await sim.until(lambda: not peers._handshakes and not len(peers._admission), within=10.0)
+    await sim.until(lambda: not peers._acceptor._handshakes and not len(peers._acceptor._admission), within=10.0)
     assert {(end.host, end.peer_host) for end in sim.network.ends} == {("root", "other"), ("other", "root")}
 
 
@@ -99,5 +99,5 @@ class NewestFirst(Admission[Any]):
 
 
 def test_a_root_that_keeps_others_out_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestra.nodes.peers.Admission", NewestFirst)
+    monkeypatch.setattr("orchestra.nodes.acceptor.Admission", NewestFirst)
     assert failing_seed(flooded_from_its_own_host, 2) is not None

@@ -153,11 +153,11 @@ def test_a_node_joins_while_a_thousand_silent_connections_keep_coming_and_nothin
                     async with Node(f"leaf{n}", join=root.listening, secret=root.secret).running() as leaf:
                         await leaf.ref(ref.address).tell(CountMsg(n=n))
                         assert len(listener._admission) <= MAX_PER_SOURCE + 1
-                        assert len(root.peers._admission) <= MAX_PER_SOURCE + 1
+                        assert len(root.peers._acceptor._admission) <= MAX_PER_SOURCE + 1
                     await probe.heard(CountMsg, n + 1)
                 assert int(await opened.readline()) > FLOOD  # they still come
-            await until(lambda: not listener._beginning and not root.peers._handshakes)
-            assert len(listener._admission) == len(root.peers._admission) == 0
+            await until(lambda: not listener._beginning and not root.peers._acceptor._handshakes)
+            assert len(listener._admission) == len(root.peers._acceptor._admission) == 0
             await until(lambda: open_sockets() == sockets)
             await until(lambda: asyncio.all_tasks() == tasks)
 

@@ -381,6 +381,7 @@ class Impostor:
 
     def hello(self, **changes: Any) -> None:
         said = {"node": "impostor", "listening": "", "incarnation": b"1", "session": self.nonce, "attempt": 1}
+        said |= {"host": "", "root": "", "joins": False}
         said |= {"resumes": False, "received": 0, "after": b"", "types": []}
         self.say(Kind.HELLO, {**said, **changes})
 
@@ -405,7 +406,7 @@ def meet(address_of: AddressOf) -> Root:
                     await conversation(root, peer)
                 peer.close()
                 await peer.lost
-                await until(lambda: not root.peers._sessions and not root.peers._handshakes)
+                await until(lambda: not root.peers._sessions and not root.peers._acceptor._handshakes)
 
         with capture_logs() as logs:
             run_loop(main())
@@ -456,7 +457,7 @@ def test_only_so_many_unproven_peers_are_let_in(meet: Root, monkeypatch: pytest.
     async def conversation(root: Node, peer: Impostor) -> None:
         await peer.join()  # proven: it does not count
         silent = [await Impostor.dial(root.listening) for _ in range(3)]
-        await until(lambda: len(root.peers._handshakes) == 3)
+        await until(lambda: len(root.peers._acceptor._handshakes) == 3)
         silent.append(await Impostor.dial(root.listening))
         await silent[0].closed()  # the oldest makes room
         await silent[3].join(node="late")
