@@ -49,6 +49,8 @@ class OutputMsg(Request[None]):
     """The time of sending by the same clock."""
     wall: float = Field(default=0.0)
     """The time of sending by the host's own clock, in seconds since 1970."""
+    agent: str = ""
+    """The node of the agent."""
 
 
 class OutputBuffer:
@@ -60,6 +62,8 @@ class OutputBuffer:
     """
 
     def __init__(self, clock: Clock, most: int = WAITING) -> None:
+        self.agent = ""
+        """The node of the agent, which differs in each of its sessions with the head."""
         self._clock = clock
         self._most = most
         self._lines: deque[tuple[float, str, str]] = deque()
@@ -93,7 +97,8 @@ class OutputBuffer:
         if not lines:
             return None
         wall = self._clock.now().timestamp()
-        return OutputMsg(first=self._first, lines=tuple(lines), sent=self._clock.monotonic(), wall=wall)
+        sent = self._clock.monotonic()
+        return OutputMsg(first=self._first, lines=tuple(lines), sent=sent, wall=wall, agent=self.agent)
 
     def acknowledge(self, count: int) -> None:
         """Remove the oldest lines: the head has written them."""

@@ -25,6 +25,7 @@ from orchestra import log
 from orchestra.clock import RealClock
 from orchestra.errors import CannotWrite, OrchestraError, UsageError
 from orchestra.hosts.run_plan import RunPlan
+from orchestra.runs.hosted_run import run_over_hosts
 from orchestra.runs.plan import OPTIONS, PlannedRun, plan
 from orchestra.runs.processes import ActorsLost
 from orchestra.runs.result import RunFailed, RunFiles, RunResult, failure_text
@@ -85,6 +86,8 @@ async def _run_to_the_end(
     with _logging(planned, run), stopped_by_signals(planned.topology.root.name, stopping):
         if stale is not None:
             log.get(actor="run").warning("a stale lock is taken over", host=stale.host, pid=stale.pid)
+        if planned.hosts is not None:
+            return await run_over_hosts(planned, launch, stopping)
         if planned.listen is None:
             return await run_in_one_process(planned.topology, launch, stopping)
         return await run_in_processes(planned.topology, launch, planned.listen, stopping)

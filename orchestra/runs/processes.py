@@ -1,8 +1,9 @@
 """The processes of a run: one for each node but the root. The run fails when too few of its actors are left."""
 
 import signal
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import chain
+from typing import Literal
 
 from orchestra.actors.addresses import node_of
 from orchestra.actors.statistics import ProcessStatistics
@@ -13,6 +14,9 @@ from orchestra.hosts.run_plan import RunPlan
 from orchestra.nodes.node import Node
 from orchestra.runs.run_directory import RunDirectory
 from orchestra.runs.topology import Requirement
+
+State = Literal["completed", "stopped", "interrupted", "failed"]
+"""How a run ends."""
 
 
 class RunProcesses:
@@ -54,7 +58,7 @@ class RunProcesses:
 
     async def run(self) -> None:
         """Keep all nodes running until `stop`."""
-        await self.keeper.run(self._nodes)
+        await self.keeper.run(self._here(self._nodes))
 
     def add(self, nodes: Sequence[str], requirements: Sequence[Requirement]) -> None:
         """Start more nodes, and again those of them that were given up.
@@ -69,7 +73,7 @@ class RunProcesses:
             self._root.directory.add(node)
             if node not in self._nodes:
                 self._nodes.append(node)
-        self.keeper.add(nodes, again=True)
+        self._start(nodes)
 
     async def remove(self, nodes: Sequence[str], requirements: Sequence[Requirement], deadline: float = 10.0) -> None:
         """Stop some nodes in order, and expect them no longer. Returns once their processes have ended.
@@ -81,7 +85,7 @@ class RunProcesses:
         """
         self._requirements = requirements
         self._nodes = [node for node in self._nodes if node not in nodes]
-        await self.keeper.remove(nodes, deadline)
+        await self._stop(nodes, deadline)
         self._given_up -= set(nodes)
         for node in nodes:
             self._root.directory.give_up(node, "the run has fewer replicas now")
@@ -98,14 +102,27 @@ class RunProcesses:
         """Send a signal to each process that has joined. One that has not may not handle the signal yet."""
         self.keeper.signal(number)
 
-    async def stop(self, asked: Collection[str] = (), deadline: float = 10.0) -> None:
+    async def stop(self, asked: Collection[str] = (), deadline: float = 10.0, state: State = "failed") -> None:
         """Wait for all processes to end; terminate, then kill a process that does not.
 
         Args:
             asked: the nodes that were asked to stop. All others had not joined yet, and are terminated at once.
             deadline: seconds to wait before each step.
+            state: how the run ends.
         """
         await self.keeper.stop(asked, deadline)
+
+    def _here(self, nodes: Sequence[str]) -> Sequence[str]:
+        """Return those nodes that run on this host: all."""
+        return nodes
+
+    def _start(self, nodes: Sequence[str]) -> None:
+        """Start nodes whose actors begin without a saved state."""
+        self.keeper.add(nodes, again=True)
+
+    async def _stop(self, nodes: Sequence[str], deadline: float) -> None:
+        """Stop nodes in order, and wait for the end of their processes."""
+        await self.keeper.remove(nodes, deadline)
 
     def _give_up(self, node: str, how: str) -> None:
         self._given_up.add(node)
@@ -116,10 +133,13 @@ class RunProcesses:
         elif len(self._given_up) == len(self._nodes):
             self._fail(f"every node was given up; the last, {node}: {how}")
 
+    def _last_words(self, node: str) -> Iterable[str]:
+        return self.keeper.last_words(node)
+
     def _fail(self, text: str) -> None:
         if not self._failed:
             self._failed = True
-            details = chain.from_iterable(map(self.keeper.last_words, sorted(self._given_up)))
+            details = chain.from_iterable(map(self._last_words, sorted(self._given_up)))
             self._root.escalate(ActorsLost(text, list(details)))
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestra.errors import ActorFailed, CannotWrite, OrchestraError
+from orchestra.runs.processes import State
 from orchestra.runs.run_directory import Picture, RunDirectory
-from orchestra.runs.runner import State
 
 
 class RunFiles:

@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Any, Literal, TypeVar
 
 from orchestra import log
+from orchestra.actors.addresses import AGENT
 from orchestra.actors.cell import Cell
 from orchestra.actors.restarts import STOPPED
 from orchestra.actors.statistics import NodeStatistics
@@ -31,7 +32,7 @@ from orchestra.nodes import stacks
 from orchestra.nodes.node import Node
 from orchestra.nodes.shutdown import stop_actors
 from orchestra.runs import join_file
-from orchestra.runs.processes import ActorsLost, RunProcesses
+from orchestra.runs.processes import ActorsLost, RunProcesses, State
 from orchestra.runs.run_directory import RunDirectory, without_secrets, write_json
 from orchestra.runs.scaling import LAUNCHER, ScalingActor, final_statistics
 from orchestra.runs.topology import Requirement, Topology
@@ -40,7 +41,6 @@ from orchestra.wire.credentials import Credentials
 
 T = TypeVar("T")
 
-State = Literal["completed", "stopped", "interrupted", "failed"]
 Asked = Literal["stopped", "interrupted"]
 """The state of a run that was asked to stop."""
 ABORTED = "aborted"
@@ -224,6 +224,7 @@ async def run_root(
     node.spawn(LAUNCHER, ScalingActor, topology, node, launcher, run, removed)
     spawn_all(topology, node, set())
     keeping = asyncio.create_task(launcher.run())
+    state: State = "failed"
     tls_dir = "" if launch.tls_dir is None else str(launch.tls_dir)
     try:
         with (
@@ -232,6 +233,7 @@ async def run_root(
             join_file.opened(run, join_file.JoinInfo(node.listening, node.secret, os.getpid(), tls_dir)),
         ):
             ending = await _until_stopped(node, node.cell(topology.main_actor()), stopping)
+        state = ending.state
         node.stopping = True
         statistics = node.statistics()
         others = await final_statistics(node, statistics.peers)
@@ -239,24 +241,26 @@ async def run_root(
     finally:
         node.stopping = True
         node.directory.close()
-        asked = node.statistics().peers
+        asked = [peer for peer in node.peers.names if not peer.startswith(AGENT)]  # agents stop after their nodes
         for peer in asked:
             with contextlib.suppress(OrchestraError):  # it is gone, as it should be
                 node.ref(f"{peer}/{SYSTEM}").tell_nowait(StopNodeMsg())
-        await _stop_others(node, launcher, asked, stopping.ends_by)
+        await _stop_others(node, launcher, asked, stopping.ends_by, state)
         keeping.cancel()
         await asyncio.wait({keeping})
     return ending
 
 
-async def _stop_others(root: Node, launcher: RunProcesses, asked: Collection[str], ends_by: float | None) -> None:
+async def _stop_others(
+    root: Node, launcher: RunProcesses, asked: Collection[str], ends_by: float | None, state: State
+) -> None:
     """Stop the processes; then, if the run has failed and ends by `ends_by`, the actors of the root."""
     if ends_by is None:
-        await launcher.stop(asked)
+        await launcher.stop(asked, state=state)
         return
     loop = asyncio.get_running_loop()
     # Each may need its deadline twice: a process until it is killed, an actor until it is aborted.
-    await launcher.stop(asked, deadline=max(ends_by - loop.time(), 0.1) / 4)
+    await launcher.stop(asked, max(ends_by - loop.time(), 0.1) / 4, state)
     await stop_actors(root.cells, deadline=max(ends_by - loop.time(), 0.1) / 4)
 
 

@@ -1,0 +1,275 @@
+"""The agent of a host: a small process that joins a run, keeps the run's nodes on its host, and leaves nothing behind.
+
+It imports neither the experiment nor what the experiment needs.
+"""
+
+import asyncio
+import os
+import secrets
+import signal
+import sys
+import time
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+from typing import Any, ClassVar
+
+from orchestra.actors.actor import Actor, on
+from orchestra.actors.addresses import AGENT as PREFIX
+from orchestra.actors.ref import Ref
+from orchestra.clock import RealClock
+from orchestra.errors import (
+    AskFailed,
+    AuthenticationFailed,
+    NobodyListens,
+    OrchestraError,
+    Unreachable,
+    VersionMismatch,
+)
+from orchestra.hosts.descendants import adopt_orphans, kill_orphans
+from orchestra.hosts.fingerprint import fingerprint
+from orchestra.hosts.host_work import HostWork
+from orchestra.hosts.messages import (
+    AGENT,
+    HEAD,
+    AdmittedMsg,
+    HostMsg,
+    LeaveMsg,
+    LeavingMsg,
+    PlaceMsg,
+    PlanMsg,
+    SignalMsg,
+)
+from orchestra.hosts.output import OutputBuffer, OutputMsg
+from orchestra.hosts.scratch import Scratch
+from orchestra.hosts.shape import this_machine
+from orchestra.hosts.token import JoinToken
+from orchestra.nodes.node import Node
+
+FINISHED = 0
+START_AGAIN = 75
+"""The exit code that asks the engine for another agent."""
+JOIN_S = 600.0
+"""Seconds for which a new agent looks for the head."""
+ORPHAN_S = 20.0
+"""Seconds for which it looks for a head once its own starter is gone."""
+REFUSALS = 4
+"""The head is dead if nobody listens at its address, so many times in a row."""
+PAUSE_S = 0.02
+PAUSE_MAX_S = 2.0
+"""The pause between two attempts to join: doubled each time, and jittered."""
+LAST_TRIES = 200
+
+
+class AgentActor(Actor[PlanMsg | PlaceMsg | SignalMsg | LeaveMsg]):
+    """Does what the head says.
+
+    Args:
+        work: what is done on this host.
+        told: takes the order to end.
+    """
+
+    recorded: ClassVar[bool] = False
+
+    def __init__(self, work: HostWork, told: "asyncio.Future[LeaveMsg]") -> None:
+        self._work = work
+        self._told = told
+
+    @on(PlanMsg)
+    async def begin(self, msg: PlanMsg) -> None:
+        await self._work.begin(msg)
+
+    @on(PlaceMsg)
+    def place(self, msg: PlaceMsg) -> None:
+        self._work.place(msg)
+
+    @on(SignalMsg)
+    def signal(self, msg: SignalMsg) -> None:
+        self._work.signal(signal.Signals(msg.number), msg.nodes)
+
+    @on(LeaveMsg)
+    def leave(self, msg: LeaveMsg) -> None:
+        if not self._told.done():
+            self._told.set_result(msg)
+
+
+class Agent:
+    """One agent, from its start to its exit code.
+
+    Args:
+        token: lets it into the run.
+        slot: the number of its host, if the engine tells.
+        name: the name of the host for people; by default that of the machine.
+        scratch: the folder for the run's files; by default as the environment says.
+        join_timeout: seconds for which it looks for the head.
+    """
+
+    def __init__(
+        self,
+        token: JoinToken,
+        *,
+        slot: int | None = None,
+        name: str = "",
+        scratch: Path | None = None,
+        join_timeout: float = JOIN_S,
+    ) -> None:
+        self._token = token
+        self._slot = slot
+        self._shape = this_machine(0)
+        self._name = name or self._shape.name
+        self._scratch = scratch
+        self._clock = RealClock()
+        self._incarnation = secrets.token_hex(8)
+        self._patience = join_timeout
+        self._admitted: AdmittedMsg | None = None
+        self._output = OutputBuffer(self._clock)
+        self._reasons: set[str] = set()
+        self.abandoned = asyncio.Event()
+        """Set once the starter of this process has closed its standard input."""
+        self.terminated = asyncio.Event()
+        """Set once this process was told by a signal to end."""
+
+    async def run(self) -> int:
+        """Return the exit code, once nothing of the agent is left but its own process.
+
+        Raises:
+            AuthenticationFailed, VersionMismatch: the head does not let it in.
+            Unreachable: it cannot be found.
+            CannotWrite: the scratch folder cannot be written.
+        """
+        adopt_orphans()
+        scratch = Scratch.claim(self._token.run, self._slot or 0, self._scratch)
+        try:
+            return await self._run(scratch)
+        finally:
+            scratch.close()
+
+    async def _run(self, scratch: Scratch) -> int:
+        while True:
+            async with AsyncExitStack() as stack:
+                node = await self._join(stack)
+                if node is None:
+                    return START_AGAIN
+                code = await self._take_part(node, scratch)
+                if code is not None:
+                    return code
+            assert self._admitted is not None
+            self._patience = self._admitted.orphan_timeout
+
+    async def _join(self, stack: AsyncExitStack) -> Node | None:
+        """Return a node that has joined the run; None if it was told to end before, or the head has died."""
+        begun, attempts, refused = time.monotonic(), 0, 0
+        while not self.terminated.is_set():
+            node = self._node()
+            try:
+                return await stack.enter_async_context(node.running())
+            except (AuthenticationFailed, VersionMismatch):
+                raise
+            except OrchestraError as error:
+                refused = refused + 1 if isinstance(error, NobodyListens) else 0
+                if self._admitted is not None and refused == REFUSALS:
+                    self._say(f"the head is dead: {error}")
+                    return None
+                self._say(str(error))
+                if time.monotonic() - begun > (ORPHAN_S if self.abandoned.is_set() else self._patience):
+                    if self._admitted is not None:
+                        return None
+                    raise Unreachable(f"the head of {self._token.run} cannot be found: {error}") from error
+            attempts += 1
+            pause = min(PAUSE_S * 2 ** min(attempts, 20), PAUSE_MAX_S) * (0.5 + secrets.randbelow(1000) / 1000)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.terminated.wait(), pause)
+        return None
+
+    def _node(self) -> Node:
+        slot = "" if self._slot is None else f"{self._slot}-"
+        return Node(
+            f"{PREFIX}{slot}{secrets.token_hex(2 if slot else 4)}",
+            join=self._token.address,
+            secret=self._token.secret,
+            tls=self._token.tls,
+            unencrypted=self._token.tls is None,
+        )
+
+    async def _take_part(self, node: Node, scratch: Scratch) -> int | None:
+        """Keep nodes until the head or a signal ends it; return the exit code, or None if the head is out of reach."""
+        head: Ref[HostMsg | LeavingMsg | OutputMsg] = node.ref(f"{node.root}/{HEAD}")
+        told: asyncio.Future[LeaveMsg] = asyncio.get_running_loop().create_future()
+        work = HostWork(node, self._token, scratch, self._output)
+        me = node.spawn(AGENT, AgentActor, work, told)
+        forwarding: asyncio.Task[None] | None = None
+        try:
+            admitted = await head.ask(self._report(me))
+            if admitted.refusal:
+                self._say(admitted.refusal)
+                return admitted.code
+            self._admitted, self._slot, self._output.agent = admitted, admitted.slot, node.name
+            forwarding = asyncio.create_task(self._forward(head))
+            await self._first(told, node.stop_requested, work.failed)
+            terminated = self.terminated.is_set()
+            if terminated and not told.done():
+                await self._say_goodbye(node, head, told)
+            if work.failed.done():
+                work.failed.result()
+            if told.done():
+                leave = told.result()
+                await work.end(leave.asked, leave.deadline)
+                await self._output.flush(head.ask)
+                return leave.code
+            return START_AGAIN if terminated else None
+        except (Unreachable, AskFailed):
+            return START_AGAIN if told.done() else None  # the head was lost meanwhile
+        finally:
+            if forwarding is not None:
+                forwarding.cancel()
+            await work.end()
+            await _end_descendants()
+
+    async def _forward(self, head: Ref[OutputMsg]) -> None:
+        with suppress(Unreachable, AskFailed):  # this session is over; the next one sends again what did not arrive
+            await self._output.forward(head.ask)
+
+    async def _first(self, *futures: "asyncio.Future[Any]") -> None:
+        """Wait until one of `futures` is done, or this process is told to end."""
+        terminated = asyncio.create_task(self.terminated.wait())
+        ends: set[asyncio.Future[Any]] = {*futures, terminated}
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        terminated.cancel()
+
+    async def _say_goodbye(self, node: Node, head: Ref[LeavingMsg], told: "asyncio.Future[LeaveMsg]") -> None:
+        """Tell the head that this host goes, and wait until it has taken its leave."""
+        assert self._admitted is not None
+        with suppress(OrchestraError):
+            await head.tell(LeavingMsg(agent=node.name, grace=self._admitted.grace))
+        # The head knows how long there is; a third is left for the processes that do not end by themselves.
+        waited = self._admitted.grace * 2 / 3
+        ends: set[asyncio.Future[Any]] = {told, node.stop_requested}
+        await asyncio.wait(ends, timeout=waited, return_when=asyncio.FIRST_COMPLETED)
+
+    def _report(self, me: Ref[Any]) -> HostMsg:
+        return HostMsg(
+            agent=me,
+            slot=self._slot,
+            name=self._name,
+            cores=self._shape.cores,
+            gpus=self._shape.gpus,
+            memory=self._shape.memory,
+            pid=os.getpid(),
+            incarnation=self._incarnation,
+            fingerprint=fingerprint(),
+            clock=self._clock.now().timestamp(),
+        )
+
+    def _say(self, reason: str) -> None:
+        """Print a reason for not being in the run, once."""
+        if reason not in self._reasons:
+            self._reasons.add(reason)
+            sys.stderr.write(f"orchestra: {reason}\n")
+            sys.stderr.flush()
+
+
+async def _end_descendants() -> None:
+    """Kill all that the nodes have left."""
+    for _ in range(LAST_TRIES):
+        if not kill_orphans(()):
+            return
+        await asyncio.sleep(0.01)  # a process that was killed takes a moment to end

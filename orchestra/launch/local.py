@@ -1,0 +1,94 @@
+"""`--launch local`: agents on this machine that pretend to be hosts. Their processes share no memory with others."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Sequence
+
+from orchestra.errors import OrchestraError
+from orchestra.hosts.run_plan import RunPlan
+from orchestra.launch.protocol import HostEvent, HostRequest, Submission
+from orchestra.launch.relay import relayed
+
+
+class LocalLauncher:
+    """Starts agents as processes of this one. Implements `Launcher`."""
+
+    name = "local"
+
+    def __init__(self, scratch: str = "") -> None:
+        self._scratch = ["--scratch", scratch] if scratch else []
+        self._commands: dict[int, Sequence[str]] = {}
+        self._token = ""
+        self._agents: dict[int, asyncio.subprocess.Process] = {}
+        self._watching: set[asyncio.Task[None]] = set()
+        self._events: asyncio.Queue[HostEvent | None] = asyncio.Queue()
+        self._stopping = False
+
+    def submission(self, plan: RunPlan, requests: Sequence[HostRequest]) -> Submission:
+        return Submission(files={}, commands=tuple(self._command(request) for request in requests))
+
+    def _command(self, request: HostRequest) -> tuple[str, ...]:
+        host = [sys.executable, "-m", "orchestra", "host", "--token", "-", "--slot", str(request.slot)]
+        return (*host, "--name", request.name or f"local-{request.slot}", *self._scratch)
+
+    async def start(self, submission: Submission, token: str) -> None:
+        self._token = token
+        for command in submission.commands:
+            self._commands[int(command[command.index("--slot") + 1])] = command
+        await asyncio.gather(*map(self._begin, self._commands))
+
+    async def events(self) -> AsyncIterator[HostEvent]:
+        while (event := await self._events.get()) is not None:
+            yield event
+
+    async def again(self, slot: int) -> None:
+        if slot not in self._commands:
+            raise OrchestraError(f"no agent of slot {slot} was started here")
+        await self._begin(slot)
+
+    async def stop(self, deadline: float) -> None:
+        self._stopping = True
+        for step in ("close", "terminate", "kill"):
+            alive = [agent for agent in self._agents.values() if agent.returncode is None]
+            for agent in alive:
+                assert agent.stdin is not None
+                {"close": agent.stdin.close, "terminate": agent.terminate, "kill": agent.kill}[step]()
+            if alive:
+                await asyncio.wait([asyncio.create_task(agent.wait()) for agent in alive], timeout=deadline)
+        if self._watching:
+            await asyncio.wait(self._watching)
+        self._events.put_nowait(None)
+
+    async def _begin(self, slot: int) -> None:
+        where = f"local {slot}"
+        try:
+            agent = await asyncio.create_subprocess_exec(
+                *self._commands[slot],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._tell(HostEvent(slot, "ended", where, f"cannot be started: {error.strerror or error}"))
+            return
+        self._agents[slot] = agent
+        assert agent.stdin is not None
+        agent.stdin.write(self._token.encode())
+        self._tell(HostEvent(slot, "started", f"{where}, pid {agent.pid}"))
+        task = asyncio.create_task(self._watch(slot, where, agent))
+        self._watching.add(task)
+        task.add_done_callback(self._watching.discard)
+
+    async def _watch(self, slot: int, where: str, agent: asyncio.subprocess.Process) -> None:
+        assert agent.stdout is not None
+        last = await relayed(agent.stdout)
+        code = await agent.wait()
+        how = f"killed by signal {-code}" if code < 0 else f"exited with code {code}"
+        again = code not in (2, 76, 77)
+        self._tell(HostEvent(slot, "ended", where, f"{how}: {last}" if last else how, code, again))
+
+    def _tell(self, event: HostEvent) -> None:
+        if not self._stopping:
+            self._events.put_nowait(event)

@@ -1,0 +1,433 @@
+"""The head's side of a run over several hosts: lets agents in, tells each what it runs, and knows who came and went."""
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from typing import Any, ClassVar, Protocol
+
+from orchestra.actors.actor import Actor, on
+from orchestra.actors.addresses import node_of
+from orchestra.actors.ref import Ref
+from orchestra.actors.statistics import ProcessStatistics
+from orchestra.actors.system_messages import TerminatedMsg
+from orchestra.errors import HostsMissing, OrchestraError, Unreachable
+from orchestra.hosts.fingerprint import Fingerprint, fingerprint, refusal, warning
+from orchestra.hosts.messages import (
+    HEAD,
+    AdmittedMsg,
+    HostedNode,
+    HostMsg,
+    LeaveMsg,
+    LeavingMsg,
+    NodeStateMsg,
+    PlaceMsg,
+    PlanMsg,
+    SignalMsg,
+)
+from orchestra.hosts.output import HostLogs, OutputMsg
+from orchestra.hosts.settings import HostSettings
+from orchestra.hosts.shape import HostShape
+from orchestra.launch.protocol import HostEvent, Launcher
+from orchestra.nodes.node import Node
+from orchestra.runs.host_slots import HostSlot, hosts_missing
+from orchestra.runs.hosts_options import HostsOptions
+
+OTHER_VERSION = 76
+START_AGAIN = 75
+"""Exit codes of agents."""
+
+
+class Hosted(Protocol):
+    """The processes of a run, as the head places them."""
+
+    def plan_for(self, slot: int) -> str:
+        """Return the plan of the processes of a host, as text."""
+
+    def nodes_on(self, slot: int) -> Sequence[HostedNode]:
+        """Return the nodes that a host is to run."""
+
+    def given_up(self, node: str, how: str) -> None:
+        """Count a node as lost."""
+
+    def host_joined(self, slot: int) -> None:
+        """Plan the nodes of a host that was not there at the start, and count those of one that is back."""
+
+    def host_lost(self, slot: int, how: str) -> None:
+        """Count the nodes of a host as lost: it does not come back."""
+
+    def host_leaves(self, slot: int) -> Sequence[str]:
+        """Ask the nodes of a host to stop, and expect them no longer; return the nodes that were asked."""
+
+
+class HeadActor(Actor[HostMsg | NodeStateMsg | OutputMsg | LeavingMsg]):
+    """Listens to agents.
+
+    Args:
+        head: what acts on it.
+    """
+
+    recorded: ClassVar[bool] = False
+
+    def __init__(self, head: "Head") -> None:
+        self._head = head
+
+    @on(HostMsg)
+    def admit(self, msg: HostMsg) -> AdmittedMsg:
+        answer = self._head.admit(msg)
+        if not answer.refusal:
+            self.watch(msg.agent)
+        return answer
+
+    @on(NodeStateMsg)
+    def note(self, msg: NodeStateMsg) -> None:
+        self._head.node_changed(msg)
+
+    @on(OutputMsg)
+    def write(self, msg: OutputMsg) -> None:
+        self._head.output(msg)
+
+    @on(LeavingMsg)
+    def leave(self, msg: LeavingMsg) -> None:
+        self._head.agent_leaves(msg.agent, msg.grace)
+
+    @on(TerminatedMsg)
+    def lost(self, msg: TerminatedMsg) -> None:
+        self._head.agent_lost(node_of(msg.address), msg.reason)
+
+
+class Head:
+    """The hosts of a run, from the request to an engine until the last agent has ended.
+
+    Args:
+        root: the node of this process.
+        run: the name of the run.
+        options: what was asked for.
+        launcher: has the engine start agents.
+        addresses: returns where agents reach the head, for people.
+        logs: writes what the processes of other hosts print and log.
+    """
+
+    def __init__(
+        self,
+        root: Node,
+        run: str,
+        options: HostsOptions,
+        launcher: Launcher,
+        addresses: Callable[[], str],
+        logs: HostLogs,
+    ) -> None:
+        self._logs = logs
+        self._root = root
+        self._run = run
+        self._options = options
+        self._launcher = launcher
+        self._addresses = addresses
+        now = root.clock.monotonic()
+        self.slots = {host.slot: HostSlot(host.slot, host, now) for host in options.hosts}
+        """What is known of each host, by slot."""
+        self._agents: dict[str, HostSlot] = {}
+        """The slot of each agent that is let in, by the name of its node."""
+        self._hosted: Hosted | None = None
+        self._changed = asyncio.Event()
+        self._own: Fingerprint = fingerprint()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._over = False
+        self._log = root.log.bind(actor=f"{root.name}/{HEAD}")
+        root.spawn(HEAD, HeadActor, self)
+
+    # The beginning of a run
+
+    async def rendezvous(self) -> list[HostShape]:
+        """Wait for the hosts, and return the shapes of those that came in time.
+
+        Raises:
+            HostsMissing: too few came. The text says what is known of each that did not.
+        """
+        timeout = self._options.join_timeout
+        while True:
+            self._changed.clear()
+            now = self._root.clock.monotonic()
+            missing = [slot for slot in self.slots.values() if not slot.present]
+            if all(slot.overdue(now, timeout) for slot in missing):
+                break
+            due = [slot.asked_at + timeout - now for slot in missing if slot.state != "queued"]
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), max(min(due), 0.01) if due else None)
+        present = [slot for slot in self.slots.values() if slot.present]
+        if len(present) < self._options.min_hosts:
+            raise HostsMissing(hosts_missing(missing, len(self.slots), timeout, self._addresses()))
+        if missing:
+            self._log.warning(hosts_missing(missing, len(self.slots), timeout, self._addresses()))
+        return [slot.shape for slot in present if slot.shape is not None]
+
+    def new_shapes(self, known: Collection[int]) -> list[HostShape]:
+        """Return the shapes of the hosts that have an agent, but for those with `known` slots."""
+        shapes = [slot.shape for slot in self.slots.values() if slot.present and slot.slot not in known]
+        return [shape for shape in shapes if shape is not None]
+
+    def begin(self, hosted: Hosted) -> None:
+        """Tell each host that has come what it runs, and from now on those that come."""
+        self._hosted = hosted
+        for slot in self.slots.values():
+            if slot.present:
+                self._play(slot)
+            else:
+                self._ask_again(slot)
+
+    async def follow(self) -> None:
+        """Note what the engine says until it is stopped."""
+        async for event in self._launcher.events():
+            self.engine_said(event)
+
+    # What agents say
+
+    def admit(self, msg: HostMsg) -> AdmittedMsg:
+        """Let an agent in, or say why not."""
+        if self._over:
+            return AdmittedMsg(refusal=f"{self._run} is over", code=START_AGAIN)
+        if text := refusal(self._own, msg.fingerprint):
+            return AdmittedMsg(refusal=f"host {msg.name} is not let in: {text}", code=OTHER_VERSION)
+        slot = self._slot_for(msg)
+        if isinstance(slot, str):
+            return AdmittedMsg(refusal=slot, code=START_AGAIN)
+        if msg.incarnation in slot.superseded:
+            return AdmittedMsg(refusal=f"another agent has taken slot {slot.slot}", code=START_AGAIN)
+        if text := warning(self._own, msg.fingerprint):
+            self._log.warning(text, host=msg.name)
+        if slot.present:
+            self._replace(slot, msg)
+        settings = slot.settings
+        shape = HostShape(slot.slot, settings.name or msg.name, msg.cores, msg.gpus, msg.memory)
+        slot.shape = shape.requested(cores=settings.cores, gpus=settings.gpus, memory=settings.memory)
+        slot.agent, slot.incarnation, slot.state = msg.agent, msg.incarnation, "joined"
+        slot.nodes.clear()
+        self._agents[node_of(msg.agent.address)] = slot
+        self._changed.set()
+        self._log.info("host joined", slot=slot.slot, host=slot.name, pid=msg.pid)
+        if self._hosted is not None:
+            # After the answer: the agent takes the plan only once it knows that it is let in.
+            self._root.loop.call_soon(self._play_late, slot, msg.incarnation)
+        return AdmittedMsg(slot=slot.slot, grace=self._options.grace, orphan_timeout=self._options.orphan_timeout)
+
+    def node_changed(self, msg: NodeStateMsg) -> None:
+        """Note what an agent says of the process of a node."""
+        slot = self._agents.get(msg.agent)
+        if slot is None or self._hosted is None:
+            return  # an agent whose place another one has taken
+        slot.nodes[msg.node] = ProcessStatistics(
+            node=msg.node, pid=msg.pid, running=msg.running, restarts=msg.restarts, given_up=bool(msg.given_up)
+        )
+        if msg.removed:
+            del slot.nodes[msg.node]
+        if msg.given_up:
+            slot.last_words[msg.node] = msg.last_words
+            self._hosted.given_up(msg.node, f"{msg.given_up} (on {slot.name})")
+        self._changed.set()
+
+    def output(self, msg: OutputMsg) -> None:
+        """Write what processes of a host have printed and logged."""
+        if (slot := self._agents.get(msg.agent)) is not None:
+            self._logs.write(slot.slot, slot.name, slot.incarnation, msg)
+
+    def agent_leaves(self, agent: str, grace: float) -> None:
+        """Have a host leave in order, because its agent was told to end."""
+        slot = self._agents.get(agent)
+        if slot is not None and slot.state != "leaving":
+            self._start(self._leave(slot, "its agent was told to end", grace))
+
+    def agent_lost(self, agent: str, reason: str) -> None:
+        """Note that the node of an agent is gone."""
+        slot = self._agents.pop(agent, None)
+        if slot is None:
+            return
+        leaving, slot.agent, slot.shape = slot.state == "leaving", None, slot.shape
+        slot.state, slot.reason = ("left" if leaving else "gone"), reason
+        slot.nodes.clear()
+        self._changed.set()
+        if self._over or self._root.stopping:
+            return
+        if leaving:
+            self._log.info("host left", slot=slot.slot, host=slot.name)
+            return
+        self._log.warning("host gone", slot=slot.slot, host=slot.name, reason=reason)
+        self._ask_again(slot)
+
+    # What the engine says
+
+    def engine_said(self, event: HostEvent) -> None:
+        """Note what the engine says of a slot."""
+        slot = self.slots.get(event.slot)
+        if slot is None:
+            return
+        slot.heard(event, self._root.clock.monotonic())
+        self._changed.set()
+        if event.state == "ended" and slot.agent is not None and not self._over:
+            self._root.loop.create_task(self._check_alive(slot, slot.incarnation, event))
+
+    async def _check_alive(self, slot: HostSlot, incarnation: str, event: HostEvent) -> None:
+        """End the session with an agent that the engine reports as ended, unless its connection is open."""
+        assert slot.agent is not None
+        node = node_of(slot.agent.address)
+        link = self._root.peers.find(node)
+        if link is None or slot.incarnation != incarnation:
+            return
+        await asyncio.sleep(CONNECTION_S)  # the system closes the connections of a process a moment after it has ended
+        if link is self._root.peers.find(node) and not link.connected:
+            link.end(Unreachable(f"its agent has ended: {event.reason or event.code}"))
+
+    # Hosts that leave, and those that do not come back
+
+    async def leave(self, number: int) -> str:
+        """Have a host leave; return why that is not possible, or an empty text once its agent has ended."""
+        slot = self.slots.get(number)
+        if slot is None or not slot.present:
+            known = ", ".join(str(slot.slot) for slot in self.slots.values() if slot.present) or "none"
+            return f"no host has slot {number}; the slots of hosts with an agent are {known}"
+        await self._leave(slot, "the user asked for it", self._options.grace)
+        return ""
+
+    async def end(self, code: int, reason: str, asked: Collection[str], deadline: float) -> None:
+        """Have all agents end, and wait for them; then the engine has nothing left of this run.
+
+        Args:
+            code: their exit code.
+            reason: for their logs.
+            asked: the nodes that were asked to stop.
+            deadline: seconds for the nodes to stop.
+        """
+        self._over = True
+        for slot in self.slots.values():
+            if slot.agent is not None:
+                self._tell(slot, LeaveMsg(code=code, reason=reason, asked=tuple(asked), deadline=deadline))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(3 * deadline + AGENT_END_S):
+                while self._agents:
+                    self._changed.clear()
+                    await self._changed.wait()
+        for task in self._tasks:
+            task.cancel()
+        await self._launcher.stop(AGENT_END_S)
+
+    def start_nodes(self, number: int, nodes: Sequence[HostedNode]) -> None:
+        """Start nodes of a host that is playing; the plan of any other has them when it comes."""
+        slot = self.slots[number]
+        if slot.state == "playing":
+            self._tell(slot, PlaceMsg(start=tuple(nodes)))
+
+    def stop_nodes(self, nodes: Collection[str], asked: Collection[str]) -> None:
+        """Stop nodes on whatever hosts they run; `asked` were asked to stop."""
+        for slot in self.slots.values():
+            if mine := tuple(node for node in slot.nodes if node in nodes):
+                self._tell(slot, PlaceMsg(stop=mine, asked=tuple(node for node in mine if node in asked)))
+
+    async def until_ended(self, nodes: Collection[str]) -> None:
+        """Wait until no host has a process of `nodes`."""
+        while any(node in slot.nodes for slot in self.slots.values() for node in nodes):
+            self._changed.clear()
+            await self._changed.wait()
+
+    def signal(self, number: int, joined: Collection[str]) -> None:
+        """Pass a signal on to the processes of nodes that have joined."""
+        for slot in self.slots.values():
+            if nodes := tuple(node for node in slot.nodes if node in joined):
+                self._tell(slot, SignalMsg(number=number, nodes=nodes))
+
+    # Inside
+
+    def _slot_for(self, msg: HostMsg) -> HostSlot | str:
+        """Return the slot of an agent, a new one if there is none yet, or why it gets none."""
+        number = msg.slot
+        if number is None:
+            number = max(self.slots, default=0) + 1
+        elif number in self.slots:
+            return self.slots[number]
+        elif number < 1:
+            return f"slot {number} is not allowed: hosts have slots from 1 on"
+        if sum(slot.state != "left" for slot in self.slots.values()) >= self._options.max_hosts:
+            return f"the run has {len(self.slots)} hosts, and --max-hosts allows {self._options.max_hosts}"
+        slot = self.slots[number] = HostSlot(number, HostSettings(number), self._root.clock.monotonic())
+        return slot
+
+    def _replace(self, slot: HostSlot, msg: HostMsg) -> None:
+        """Have the agent of a slot end, since a later one has come; or forget the session that it has lost."""
+        assert slot.agent is not None
+        self._agents.pop(node_of(slot.agent.address), None)
+        if msg.incarnation != slot.incarnation:
+            self._log.warning("another agent has taken a slot", slot=slot.slot, host=slot.name)
+            slot.superseded.add(slot.incarnation)
+            self._tell(
+                slot, LeaveMsg(code=START_AGAIN, reason=f"another agent has taken slot {slot.slot}", deadline=0.1)
+            )
+
+    def _play_late(self, slot: HostSlot, incarnation: str) -> None:
+        if slot.incarnation == incarnation and slot.state == "joined" and not self._over:
+            assert self._hosted is not None
+            self._hosted.host_joined(slot.slot)
+            self._play(slot)
+
+    def _play(self, slot: HostSlot) -> None:
+        assert self._hosted is not None
+        slot.state = "playing"
+        nodes = tuple(self._hosted.nodes_on(slot.slot))
+        self._tell(slot, PlanMsg(run=self._run, plan=self._hosted.plan_for(slot.slot), nodes=nodes))
+
+    def _ask_again(self, slot: HostSlot) -> None:
+        """Ask the engine for another agent of a slot, or give the host up."""
+        now = self._root.clock.monotonic()
+        delay = slot.lost(now)
+        if delay is None or slot.hopeless:
+            assert self._hosted is not None
+            self._hosted.host_lost(slot.slot, f"its host {slot.name} is gone: {slot.reason}")
+            return
+        self._start(self._bring_back(slot, delay))
+
+    async def _bring_back(self, slot: HostSlot, delay: float) -> None:
+        await asyncio.sleep(delay)
+        slot.asked_at = self._root.clock.monotonic()
+        slot.state = "asked"
+        try:
+            await self._launcher.again(slot.slot)
+        except OrchestraError as error:
+            slot.reason, slot.hopeless = str(error), True
+        while not slot.present:
+            self._changed.clear()
+            now = self._root.clock.monotonic()
+            if slot.overdue(now, self._options.join_timeout):
+                self._ask_again(slot)
+                return
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), slot.asked_at + self._options.join_timeout - now)
+
+    async def _leave(self, slot: HostSlot, reason: str, grace: float) -> None:
+        assert slot.agent is not None
+        agent = node_of(slot.agent.address)
+        slot.state = "leaving"
+        asked = () if self._hosted is None else self._hosted.host_leaves(slot.slot)
+        self._tell(slot, LeaveMsg(code=START_AGAIN, reason=reason, asked=tuple(asked), deadline=grace / 3))
+        while agent in self._agents:
+            self._changed.clear()
+            await self._changed.wait()
+
+    def _tell(self, slot: HostSlot, msg: Any) -> None:
+        assert slot.agent is not None
+        agent: Ref[Any] = self._root.ref(slot.agent.address)
+        try:
+            agent.tell_nowait(msg)
+        except OrchestraError as error:
+            self._log.info("an agent was not told", slot=slot.slot, type=type(msg).__name__, reason=str(error))
+
+    def _start(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._root.escalate(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+
+
+CONNECTION_S = 0.2
+"""Seconds for the connection of an ended agent to be closed by the system."""
+AGENT_END_S = 5.0
+"""Seconds for an agent to end once its nodes have."""

@@ -1,0 +1,106 @@
+"""What the head knows of each host: what the engine says of it, what its agent says, and when it was lost."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from orchestra.actors import supervision
+from orchestra.actors.ref import Ref
+from orchestra.actors.statistics import ProcessStatistics
+from orchestra.actors.supervision import Restart, RestartAfter
+from orchestra.hosts.messages import LeaveMsg, PlaceMsg, PlanMsg, SignalMsg
+from orchestra.hosts.settings import HostSettings
+from orchestra.hosts.shape import HostShape
+from orchestra.launch.protocol import HostEvent
+
+AGAIN = Restart(limit=3, within=600.0, backoff=0.0)
+"""How often an engine is asked for another agent of a slot."""
+
+State = Literal["asked", "queued", "started", "joined", "playing", "leaving", "left", "gone"]
+PRESENT: tuple[State, ...] = ("joined", "playing", "leaving")
+"""The states of a host that has an agent."""
+AgentRef = Ref[PlanMsg | PlaceMsg | SignalMsg | LeaveMsg]
+
+
+@dataclass(eq=False, slots=True)
+class HostSlot:
+    """One slot of a run, from its request to its end."""
+
+    slot: int
+    settings: HostSettings
+    asked_at: float
+    """When its time to come began, in seconds of the node's clock; it does not run while an engine keeps it queued."""
+    state: State = "asked"
+    where: str = ""
+    """The engine's word for the host."""
+    reason: str = ""
+    """What the engine, or the end of the agent, said last."""
+    hopeless: bool = False
+    """True if the engine cannot give this host."""
+    shape: HostShape | None = None
+    agent: AgentRef | None = None
+    incarnation: str = ""
+    superseded: set[str] = field(default_factory=set)
+    """Incarnations of agents of this slot that a later one has replaced."""
+    failures: list[float] = field(default_factory=list)
+    """When its agents were lost, in seconds of the node's clock."""
+    nodes: dict[str, ProcessStatistics] = field(default_factory=dict)
+    """What the agent has said of its processes."""
+    last_words: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Lines about the nodes that it has given up."""
+
+    @property
+    def name(self) -> str:
+        """The name of the host, for people."""
+        shape = self.shape
+        return (shape.name if shape is not None else self.settings.name) or f"slot {self.slot}"
+
+    @property
+    def present(self) -> bool:
+        """True while the host has an agent."""
+        return self.state in PRESENT
+
+    def heard(self, event: HostEvent, now: float) -> None:
+        """Note what the engine says."""
+        self.where = event.where or self.where
+        self.reason = event.reason
+        self.hopeless = event.state == "ended" and not event.again
+        if self.present or self.state in ("left", "gone"):
+            return
+        if event.state == "queued" or (event.state == "started" and self.state == "queued"):
+            self.asked_at = now
+        self.state = "asked" if event.state == "ended" else event.state
+
+    def overdue(self, now: float, join_timeout: float) -> bool:
+        """Return whether the host has not come in time."""
+        return not self.present and (self.hopeless or (self.state != "queued" and now - self.asked_at >= join_timeout))
+
+    def lost(self, now: float) -> float | None:
+        """Note the loss of the agent; return the seconds to wait before another is asked for, or None for never."""
+        self.failures.append(now)
+        match supervision.decide(AGAIN, self.failures, now):
+            case RestartAfter(delay):
+                return delay
+            case _:
+                return None
+
+    def missing(self, tried: str) -> str:
+        """Return why the host is missing, in words: `cpu3 (ssh: Connection refused, 4 tries)`.
+
+        Args:
+            tried: the addresses at which it could have reached the head.
+        """
+        where = f"{self.where}: " if self.where and self.where != self.name else ""
+        if self.state == "started" and not self.reason:
+            return (
+                f"{self.name} ({where}started; tried {tried}, no answer: is the port open? see --port, --advertise, "
+                "--tunnel)"
+            )
+        return f"{self.name} ({where}{self.reason or self.state})"
+
+
+def hosts_missing(slots: Iterable[HostSlot], planned: int, seconds: float, tried: str) -> str:
+    """Return the sentence about hosts that did not come."""
+    missing = list(slots)
+    named = "; ".join(slot.missing(tried) for slot in missing)
+    return f"{len(missing)} of {planned} hosts did not come within {seconds:g} s: {named}. The others were let go."

@@ -1,0 +1,93 @@
+"""Runs a topology over several hosts: has agents started, waits for them, and lays it out over their shapes."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from orchestra.hosts.keeper import show
+from orchestra.hosts.output import HostLogs
+from orchestra.hosts.run_plan import RunPlan
+from orchestra.hosts.shape import Hosts, HostShape
+from orchestra.hosts.token import JoinToken
+from orchestra.launch.local import LocalLauncher
+from orchestra.launch.protocol import HostRequest, Launcher
+from orchestra.runs.head import Head
+from orchestra.runs.hosted_processes import HostedProcesses
+from orchestra.runs.hosts_options import HostsOptions
+from orchestra.runs.plan import PlannedRun
+from orchestra.runs.run_directory import RunDirectory
+from orchestra.runs.runner import Asked, Ending, Stopping, node_of, run_root
+from orchestra.wire.addresses import candidates_of
+from orchestra.wire.credentials import Credentials
+
+LAUNCHERS: Mapping[str, Callable[[HostsOptions], Launcher]] = {
+    "local": lambda options: LocalLauncher(next((host.scratch for host in options.hosts), "")),
+}
+"""What starts the agents, by the engine."""
+LET_GO_S = 2.0
+"""Seconds for agents to end that have nothing to stop."""
+
+
+async def run_over_hosts(planned: PlannedRun, plan: RunPlan, stopping: Stopping) -> Ending:
+    """Run the root of a topology in this process, and the others in processes of this host and of those of agents.
+
+    Args:
+        planned: over the hosts as they were asked for.
+        plan: of the run.
+        stopping: stops it.
+
+    Raises:
+        HostsMissing: too few hosts have come.
+        UsageError: the topology cannot be laid out over those that have.
+    """
+    assert planned.hosts is not None
+    assert planned.listen is not None
+    tls = None if plan.tls_dir is None else Credentials.of_folder(plan.tls_dir)
+    node = node_of(planned.topology.root.name, planned.topology, plan, listen=planned.listen, tls=tls)
+    launcher = LAUNCHERS[planned.hosts.engine](planned.hosts)
+    async with node.running():
+        run = f"{planned.topology.name}-{plan.run_directory.name}"
+        logs = HostLogs(RunDirectory(plan.run_directory).logs, node.clock, show)
+        head = Head(node, run, planned.hosts, launcher, lambda: node.listening, logs)
+        following = asyncio.create_task(head.follow())
+        token = JoinToken.new(run, candidates_of(node.listening), tls=tls, secret=node.secret)
+        requests = [
+            HostRequest(host.slot, host.name, host.cores, host.gpus, host.memory) for host in planned.hosts.hosts
+        ]
+        begun = False
+        try:
+            await launcher.start(launcher.submission(plan, requests), token.line())
+            shapes = await _unless_stopped(head, stopping)
+            if isinstance(shapes, Ending):
+                return shapes
+            laid_out = planned.over(Hosts([*(host for host in planned.shapes if host.slot == 0), *shapes]))
+            plan = replace(plan, hosts=laid_out.shapes)
+            processes = HostedProcesses(node, laid_out, plan, head)
+            begun = True
+            return await run_root(laid_out.topology, plan, node, processes, stopping)
+        finally:
+            if not begun:
+                await head.end(75, "the run has not begun", (), LET_GO_S)
+            following.cancel()
+            with suppress(asyncio.CancelledError):
+                await following
+
+
+async def _unless_stopped(head: Head, stopping: Stopping) -> list[HostShape] | Ending:
+    """Return the shapes of the hosts, or how the run has ended before they came."""
+    asked: asyncio.Future[Asked] = asyncio.get_running_loop().create_future()
+
+    def obey(state: Asked, abort: bool) -> None:
+        if not asked.done():
+            asked.set_result(state)
+
+    waiting = asyncio.create_task(head.rendezvous())
+    with stopping.obeyed_by(obey):
+        ends: set[asyncio.Future[Any]] = {waiting, asked}
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    if not waiting.done():
+        waiting.cancel()
+        return Ending(asked.result(), "stopped before its hosts had come")
+    return waiting.result()
