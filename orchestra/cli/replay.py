@@ -14,6 +14,8 @@ from typing import Any
 from orchestra.actors.actor import Actor
 from orchestra.cli.exit_codes import FAILED
 from orchestra.errors import CannotReplay, ReplayDiverged, UsageError
+from orchestra.hosts.bundle import Bundle
+from orchestra.replay import recorded_code
 from orchestra.replay.determinism import HASH_SEEDS, first_mismatch
 from orchestra.replay.effects import ReplayedActivation
 from orchestra.replay.rebuild import address_of
@@ -100,6 +102,13 @@ def command(arguments: list[str]) -> int:
     """Run `orchestra replay` with these arguments, and return the exit code."""
     options = parser().parse_strictly(arguments)
     _check(options)
+    if (code := _recorded_code(options)) is not None:
+        print(
+            "note: the code has changed since the run; this is a replay of the run's own (--allow-changes takes the "
+            "present code)",
+            file=sys.stderr,
+        )
+        return recorded_code.carry_out(code, ["replay"], arguments)
     generation = None if options.process is None else _generation(options)
 
     selected = ReplayOptions(
@@ -151,6 +160,16 @@ def _check(options: Namespace) -> None:
         raise UsageError(f"--tolerance: {options.tolerance} is not allowed; it must be 0 or more")
     if options.pdb and not targets and not isinstance(options.until, StateCondition):
         options.at = 1
+
+
+def _recorded_code(options: Namespace) -> Bundle | None:
+    """Return the code of the run if it is to take the place of the present code."""
+    if options.allow_changes or options.experiment is not None or options.make_test is not None:
+        return None  # a test tests the present code
+    with RunTrace(options.run) as trace:
+        address = address_of(trace, options.actor)
+        experiments = [each.header.experiment for each in trace.incarnations(address)]
+    return None if not experiments or experiments[0] is None else recorded_code.changed(options.run, experiments[0])
 
 
 _FLAGS = {

@@ -38,6 +38,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 _UNPACKED_TIME = 315_532_800
 """The time of every unpacked file, in seconds since 1970. numba takes a source with another time for another one."""
 _SHOWN = 5
+_SAFE_PATH = "PYTHONSAFEPATH"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,10 @@ class Bundle:
     def nbytes(self) -> int:
         """Bytes of all files once they are unpacked."""
         return sum(self.sizes.values())
+
+    def contents(self) -> dict[str, bytes]:
+        """Return the contents of the files by name."""
+        return {name: content for name, (content, _) in _checked(self.data).items()}
 
     def largest(self, count: int = _SHOWN) -> list[tuple[str, int]]:
         """Return the names and the sizes of the largest files, the largest first."""
@@ -141,6 +146,11 @@ class UnpackedCode:
         return None
 
     @property
+    def experiment_name(self) -> str:
+        """The path of the experiment's file below the project root."""
+        return self.experiment.relative_to(self.project).as_posix()
+
+    @property
     def project(self) -> Path:
         """The copy of the project root: relative paths in flags begin here, if they did so at the head."""
         return self.folder / PROJECT
@@ -148,11 +158,13 @@ class UnpackedCode:
     def environment(self, base: Mapping[str, str]) -> dict[str, str]:
         """Return the environment `base` for a process that imports this code before anything else."""
         paths = [*map(str, self.first), *filter(None, [base.get("PYTHONPATH")])]
-        return {**base, "PYTHONPATH": os.pathsep.join(paths)} if paths else dict(base)
+        # `python -m orchestra` would import what lies in the current folder first.
+        return {**base, "PYTHONPATH": os.pathsep.join(paths), _SAFE_PATH: "1"}
 
     def append_import_paths(self) -> None:
         """Append to this process's import path the folders that came last at the head, too."""
         sys.path.extend(str(path) for path in self.last if str(path) not in sys.path)
+        os.environ.pop(_SAFE_PATH, None)  # a script that an actor starts may import what lies beside it
 
 
 def make(experiment: Path, ships: Iterable[Path] = (), *, installed: bool = False) -> Bundle:

@@ -24,6 +24,8 @@ class RunPlan:
     """The experiment's flags, as on a command line."""
     seed: int
     run_directory: Path
+    code: str = ""
+    """The digest of the run's `code.zip`; empty if it has none."""
     function: str = "experiment"
     """The function of the file that returns the topology."""
     hosts: Sequence[HostShape] = ()

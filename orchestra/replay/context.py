@@ -67,11 +67,18 @@ class ReplayContext:
         trace: holds the record.
         incarnation: the actor's.
         run_directory: a scratch folder in the place of the run's, if the run had one.
+        resume_from: the folder of the saved state that the actor resumed from, if it did.
         tolerance: relative and absolute tolerance of floating-point numbers.
     """
 
     def __init__(
-        self, trace: RunTrace, incarnation: Incarnation, *, run_directory: Path | None, tolerance: float
+        self,
+        trace: RunTrace,
+        incarnation: Incarnation,
+        *,
+        run_directory: Path | None,
+        resume_from: Path | None,
+        tolerance: float,
     ) -> None:
         header, birth = incarnation.header, incarnation.birth
         self.address = birth.actor
@@ -81,7 +88,7 @@ class ReplayContext:
             None, processors=[_dropped], wrapper_class=structlog.make_filtering_bound_logger(0)
         )
         self.run_directory = run_directory
-        self.resume_from = Path(incarnation.resume_from) if incarnation.resume_from else None
+        self.resume_from = resume_from
         self.factories: dict[str, Factory] = {}
         """The factories of the children spawned so far, by address."""
         self._trace = trace

@@ -19,6 +19,7 @@ from orchestra.actors.addresses import node_of
 from orchestra.actors.message import REGISTRY, Message
 from orchestra.errors import CannotReplay, ExperimentChanged, UsageError, ValuesMissing
 from orchestra.hosts.shape import HostShape
+from orchestra.replay import recorded_code
 from orchestra.replay.context import Factory, ReplayContext
 from orchestra.runs.experiment import build, load_experiment
 from orchestra.runs.flags import Flags
@@ -188,7 +189,10 @@ class Rebuilder:
         experiment = self.incarnation.header.experiment
         if experiment is None:
             raise CannotReplay(f"{self.incarnation.birth.actor} cannot be constructed: the trace names no experiment")
-        file = self.options.experiment or Path(experiment.file)
+        file = self.options.experiment or recorded_code.checkout_file(self.trace.path, experiment)
+        changed = not file.exists() or hashlib.sha256(file.read_bytes()).hexdigest() != experiment.sha256
+        if changed and not (self.options.experiment or self.options.allow_changes):
+            file = recorded_code.unpacked_file(self.trace.path, experiment) or file
         if not file.exists():
             raise CannotReplay(
                 f"the experiment's file {str(file)!r} does not exist; give its path with --experiment FILE"
@@ -311,7 +315,7 @@ def constructed(context: ReplayContext, factory: Factory) -> Actor[Any]:
         making.reset(token)
 
 
-def scratch_folder(incarnation: Incarnation) -> Path | None:
+def scratch_folder(trace: RunTrace, incarnation: Incarnation) -> Path | None:
     """Create a folder in the place of the run's, if the actor's run had one; else return None.
 
     It has a copy of the run's configuration, folders for the files of an actor, and for an actor that resumed a copy of
@@ -322,11 +326,24 @@ def scratch_folder(incarnation: Incarnation) -> Path | None:
     scratch = RunDirectory(Path(tempfile.mkdtemp(prefix="replay-")))
     for folder in (scratch.checkpoints, scratch.logs, scratch.tensorboard, scratch.traces):
         folder.mkdir()
-    run = RunDirectory(Path(incarnation.header.run_directory))
+    # An actor of another host had a folder of its own there; the trace lies in the run directory.
+    run = recorded_code.run_of(trace.path) or RunDirectory(Path(incarnation.header.run_directory))
     scratch.config_path.write_bytes(run.config_path.read_bytes() if run.config_path.exists() else b"{}")
     if incarnation.resume_from:
         scratch.metrics.write_bytes(run.metrics.read_bytes() if run.metrics.exists() else b"")
     return scratch.path
+
+
+def resume_folder(trace: RunTrace, incarnation: Incarnation) -> Path | None:
+    """Return the folder of the saved state that an actor resumed from; None if it resumed from none.
+
+    An actor of another host has resumed from a copy.
+    """
+    if not incarnation.resume_from:
+        return None
+    folder = Path(incarnation.resume_from)
+    run = recorded_code.run_of(trace.path)
+    return folder if folder.exists() or run is None else run.state / folder.name
 
 
 def _edited_message(delivery: Delivery, kind: type[Actor[Any]]) -> type[Message] | None:

@@ -31,6 +31,7 @@ from orchestra.replay.rebuild import (
     address_of,
     constructed,
     recorded_start,
+    resume_folder,
     scratch_folder,
 )
 from orchestra.replay.report import Divergence, activation_text, causes_of, compare_failures
@@ -333,13 +334,16 @@ class Replay(Generic[A]):
     def _begin(self) -> None:
         """Go to the actor's birth, or to its snapshot."""
         incarnation = self.incarnation
-        if incarnation.resume_from and not Path(incarnation.resume_from).exists():
-            raise CannotReplay(f"{self.address} resumed from {incarnation.resume_from!r}, which does not exist")
+        resume_from = resume_folder(self.trace, incarnation)
+        if resume_from is not None and not resume_from.exists():
+            raise CannotReplay(f"{self.address} resumed from {str(resume_from)!r}, which does not exist")
         self._remove_scratch()
-        self._scratch = scratch_folder(incarnation)
+        self._scratch = scratch_folder(self.trace, incarnation)
         self._rebuilder = Rebuilder(self.trace, incarnation, self.options, self._child_factory)
         self._rebuilt: Rebuilt = self._rebuilder.rebuild()
-        self._context = ReplayContext(self.trace, incarnation, run_directory=self._scratch, tolerance=self.tolerance)
+        self._context = ReplayContext(
+            self.trace, incarnation, run_directory=self._scratch, resume_from=resume_from, tolerance=self.tolerance
+        )
         self._actor = self.failure = self.divergence = None
         snapshot, self._activations = recorded_start(self.trace, incarnation, self._rebuilt.kind)
         self.activation = next(self._activations, None)

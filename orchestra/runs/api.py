@@ -24,6 +24,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 from orchestra import log
 from orchestra.clock import RealClock
 from orchestra.errors import CannotWrite, OrchestraError, UsageError
+from orchestra.hosts.bundle import make
 from orchestra.hosts.run_plan import RunPlan
 from orchestra.runs.hosted_run import run_over_hosts
 from orchestra.runs.plan import OPTIONS, PlannedRun, plan
@@ -86,6 +87,7 @@ async def _run_to_the_end(
     with _logging(planned, run), stopped_by_signals(planned.topology.root.name, stopping):
         if stale is not None:
             log.get(actor="run").warning("a stale lock is taken over", host=stale.host, pid=stale.pid)
+        launch = replace(launch, code=_keep_code(planned, run))
         if planned.hosts is not None:
             return await run_over_hosts(planned, launch, stopping)
         if planned.listen is None:
@@ -158,6 +160,29 @@ def _going_on(planned: PlannedRun) -> Iterator[tuple[RunDirectory, RunPlan, Hold
             yield run, replace(planned.launch, run_directory=run.path, resume_from=resume_from), stale
     finally:
         _one_at_a_time.release()
+
+
+def _keep_code(planned: PlannedRun, run: RunDirectory) -> str:
+    """Write the code of a run into its directory; return the digest, or an empty text if nothing is kept.
+
+    Raises:
+        UsageError: it cannot go to other hosts.
+        CannotWrite: the disk is full.
+    """
+    if planned.launch.experiment is None:
+        return ""
+    hosts = planned.hosts
+    ships = [*planned.topology.shipped, *(() if hosts is None else map(Path, hosts.ship))]
+    try:
+        made = make(planned.launch.experiment, ships, installed=hosts is not None and hosts.code == "installed")
+    except UsageError as error:
+        if hosts is not None:
+            raise
+        # On one machine the run needs none; a replay then takes the code as it is.
+        log.get(actor="run").info("the code of the run is not kept", reason=str(error))
+        return ""
+    run.write_code(made)
+    return made.digest
 
 
 @contextlib.contextmanager

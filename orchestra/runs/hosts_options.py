@@ -56,6 +56,12 @@ class HostsOptions:
     """Hosts that ssh logs in to at the same time."""
     tunnel: bool = False
     """True if all connections to the head go through ssh."""
+    ship: tuple[str, ...] = ()
+    """Files and folders that go to the hosts beside the code."""
+    code: Literal["bundle", "installed"] = "bundle"
+    """`installed` if the hosts use the orchestra that they have installed."""
+    allow_mixed_python: bool = False
+    """True if hosts may have another version of Python."""
 
     def shapes(self, this: HostShape) -> Hosts:
         """Return the shapes of the hosts as asked for, if the head is the machine `this`."""
@@ -107,6 +113,18 @@ def host_flags(
     ] = None,
     tunnel: Annotated[bool, Field(description="ssh: all connections to the head go through ssh")] = False,
     head: Annotated[str | None, Field(description="ssh: the host that runs the head, for one with a GPU")] = None,
+    ship: Annotated[
+        tuple[str, ...],
+        Field(description="a file or folder of the project that goes to the hosts beside the code; may be repeated"),
+    ] = (),
+    code: Annotated[
+        Literal["bundle", "installed"] | None,
+        Field(
+            description="bundle, the default, sends orchestra itself to the hosts; installed has them use their own, "
+            "which must be the same"
+        ),
+    ] = None,
+    allow_mixed_python: Annotated[bool, Field(description="let hosts with another version of Python in")] = False,
 ) -> None:
     """Describe the flags of a run over several hosts by its parameters. `hosts_options` checks their values."""
 
@@ -135,7 +153,7 @@ def hosts_options(given: Mapping[str, Any]) -> HostsOptions | None:
         return None
     file = read_hosts_file(Path(hosts)) if is_hosts_file(hosts) else HostsFile()
     of_file = {name: _checked(Path(hosts), name, value) for name, value in file.launch.items()}
-    settings = {name: value for name, value in (of_file | given).items() if value is not False}
+    settings = {name: value for name, value in (of_file | given).items() if value is not False and value != ()}
     engine: Engine = settings.pop("launch", None) or "ssh"
     here, entries = _entries(hosts, file, engine)
     for name in settings:

@@ -14,6 +14,7 @@ Its files, by the attributes that give their paths:
     summary.json     summary        how the run ended
     join.json        join           where it can be joined: only during the run, and readable by its owner alone
     replicas.json    replicas       the numbers of replicas, if `orchestra scale` has changed them
+    code.zip         code           the code of the run, from which other hosts run, and a replay
     lock.json        lock           host and process id of the run that goes on here: only during the run
 
 No secret stays in it. The environment is not recorded; of a flag that is named after a secret only the name is; and
@@ -39,6 +40,7 @@ from pydantic_core import PydanticSerializationError, to_json
 
 from orchestra.clock import Clock
 from orchestra.errors import CannotWrite, UsageError
+from orchestra.hosts.bundle import Bundle
 from orchestra.hosts.shape import HostShape
 
 _SECRET = re.compile(r"(^|[-_])(secret|token|password|passphrase|api[-_]key)$", re.IGNORECASE)
@@ -73,6 +75,7 @@ class RunDirectory:
         self.curve = path / "curve.png"
         self.summary = path / "summary.json"
         self.join = path / "join.json"
+        self.code = path / "code.zip"
         self.lock = path / "lock.json"
         self.replicas = path / "replicas.json"
 
@@ -201,6 +204,34 @@ class RunDirectory:
         if not self.curve.exists():
             raise UsageError(f"the run in {str(self.path)!r} has drawn no curve (yet); its metrics() have the figures")
         return Picture(self.curve)
+
+    def write_code(self, bundle: Bundle) -> None:
+        """Write the code of the run. A resumed run keeps that of its earlier parts under the names of their digests.
+
+        Raises:
+            CannotWrite: the file cannot be written.
+        """
+        try:
+            if self.code.exists():
+                earlier = Bundle.read(self.code.read_bytes())
+                if earlier.digest == bundle.digest:
+                    return
+                self.code.replace(self.code.with_name(f"code-{earlier.digest[:16]}.zip"))
+            with replacing(self.code) as file:
+                file.write(bundle.data)
+        except OSError as error:
+            raise CannotWrite(f"cannot write {str(self.code)!r}: {error.strerror or error}") from error
+
+    def read_code(self, digest: str) -> Bundle | None:
+        """Return the code of this digest; None if the run has not kept it.
+
+        Raises:
+            UsageError: the file is damaged.
+        """
+        for path in (self.code.with_name(f"code-{digest[:16]}.zip"), self.code):
+            if path.exists() and (found := Bundle.read(path.read_bytes())).digest == digest:
+                return found
+        return None
 
     def write_replicas(self, replicas: Mapping[str, Sequence[int]]) -> None:
         """Write, by group, how many replicas its experiment planned and how many there are now.

@@ -136,8 +136,9 @@ def node_of(name: str, topology: Topology, launch: RunPlan, *, deterministic: bo
     experiment = None
     if launch.experiment is not None:
         digest = hashlib.sha256(launch.experiment.read_bytes()).hexdigest()
+        flags = tuple(without_secrets(launch.flags))
         hosts = tuple(astuple(host) for host in launch.hosts)
-        experiment = Experiment(str(launch.experiment), digest, tuple(without_secrets(launch.flags)), hosts)
+        experiment = Experiment(str(launch.experiment), digest, flags, hosts, launch.code)
     for_both: dict[str, Any] = {
         "seed": launch.seed,
         "run_directory": launch.run_directory,

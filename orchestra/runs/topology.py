@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from orchestra.actors.addresses import AGENT, OBSERVER, check_name, node_of
@@ -119,6 +120,8 @@ class Topology:
         self.nodes: dict[str, PlannedNode] = {}
         self._until: Ref[Any] | None = None
         self._preparations: list[Callable[[], object]] = []
+        self.shipped: list[Path] = []
+        """Files and folders that go to other hosts."""
         self._required: list[Requirement] = []
         self.groups: dict[str, Replicas] = {}
         """The groups of replicas, by name."""
@@ -325,6 +328,10 @@ class Topology:
     def requirements(self) -> list[Requirement]:
         """Without which actors the run fails, the main actor excepted."""
         return [*self._required, *(group.requirement for group in self.groups.values())]
+
+    def ships(self, path: str | Path) -> None:
+        """Send a file or folder of the project to other hosts beside the code: a scenario that an actor reads."""
+        self.shipped.append(Path(path))
 
     def before_start(self, prepare: Callable[[], object]) -> None:
         """Call `prepare()` in the first process before anything is started; a dry run does not call it.

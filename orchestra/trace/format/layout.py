@@ -156,8 +156,8 @@ def header_of(body: bytes) -> Header:
     """Return the header in a HEADER record."""
     row = msgpack.unpackb(body)
     if row[_EXPERIMENT] is not None:
-        file, sha256, flags, hosts = row[_EXPERIMENT]
-        row[_EXPERIMENT] = Experiment(file, sha256, tuple(flags), tuple(map(tuple, hosts)))
+        file, sha256, flags, hosts, code = row[_EXPERIMENT]
+        row[_EXPERIMENT] = Experiment(file, sha256, tuple(flags), tuple(map(tuple, hosts)), code)
     return Header(*row)
 
 

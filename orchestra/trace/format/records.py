@@ -100,6 +100,8 @@ class Experiment:
     """As on a command line."""
     hosts: tuple[tuple[Any, ...], ...] = ()
     """The hosts of the run as the process knew them: the fields of each `HostShape`, in order."""
+    code: str = ""
+    """The digest of the `code.zip` that the run kept; empty if it kept none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,9 @@ OTHER: dict[str, dict[str, Any]] = {
     "ssh": {"ssh": "ssh -F config", "hosts": "cpu1"},
     "ssh_parallel": {"ssh_parallel": 4, "hosts": "cpu1"},
     "tunnel": {"tunnel": True, "hosts": "cpu1"},
+    "ship": {"ship": ("maps",), "hosts": "cpu1"},
+    "code": {"code": "installed", "hosts": "cpu1"},
+    "allow_mixed_python": {"allow_mixed_python": True, "hosts": "cpu1"},
 }
 RESUMED = [flag.name for flag in OPTIONS if flag.name not in ("resume", "head")]
 """`--head` is never one of a run: it starts the whole command elsewhere."""

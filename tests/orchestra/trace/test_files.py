@@ -222,11 +222,13 @@ def test_other_files_and_other_versions_are_refused(tmp_path: Path, writer: Make
 def test_the_format_depends_on_no_attribute_name(toy: Any) -> None:
     header = replace(toy.HEADER, wall=2.5, run_directory="runs/1")
     assert header.experiment is not None
-    header = replace(header, experiment=replace(header.experiment, hosts=((0, "here", 2, 0, 1 << 40, True),)))
+    header = replace(
+        header, experiment=replace(header.experiment, hosts=((0, "here", 2, 0, 1 << 40, True),), code="c0de")
+    )
     row = msgpack.unpackb(header_body(header))
     assert row == [
         *("toy", 77, "full", 0, 2.5, header.monotonic, 3, False, 1, "here", {"python": "3"}),
-        *(["toys.py", "ab" * 32, ["--size=3"], [[0, "here", 2, 0, 1 << 40, True]]], "recorded", "runs/1", ""),
+        *(["toys.py", "ab" * 32, ["--size=3"], [[0, "here", 2, 0, 1 << 40, True]], "c0de"], "recorded", "runs/1", ""),
     ]
     assert header_of(header_body(header)) == header
 
