@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.filesize import decimal
 
-from orchestra.cli.exit_codes import FINISHED, of_run
+from orchestra.cli.exit_codes import FINISHED, HOSTS_MISSING, of_run
 from orchestra.errors import UsageError
 from orchestra.runs.api import carry_out
 from orchestra.runs.experiment import load_experiment, recorded_experiment
@@ -29,6 +29,8 @@ resumable, 130 interrupted."""
 
 def command(arguments: list[str]) -> int:
     """Run an experiment."""
+    if any(word.partition("=")[0] == "--head" for word in arguments):
+        return _on_another_host(arguments)
     file, words, flags = _file_and_flags(arguments)
     parser = _parser(flags)
     given = parser.parse_strictly(words)
@@ -47,6 +49,33 @@ def command(arguments: list[str]) -> int:
             print(f"continue with: {resume}")
         _say_where_the_trace_is(result.directory)
     return code
+
+
+def _on_another_host(arguments: Sequence[str]) -> int:
+    """Run the command on the host that `--head` names, which has the experiment in a folder of the same path."""
+    from orchestra.hosts.settings import HostSettings
+    from orchestra.launch.ssh_head import run_there
+
+    parser = FlagParser(prog="orchestra run")
+    HOST_FLAGS.add_to(parser)
+    given = parser.parse_known_args(arguments)[0]
+    settings = HOST_FLAGS.collect(given)
+    try:
+        host = HostSettings.parse(settings["head"], slot=0)
+    except UsageError as error:
+        raise UsageError(f"--head: {error}") from None
+    host = host.with_defaults(python=settings.get("python") or "", setup=settings.get("setup") or "")
+    of_head = {"--head"} if "hosts" in settings else {"--head", "--ssh", "--python", "--setup"}
+    words = [word for place, word in enumerate(arguments) if not _belongs_to(of_head, arguments, place)]
+    code = run_there(host, ["run", *words], ssh=settings.get("ssh") or "ssh")
+    if code is None:
+        print(f"orchestra: the head on {settings['head']} cannot be reached by ssh any more", file=sys.stderr)
+    return HOSTS_MISSING if code is None else code
+
+
+def _belongs_to(options: set[str], arguments: Sequence[str], place: int) -> bool:
+    """Return whether a word is one of `options`, such as `--head` or `--head=HOST`, or its value."""
+    return arguments[place].partition("=")[0] in options or (place > 0 and arguments[place - 1] in options)
 
 
 def _parser(flags: Flags | None = None) -> FlagParser:

@@ -173,7 +173,7 @@ class SshLauncher:
         port = ("-p", str(host.port)) if host.port else ()
         options = [word for option in OPTIONS for word in ("-o", option)]
         tunnel = ("-R", f"{_socket(RANDOM)}:127.0.0.1:{PORT}")
-        words = (*self._ssh, "-T", *options, *tunnel, *port, "--", _destination(host))
+        words = (*self._ssh, "-T", *options, *tunnel, *port, "--", destination_of(host))
         return (*words, f"exec sh -c {shlex.quote(self._script(slot, host))}")
 
     def _script(self, slot: int, host: HostSettings) -> str:
@@ -238,7 +238,7 @@ class SshLauncher:
         code = await asyncio.shield(attempt.following)
         self._attempts.pop(slot, None)
         port = f"-p {host.port} " if host.port else ""
-        destination, logged_in = f"{port}{_destination(host)}", attempt.logged_in.is_set()
+        destination, logged_in = f"{port}{destination_of(host)}", attempt.logged_in.is_set()
         return explained(code, list(attempt.lines), destination, name=host.name, logged_in=logged_in)
 
     async def _open(self, slot: int) -> _Attempt:
@@ -292,7 +292,7 @@ class SshLauncher:
         *,
         again: bool = True,
     ) -> None:
-        where = f"{_destination(self._hosts[slot])} by ssh"
+        where = f"{destination_of(self._hosts[slot])} by ssh"
         self._events.put_nowait(HostEvent(slot, state, where, reason, code, again))
 
 
@@ -323,7 +323,8 @@ def ssh_words(command: str) -> list[str]:
     return words
 
 
-def _destination(host: HostSettings) -> str:
+def destination_of(host: HostSettings) -> str:
+    """Return the host as ssh takes it, without its port."""
     return f"{host.user}@{host.name}" if host.user else host.name
 
 
