@@ -36,7 +36,7 @@ def command(arguments: list[str]) -> int:
     given = parser.parse_strictly(words)
     planned = plan(file, **OPTIONS.collect(given), **flags.collect(given))
     if given.dry_run:
-        print(planned.topology.describe())
+        print(planned.topology.describe(planned.shapes))
         return FINISHED
     try:
         result = carry_out(replace(planned, command=["orchestra", "run", *arguments]))

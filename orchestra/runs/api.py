@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
 
 from orchestra import log
-from orchestra.clock import RealClock
+from orchestra.clock import Clock, RealClock
 from orchestra.errors import CannotWrite, OrchestraError, UsageError
 from orchestra.hosts.bundle import make
 from orchestra.hosts.run_plan import RunPlan
@@ -30,7 +30,9 @@ from orchestra.runs.hosted_run import run_over_hosts
 from orchestra.runs.plan import OPTIONS, PlannedRun, plan
 from orchestra.runs.processes import ActorsLost
 from orchestra.runs.result import RunFailed, RunFiles, RunResult, failure_text
+from orchestra.runs.resumption import warn_of_unplanned
 from orchestra.runs.run_directory import RunDirectory
+from orchestra.runs.run_list import set_aside
 from orchestra.runs.run_lock import Holder, locked
 from orchestra.runs.runner import (
     ABORTED,
@@ -90,6 +92,7 @@ async def _run_to_the_end(
         launch = replace(launch, code=_keep_code(planned, run))
         if planned.hosts is not None:
             return await run_over_hosts(planned, launch, stopping)
+        warn_of_unplanned(launch.resume_from, planned.topology)
         if planned.listen is None:
             return await run_in_one_process(planned.topology, launch, stopping)
         return await run_in_processes(planned.topology, launch, planned.listen, stopping)
@@ -131,6 +134,13 @@ def _write_ending(run: RunDirectory, state: str, reason: str | None) -> None:
         log.get(actor="run").warning("cannot write how the run ended", path=str(run.summary), error=repr(error))
 
 
+def _new_directory(planned: PlannedRun, clock: Clock) -> RunDirectory:
+    name, experiment = planned.name, planned.topology.name
+    if name is not None:
+        set_aside(RunDirectory(planned.runs_dir / experiment / name))  # it has no checkpoint to go on from
+    return RunDirectory.create(planned.runs_dir, experiment, planned.launch.seed, clock=clock, name=name)
+
+
 @contextlib.contextmanager
 def _going_on(planned: PlannedRun) -> Iterator[tuple[RunDirectory, RunPlan, Holder | None]]:
     if not _one_at_a_time.acquire(blocking=False):
@@ -140,9 +150,7 @@ def _going_on(planned: PlannedRun) -> Iterator[tuple[RunDirectory, RunPlan, Hold
         )
     try:
         clock = RealClock()
-        run = planned.resumed or RunDirectory.create(
-            planned.runs_dir, planned.topology.name, planned.launch.seed, clock=clock
-        )
+        run = planned.resumed or _new_directory(planned, clock)
         with locked(run) as stale:
             resume_from = None if planned.resumed is None else run.newest_state().absolute()
             run.write_config(

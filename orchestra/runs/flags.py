@@ -303,7 +303,7 @@ class Flags:
 
 
 def _option(name: str) -> str:
-    return "--" + name.replace("_", "-")
+    return "--" + name.rstrip("_").replace("_", "-")  # `as_`: a word of Python's own
 
 
 def _dest(flag: Flag) -> str:

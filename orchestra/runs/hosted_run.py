@@ -17,6 +17,7 @@ from orchestra.runs.head import Head
 from orchestra.runs.hosted_processes import HostedProcesses
 from orchestra.runs.hosts_options import HostsOptions
 from orchestra.runs.plan import PlannedRun
+from orchestra.runs.resumption import warn_of_unplanned
 from orchestra.runs.run_directory import RunDirectory
 from orchestra.runs.runner import Asked, Ending, Stopping, node_of, run_root
 from orchestra.wire.addresses import candidates_of
@@ -64,6 +65,8 @@ async def run_over_hosts(planned: PlannedRun, plan: RunPlan, stopping: Stopping)
                 return shapes
             laid_out = planned.over(Hosts([*(host for host in planned.shapes if host.slot == 0), *shapes]))
             plan = replace(plan, hosts=laid_out.shapes)
+            RunDirectory(plan.run_directory).write_hosts(laid_out.shapes, laid_out.placement)
+            warn_of_unplanned(plan.resume_from, laid_out.topology)
             processes = HostedProcesses(node, laid_out, plan, head)
             begun = True
             return await run_root(laid_out.topology, plan, node, processes, stopping)

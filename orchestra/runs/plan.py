@@ -20,6 +20,7 @@ from orchestra.runs.hosts_file import is_hosts_file
 from orchestra.runs.hosts_options import HOST_FLAGS, HOST_PARAMETERS, HostsOptions, host_flags, hosts_options
 from orchestra.runs.layout import Experiment, Layout, layout_of
 from orchestra.runs.placement import place
+from orchestra.runs.resumption import named_run
 from orchestra.runs.run_directory import RunDirectory
 from orchestra.runs.topology import Topology
 from orchestra.trace.format.records import Mode
@@ -44,6 +45,8 @@ class PlannedRun:
     """Complete but for `run_directory` and `resume_from`."""
     layout: Layout
     """The experiment and the values of its flags."""
+    name: str | None
+    """The name of its directory; None for one of time and seed."""
     hosts: HostsOptions | None
     """What was asked of several hosts; None on one machine."""
     shapes: Hosts
@@ -86,7 +89,12 @@ def _resumable(make: Callable[P, PlannedRun]) -> Callable[P, PlannedRun]:
     def planned(*args: P.args, **keywords: P.kwargs) -> PlannedRun:
         recorded: dict[str, Any] = {}
         if (resume := cast("Path | None", keywords.get("resume"))) is not None:
-            for option, given in (("FILE", args[0] if args else None), ("--seed", keywords.get("seed"))):
+            given_options = {
+                "FILE": args[0] if args else None,
+                "--seed": keywords.get("seed"),
+                "--as": keywords.get("as_"),
+            }
+            for option, given in given_options.items():
                 if given is not None:
                     raise UsageError(
                         f"{option} cannot be combined with --resume: a resumed run keeps its original value"
@@ -97,6 +105,12 @@ def _resumable(make: Callable[P, PlannedRun]) -> Callable[P, PlannedRun]:
             for name in _outdated_host_flags(keywords, recorded):
                 del recorded[name]
         run = make(*args, **cast("Any", {**recorded, **keywords}))
+        if run.name is not None and resume is None:
+            seed = cast("int | None", keywords.get("seed"))
+            found = named_run(run.runs_dir, run.topology, run.name, run.launch.experiment, seed)
+            if found is not None:
+                mine = {name: value for name, value in keywords.items() if name not in ("as_", "seed", "runs_dir")}
+                return cast("PlannedRun", cast("Any", planned)(**mine, resume=found))
         values = {**OPTIONS.defaults, **recorded, **keywords}
         effective: dict[str, Any] = {
             "seed": run.launch.seed,
@@ -105,7 +119,7 @@ def _resumable(make: Callable[P, PlannedRun]) -> Callable[P, PlannedRun]:
         }
         if values["hosts"] is not None and is_hosts_file(values["hosts"]):
             effective["hosts"] = str(Path(values["hosts"]).absolute())
-        options = {flag.name: values[flag.name] for flag in OPTIONS if flag.name != "resume"}
+        options = {flag.name: values[flag.name] for flag in OPTIONS if flag.name not in ("resume", "as_")}
         return replace(run, options=options | effective)
 
     return planned
@@ -141,6 +155,10 @@ def plan(
     resume: Annotated[
         Path | None,
         Field(description="continue the run of this directory, in place of FILE; flags that are given replace its own"),
+    ] = None,
+    as_: Annotated[
+        str | None,
+        Field(description="the name of the run's directory: begin the run, or go on with it if it has saved anything"),
     ] = None,
     runs_dir: Annotated[Path, Field(description="the folder of all run directories")] = Path("runs"),
     single_process: Annotated[
@@ -253,6 +271,7 @@ def plan(
             unencrypted=tls == "off",
         ),
         layout=layout,
+        name=as_,
         hosts=hosts,
         shapes=shapes,
         placement=placement,

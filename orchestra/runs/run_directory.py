@@ -80,8 +80,15 @@ class RunDirectory:
         self.replicas = path / "replicas.json"
 
     @classmethod
-    def create(cls, runs_dir: Path, experiment_name: str, seed: int, *, clock: Clock) -> Self:
+    def create(cls, runs_dir: Path, experiment_name: str, seed: int, *, clock: Clock, name: str | None = None) -> Self:
         """Make the directory of a run that starts now. Two runs that start in the same second get one each.
+
+        Args:
+            runs_dir: the folder of all runs.
+            experiment_name: the folder in it.
+            seed: part of the name.
+            clock: gives the time in the name.
+            name: replaces time and seed.
 
         Raises:
             UsageError: the name cannot be that of a folder, or `runs_dir` is none.
@@ -90,12 +97,12 @@ class RunDirectory:
         if not re.fullmatch(r"\w[\w.-]*", experiment_name):
             raise UsageError(f"an experiment's name becomes a folder, and {experiment_name!r} cannot be one")
         parent = runs_dir / experiment_name
-        stem = f"{clock.now():%Y%m%d-%H%M%S}-seed{seed}"
+        stem = name or f"{clock.now():%Y%m%d-%H%M%S}-seed{seed}"
         try:
             parent.mkdir(parents=True, exist_ok=True)
             for count in itertools.count(1):
                 run = cls(parent / (stem if count == 1 else f"{stem}-{count}"))
-                with contextlib.suppress(FileExistsError):
+                with contextlib.suppress(*([FileExistsError] if name is None else [])):
                     run.path.mkdir()  # of two runs that try, one succeeds
                     break
             for folder in (run.checkpoints, run.logs, run.tensorboard, run.traces):
@@ -270,6 +277,16 @@ class RunDirectory:
         if not isinstance(config, dict):
             raise UsageError(f"{str(self.path)!r}: its config.json is no JSON object")
         return config
+
+    def write_hosts(self, hosts: Sequence[HostShape], placement: Mapping[str, int]) -> None:
+        """Write into the config the hosts that have come, and the slot of each node.
+
+        Raises:
+            UsageError: the config cannot be read.
+            OSError: it cannot be written.
+        """
+        placed = {"hosts": [asdict(host) for host in hosts], "placement": dict(placement)}
+        write_json(self.config_path, self.config() | placed)
 
     def write_config(
         self,

@@ -1,6 +1,7 @@
 """The runs of a folder: which of them is running, how the others ended, and their removal."""
 
 import contextlib
+import itertools
 import json
 import os
 import shutil
@@ -100,6 +101,24 @@ def remove(run: RunDirectory) -> None:
         shutil.rmtree(run.path)
     with contextlib.suppress(OSError):  # other runs are in it
         run.path.parent.rmdir()
+
+
+def set_aside(run: RunDirectory) -> Path | None:
+    """Rename the directory of a run that has saved nothing, for another run of that name; return where it is now.
+
+    Raises:
+        UsageError: the run is running.
+        CannotWrite: its lock file cannot be written.
+        OSError: it cannot be renamed.
+    """
+    if not run.path.exists():
+        return None
+    with locked(run):
+        names = (run.path.with_name(f"{run.path.name}-{number}") for number in itertools.count(1))
+        aside = next(path for path in names if not path.exists())
+        run.lock.unlink()
+        run.path.rename(aside)
+    return aside
 
 
 def _last_record(path: Path) -> dict[str, Any]:

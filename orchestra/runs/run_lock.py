@@ -12,7 +12,7 @@ import json
 import os
 import platform
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +31,15 @@ class Holder:
 
     host: str
     pid: int
+    boot: str = field(default="", compare=False)
+    """The boot of its host; empty if unknown."""
 
     @property
     def dead(self) -> bool:
         """True if the process ran on this host and is gone. Processes of other hosts cannot be seen."""
-        return self.host == platform.node() and not psutil.pid_exists(self.pid)
+        if self.host != platform.node():
+            return False
+        return (bool(self.boot) and self.boot != _boot_id()) or not psutil.pid_exists(self.pid)
 
 
 @contextlib.contextmanager
@@ -73,7 +77,7 @@ def _acquire(run: RunDirectory) -> tuple[int, Holder | None]:
                 os.close(descriptor)  # its holder has just removed it
                 continue
             os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, json.dumps({"host": platform.node(), "pid": os.getpid()}).encode(), 0)
+            os.pwrite(descriptor, json.dumps(_this_process()).encode(), 0)
         except BaseException:
             with contextlib.suppress(OSError):
                 os.close(descriptor)
@@ -121,7 +125,19 @@ def _parsed(content: bytes) -> Holder | None:
     except ValueError:
         return None
     match found:
-        case {"host": str(host), "pid": int(pid)}:
-            return Holder(host, pid)
+        case {"host": str(host), "pid": int(pid), **more}:
+            return Holder(host, pid, str(more.get("boot", "")))
         case _:
             return None
+
+
+def _this_process() -> dict[str, Any]:
+    return {"host": platform.node(), "pid": os.getpid(), "boot": _boot_id()}
+
+
+def _boot_id() -> str:
+    """Return a text that changes when the machine starts again; empty where the system has none."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""

@@ -1,7 +1,7 @@
 """Topology: the plan of a run, as a value: its nodes, their actors, and the refs that each actor is given."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -369,12 +369,17 @@ class Topology:
             )
         return self._until.address
 
-    def describe(self) -> str:
-        """Return the plan as text: nodes, actors, and the refs that each actor is given."""
-        lines = [f"topology {self.name!r}"]
+    def describe(self, hosts: Sequence[HostShape] = ()) -> str:
+        """Return the plan as text: nodes, actors, and the refs that each actor is given.
+
+        Args:
+            hosts: of the run. If there are several, each is described, and each node has the slot of its host.
+        """
+        several = len(hosts) > 1
+        lines = [f"topology {self.name!r}", *(f"  host {host}" for host in hosts if several)]
         end = self._until.address if self._until else None
         for node in self.nodes.values():
-            lines.append(f"  {node.name}")
+            lines.append(f"  {node.name}" + (f"   on host {node.slot}" if several else ""))
             for actor in node.actors:
                 refs = ", ".join(ref.address for ref in actor.refs())
                 ends = "   (the run ends with it)" if f"{node.name}/{actor.name}" == end else ""

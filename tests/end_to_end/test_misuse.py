@@ -9,6 +9,7 @@ import pytest
 
 from components.envs import SCENARIOS
 from orchestra.cli.main import main
+from orchestra.hosts.shape import this_machine
 
 EXPERIMENT = Path(__file__).resolve().parents[2] / "experiments" / "qmix_8m.py"
 
@@ -178,24 +179,26 @@ def test_dry_run_prints_the_topology_and_does_nothing(here: Path, capsys: Any) -
     assert main(["run", str(EXPERIMENT), *flags, "--dry-run"]) == 0
     assert capsys.readouterr().out == (
         "topology 'qmix_3m'\n"
-        "  learner\n"
+        f"  host {this_machine()}\n"
+        "  host 1 (cpu1): ? cores\n"
+        "  learner   on host 0\n"
         "    monitor: Monitor\n"
         "    trajectories: TrajectoryManager\n"
         "    orchestrator: Orchestrator -> learner/trajectories, learner/monitor   (the run ends with it)\n"
         "    trainer: Trainer -> learner/orchestrator, learner/trajectories\n"
-        "  evaluator\n"
+        "  evaluator   on host 0\n"
         "    evaluator: Evaluator -> learner/orchestrator\n"
-        "  host-0\n"
+        "  host-0   on host 0\n"
         "    proxy: WorkerProxy -> learner/orchestrator\n"
-        "  host-1\n"
+        "  host-1   on host 1\n"
         "    proxy: WorkerProxy -> learner/orchestrator\n"
-        "  worker-0-0\n"
+        "  worker-0-0   on host 0\n"
         "    worker: Worker -> host-0/proxy\n"
-        "  worker-1-0\n"
+        "  worker-1-0   on host 1\n"
         "    worker: Worker -> host-1/proxy\n"
-        "  worker-0-1\n"
+        "  worker-0-1   on host 0\n"
         "    worker: Worker -> host-0/proxy\n"
-        "  worker-1-1\n"
+        "  worker-1-1   on host 1\n"
         "    worker: Worker -> host-1/proxy\n"
     )
     assert main(["run", str(EXPERIMENT), "--scenario", "3m", "--no-proxy", "--dry-run"]) == 0

@@ -66,8 +66,8 @@ OTHER: dict[str, dict[str, Any]] = {
     "code": {"code": "installed", "hosts": "cpu1"},
     "allow_mixed_python": {"allow_mixed_python": True, "hosts": "cpu1"},
 }
-RESUMED = [flag.name for flag in OPTIONS if flag.name not in ("resume", "head")]
-"""`--head` is never one of a run: it starts the whole command elsewhere."""
+RESUMED = [flag.name for flag in OPTIONS if flag.name not in ("resume", "as_", "head")]
+"""`--as` says where a run is, and `--head` starts the whole command elsewhere."""
 
 
 @pytest.fixture
