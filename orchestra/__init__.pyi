@@ -62,8 +62,8 @@ from .runs.flags import Flags as Flags
 from .runs.result import RunFailed as RunFailed
 from .runs.result import RunResult as RunResult
 from .runs.run_directory import RunDirectory as RunDirectory
-from .runs.run_directory import read_records as read_records
-from .runs.run_directory import replacing as replacing
-from .runs.run_directory import write_json as write_json
 from .runs.runner import run_loop as run_loop
 from .runs.topology import Topology as Topology
+from .runs.whole_files import read_records as read_records
+from .runs.whole_files import replacing as replacing
+from .runs.whole_files import write_json as write_json

@@ -15,7 +15,8 @@ from pathlib import Path
 import psutil
 
 from orchestra.errors import UsageError
-from orchestra.runs.run_directory import RunDirectory, write_json
+from orchestra.runs.run_directory import RunDirectory
+from orchestra.runs.whole_files import write_json
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,9 +33,10 @@ from orchestra.nodes.node import Node
 from orchestra.nodes.shutdown import stop_actors
 from orchestra.runs import join_file
 from orchestra.runs.processes import ActorsLost, RunProcesses, State
-from orchestra.runs.run_directory import RunDirectory, without_secrets, write_json
+from orchestra.runs.run_directory import RunDirectory, without_secrets
 from orchestra.runs.scaling import LAUNCHER, ScalingActor, final_statistics
 from orchestra.runs.topology import Requirement, Topology
+from orchestra.runs.whole_files import write_json
 from orchestra.trace.format.records import Experiment
 from orchestra.wire.credentials import Credentials
 

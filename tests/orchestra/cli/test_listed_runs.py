@@ -17,8 +17,8 @@ from orchestra.cli import ls, prune, ps
 from orchestra.cli.main import main
 from orchestra.clock import RealClock
 from orchestra.runs import join_file, run_list
-from orchestra.runs.run_directory import write_json
 from orchestra.runs.run_lock import locked
+from orchestra.runs.whole_files import write_json
 
 DAY_S = 86_400.0
 

@@ -11,7 +11,7 @@ import pytest
 from orchestra import Flags, UsageError, load_experiment
 from orchestra.cli import run
 from orchestra.cli.main import main
-from orchestra.runs import open_files
+from orchestra.hosts import open_files
 from orchestra.runs.flags import Flag
 from orchestra.runs.plan import OPTIONS
 

@@ -23,7 +23,7 @@ from pydantic import Field
 import orchestra
 from orchestra import Actor, InterruptMsg, Message, RunDirectory, Topology, UsageError, on
 from orchestra.cli.main import main
-from orchestra.runs import run_directory
+from orchestra.runs import whole_files
 from orchestra.runs.plan import plan
 from orchestra.wire.blocks import CAPACITY
 
@@ -629,14 +629,14 @@ def test_a_run_directory_is_found_by_the_command_line_too(file: Path, capsys: py
 def test_a_run_whose_message_counts_cannot_be_written_ends_as_it_would_otherwise(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = run_directory.replacing
+    write = whole_files.replacing
 
     def replacing(path: Path, **options: Any) -> Any:
         if path.name == "message_counts.json":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return write(path, **options)
 
-    monkeypatch.setattr(run_directory, "replacing", replacing)
+    monkeypatch.setattr(whole_files, "replacing", replacing)
     result = orchestra.run(file, runs_dir=Path("runs"), single_process=True)
     assert result.completed
     assert result.directory.ending()["state"] == "done"

@@ -16,7 +16,8 @@ import pytest
 
 from orchestra.clock import TimerHandle
 from orchestra.errors import CannotWrite, UsageError
-from orchestra.runs.run_directory import RunDirectory, git_state, write_json
+from orchestra.runs.run_directory import RunDirectory, git_state
+from orchestra.runs.whole_files import write_json
 
 
 @dataclass
