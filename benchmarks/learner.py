@@ -17,13 +17,16 @@ them; *living* is the part of the rows that see something. *bound* is how many t
 implementation a step would be that did this arithmetic at that rate and nothing else. Time is that of the processor
 with one thread, so that others on the same machine disturb it less, and of the clock with more; with more, others must
 be quiet.
+
+The last table is of our learner alone, by the clock: a step with one thread and with several in turn, on batches drawn
+from the same memory, and the processor time of all threads.
 """
 
 import argparse
 from collections.abc import Callable
 from functools import partial
 from statistics import median
-from time import perf_counter, thread_time
+from time import perf_counter, process_time, thread_time
 
 import numpy as np
 import torch
@@ -36,6 +39,7 @@ from components.envs.base import EnvSpec
 from components.policies import EpisodeBatch, Qmix
 from components.replay_buffers import EpisodeReplay, Episodes
 from components.rollout import Rollout
+from components.threads import with_threads
 
 
 class ClassicAgent(nn.Module):
@@ -310,6 +314,31 @@ def measure(threads: int, spec: EnvSpec, replay: EpisodeReplay, rounds: int) -> 
     )
 
 
+def measure_threads(numbers: list[int], spec: EnvSpec, replay: EpisodeReplay, rounds: int) -> None:
+    """Print how long a step takes with one thread and with each other number of them."""
+    learners = {threads: Qmix(spec) for threads in (1, *numbers)}
+    clock: dict[int, list[float]] = {threads: [] for threads in learners}
+    processor: dict[int, list[float]] = {threads: [] for threads in learners}
+    rng = np.random.default_rng(1)
+    for turn in range(rounds + 2):
+        batch = replay.sample(32, rng).batch
+        for threads, learner in learners.items():
+            since, used = perf_counter(), process_time()
+            with_threads(threads, learner.learn, batch)
+            if turn >= 2:
+                clock[threads].append(perf_counter() - since)
+                processor[threads].append(process_time() - used)
+    same = {learner.params().tobytes() for learner in learners.values()}
+    assert len(same) == 1, "what is learnt depends on the threads"
+    print(f"\n{'threads':<9}{'median':>8}{'fastest':>9}{'processor':>11}{'ratio':>7}")
+    for threads, seconds in clock.items():
+        ratio = median(one / several for one, several in zip(clock[1], seconds, strict=True))
+        print(
+            f"{threads:<9}{1e3 * median(seconds):8.1f}{1e3 * min(seconds):9.1f}"
+            f"{1e3 * median(processor[threads]):11.1f}{ratio:7.2f}"
+        )
+
+
 def classic_of(spec: EnvSpec) -> ClassicLearner:
     return ClassicLearner(spec, Qmix(spec))
 
@@ -325,6 +354,7 @@ def main() -> None:
     replay = played(env.spec, 256)
     for threads in args.threads:
         measure(threads, env.spec, replay, args.rounds)
+    measure_threads([n for n in args.threads if n > 1], env.spec, replay, 4 * args.rounds)
 
 
 if __name__ == "__main__":

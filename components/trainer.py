@@ -34,7 +34,7 @@ class Trainer(Actor[BatchTrainingDataMsg | SaveCheckpointMsg]):
         to: the Orchestrator.
         priorities_to: the TrajectoryManager if it samples by priority, else None.
         publish_interval: batches from one publication of parameters to the next.
-        threads: threads that torch may use for learning.
+        threads: threads that a gradient step may use. What the policies of this package learn does not depend on it.
     """
 
     supervision: ClassVar[Supervision] = Escalate()

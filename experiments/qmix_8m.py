@@ -49,7 +49,9 @@ def experiment(
     envs_per_process: Annotated[int, Field(ge=1, description="asynchronous: environments in a process")] = 1,
     proxy: Annotated[bool, Field(description="put the workers of each host behind a WorkerProxy")] = True,
     device: Annotated[str, Field(description="device of the learner: cpu, cuda or cuda:N")] = "cpu",
-    learner_threads: Annotated[int, Field(ge=1, description="threads of the learner")] = 1,
+    learner_threads: Annotated[
+        int | None, Field(ge=1, description="threads of the learner; as its cores allow, at most 4")
+    ] = None,
     batch_size: Annotated[int | None, Field(ge=1, description="episodes of a batch; 32, COMA 16")] = None,
     buffer_size: Annotated[int, Field(ge=1, description="capacity of the replay buffer in episodes")] = 5_000,
     learning_starts: Annotated[int, Field(ge=1, description="episodes before the first batch")] = 64,
@@ -90,6 +92,8 @@ def experiment(
     epsilon_end = epsilon_end if epsilon_end is not None else (0.01 if coma else 0.05)
     # Games of StarCraft II, and environments in processes that do not wait for the game, use a core each.
     processes = -(-envs_per_worker // envs_per_process) if (asynchronous or env == "smac") and not game_speed else 0
+    n_cores = hosts[0].cores
+    learner_threads = learner_threads or max(1, min(n_cores, 4 if n_cores >= 8 else 2))
     learner_cores = learner_threads + 1  # and the evaluator's
     counts = {
         host: workers or host.room_for(1 + processes, reserved=learner_cores if host.slot == 0 else 0)

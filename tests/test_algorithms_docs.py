@@ -52,7 +52,6 @@ def test_what_learning_depends_on_is_on_the_page() -> None:
         "env",
         "envs_per_process",
         "game_speed",
-        "learner_threads",
         "max_wait",
         "min_batch",
         "min_workers",

@@ -17,6 +17,7 @@ from components.policies.acting import softmax_mixture
 from components.policies.base import EpisodeBatch, TrainStepResult
 from components.policies.optimizer import FlatOptimizer
 from components.policies.options import RecurrentOptions, check_options
+from components.policies.parallel import own_threads
 from components.policies.recurrent import PackedSteps, RecurrentPolicy
 
 
@@ -141,14 +142,15 @@ class Coma(RecurrentPolicy):
             ValueError: an array of the batch does not have the shape that the others and the spec demand.
             FloatingPointError: a gradient is not finite; its network is unchanged then.
         """
-        data = self.counterfactuals(batch)
-        values, critic_loss, critic_norm = self._learn_critic(data)
-        chances = self.chances(data)
-        taken = data.steps.actions.unsqueeze(2)
-        q_taken = values.gather(2, taken).squeeze(2)
-        advantage = q_taken - (chances.detach() * values).sum(2)
-        loss = self.actor_loss(data, chances, advantage)
-        norm = self._optimizers["actor"].step(loss, f"update {self.updates}")
+        with own_threads():
+            data = self.counterfactuals(batch)
+            values, critic_loss, critic_norm = self._learn_critic(data)
+            chances = self.chances(data)
+            taken = data.steps.actions.unsqueeze(2)
+            q_taken = values.gather(2, taken).squeeze(2)
+            advantage = q_taken - (chances.detach() * values).sum(2)
+            loss = self.actor_loss(data, chances, advantage)
+            norm = self._optimizers["actor"].step(loss, f"update {self.updates}")
         self.updates += 1
 
         entropy = -(chances.detach() * chances.detach().clamp(min=1e-12).log()).sum(2)

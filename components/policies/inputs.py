@@ -1,6 +1,8 @@
 """Inputs of the agents' network in a batch. Rows of dead agents, which see nothing, are separate."""
 
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -9,6 +11,15 @@ from torch import Tensor
 
 from components.policies import kernel
 from components.policies.packing import Packing
+from components.policies.parallel import run_parts
+
+
+@dataclass(frozen=True, slots=True)
+class LivingRows:
+    """The rows of a part that see something, L of them."""
+
+    obs: Tensor  # (L, O)
+    pairs: Tensor  # (L,): (last action + 1) * A + agent
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,16 +28,18 @@ class AgentInputs:
 
     The observation of a dead agent is all zeros. The layers before the GRU then depend only on the last action and the
     agent's number alone, and there are few such pairs, P = (U + 1) * A: they are computed once, whatever the number of
-    rows. The L others are living rows.
+    rows. All others are living rows. Part p has the rows `bounds[p]` to `bounds[p + 1]` of each block, as far as the
+    block reaches, so whole episodes.
     """
 
-    obs: Tensor  # (L, O)
-    pairs: Tensor  # (L,): (last action + 1) * A + agent of a living row
-    picks: Tensor  # (R,): P + l of the living row l, and its pair of any other
-    blocks: tuple[int, ...]
+    living: tuple[LivingRows, ...]
+    """Of each part."""
+    picks: Tensor  # (R,): P + l of the living row l of the row's part, and its pair of any other
+    blocks: NDArray[np.int64]
     """Rows at time 0, 1, 2, …; falling."""
-    asked: tuple[int, ...]
+    asked: NDArray[np.int64]
     """Rows of each step, from the first, whose outputs are used. Outputs of the others are finite but meaningless."""
+    bounds: tuple[int, ...]
 
     @classmethod
     def of(
@@ -36,11 +49,12 @@ class AgentInputs:
         last_actions: NDArray[np.int64],  # (F, A): -1 at the start of an episode
         *,
         n_actions: int,
+        n_parts: int = 1,
         memory: Tensor | None = None,
     ) -> "AgentInputs":
         """Gather the frames of a padded batch. Those that nobody asks for pass for frames that see nothing.
 
-        `obs` comes to lie in `memory` (at least F * A, O), if there is any.
+        Observations come to lie in `memory` (at least F * A, O), if there is any.
         """
         n_agents, size = padded.shape[-2:]
         rows = len(packing.frames) * n_agents
@@ -48,26 +62,42 @@ class AgentInputs:
         pairs, picks = np.empty(rows, np.int64), np.empty(rows, np.int64)
         padded = padded.reshape(-1, n_agents, size).view()
         padded.flags.writeable = False  # as one that came over the wire, or there would be two types to compile for
-        living = kernel.collect(
-            padded,
-            packing.frames,
-            np.asarray(packing.frame_blocks),
-            np.asarray(packing.asked_blocks),
-            last_actions.reshape(-1),
-            (n_actions + 1) * n_agents,
-            obs.numpy(),
-            pairs,
-            picks,
-        )
+        blocks, asked = np.asarray(packing.frame_blocks), np.asarray(packing.asked_blocks)
+        bounds = packing.parted(n_parts)
+        starts = np.concatenate([[0], np.cumsum(packing.frames_between(bounds))]) * n_agents
+        counts = [0] * n_parts
+
+        def collect(part: int, first: int, last: int) -> None:
+            start, stop = starts[part : part + 2]
+            counts[part] = kernel.collect(
+                padded,
+                packing.frames,
+                blocks,
+                asked,
+                first,
+                last,
+                last_actions.reshape(-1),
+                (n_actions + 1) * n_agents,
+                obs[start:stop].numpy(),
+                pairs[start:stop],
+                picks,
+            )
+
+        run_parts([partial(collect, part, *ends) for part, ends in enumerate(pairwise(bounds))])
         return cls(
-            obs=obs[:living],
-            pairs=torch.from_numpy(pairs[:living]),
+            living=tuple(
+                LivingRows(obs[start : start + n], torch.from_numpy(pairs[start : start + n]))
+                for start, n in zip(starts.tolist(), counts, strict=False)
+            ),
             picks=torch.from_numpy(picks),
-            blocks=tuple(block * n_agents for block in packing.frame_blocks),
-            asked=tuple(block * n_agents for block in packing.asked_blocks),
+            blocks=blocks * n_agents,
+            asked=asked * n_agents,
+            bounds=tuple(bound * n_agents for bound in bounds),
         )
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "AgentInputs":
         """Return it on `device`, observations as `dtype`."""
-        obs = self.obs.to(device, non_blocking=True).to(dtype)
-        return AgentInputs(obs, self.pairs.to(device), self.picks.to(device), self.blocks, self.asked)
+        living = tuple(
+            LivingRows(part.obs.to(device, non_blocking=True).to(dtype), part.pairs.to(device)) for part in self.living
+        )
+        return AgentInputs(living, self.picks.to(device), self.blocks, self.asked, self.bounds)

@@ -13,6 +13,7 @@ from components.policies.networks import RecurrentAgent
 from components.policies.optimizer import FlatOptimizer
 from components.policies.options import RecurrentOptions
 from components.policies.packing import Packing
+from components.policies.parallel import own_threads
 from components.policies.recurrent import PackedSteps, RecurrentPolicy
 
 
@@ -72,8 +73,9 @@ class Iql(RecurrentPolicy):
             ValueError: an array of the batch does not have the shape that the others and the spec demand.
             FloatingPointError: the gradient is not finite; no parameter has changed then.
         """
-        td = self.td_loss(batch)
-        norm = self._optimizers["all"].step(td.loss, f"update {self.updates}")
+        with own_threads():
+            td = self.td_loss(batch)
+            norm = self._optimizers["all"].step(td.loss, f"update {self.updates}")
         self.updates += 1
         if self.updates % self.options.target_update_interval == 0:
             self.update_targets()

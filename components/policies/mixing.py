@@ -1,8 +1,10 @@
-"""The mixing network of QMIX on a CPU: products of matrices, and one compiled loop over the steps each way.
+"""The mixing network of QMIX on a CPU, its steps shared by threads.
 
 Sizes: N steps, A agents, S state size, K units of the hypernetworks' hidden layers, M units of the mixing layer.
 """
 
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -10,6 +12,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from components.policies import kernel
+from components.policies.kernel.product import GROUP, ROWS, padded
+from components.policies.parallel import run_parts, summed
+
+GROUPS_OF_A_PART = 5
+"""Of GROUP steps each; so many steps are worth a thread."""
 
 
 class Mixing(torch.autograd.Function):
@@ -18,6 +25,7 @@ class Mixing(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
+        keeps: bool,
         q: Tensor,  # (N, A)
         state: Tensor,  # (N, S)
         w_first: Tensor,  # (2K + 2M, S): of what W_1, w_2 and v are made of, and of b_1
@@ -29,40 +37,37 @@ class Mixing(torch.autograd.Function):
         w_v: Tensor,  # (1, M)
         b_v: Tensor,
     ) -> Tensor:
-        k, m = w_w_1.shape[1], len(w_w_2)
-        first = torch.addmm(b_first, state, w_first.t())
-        first[:, : 2 * k + m].relu_()
-        w_1 = torch.addmm(b_w_1, first[:, :k], w_w_1.t())
-        w_2 = torch.addmm(b_w_2, first[:, k : 2 * k], w_w_2.t())
-        mixed, total, q = torch.empty_like(w_2), q.new_empty(len(q), 1), q.contiguous()
-        v = w_v.detach()[0].contiguous()
-        kernel.mix(*(x.detach().numpy() for x in (q, first, w_1, w_2, v, mixed, total)))
-        ctx.save_for_backward(q, state, first, w_w_1, w_w_2, w_1, w_2, v, mixed)
-        return total.add_(b_v)
+        n, columns = len(q), (len(w_first), len(w_w_1), len(w_w_2), len(w_w_2))
+        total, starts = q.new_empty(n, 1), [*range(0, n, GROUPS_OF_A_PART * GROUP), n]
+        given = [x.detach().contiguous().numpy() for x in (q, state)]
+        weights = [x.detach().numpy() for x in (w_first, b_first, w_w_1, b_w_1, w_w_2, b_w_2, w_v, b_v)]
+        kept: list[Tensor] = []
+        parts = []
+        for ends in pairwise(starts):
+            # What goes back is kept for all steps; of any other pass, for a group of them.
+            if not kept or not keeps:
+                kept = [q.new_empty((n if keeps else GROUP) + ROWS, padded(size, given[0])) for size in columns]
+            memory = [x.numpy() for x in kept]
+            arguments: list[Any] = [*given, *ends, *weights, *memory, keeps, total.numpy()]
+            parts.append(partial(kernel.mix, *arguments))
+        run_parts(parts)
+        ctx.save_for_backward(q, state, w_first, b_first, w_w_1, b_w_1, w_w_2, b_w_2, w_v, b_v)
+        ctx.kept, ctx.starts = kept, starts
+        return total
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_total: Tensor) -> tuple[Tensor | None, ...]:
-        q, state, first, w_w_1, w_w_2, w_1, w_2, v, mixed = ctx.saved_tensors
-        k = w_w_1.shape[1]
-        d_total = d_total.contiguous()
-        d_q, d_first, d_w_1, d_w_2 = (torch.empty_like(x) for x in (q, first, w_1, w_2))
-        d_v = torch.zeros_like(v)
-        saved = (q.detach(), first, w_1, w_2, v, mixed)
-        kernel.mix_back(*(x.numpy() for x in (d_total, *saved, d_q, d_first, d_w_1, d_w_2, d_v)))
-        torch.mm(d_w_1, w_w_1, out=d_first[:, :k])
-        torch.mm(d_w_2, w_w_2, out=d_first[:, k : 2 * k])
-        d_hyper, hyper = d_first[:, : 2 * k], first[:, : 2 * k]
-        torch.ops.aten.threshold_backward(d_hyper, hyper, 0.0, grad_input=d_hyper)
-        return (
-            d_q,
-            None,
-            d_first.t() @ state,
-            d_first.sum(0),
-            d_w_1.t() @ hyper[:, :k],
-            d_w_1.sum(0),
-            d_w_2.t() @ hyper[:, k:],
-            d_w_2.sum(0),
-            d_v.unsqueeze(0),
-            d_total.sum(0),
-        )
+        q, state, *weights = (x.detach() for x in ctx.saved_tensors)
+        _, _, w_w_1, _, w_w_2, _, w_v, _ = weights
+        d_q, q, state = torch.empty_like(q, memory_format=torch.contiguous_format), q.contiguous(), state.contiguous()
+        given = [x.numpy() for x in (d_total.contiguous(), q, state)]
+        between = [x.numpy() for x in (w_w_1, w_w_2, w_v, *ctx.kept, d_q)]
+        parts, shares = [], []
+        for ends in pairwise(ctx.starts):
+            share = [torch.empty_like(w, memory_format=torch.contiguous_format) for w in weights]
+            arguments: list[Any] = [*given, *ends, *between, *(d.numpy() for d in share)]
+            parts.append(partial(kernel.mix_back, *arguments))
+            shares.append(share)
+        run_parts(parts)
+        return None, d_q, None, *summed(shares)

@@ -4,12 +4,10 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear, pad
+from torch.nn.functional import linear
 
 from components.envs.base import EnvSpec
-from components.policies.embed import embed
-from components.policies.gru import tanh_, unroll
-from components.policies.head import head
+from components.policies.agent import agent_values, pair_table
 from components.policies.inputs import AgentInputs
 from components.policies.scratch import Scratch
 
@@ -29,34 +27,14 @@ class RecurrentAgent(nn.Module):
         self.head = nn.Linear(hidden_size, spec.n_actions)
         self._scratch = Scratch()
 
-    def _tables(self) -> tuple[Tensor, Tensor]:
-        """Return the weights of the observation (H, O), and a row for each pair of last action and agent (P, H).
-
-        A product with a one-hot vector picks a column of the weights, so columns are picked: one for each pair of last
-        action (-1, the first, for none) and agent, agents innermost, with the bias already in it.
-        """
-        sizes = [self.obs_size, self.n_actions, self.n_agents]
-        of_obs, of_action, of_agent = torch.split(self.embed.weight, sizes, dim=1)
-        of_action = pad(of_action, (1, 0)).t()
-        table = of_action.unsqueeze(1) + (of_agent.t() + self.embed.bias)  # (U + 1, A, H)
-        return of_obs, table.flatten(0, 1)
-
-    def unrolled(self, inputs: AgentInputs) -> Tensor:
-        """Return the hidden states (R, H) of packed episodes, each from zeros at its start.
-
-        They are there until the next call, and so is what their backward pass needs.
-        """
-        of_obs, table = self._tables()
-        x = embed(inputs.obs, of_obs, inputs.pairs, table, self._scratch)
-        return unroll(self.gru, x, inputs.picks, inputs.blocks, inputs.asked, self._scratch)
-
     def values(self, inputs: AgentInputs) -> Tensor:
         """Return the action values of every agent in every frame of packed episodes, (F, A, U)."""
-        return head(self.head, self.unrolled(inputs)).view(-1, self.n_agents, self.n_actions)
+        q = agent_values(inputs, self.n_agents, self.embed, self.gru, self.head, self._scratch)
+        return q.view(-1, self.n_agents, self.n_actions)
 
     def forward(self, obs: Tensor, last_actions: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Make one step: return the action values (R, U) and the next hidden state (R, H). No gradients."""
-        w, table = self._tables()
+        w, table = pair_table(self.embed, self.obs_size, self.n_agents)
         agents = torch.arange(self.n_agents, device=obs.device)
         pairs = (last_actions.view(-1, self.n_agents) + 1) * self.n_agents + agents
         x = torch.addmm(table[pairs.view(-1)], obs, w.t()).relu_()
@@ -67,6 +45,11 @@ class RecurrentAgent(nn.Module):
         n = tanh_(gates[:, 2 * size :].addcmul_(rz[:, :size], inner[:, 2 * size :]))
         hidden = torch.sub(hidden, n).mul_(rz[:, size:]).add_(n)
         return self.head(hidden), hidden
+
+
+def tanh_(x: Tensor) -> Tensor:
+    """Take the hyperbolic tangent in place, as 2 sigmoid(2x) - 1: on a CPU torch's sigmoid is many times as fast."""
+    return x.mul_(2.0).sigmoid_().mul_(2.0).sub_(1.0)
 
 
 def flatten_parameters(modules: Sequence[nn.Module], device: torch.device, dtype: torch.dtype) -> Tensor:

@@ -63,8 +63,8 @@ class Options:
     seed: int = 0
     """Seeds the initial parameters; the global generator of torch is neither read nor advanced."""
     device: str = "cpu"
-    """Where learning and acting happen: "cpu", "cuda" or "cuda:N". Two runs are equal bit for bit on one device with
-    equally many threads."""
+    """Where learning and acting happen: "cpu", "cuda" or "cuda:N". Two runs are equal bit for bit on one device,
+    with any number of threads."""
     dtype: torch.dtype = torch.float32
     """Of all parameters; float64 serves tests. `params`, hidden states and priorities are always float32."""
 

@@ -7,6 +7,7 @@ layout of `torch.nn.utils.rnn.PackedSequence`.
 Sizes: E episodes, N steps of all of them together, F = N + E frames.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,6 +36,26 @@ class Packing:
     def step_blocks(self) -> tuple[int, ...]:
         """Episodes that make a step 0, 1, 2, …"""
         return self.frame_blocks[1:]
+
+    def parted(self, n_parts: int) -> tuple[int, ...]:
+        """Return where parts of about equally many frames begin and end, `n_parts` + 1 ranks from 0 to E.
+
+        A part is the episodes of some ranks: of each block the rows from one of these numbers to the next, as far as
+        the block reaches. It may be empty.
+        """
+        frames = self._frames_by_rank()
+        before = np.cumsum(frames) - frames / 2
+        inner = np.searchsorted(before, frames.sum() * np.arange(1, n_parts) / n_parts)
+        return 0, *inner.tolist(), len(frames)
+
+    def frames_between(self, bounds: Sequence[int]) -> NDArray[np.int64]:
+        """Return how many frames each of these parts has."""
+        until = np.concatenate([[0], np.cumsum(self._frames_by_rank())])
+        return np.asarray(np.diff(until[np.asarray(bounds)]))
+
+    def _frames_by_rank(self) -> NDArray[np.int64]:
+        ranks = np.arange(self.frame_blocks[0])
+        return np.asarray(np.searchsorted(-np.asarray(self.frame_blocks), -ranks))
 
     @classmethod
     def of(cls, lengths: NDArray[np.int32], terminated: NDArray[np.bool_], longest: int) -> "Packing":

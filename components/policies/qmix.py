@@ -2,6 +2,7 @@
 
 from typing import Unpack
 
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import elu
 
@@ -38,7 +39,7 @@ class MonotonicMixer(nn.Module):
         """Mix `q` (N, A) given `state` (N, S) to (N, 1). On a CPU no gradient flows back to the state."""
         if q.is_cuda:
             return self.by_torch(q, state)
-        total: Tensor = Mixing.apply(q, state, *self.parameters())  # type: ignore[no-untyped-call]  # torch's
+        total: Tensor = Mixing.apply(torch.is_grad_enabled(), q, state, *self.parameters())  # type: ignore[no-untyped-call]  # torch's
         return total
 
     def by_torch(self, q: Tensor, state: Tensor) -> Tensor:

@@ -23,6 +23,11 @@ from components.policies.packing import Packing
 from components.policies.returns import lambda_returns
 from components.policies.scratch import Scratch
 
+MOST_PARTS = 4
+"""Parts of a batch at most: so many threads can share its unrolling."""
+ROWS_OF_A_PART = 48
+"""Rows of a part's first step at least: agents of its episodes. Fewer would not fill the tiles of a product."""
+
 
 @dataclass(frozen=True, slots=True)
 class PackedSteps:
@@ -177,6 +182,7 @@ class RecurrentPolicy(Policy):
             packing,
             last_actions,
             n_actions=spec.n_actions,
+            n_parts=self._n_parts(n_episodes),
             memory=self._gathered.take("living", (last_actions.size, spec.obs_size), torch.float32),
         )
         return PackedSteps(
@@ -188,6 +194,12 @@ class RecurrentPolicy(Policy):
             departs=torch.from_numpy(packing.departs).to(self._device),
             weights=torch.from_numpy(batch.weights[packing.episode]).to(self._device, self._dtype).unsqueeze(1),
         )
+
+    def _n_parts(self, n_episodes: int) -> int:
+        """Return into how many parts a batch is cut: by its size alone, so that sums are always rounded alike."""
+        if self._device.type == "cuda":
+            return 1
+        return max(1, min(MOST_PARTS, n_episodes, n_episodes * self.spec.n_agents // ROWS_OF_A_PART))
 
     def _gather(self, name: str, padded: NDArray[Any], packing: Packing, dtype: torch.dtype) -> Tensor:
         """Return the frames of `padded`, an array of `dtype` by episode and time, on the device."""

@@ -13,17 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from components.policies.kernel.agent import backward as backward
+from components.policies.kernel.agent import forward as forward
 from components.policies.kernel.compiling import CODE
-from components.policies.kernel.gru import unroll as unroll
-from components.policies.kernel.gru import unroll_back as unroll_back
-from components.policies.kernel.head import say as say
-from components.policies.kernel.head import say_back as say_back
 from components.policies.kernel.inputs import collect as collect
-from components.policies.kernel.inputs import rectify as rectify
-from components.policies.kernel.inputs import rectify_back as rectify_back
 from components.policies.kernel.mixing import mix as mix
 from components.policies.kernel.mixing import mix_back as mix_back
-from components.policies.kernel.product import GROUP, fill, fill_outer, panels_of, room
+from components.policies.kernel.product import room
 
 _FLOAT32: np.dtype[np.floating[Any]] = np.dtype(np.float32)
 
@@ -43,25 +39,25 @@ def prepare(dtype: np.dtype[np.floating[Any]] = _FLOAT32) -> None:
 
 def _calls(dtype: np.dtype[np.floating[Any]]) -> dict[str, Callable[[], object]]:
     """Return a call of each function, with the smallest arrays that it takes."""
-    one, four, index = np.zeros((1, 1), dtype), np.zeros((1, 4), dtype), np.zeros(1, np.int64)
-    two, three, padded = np.zeros((2, 1), dtype), np.zeros((1, 3), dtype), np.zeros((1, 1, 1), np.float32)
+    one, three, index = np.zeros((1, 1), dtype), np.zeros((3, 1), dtype), np.zeros(1, np.int64)
+    vector, padded, seen = np.zeros(1, dtype), np.zeros((1, 1, 1), np.float32), np.zeros((1, 1), np.float32)
     padded.flags.writeable = False
-    hidden, forth, sums = np.zeros((1, 1), np.float32), panels_of(three), room(GROUP, 3, dtype)
-    back, (carry, beside, d_w) = panels_of(np.zeros((3, 1), dtype)), [room(rows, 1, dtype) for rows in (1, GROUP, 3)]
-    gru_back = (one, four, one.copy(), back, index + 1, index + 1, three, index, carry, beside, d_w)
-    d_mix = (one.copy(), three.copy(), one.copy(), one.copy(), one[0].copy())
+    # One agent and one action, no living row: two pairs.
+    of_one, of_three = room(2, 1, one), room(2, 3, one)
+    rows = (np.zeros((0, 1), dtype), index[:0], index, index + 1, index + 1, 0, 1, 1)
+    weights = (np.zeros((1, 3), dtype), vector, three, three, three[:, 0], three[:, 0], one, vector)
+    d_weights = [w.copy() for w in weights]
+    gates, kept = np.zeros((1, 4), dtype), (room(1, 4, one), of_one, of_one, of_one)
+    mixer = (np.zeros((4, 1), dtype), np.zeros(4, dtype), one, vector, one, vector, one, vector)
+    d_mixer = [w.copy() for w in mixer]
     return {
         "collect": lambda: collect(
-            padded, index, index + 1, index + 1, index - 1, 1, hidden, index.copy(), index.copy()
+            padded, index, index + 1, index + 1, 0, 1, index - 1, 1, seen, index.copy(), index.copy()
         ),
-        "rectify": lambda: rectify(two, one, index),
-        "rectify_back": lambda: rectify_back(two, index, two.copy(), one, one.copy()),
-        "fill": lambda: fill(one, forth, sums),
-        "unroll": lambda: unroll(three, index, forth, four[0], index + 1, index + 1, one, four, True, sums),
-        "unroll_back": lambda: unroll_back(*gru_back),
-        "fill_outer": lambda: fill_outer(three, 3, one, beside, d_w),
-        "say": lambda: say(one, panels_of(one), one[0], room(GROUP, 1, dtype), one.copy()),
-        "say_back": lambda: say_back(one, one.copy(), one.copy(), one.copy(), one.copy(), one[0].copy()),
-        "mix": lambda: mix(one, three, one, one, one[0], one.copy(), one.copy()),
-        "mix_back": lambda: mix_back(one, one, three, one, one, one[0], one, *d_mix),
+        "forward": lambda: forward(*rows, *weights, of_one, of_three, one.copy(), gates, True, one.copy()),
+        "backward": lambda: backward(
+            one, *rows, three, three, one, of_one, one.copy(), gates, np.zeros((2, 3), dtype), *d_weights
+        ),
+        "mix": lambda: mix(one, one, 0, 1, *mixer, *kept, True, one.copy()),
+        "mix_back": lambda: mix_back(one, one, one, 0, 1, one, one, one, *kept, one.copy(), *d_mixer),
     }

@@ -1,4 +1,4 @@
-"""The GRU, over all steps of a batch: its products are made a group of rows at a time, which the cache holds."""
+"""The GRU and the last layer, over all steps of a part, a group of rows at a time, which the cache holds."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from components.policies.kernel.compiling import compiled
-from components.policies.kernel.product import GROUP, add, add_outer
+from components.policies.kernel.product import GROUP, add, add_outer, room
 from components.policies.kernel.scalars import ONE, TWO, ZERO, sigmoid
 
 Floats = NDArray[np.floating[Any]]
@@ -20,120 +20,168 @@ def unroll(
     bias: Floats,
     blocks: NDArray[np.int64],
     asked: NDArray[np.int64],
+    first: int,
+    last: int,
+    head_panels: Floats,
+    head_bias: Floats,
     hidden: Floats,
     gates: Floats,
     keeps: bool,
-    of_h: Floats,
+    q: Floats,
 ) -> None:
-    """Run a GRU: r, z = sigmoid(x + h + b); g = h + b; n = tanh(x + b + r g); h' = n + z (h - n).
+    """Run a GRU: r, z = sigmoid(x + h); g = h + b; n = tanh(x + r g); h' = n + z (h - n); and q = W h' + b.
 
     Args:
-        of_x: (C, 3H), products of the inputs with the weights of r, z, n.
+        of_x: (C, 3H), what r, z and n take from the inputs, their biases included.
         picks: (R,), the row of `of_x` of every row.
         panels: of the weights (H, 3H) of r, z, g that the hidden states are multiplied with.
-        bias: (4H,), of r, z, n, g.
+        bias: (H,), of g.
         blocks: (T,), rows of step 0, 1, 2, …
-        asked: (T,), how many of them, from the first, are asked for; the others' hidden states are made zeros.
-        hidden: (R, H), filled.
-        gates: (R, at least 4H), filled with r, z, g, n; unless `keeps`, (GROUP, at least 4H), overwritten by each
-            group.
-        keeps: whether the gates are wanted.
-        of_h: `room` for the products of a GROUP.
+        asked: (T,), how many of them, from the first, are asked for; the output of the others is the last layer's bias.
+        first: the part's first row of each block.
+        last: the end of the part's rows of each block that has so many.
+        head_panels: of the weights (H, U) of the last layer.
+        head_bias: (U,).
+        hidden: (R, H), filled; unless `keeps`, (2 B, H) for B rows of step 0, overwritten by each step.
+        gates: (R, at least 4H), filled with r, z, g, n, if `keeps`.
+        keeps: whether hidden states and gates are wanted.
+        q: (R, U), filled.
     """
     size = hidden.shape[1]
-    none = np.zeros_like(hidden[0])
+    none, unkept = np.zeros_like(hidden[0]), np.empty((1, 4 * size), hidden.dtype)
+    of_h, said = room(GROUP, 3 * size, hidden), room(GROUP, len(head_bias), hidden)
     start = before = 0
     for t in range(len(blocks)):
-        for first in range(0, asked[t], GROUP):
-            rows = min(GROUP, asked[t] - first)
-            of_h[:] = ZERO
-            if t > 0:
-                add(hidden, before + first, rows, panels, of_h, 0)
+        here = start if keeps else t % 2 * blocks[0]
+        stop = min(last, asked[t])
+        for group in range(first, stop, GROUP):
+            rows = min(GROUP, stop - group)
             for i in range(rows):
-                row = start + first + i
-                x, h, b = of_x[picks[row]], of_h[i], none if t == 0 else hidden[before + first + i]
-                out, kept = hidden[row], gates[row if keeps else i]
+                of_h[i, : 2 * size] = ZERO
+                of_h[i, 2 * size : 3 * size] = bias
+                said[i, : len(head_bias)] = head_bias
+            if t > 0:
+                add(hidden, before + group, rows, panels, of_h, 0)
+            for i in range(rows):
+                x, h, b = of_x[picks[start + group + i]], of_h[i], none if t == 0 else hidden[before + group + i]
+                out, kept = hidden[here + group + i], gates[here + group + i] if keeps else unkept[0]
                 for j in range(size):
-                    r = sigmoid(x[j] + h[j] + bias[j])
-                    z = sigmoid(x[size + j] + h[size + j] + bias[size + j])
-                    g = h[2 * size + j] + bias[3 * size + j]
-                    n = TWO * sigmoid(TWO * (x[2 * size + j] + bias[2 * size + j] + r * g)) - ONE
+                    r = sigmoid(x[j] + h[j])
+                    z = sigmoid(x[size + j] + h[size + j])
+                    g = h[2 * size + j]
+                    n = TWO * sigmoid(TWO * (x[2 * size + j] + r * g)) - ONE
                     out[j] = n + z * (b[j] - n)
                     kept[j] = r
                     kept[size + j] = z
                     kept[2 * size + j] = g
                     kept[3 * size + j] = n
-        hidden[start + asked[t] : start + blocks[t]] = ZERO
-        before = start
+            add(hidden, here + group, rows, head_panels, said, 0)
+            for i in range(rows):
+                q[start + group + i] = said[i, : len(head_bias)]
+        for row in range(max(first, stop), min(last, blocks[t])):
+            q[start + row] = head_bias
+        before = here
         start += blocks[t]
 
 
 @compiled
 def unroll_back(
-    d_hidden: Floats,
+    d_q: Floats,
     gates: Floats,
     hidden: Floats,
     panels: Floats,
     blocks: NDArray[np.int64],
     asked: NDArray[np.int64],
-    d_of_x: Floats,
+    first: int,
+    last: int,
+    head: Floats,
     picks: NDArray[np.int64],
-    carry: Floats,
-    beside: Floats,
+    n_pairs: int,
+    d_of_x: Floats,
     d_w_h: Floats,
+    d_b_g: Floats,
+    d_head: Floats,
+    d_head_bias: Floats,
 ) -> None:
     """Go back through `unroll`.
 
+    Of most rows of `d_q` one element is not zero, that of the action taken: in the last layer a product of matrices
+    would do U times the arithmetic.
+
     Args:
-        d_hidden: (R, H), gradients of the hidden states from the later layers.
+        d_q: (R, U).
         gates: (R, at least 4H), r, z, g, n; the first three are overwritten with their gradients before the
             non-linearity.
         hidden: (R, H).
         panels: of the weights (3H, H) of r, z, g.
         blocks: (T,), rows of step 0, 1, 2, …
-        asked: (T,), how many of them, from the first, were asked for; the gates of the others are made zeros.
-        d_of_x: (C, 3H), to whose rows the gradients of r, z, n before their non-linearity are added.
+        asked: (T,), how many of them, from the first, were asked for.
+        first: as of `unroll`.
+        last: as of `unroll`.
+        head: (U, H), weights of the last layer.
         picks: (R,), the row of `d_of_x` of every row.
-        carry: `room` for the rows of the first step: gradients that a step passes to the hidden states before it.
-        beside: `room` for a GROUP of hidden states.
+        n_pairs: rows of `d_of_x` that several rows share, from the first; any other belongs to one row.
+        d_of_x: (C, 3H): gradients of r, z, n before their non-linearity; added up in the shared rows.
         d_w_h: (3H, H) in `room`, to which the gradient of the weights is added.
+        d_b_g: (H,), to which that of the bias of g is added.
+        d_head: (U, H), to which that of the last layer's weights is added.
+        d_head_bias: (U,), to which that of its bias is added.
     """
     size = hidden.shape[1]
-    none = np.zeros_like(hidden[0])
-    start = len(hidden)
-    went_on = 0
+    none, told = np.zeros_like(hidden[0]), np.empty_like(hidden[0])
+    # Sums over a group, then over groups, so that their rounding is less.
+    of_head, of_head_bias, of_g = np.empty_like(head), np.empty_like(d_head_bias), np.empty_like(d_b_g)
+    carry, beside = room(max(last - first, 0), size, hidden), room(GROUP, size, hidden)
+    start, went_on = blocks.sum(), 0
     for t in range(len(blocks) - 1, -1, -1):
         start -= blocks[t]
         before = start - blocks[max(t - 1, 0)]
-        gates[start + asked[t] : start + blocks[t]] = ZERO
-        for first in range(0, asked[t], GROUP):
-            rows = min(GROUP, asked[t] - first)
+        stop = min(last, asked[t])
+        for group in range(first, stop, GROUP):
+            rows = min(GROUP, stop - group)
+            of_head[:] = ZERO
+            of_head_bias[:] = ZERO
+            of_g[:] = ZERO
             for i in range(rows):
-                row = start + first + i
-                told, c, b, kept = (
-                    d_hidden[row],
-                    carry[first + i],
-                    none if t == 0 else hidden[before + first + i],
-                    gates[row],
-                )
-                d_x = d_of_x[picks[row]]
-                if first + i >= went_on:
+                row, kept, c = start + group + i, gates[start + group + i], carry[group - first + i]
+                told[:] = ZERO
+                for u in range(len(d_head_bias)):
+                    d = d_q[row, u]
+                    if d != ZERO:
+                        weights, total, unit = head[u], of_head[u], hidden[row]
+                        for j in range(size):
+                            told[j] += d * weights[j]
+                            total[j] += d * unit[j]
+                        of_head_bias[u] += d
+                if group + i < went_on:
                     for j in range(size):
-                        c[j] = ZERO
+                        told[j] += c[j]
+                b = none if t == 0 else hidden[before + group + i]
                 for j in range(size):
-                    r, z, g, n, h = kept[j], kept[size + j], kept[2 * size + j], kept[3 * size + j], b[j]
-                    d_h = told[j] + c[j]
+                    r, z, g, n, d_h = kept[j], kept[size + j], kept[2 * size + j], kept[3 * size + j], told[j]
                     d_n = d_h * (ONE - z) * (ONE - n * n)
-                    d_r = d_n * g * r * (ONE - r)
-                    d_z = d_h * (h - n) * z * (ONE - z)
+                    d_g = d_n * r
                     c[j] = d_h * z
-                    kept[j] = d_r
-                    kept[size + j] = d_z
-                    kept[2 * size + j] = d_n * r
-                    d_x[j] += d_r
-                    d_x[size + j] += d_z
-                    d_x[2 * size + j] += d_n
+                    kept[j] = d_n * g * r * (ONE - r)
+                    kept[size + j] = d_h * (b[j] - n) * z * (ONE - z)
+                    kept[2 * size + j] = d_g
+                    kept[3 * size + j] = d_n
+                    of_g[j] += d_g
+                d_x = d_of_x[picks[row]]
+                if picks[row] < n_pairs:
+                    for j in range(size):
+                        d_x[j] += kept[j]
+                        d_x[size + j] += kept[size + j]
+                        d_x[2 * size + j] += kept[3 * size + j]
+                else:
+                    for j in range(size):
+                        d_x[j] = kept[j]
+                        d_x[size + j] = kept[size + j]
+                        d_x[2 * size + j] = kept[3 * size + j]
+            d_head += of_head
+            d_head_bias += of_head_bias
+            d_b_g += of_g
             if t > 0:
-                add_outer(gates, start + first, 3 * size, hidden, before + first, rows, beside, d_w_h)
-                add(gates, start + first, rows, panels, carry, first)
+                add_outer(gates, start + group, 3 * size, hidden, before + group, rows, beside, d_w_h)
+                add(gates, start + group, rows, panels, carry, group - first)
         went_on = asked[t]

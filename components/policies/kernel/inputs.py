@@ -1,4 +1,4 @@
-"""The layers before the GRU: gathered observations, and their sum with the one-hot inputs."""
+"""The layers before the GRU: gathered observations, the first layer, and what the gates make of it."""
 
 from typing import Any
 
@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from components.policies.kernel.compiling import compiled
+from components.policies.kernel.product import GROUP, add, add_outer, room
 from components.policies.kernel.scalars import ZERO
 
 Floats = NDArray[np.floating[Any]]
@@ -17,73 +18,147 @@ def collect(
     frames: NDArray[np.int64],
     blocks: NDArray[np.int64],
     asked: NDArray[np.int64],
+    first: int,
+    last: int,
     last_actions: NDArray[np.int64],
     n_pairs: int,
     obs: Floats,
     pairs: NDArray[np.int64],
     picks: NDArray[np.int64],
 ) -> int:
-    """Gather the observations that are not all zeros, and say of every row where its input is; return how many, L.
+    """Gather the observations of a part that are not all zeros, and say of its rows where their inputs are; return L.
 
     Args:
         padded: (…, A, O), frames of a batch.
         frames: (F,), which of them, in packed order.
         blocks: (T,), frames at time 0, 1, 2, …
         asked: (T,), how many of them, from the first, are looked at; the others pass for frames that see nothing.
+        first: the part's first frame of each block.
+        last: the end of the part's frames of each block that has so many.
         last_actions: (F * A,), -1 for none.
         n_pairs: P.
         obs: (at least L, O), filled.
         pairs: (at least L,), filled with (last action + 1) * A + agent of each.
-        picks: (F * A,), filled: P + l for the l-th living row, and the pair for any other.
+        picks: (F * A,), filled where the part has rows: P + l for its l-th living row, and the pair for any other.
     """
     n_agents, size = padded.shape[1], padded.shape[2]
-    living = row = 0
+    living = start = 0
     for t in range(len(blocks)):
-        for i in range(blocks[t] * n_agents):
-            agent = i % n_agents
-            pair = (last_actions[row] + 1) * n_agents + agent
-            picks[row] = pair
-            if i < asked[t] * n_agents:
-                seen = padded[frames[row // n_agents], agent]
-                for j in range(size):
-                    if seen[j] != ZERO:
-                        kept = obs[living]
-                        for k in range(size):
-                            kept[k] = seen[k]
-                        pairs[living] = pair
-                        picks[row] = n_pairs + living
-                        living += 1
-                        break
-            row += 1
+        for frame in range(start + first, start + min(last, blocks[t])):
+            looked_at = frame < start + asked[t]
+            for agent in range(n_agents):
+                row = frame * n_agents + agent
+                pair = (last_actions[row] + 1) * n_agents + agent
+                picks[row] = pair
+                if looked_at:
+                    seen = padded[frames[frame], agent]
+                    for j in range(size):
+                        if seen[j] != ZERO:
+                            kept = obs[living]
+                            for k in range(size):
+                                kept[k] = seen[k]
+                            pairs[living] = pair
+                            picks[row] = n_pairs + living
+                            living += 1
+                            break
+        start += blocks[t]
     return living
 
 
 @compiled
-def rectify(x: Floats, table: Floats, pairs: NDArray[np.int64]) -> None:
-    """Fill `x` (P + L, H): relu of `table` (P, H), then relu of its own rows plus the rows `pairs` (L,) of `table`."""
-    n_pairs, size = table.shape
-    for i in range(n_pairs):
-        out, picked = x[i], table[i]
-        for j in range(size):
-            out[j] = max(picked[j], ZERO)
-    for i in range(len(pairs)):
-        out, picked = x[n_pairs + i], table[pairs[i]]
-        for j in range(size):
-            total = out[j] + picked[j]
-            out[j] = max(total, ZERO)
+def embed(
+    obs: Floats,
+    pairs: NDArray[np.int64],
+    table: Floats,
+    obs_panels: Floats,
+    x_panels: Floats,
+    bias: Floats,
+    x: Floats,
+    of_x: Floats,
+) -> None:
+    """Fill `x` (P + L, H) with the GRU's different inputs, and `of_x` (P + L, 3H) with what its gates make of them.
+
+    The inputs are relu of `table` and, below it, of obs W + table[pairs].
+
+    Args:
+        obs: (L, O).
+        pairs: (L,), rows of `table`.
+        table: (P, H) with `room`'s padding of columns.
+        obs_panels: of the weights (O, H).
+        x_panels: of the weights (H, 3H) of the gates.
+        bias: (3H,) and padding, of the gates.
+        x: `room` for P + L rows.
+        of_x: `room` for P + L rows.
+    """
+    n_pairs = len(table)
+    for start in range(0, n_pairs, GROUP):
+        rows = min(GROUP, n_pairs - start)
+        for i in range(start, start + rows):
+            x[i] = table[i]
+        _pass_on(x, start, rows, x_panels, bias, of_x)
+    for start in range(0, len(pairs), GROUP):
+        rows = min(GROUP, len(pairs) - start)
+        for i in range(start, start + rows):
+            x[n_pairs + i] = table[pairs[i]]
+        add(obs, start, rows, obs_panels, x, n_pairs + start)
+        _pass_on(x, n_pairs + start, rows, x_panels, bias, of_x)
 
 
 @compiled
-def rectify_back(x: Floats, pairs: NDArray[np.int64], d_x: Floats, d_sum: Floats, d_table: Floats) -> None:
-    """Fill `d_sum` (L, H) and `d_table` (P, H) with the gradients of what `rectify` added up."""
-    n_pairs, size = d_table.shape
-    for i in range(n_pairs):
-        out, value, slope = d_table[i], x[i], d_x[i]
-        for j in range(size):
-            out[j] = slope[j] if value[j] > ZERO else ZERO
-    for i in range(len(pairs)):
-        out, value, slope, total = d_sum[i], x[n_pairs + i], d_x[n_pairs + i], d_table[pairs[i]]
-        for j in range(size):
-            passed = slope[j] if value[j] > ZERO else ZERO
-            out[j] = passed
-            total[j] += passed
+def _pass_on(x: Floats, start: int, rows: int, x_panels: Floats, bias: Floats, of_x: Floats) -> None:
+    for i in range(start, start + rows):
+        of_x[i] = bias
+        out = x[i]
+        for j in range(len(out)):
+            out[j] = max(out[j], ZERO)
+    add(x, start, rows, x_panels, of_x, start)
+
+
+@compiled
+def embed_back(
+    d_of_x: Floats,
+    obs: Floats,
+    pairs: NDArray[np.int64],
+    x: Floats,
+    back_panels: Floats,
+    d_table: Floats,
+    d_w_obs: Floats,
+    d_w_x: Floats,
+    d_b_x: Floats,
+) -> None:
+    """Go back through `embed`, and add to the gradients.
+
+    Args:
+        d_of_x: (P + L, 3H).
+        obs: (L, O).
+        pairs: (L,).
+        x: as `embed` filled it.
+        back_panels: of the weights (3H, H) of the gates.
+        d_table: (P, H) with padding.
+        d_w_obs: (H, O) in `room`.
+        d_w_x: (3H, H) in `room`.
+        d_b_x: (3H,).
+    """
+    n_pairs, columns, size = len(d_table), d_of_x.shape[1], d_of_x.shape[1] // 3
+    beside, beside_obs, d_x = room(GROUP, x.shape[1], x), room(GROUP, obs.shape[1], x), room(GROUP, size, x)
+    of_b = np.empty_like(d_b_x)  # the sum over a group, so that the rounding of the whole is less
+    for part, stop in ((0, n_pairs), (n_pairs, n_pairs + len(pairs))):
+        for start in range(part, stop, GROUP):
+            rows = min(GROUP, stop - start)
+            d_x[:] = ZERO
+            of_b[:] = ZERO
+            add(d_of_x, start, rows, back_panels, d_x, 0)
+            for i in range(rows):
+                row = start + i
+                d_sum, values, told = d_x[i], x[row], d_of_x[row]
+                total = d_table[row if row < n_pairs else pairs[row - n_pairs]]
+                for j in range(columns):
+                    of_b[j] += told[j]
+                for j in range(size):
+                    passed = d_sum[j] if values[j] > ZERO else ZERO
+                    d_sum[j] = passed
+                    total[j] += passed
+            d_b_x += of_b
+            add_outer(d_of_x, start, columns, x, start, rows, beside, d_w_x)
+            if part > 0:
+                add_outer(d_x, 0, size, obs, start - n_pairs, rows, beside_obs, d_w_obs)

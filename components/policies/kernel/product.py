@@ -37,19 +37,30 @@ def width(dtype: Any) -> int:
     return _VECTORS * _BYTES // int(np.dtype(dtype).itemsize)
 
 
-def room(rows: int, columns: int, dtype: Any) -> Floats:
-    """Return zeros for a result of so many rows and columns, and for the padding that `add` writes."""
-    w = width(dtype)
-    return np.zeros((rows + ROWS, -(-columns // w) * w), dtype)
+def padded(columns: int, like: Floats) -> int:
+    """Return the columns of `room` for so many: a multiple of W."""
+    w = width(like.dtype)
+    return -(-columns // w) * w
 
 
+@compiled
+def room(rows: int, columns: int, like: Floats) -> Floats:
+    """Return zeros of the type of `like` for a result of so many rows and columns, and for the padding of `add`."""
+    w = _VECTORS * _BYTES // like.itemsize
+    return np.zeros((rows + ROWS, (columns + w - 1) // w * w), like.dtype)
+
+
+@compiled
 def panels_of(right: Floats) -> Floats:
     """Return the panels (P, K, W) of `right` (K, N)."""
-    w = width(right.dtype)
-    panels = np.zeros((-(-right.shape[1] // w), len(right), w), right.dtype)
-    for p, panel in enumerate(panels):
-        part = right[:, p * w : (p + 1) * w]
-        panel[:, : part.shape[1]] = part
+    w = _VECTORS * _BYTES // right.itemsize
+    depth, columns = right.shape
+    panels = np.zeros(((columns + w - 1) // w, depth, w), right.dtype)
+    for p in range(len(panels)):
+        for k in range(depth):
+            panel = panels[p, k]
+            for j in range(min(w, columns - p * w)):
+                panel[j] = right[k, p * w + j]
     return panels
 
 

@@ -1,14 +1,12 @@
-"""What the agents' network reads, and the layer that reads it."""
+"""What the agents' network reads."""
 
 import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from components.policies.embed import embed, embedded_by_torch
 from components.policies.inputs import AgentInputs
 from components.policies.packing import Packing
-from components.policies.scratch import Scratch
 
 
 def packed(frames, frame_blocks, asked_blocks):
@@ -28,9 +26,10 @@ def test_every_row_finds_its_observation_or_its_pair(n_frames, n_agents, size, s
     pairs = torch.from_numpy((last_actions + 1) * n_agents + np.arange(n_agents)).view(-1)
     obs = torch.from_numpy(padded.reshape(10, n_agents, size)[frames]).reshape(-1, size)
     living = obs.any(1)
-    assert inputs.blocks == (n_frames * n_agents,)
-    assert torch.equal(inputs.obs, obs[living])
-    assert torch.equal(inputs.pairs, pairs[living])
+    (rows,) = inputs.living
+    assert inputs.blocks.tolist() == [n_frames * n_agents]
+    assert torch.equal(rows.obs, obs[living])
+    assert torch.equal(rows.pairs, pairs[living])
     assert torch.equal(inputs.picks[living], n_pairs + torch.arange(int(living.sum())))
     assert torch.equal(inputs.picks[~living], pairs[~living])
 
@@ -38,27 +37,34 @@ def test_every_row_finds_its_observation_or_its_pair(n_frames, n_agents, size, s
 def test_frames_that_nobody_asks_for_pass_for_frames_that_see_nothing():
     padded, last_actions = np.ones((3, 2, 5), np.float32), np.full((3, 2), -1)
     inputs = AgentInputs.of(padded, packed(np.arange(3), [2, 1], [1, 1]), last_actions, n_actions=4)
-    assert inputs.asked == (2, 2)
+    assert inputs.asked.tolist() == [2, 2]
     assert inputs.picks.tolist() == [10, 11, 0, 1, 12, 13]
 
 
 def test_an_observation_of_no_numbers_is_not_taken_for_none():
     padded = np.full((1, 1, 1, 2), np.nan, np.float32)
-    assert len(AgentInputs.of(padded, packed(np.array([0]), [1], [1]), np.array([[-1]]), n_actions=4).obs) == 1
+    inputs = AgentInputs.of(padded, packed(np.array([0]), [1], [1]), np.array([[-1]]), n_actions=4)
+    assert len(inputs.living[0].obs) == 1
 
 
-@settings(max_examples=20, deadline=None)
-@given(living=st.integers(0, 9), pairs=st.integers(1, 6), size=st.integers(1, 40), seed=st.integers(0, 1000))
-def test_the_layer_and_its_gradients_are_those_of_torch(living, pairs, size, seed):
-    generator = torch.Generator().manual_seed(seed)
-
-    def random(*shape):
-        return torch.randn(shape, dtype=torch.float64, generator=generator)
-
-    obs, w, table = random(living, 3), random(size, 3).requires_grad_(), random(pairs, size).requires_grad_()
-    picked, push = torch.randint(pairs, (living,), generator=generator), random(pairs + living, size)
-    got, want = (
-        [x, *torch.autograd.grad(x, [w, table], push)]
-        for x in (embed(obs, w, picked, table, Scratch()), embedded_by_torch(obs, w, picked, table))
+@settings(max_examples=40, deadline=None)
+@given(lengths=st.lists(st.integers(1, 6), min_size=1, max_size=6), n_parts=st.integers(1, 4), seed=st.integers(0, 99))
+def test_every_row_finds_the_same_input_in_whatever_part(lengths, n_parts, seed):
+    rng, (n_agents, n_actions) = np.random.default_rng(seed), (2, 3)
+    packing = Packing.of(np.array(lengths, np.int32), np.zeros(len(lengths), np.bool_), max(lengths))
+    padded = rng.integers(-1, 2, (len(lengths), max(lengths) + 1, n_agents, 2)).astype(np.float32)
+    last_actions = rng.integers(-1, n_actions, (len(packing.frames), n_agents))
+    whole, parted = (
+        AgentInputs.of(padded, packing, last_actions, n_actions=n_actions, n_parts=n) for n in (1, n_parts)
     )
-    torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-10)
+    n_pairs, rows, start = (n_actions + 1) * n_agents, {}, 0
+    for block in parted.blocks.tolist():
+        for part, living in enumerate(parted.living):
+            for row in range(parted.bounds[part], min(parted.bounds[part + 1], block)):
+                pick = int(parted.picks[start + row])
+                rows[start + row] = pick if pick < n_pairs else living.obs[pick - n_pairs].tolist()
+        start += block
+    assert sorted(rows) == list(range(len(whole.picks)))
+    for row, found in rows.items():
+        pick = int(whole.picks[row])
+        assert found == (pick if pick < n_pairs else whole.living[0].obs[pick - n_pairs].tolist())

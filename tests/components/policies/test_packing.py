@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -85,3 +87,15 @@ def test_returns_of_three_steps_worked_out_by_hand():
 def test_lengths_out_of_range_are_refused(lengths):
     with pytest.raises(ValueError, match="lengths: expected at least one episode of 1 to 8 steps each"):
         packed(lengths, 8)
+
+
+@given(lengths=lengths_of, n_parts=st.integers(1, 5))
+def test_parts_are_whole_episodes_of_about_equally_many_frames(lengths, n_parts):
+    packing = packed(lengths, max(lengths))
+    bounds = packing.parted(n_parts)
+    assert (bounds[0], bounds[-1], len(bounds)) == (0, len(lengths), n_parts + 1)
+    assert list(bounds) == sorted(bounds)
+    falling = sorted((n + 1 for n in lengths), reverse=True)
+    frames = [sum(falling[first:last]) for first, last in pairwise(bounds)]
+    assert packing.frames_between(bounds).tolist() == frames
+    assert max(frames) <= sum(falling) / n_parts + max(falling)

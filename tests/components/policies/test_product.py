@@ -20,7 +20,7 @@ def normal(rng, dtype, *shape):
 def test_a_product_is_numpys(dtype, tolerance, rows, depth, columns, seed):
     rng = np.random.default_rng(seed)
     left, right = normal(rng, dtype, rows, depth), normal(rng, dtype, depth, columns)
-    out = room(rows, columns, dtype)
+    out = room(rows, columns, left)
     out[:] = np.nan
     fill(left, panels_of(right), out)
     np.testing.assert_allclose(out[:rows, :columns], left @ right, rtol=0, atol=tolerance)
@@ -33,14 +33,14 @@ def test_a_product_is_numpys(dtype, tolerance, rows, depth, columns, seed):
 def test_a_sum_over_rows_is_numpys(dtype, tolerance, rows, columns, others, seed):
     rng = np.random.default_rng(seed)
     left, right = normal(rng, dtype, rows, columns + 3), normal(rng, dtype, rows, others)
-    out = room(columns, others, dtype)
-    fill_outer(left, columns, right, room(GROUP, others, dtype), out)
+    out = room(columns, others, left)
+    fill_outer(left, columns, right, room(GROUP, others, left), out)
     expected = left[:, :columns].T @ right
     np.testing.assert_allclose(out[:columns, :others], expected, rtol=0, atol=tolerance)
 
 
 def test_a_product_is_added_to_what_is_there_and_leaves_what_is_before():
-    out = room(3 * ROWS, 5, np.float64)
+    out = room(3 * ROWS, 5, np.zeros(0))
     out[:] = 1.0
     left, right = np.arange(40.0).reshape(10, 4), np.ones((4, 5))
     add(left, 3, 2, panels_of(right), out, ROWS)
@@ -49,7 +49,8 @@ def test_a_product_is_added_to_what_is_there_and_leaves_what_is_before():
 
 
 def test_what_is_no_number_stays_none_in_its_row():
-    left, out = np.zeros((3, 2), np.float32), room(3, 2, np.float32)
+    left = np.zeros((3, 2), np.float32)
+    out = room(3, 2, left)
     left[1] = np.nan
     fill(left, panels_of(np.ones((2, 2), np.float32)), out)
     assert np.isnan(out[:3, :2]).all(1).tolist() == [False, True, False]

@@ -1,0 +1,171 @@
+"""The agents' whole network over a part of a batch, forward and backward: what a thread does at a time."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from components.policies.kernel.compiling import compiled
+from components.policies.kernel.gru import unroll, unroll_back
+from components.policies.kernel.inputs import embed, embed_back
+from components.policies.kernel.product import panels_of, room
+from components.policies.kernel.scalars import ZERO
+
+Floats = NDArray[np.floating[Any]]
+
+
+@compiled
+def forward(
+    obs: Floats,
+    pairs: NDArray[np.int64],
+    picks: NDArray[np.int64],
+    blocks: NDArray[np.int64],
+    asked: NDArray[np.int64],
+    first: int,
+    last: int,
+    n_agents: int,
+    w: Floats,
+    b: Floats,
+    w_x: Floats,
+    w_h: Floats,
+    b_x: Floats,
+    b_h: Floats,
+    head: Floats,
+    head_bias: Floats,
+    x: Floats,
+    of_x: Floats,
+    hidden: Floats,
+    gates: Floats,
+    keeps: bool,
+    q: Floats,
+) -> None:
+    """Fill `q` (R, U) in the rows of a part, and `x`, `hidden` and `gates` with what `backward` needs.
+
+    Args:
+        obs: (L, O), living rows of the part.
+        pairs: (L,), the pair of last action and agent of each.
+        picks: (R,), of every row of the batch: its pair, or P + l of the living row l of its part.
+        blocks: (T,), rows of step 0, 1, 2, …
+        asked: (T,), how many of them, from the first, are asked for.
+        first: the part's first row of each block.
+        last: the end of the part's rows of each block that has so many.
+        n_agents: A.
+        w: (H, O + U + A), of the first layer.
+        b: (H,), its bias.
+        w_x: (3H, H), of the GRU, rows of r, z, n.
+        w_h: (3H, H).
+        b_x: (3H,).
+        b_h: (3H,).
+        head: (U, H), of the last layer.
+        head_bias: (U,).
+        x: `room` for P + L rows of H columns.
+        of_x: `room` for P + L rows of 3H columns.
+        hidden: as of `unroll`.
+        gates: as of `unroll`.
+        keeps: as of `unroll`.
+        q: (R, U), filled.
+    """
+    size, n_obs, n_actions = len(b), obs.shape[1], len(head_bias)
+    table = room((n_actions + 1) * n_agents, size, w)[: (n_actions + 1) * n_agents]
+    for action in range(n_actions + 1):
+        for agent in range(n_agents):
+            row = table[action * n_agents + agent]
+            for j in range(size):
+                row[j] = b[j] + w[j, n_obs + n_actions + agent]
+                if action > 0:
+                    row[j] += w[j, n_obs + action - 1]
+    bias = room(0, 3 * size, w)[0]
+    bias[: 3 * size] = b_x
+    bias[: 2 * size] += b_h[: 2 * size]
+    embed(obs, pairs, table, panels_of(w[:, :n_obs].T), panels_of(w_x.T), bias, x, of_x)
+    unroll(
+        of_x,
+        picks,
+        panels_of(w_h.T),
+        b_h[2 * size :],
+        blocks,
+        asked,
+        first,
+        last,
+        panels_of(head.T),
+        head_bias,
+        hidden,
+        gates,
+        keeps,
+        q,
+    )
+
+
+@compiled
+def backward(
+    d_q: Floats,
+    obs: Floats,
+    pairs: NDArray[np.int64],
+    picks: NDArray[np.int64],
+    blocks: NDArray[np.int64],
+    asked: NDArray[np.int64],
+    first: int,
+    last: int,
+    n_agents: int,
+    w_x: Floats,
+    w_h: Floats,
+    head: Floats,
+    x: Floats,
+    hidden: Floats,
+    gates: Floats,
+    d_of_x: Floats,
+    d_w: Floats,
+    d_b: Floats,
+    d_w_x: Floats,
+    d_w_h: Floats,
+    d_b_x: Floats,
+    d_b_h: Floats,
+    d_head: Floats,
+    d_head_bias: Floats,
+) -> None:
+    """Go back through `forward`: fill the gradients `d_w` to `d_head_bias` of the weights with the part's share.
+
+    `gates` and `d_of_x` (P + L, 3H) are overwritten; the other arguments are those of `forward`.
+    """
+    n_actions, size = head.shape
+    n_obs, n_pairs = obs.shape[1], (n_actions + 1) * n_agents
+    table = room(n_pairs, size, x)[:n_pairs]
+    of_obs, of_x, of_h = room(size, n_obs, x), room(3 * size, size, x), room(3 * size, size, x)
+    d_of_x[:n_pairs] = ZERO
+    d_b_h[:] = ZERO
+    d_b_x[:] = ZERO
+    d_head[:] = ZERO
+    d_head_bias[:] = ZERO
+    unroll_back(
+        d_q,
+        gates,
+        hidden,
+        panels_of(w_h),
+        blocks,
+        asked,
+        first,
+        last,
+        head,
+        picks,
+        n_pairs,
+        d_of_x,
+        of_h,
+        d_b_h[2 * size :],
+        d_head,
+        d_head_bias,
+    )
+    embed_back(d_of_x, obs, pairs, x, panels_of(w_x), table, of_obs, of_x, d_b_x)
+    d_b_h[: 2 * size] = d_b_x[: 2 * size]
+    d_w_x[:] = of_x[: 3 * size, :size]
+    d_w_h[:] = of_h[: 3 * size, :size]
+    d_w[:, :n_obs] = of_obs[:size, :n_obs]
+    d_w[:, n_obs:] = ZERO
+    d_b[:] = ZERO
+    for action in range(n_actions + 1):
+        for agent in range(n_agents):
+            row = table[action * n_agents + agent]
+            for j in range(size):
+                d_b[j] += row[j]
+                d_w[j, n_obs + n_actions + agent] += row[j]
+                if action > 0:
+                    d_w[j, n_obs + action - 1] += row[j]

@@ -1,0 +1,85 @@
+"""Threads that share the work of a gradient step.
+
+A batch is cut into parts, each part is a call of compiled code that lets other threads run, and what the parts have
+summed up is added in their order. So results do not depend on which thread does what, nor on how many there are.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
+
+import torch
+from torch import Tensor
+
+_threads = ContextVar("threads", default=1)
+
+
+@contextmanager
+def own_threads() -> Iterator[None]:
+    """Give the parts of a gradient step as many threads as torch may use, and torch one.
+
+    The arrays here are too small for torch's own threads, which would then wait busily on the other cores.
+    """
+    allowed = torch.get_num_threads()
+    token = _threads.set(allowed)
+    if allowed > 1:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        _threads.reset(token)
+        if allowed > 1:
+            torch.set_num_threads(allowed)
+
+
+def run_parts(parts: Sequence[Callable[[], object]]) -> None:
+    """Call each of `parts`, in the threads of `own_threads` or else in this one.
+
+    Raises:
+        Exception: the first that a part raised, in their order; all have ended then.
+    """
+    n_helpers = min(_threads.get(), len(parts)) - 1
+    if n_helpers < 1:
+        for part in parts:
+            part()
+        return
+    waiting = list(enumerate(parts))[::-1]
+    errors: dict[int, Exception] = {}
+
+    def work() -> None:
+        while waiting:
+            try:
+                number, part = waiting.pop()
+            except IndexError:
+                return
+            try:
+                part()
+            except Exception as error:
+                errors[number] = error
+
+    helping = [_helpers(os.getpid(), n_helpers).submit(work) for _ in range(n_helpers)]
+    work()
+    for helper in helping:
+        # One that has not begun is not waited for: nothing is left for it.
+        if not helper.cancel():
+            helper.result()
+    if errors:
+        raise errors[min(errors)]
+
+
+def summed(shares: Iterable[Iterable[Tensor]]) -> list[Tensor]:
+    """Return the sums of the first, second, … tensors of all parts, in the parts' order, in those of the first part."""
+    totals, *others = (list(share) for share in shares)
+    for share in others:
+        for total, more in zip(totals, share, strict=True):
+            total.add_(more)
+    return totals
+
+
+@cache
+def _helpers(process: int, n_helpers: int) -> ThreadPoolExecutor:
+    """Return threads; those of a process do not exist in one that is forked from it."""
+    return ThreadPoolExecutor(n_helpers, thread_name_prefix="gradient")
