@@ -392,7 +392,8 @@ def show(text: str) -> None:
 
 
 def _listen_beside(address: str, node: str) -> str:
-    """Return the address at which `node` listens, derived from the one at which it joins the run."""
+    """Return the address at which `node` listens, derived from the first one at which it joins the run."""
+    address = candidates_of(address)[0]
     if address.startswith("unix://"):
         return f"{address}.{node}"
     return f"{address.rpartition(':')[0]}:0"

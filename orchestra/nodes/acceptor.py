@@ -3,9 +3,9 @@
 from structlog.typing import FilteringBoundLogger
 
 from orchestra.errors import HandshakeError, Unreachable
-from orchestra.nodes.rejections import Refusals
 from orchestra.wire.admission import Admission
 from orchestra.wire.handshake import Admit, Handshake
+from orchestra.wire.refusals import Refusals
 from orchestra.wire.settings import LinkSettings
 from orchestra.wire.transports.base import Connection
 
@@ -41,7 +41,7 @@ class Acceptor:
         self._handshakes.pop(handshake, None)
         self._admission.remove(handshake)
         if isinstance(error, HandshakeError):
-            self._refusals.add(self._settings.clock.monotonic(), "connection refused", str(error))
+            self._refusals.add(self._settings.clock.monotonic(), handshake.source, str(error))
 
     def abort(self, error: Unreachable) -> None:
         """End all handshakes of accepted connections."""

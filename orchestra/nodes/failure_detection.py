@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestra.errors import HandshakeError, NobodyListens, Unreachable
+from orchestra.nodes.dialling import DIAL_S, Dialler, backoff, cancel_all
 from orchestra.wire.handshake import ANSWER_SECONDS
 from orchestra.wire.link import Link
 from orchestra.wire.settings import LinkSettings
-from orchestra.wire.transports.base import Connection
-from orchestra.wire.transports.registry import is_exposed, transport_for
 
 HEARTBEAT_S = 2.0
 SILENT_BEATS = 3
@@ -22,43 +21,9 @@ node that was itself busy for a minute has read nothing meanwhile, and its peers
 REFUSALS = 4
 """A peer at whose address no process listens, so many times in a row, is dead. That takes about a third of a second."""
 REMEMBERED_BEATS = 5
-BACKOFF_S = 0.02
-"""The pause before a broken connection is replaced; doubled after each failed attempt, and jittered."""
-BACKOFF_MAX_S = 1.0
-DIAL_S = 3.0
-"""Seconds that one attempt to connect may take."""
 ABSENT_BEATS = SILENT_BEATS + 1 + math.ceil((DIAL_S + ANSWER_SECONDS) / HEARTBEAT_S)
 """A peer without a connection for so many heartbeats is dead. One side may see a connection end of which the other side
 only notices the silence, at the latest a heartbeat after `SILENT_BEATS`. It then has time for the longest attempt."""
-
-
-def backoff(settings: LinkSettings, attempts: int) -> float:
-    """Return the seconds to pause after so many failed attempts: doubled each time, ± 50 %."""
-    jitter = 0.5 + int.from_bytes(settings.entropy(4), "little") / 2**32
-    return float(min(BACKOFF_S * 2 ** min(attempts, 20), BACKOFF_MAX_S) * jitter)
-
-
-async def dial(settings: LinkSettings, address: str) -> Connection:
-    """Return a new connection to the process that listens at `address`.
-
-    Raises:
-        Unreachable: there is none, or it does not answer in time.
-        HandshakeError: it is plain TCP beyond this host, which the settings do not allow.
-    """
-    if is_exposed(address) and not settings.unencrypted:
-        raise HandshakeError(f"{address} is plain TCP beyond this host; `unencrypted` allows it")
-    try:
-        async with asyncio.timeout(DIAL_S):
-            return await transport_for(address, settings.tls).dial(address)
-    except TimeoutError:
-        raise Unreachable(f"no process answers at {address} within {DIAL_S:g} s") from None
-
-
-async def cancel_all(*tasks: "asyncio.Task[Any]") -> None:
-    """Cancel tasks and wait for their end."""
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @dataclass(eq=False, repr=False)
@@ -70,6 +35,7 @@ class FailureDetection:
     """
 
     settings: LinkSettings
+    dialler: Dialler
     sessions: Mapping[bytes, Link]
     """The node's links, by session."""
     reconnect: Callable[[Link], Coroutine[Any, Any, None]]
@@ -126,7 +92,7 @@ class FailureDetection:
                 if link.address:
                     await self.reconnect(link)
                     return
-                (await dial(self.settings, check_at)).abort()
+                await self.dialler.check(check_at)
                 refused = 0
             except (HandshakeError, NobodyListens) as error:
                 refused += 1

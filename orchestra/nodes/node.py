@@ -4,7 +4,7 @@ import asyncio
 import os
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
@@ -37,7 +37,7 @@ from orchestra.clock import Clock, RealClock
 from orchestra.errors import ActorFailed, OrchestraError, Unreachable, UsageError
 from orchestra.nodes.accounts import Accounts
 from orchestra.nodes.delivery import RemoteDelivery
-from orchestra.nodes.failure_detection import cancel_all
+from orchestra.nodes.dialling import cancel_all
 from orchestra.nodes.join_point import DIRECTORY
 from orchestra.nodes.node_actors import DirectoryActor, SystemActor
 from orchestra.nodes.peers import Peers
@@ -67,8 +67,10 @@ class Node:
     Args:
         name: its part of every address, `name/actor`.
         listen: the address where other nodes reach it: `tcp://HOST:PORT`, `tls://HOST:PORT`, `unix:///PATH` or
-            `memory://NAME`; None to accept no connections.
-        join: the address of the run's root, or of another join point; None for the root itself.
+            `memory://NAME`, or several with commas between; None to accept no connections. The host `*` stands for all
+            interfaces, and `A-B` for the first free port of a range.
+        join: the address of the run's root or of another join point, or several candidates with commas between; None
+            for the root itself.
         joinable: be a join point, where other nodes join the run: the root always is, and the agent of a host.
         secret: the run's secret, which all nodes prove to each other before any other exchange; random by default.
         seed: the run's seed, from which every actor's random generator is derived, together with its address.
@@ -83,7 +85,10 @@ class Node:
         executor: runs offloaded work; by default up to 64 threads. It is shut down with the node.
         recorder: records the messages and actions of the actors; it is closed with the node.
         shared_memory: bytes of an arena for large arrays to peers on this host, a multiple of 4096; 0 for none.
+        tls: the credentials for `tls://`; by default those in the folder that `ORCHESTRA_TLS_DIR` names.
         unencrypted: allow plain TCP beyond this host, where others may read and change all messages.
+        advertise: `HOST` or `HOST:PORT`, where others reach this node; by default the interfaces that it listens at.
+        join_timeout_s: seconds in which the node tries to join again where nothing answers; 0 to try once.
 
     Raises:
         UsageError: the name, an address, the length of the secret or the size of the arena is not allowed.
@@ -109,26 +114,19 @@ class Node:
         shared_memory: int = CAPACITY,
         tls: Credentials | None = None,
         unencrypted: bool = False,
+        advertise: Sequence[str] = (),
+        join_timeout_s: float = 0.0,
     ) -> None:
         self.name = check_node_name(name)
         self.unencrypted = any(check_exposure(address, allowed=unencrypted) for address in (listen, join) if address)
         """True if messages of this node travel in plain TCP beyond this host."""
         self.secret = check_secret(secret) if secret is not None else entropy(32)
         self.tls, self.seed, self.recorder = tls, seed, recorder
-        self.run_directory = run_directory
-        self.resume_from = resume_from
+        self.run_directory, self.resume_from = run_directory, resume_from
         self.clock: Clock = clock or RealClock()
+        limits, blocks = limits or Limits(), SharedBlocks(shared_memory, entropy)
         settings = LinkSettings(
-            name=name,
-            secret=self.secret,
-            incarnation=entropy(8),
-            entropy=entropy,
-            clock=self.clock,
-            limits=limits or Limits(),
-            deterministic=deterministic,
-            tls=tls,
-            unencrypted=unencrypted,
-            shared_memory=SharedBlocks(shared_memory, entropy),
+            name, self.secret, entropy(8), entropy, self.clock, limits, deterministic, blocks, tls, unencrypted
         )
         self.thread, self.stopping = 0, False
         self.main_actor = ""
@@ -144,7 +142,8 @@ class Node:
         """The running actors of this node, by address."""
         self.watches = Watches(self)
         self.delivery = RemoteDelivery(self)
-        self.peers = Peers(settings, self, self.delivery, listen, join, joinable=joinable)
+        joins_by = (listen, join, advertise, join_timeout_s)
+        self.peers = Peers(settings, self, self.delivery, *joins_by, joinable=joinable)
         self.directory = self.peers.join_point.directory
         self._routes = self.peers.routes
         self.asks = PendingAsks(name, self.cells, self.peers, self.clock, probing=not deterministic)

@@ -2,7 +2,8 @@
 
 import asyncio
 import itertools
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from structlog.typing import FilteringBoundLogger
@@ -12,9 +13,11 @@ from orchestra.actors.message import Message, Request
 from orchestra.actors.statistics import LinkStatistics
 from orchestra.errors import HandshakeError, NobodyListens, OrchestraError, Unreachable
 from orchestra.nodes.acceptor import Acceptor
+from orchestra.nodes.dialling import Claim, Dialler, backoff, cancel_all, dial
 from orchestra.nodes.directory import NodeEntry
-from orchestra.nodes.failure_detection import FailureDetection, backoff, cancel_all, dial
+from orchestra.nodes.failure_detection import FailureDetection
 from orchestra.nodes.join_point import JoinPoint, no_route, usable
+from orchestra.wire.addresses import candidates_of, told_to_others
 from orchestra.wire.handshake import Dial, Handshake, Hello
 from orchestra.wire.link import Link
 from orchestra.wire.receiver import Receiver
@@ -54,6 +57,8 @@ class Peers:
         receiver: takes the messages that arrive.
         listen: the address where connections are accepted; None to accept none.
         join: the address of the join point where this node joins the run; None for the root.
+        advertise: hosts, with or without a port, where others reach this node.
+        join_timeout_s: seconds in which it tries to join again; 0 to try once.
         joinable: whether this node is a join point itself, as the root is.
     """
 
@@ -64,6 +69,8 @@ class Peers:
         receiver: Receiver,
         listen: str | None,
         join: str | None,
+        advertise: Sequence[str],
+        join_timeout_s: float,
         *,
         joinable: bool,
     ) -> None:
@@ -71,6 +78,8 @@ class Peers:
         """The address where other nodes dial this one, once it is open."""
         self.root = settings.name if join is None else ""
         """The name of the run's root, once it is known."""
+        self.joined_by = ""
+        """The candidate by which this node has joined."""
         self.upstream = ""
         """The join point that this node has joined; empty at the root, or before it has joined."""
         self.host = settings.name if join is None or joinable else ""
@@ -86,6 +95,8 @@ class Peers:
         self._receiver = receiver
         self._listen = listen
         self._join = join
+        self._advertise = advertise
+        self._join_timeout_s = join_timeout_s
         self._links: dict[str, Link] = {}
         """The link to each peer."""
         self._sessions: dict[bytes, Link] = {}
@@ -98,9 +109,10 @@ class Peers:
         self._disconnecting: set[asyncio.Future[None]] = set()
         """Resolved when the last connection of an ended link is gone."""
         self._connecting: dict[str, asyncio.Task[Link]] = {}
-        self._listener: Listener | None = None
+        self._listeners: list[Listener] = []
+        self._dialler = Dialler(settings, host.log)
         self.failures = FailureDetection(
-            settings, self._sessions, self._shake_hands, self._checkable, self._acceptor.sum_up
+            settings, self._dialler, self._sessions, self._shake_hands, self._checkable, self._acceptor.sum_up
         )
 
     @property
@@ -119,15 +131,16 @@ class Peers:
             UsageError: the address is malformed or taken.
             Unreachable, HandshakeError: the root does not answer, or does not know the secret.
         """
-        if self._listen is not None:
-            self._listener = await transport_for(self._listen, self._settings.tls).listen(
-                self._listen, self._acceptor.accept
-            )
-            self.listening = self._listener.address
-        if self._join is not None:
+        for address in candidates_of(self._listen or ""):
+            transport = transport_for(address, self._settings.tls)
+            self._listeners.append(await transport.listen(address, self._acceptor.accept))
+        told = (told_to_others(listener.address, self._advertise) for listener in self._listeners)
+        self.listening = ",".join(told)
+        if (join := self._join) is not None:
             self._joined = asyncio.get_running_loop().create_future()
-            link = await self._connect(self._join, joins=True)
+            link = await self._dialler.join(lambda: self._connect(join, joins=True), self._join_timeout_s)
             self.root, self.upstream, self.host = link.peer_root, link.peer, self.host or link.peer_host
+            self.joined_by = link.reached
             self.join_point.reached(link)
             self._joined.set_result(None)
         if (self._join is not None or self._listen is not None) and not self._settings.deterministic:
@@ -146,9 +159,9 @@ class Peers:
             link.end(None)
         await self.failures.stop()
         self._acceptor.abort(Unreachable(f"{self._settings.name} stops"))
-        if self._listener is not None:
-            await self._listener.close()
-            self._listener = None
+        for listener in self._listeners:
+            await listener.close()
+        self._listeners.clear()
         if self._disconnecting:  # else the loop may be closed in the middle of a TLS shutdown
             await asyncio.wait(self._disconnecting, timeout=LEAVE_S)
         self._acceptor.sum_up(final=True)
@@ -360,7 +373,7 @@ class Peers:
 
     async def _dial(self, peer: str) -> Link:
         name = self._settings.name
-        if self._listener is None and self._join is None:
+        if not self._listeners and self._join is None:
             raise Unreachable(f"there is no node {peer!r}: {name} is alone")
         entry = await self.join_point.locate(peer)
         try:
@@ -412,13 +425,17 @@ class Peers:
         return link
 
     async def _shake_hands(self, link: Link) -> None:
-        """Open a connection for a link that this node dials."""
+        """Open a connection for a link that this node dials, by the first candidate that proves itself."""
         link.attempt += 1
-        connection = await dial(self._settings, link.address)
+        link.reached = await self._dialler.first(link.address, link.reached, partial(self._attempt, link))
+
+    async def _attempt(self, link: Link, candidate: str, claim: Claim) -> None:
+        """Open a connection for a link that this node dials by a candidate, unless another one is first."""
+        connection = await dial(self._settings, candidate)
         if not link.peer and link.expected_peer in self._links:
             connection.abort()
             raise Unreachable(f"{link.expected_peer} dialled, too")
-        handshake = Handshake(self._settings, connection, link=link, over=self._acceptor.over)
+        handshake = Handshake(self._settings, connection, link=link, claim=claim, over=self._acceptor.over)
         if (dialled := self._dials.get(link.expected_peer)) is not None:
             dialled.handshakes.append(handshake)
         try:

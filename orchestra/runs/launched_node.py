@@ -9,6 +9,7 @@ from orchestra.nodes.node import Node
 from orchestra.nodes.shutdown import stop_actors
 from orchestra.runs.runner import recorded_on_request, spawn_all
 from orchestra.runs.topology import Topology
+from orchestra.wire.addresses import candidates_of
 from orchestra.wire.transports.registry import transport_for
 
 TIDY_UP_TRIES = 20
@@ -58,10 +59,11 @@ async def _drop(node: Node, reason: str) -> None:
 
 
 async def clear(root: str) -> None:
-    """Remove the socket file of a killed root. Each surviving process tries, and the first does it."""
+    """Remove the socket files of a killed root. Each surviving process tries, and the first does it."""
     for _ in range(TIDY_UP_TRIES):
         try:
-            await transport_for(root).clear(root)
+            for address in candidates_of(root):
+                await transport_for(address).clear(address)
             return
         except UsageError:
             # The system closes the connections of a killed process before its listening socket.

@@ -131,6 +131,20 @@ def advertised(listening: str, advertise: Sequence[str] = (), known: Sequence[st
     return ",".join(dict.fromkeys(format_address(place.scheme, host, place.first) for host in hosts))
 
 
+def told_to_others(listening: str, advertise: Sequence[str] = ()) -> str:
+    """Return the candidates that a node tells its peers, for one address where it listens.
+
+    An address of the loopback interface, a socket file or a name in memory is told as it is: who can use it is on this
+    host. So is a wildcard on a host without any other interface.
+    """
+    if not listening.startswith(("tcp://", "tls://")):
+        return listening
+    host = parse_address(listening).host
+    if is_loopback(host) or not (advertise or is_wildcard(host)):
+        return listening
+    return advertised(listening, advertise) or on_this_host(listening)
+
+
 def on_this_host(listening: str) -> str:
     """Return the address at which processes of this host reach a listener on all interfaces; else its own."""
     place = parse_address(listening)

@@ -26,7 +26,7 @@ import numpy as np
 
 from orchestra.actors.axes import AnyArray
 from orchestra.actors.codec import SMALL, Buffer
-from orchestra.errors import FrameError
+from orchestra.errors import FrameError, VersionMismatch, WireError
 
 MAGIC = b"OR"
 VERSION = 4
@@ -220,7 +220,8 @@ class FrameReader:
         The limits apply from one frame to the next: the handler of a frame may change them.
 
         Raises:
-            FrameError: wrong magic, version or kind, or a length over the limits.
+            FrameError: wrong magic or kind, or a length over the limits.
+            VersionMismatch: another version of the protocol.
         """
         if self._payload is not None:
             self._payload_filled += count
@@ -262,11 +263,11 @@ class FrameReader:
             self._payload = self._head = None
             yield frame
 
-    def _refusal(self, magic: bytes, version: int, number: int, header_length: int, payload_length: int) -> FrameError:
+    def _refusal(self, magic: bytes, version: int, number: int, header_length: int, payload_length: int) -> WireError:
         if magic != MAGIC:
             return FrameError(f"expected a frame to begin with {MAGIC!r}, got {magic!r}")
         if version != VERSION:
-            return FrameError(f"the peer speaks protocol version {version}, this node speaks {VERSION}")
+            return VersionMismatch(f"the peer speaks protocol version {version}, this node speaks {VERSION}")
         if number not in _KINDS.values():
             return FrameError(f"unknown kind of frame {number}")
         if header_length > self.limits.header:

@@ -23,7 +23,16 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationErr
 from orchestra.actors import codec
 from orchestra.actors.addresses import check_name, is_observer
 from orchestra.actors.message import REGISTRY
-from orchestra.errors import DecodeError, HandshakeError, OrchestraError, Unreachable, UsageError, WireError
+from orchestra.errors import (
+    AuthenticationFailed,
+    DecodeError,
+    HandshakeError,
+    OrchestraError,
+    Unreachable,
+    UsageError,
+    VersionMismatch,
+    WireError,
+)
 from orchestra.wire.frames import Frame, Kind, frame_bytes
 from orchestra.wire.settings import LinkSettings
 from orchestra.wire.transports.base import Connection
@@ -39,6 +48,8 @@ LONGEST_ID = 64
 """Bytes that an incarnation or a session's name may have."""
 REFUSAL = 500
 """Characters of a refusal."""
+REASONS = (HandshakeError, VersionMismatch, AuthenticationFailed)
+"""The kinds of refusals, by the first byte of the frame. The rest is text."""
 RUNTIME = "orchestra."
 """Prefix of the tags of the runtime's own messages."""
 
@@ -111,14 +122,14 @@ class Hello(BaseModel):
         have loaded another experiment of the same name, or an older version of this one.
 
         Raises:
-            HandshakeError: the fields of a type differ between the peer and this node.
+            VersionMismatch: the fields of a type differ between the peer and this node.
         """
         observed = is_observer(self.node) or is_observer(here)
         for tag, fingerprint in self.types:
             if observed and not tag.startswith(RUNTIME):
                 continue
             if tag in REGISTRY and REGISTRY[tag].wire.fingerprint != fingerprint:
-                raise HandshakeError(
+                raise VersionMismatch(
                     f"{self.node} and {here} disagree about the fields of {tag}: "
                     "they run different versions of the code"
                 )
@@ -152,6 +163,8 @@ class Handshake:
     Args:
         link: the link that the dialer begins or resumes; None for the listener.
         admit: finds the link for a dialer's hello; None for the dialer.
+        claim: asked by the dialer once the listener has proved itself; False to drop the connection, because another
+            one was faster.
         over: called once: with None when a link has the connection, else with the error.
         progress: called at each sign that the dialer belongs to the run, for the listener.
     """
@@ -163,6 +176,7 @@ class Handshake:
         *,
         link: Greeter | None = None,
         admit: Admit | None = None,
+        claim: Callable[[], bool] = lambda: True,
         over: Callable[["Handshake", Exception | None], None],
         progress: Callable[["Handshake"], None] = lambda _: None,
     ) -> None:
@@ -171,10 +185,11 @@ class Handshake:
         """Done once a link has the connection; or fails."""
         self._settings = settings
         self._connection = connection
-        self.peer = connection.peer
-        """The other end, for error messages."""
+        self.peer, self.source = connection.peer, connection.source
+        """The other end, for error messages, and its host."""
         self._link = link
         self._admit = admit
+        self._claim = claim
         self._over = over
         self._progress = progress
         self.proven = False
@@ -217,7 +232,9 @@ class Handshake:
 
     def connection_lost(self, error: Exception | None) -> None:
         """Fail the handshake."""
-        if isinstance(error, WireError) and not isinstance(error, HandshakeError):
+        if isinstance(error, VersionMismatch) and not self.proven:
+            error = VersionMismatch(f"{self._connection.peer}: {error}")
+        elif isinstance(error, WireError) and not isinstance(error, HandshakeError):
             # A peer that sends bytes which are no frame does not belong to the run either.
             error = HandshakeError(f"{self._connection.peer} does not prove itself: {error}")
         if not isinstance(error, OrchestraError):
@@ -242,12 +259,23 @@ class Handshake:
         self._over(self, error)
 
     def _prove(self, frame: Frame) -> None:
+        if frame.kind is Kind.REFUSAL and self._link is None and self._peer_nonce:
+            raise AuthenticationFailed(f"{self._connection.peer} knows the secret of another run")
         if frame.kind is not Kind.HANDSHAKE:
             raise HandshakeError(f"{self._connection.peer} sent a {frame.kind.name} frame before it proved itself")
         if self._link is not None:
             self._expect(frame, NONCE + 32)
             self._peer_nonce = frame.header[:NONCE]
-            self._verify(frame.header[NONCE:], b"listener")
+            try:
+                self._verify(frame.header[NONCE:], b"listener")
+            except AuthenticationFailed as error:
+                self._send(Kind.REFUSAL, b"")  # else the listener would take this for a broken connection
+                self._finish(error)
+                self._connection.close()
+                return
+            if not self._claim():
+                self.abort(Unreachable(f"another address than {self._connection.peer} was faster"))
+                return
             self._send(Kind.HANDSHAKE, self._mac(b"dialer"))
             # A peer that has answered before knows the types; another one may have missed them.
             self._send(Kind.HELLO, self._link.hello(known=bool(self._link.peer)).pack())
@@ -277,7 +305,7 @@ class Handshake:
 
     def _verify(self, proof: bytes, role: bytes) -> None:
         if not hmac.compare_digest(proof, self._mac(role)):
-            raise HandshakeError(f"{self._connection.peer} does not know this run's secret")
+            raise AuthenticationFailed(f"{self._connection.peer} does not know this run's secret")
 
     def _hello(self, frame: Frame) -> Hello:
         try:
@@ -298,7 +326,8 @@ class Handshake:
             hello.check_types(self._settings.name)
             link = self._admit(hello)
         except HandshakeError as error:
-            self._send(Kind.REFUSAL, str(error)[:REFUSAL].encode())
+            kind = REASONS.index(type(error)) if type(error) in REASONS else 0
+            self._send(Kind.REFUSAL, bytes([kind]) + str(error)[:REFUSAL].encode())
             # Closed, not aborted, so that the reason arrives.
             self._finish(error)
             self._connection.close()
@@ -329,7 +358,9 @@ class Handshake:
     def _greet(self, link: Greeter, frame: Frame) -> None:
         """Take the listener's answer as the dialer."""
         if frame.kind is Kind.REFUSAL:
-            raise HandshakeError(f"refused by {self._connection.peer}: {frame.header.decode(errors='replace')}")
+            kind = frame.header[0] if frame.header else 0
+            reason = frame.header[1:].decode(errors="replace")
+            raise REASONS[kind if kind < len(REASONS) else 0](f"refused by {self._connection.peer}: {reason}")
         hello = self._hello(frame)
         hello.check_types(self._settings.name)
         link.begin(self._connection, hello)

@@ -134,6 +134,8 @@ class Link:
         self.peer_joined = False
         """True if the peer has joined the run at this node."""
         self.address = address
+        self.reached = ""
+        """The candidate of `address` at which the peer was reached last."""
         self.expected_peer = expected_peer
         self.session_id = session_id
         self.session = Session()

@@ -14,10 +14,18 @@ import psutil
 
 from orchestra import log
 from orchestra.actors.codec import Buffer
-from orchestra.errors import HandshakeError, NobodyListens, Unreachable, UsageError
+from orchestra.errors import (
+    AuthenticationFailed,
+    HandshakeError,
+    NobodyListens,
+    Unreachable,
+    UsageError,
+    VersionMismatch,
+)
 from orchestra.wire.addresses import ANY, Place, format_address, parse_address
 from orchestra.wire.admission import Admission, source_of
-from orchestra.wire.frames import Outbox
+from orchestra.wire.frames import UNPROVEN, Kind, Outbox, frame_bytes
+from orchestra.wire.refusals import Refusals
 from orchestra.wire.transports.base import Accept, Listener
 from orchestra.wire.transports.endpoint import Endpoint
 
@@ -48,7 +56,7 @@ class StreamConnection(Endpoint, asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self._scheduled = False
-        self._closing = False
+        self._closing = self._encrypted = False
         self._lingering: asyncio.TimerHandle | None = None
         self._cause: Exception | None = None
 
@@ -75,7 +83,13 @@ class StreamConnection(Endpoint, asyncio.BufferedProtocol):
     def abort(self, error: Exception | None = None) -> None:
         if self._cause is None:
             self._cause = error
+        if isinstance(error, VersionMismatch) and not self._closing:
+            # The frame shows the version of this side, so that the other side knows why, too.
+            self.send([frame_bytes(Kind.REFUSAL, b"")])
+            self.close()
         self._closing = self._deaf = True
+        if isinstance(error, VersionMismatch):
+            return
         if self._transport is not None:
             self._transport.abort()
 
@@ -99,21 +113,36 @@ class StreamConnection(Endpoint, asyncio.BufferedProtocol):
             self.local = True
         if transport.get_extra_info("sslcontext") is not None:
             self.local = False  # encrypted traffic must not bypass the encryption
+            self._encrypted = True
         if self._accept is not None:
             self._accept(self)
 
     def eof_received(self) -> None:
         # No node half-closes a connection. The event loop would first wait for a peer that may never read again.
         if not self._closing:
-            self.abort(ConnectionResetError("closed by the other side"))
+            self.abort(self._closed_by_other_side(None))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._cause is None and not self._closing and (exc is None or isinstance(exc, ssl.SSLError)):
+        if self._cause is None and not self._closing and (exc is None or self._encrypted):
             # TLS connections end in many ways: in mid-record, with an alert, or without any notice.
-            exc = ConnectionResetError(f"closed by the other side{f': {exc.reason}' if exc is not None else ''}")
+            exc = self._closed_by_other_side(exc)
         if self._lingering is not None:
             self._lingering.cancel()
         self._lose(self._cause or exc)
+
+    def _closed_by_other_side(self, error: Exception | None) -> Exception:
+        """Return why the other side has closed the connection, as far as that is known.
+
+        With TLS 1.3 the side that dials learns after its own handshake that its certificate is refused: by an alert, or
+        by the end of the stream, at its first read.
+        """
+        reason = (error.reason or "") if isinstance(error, ssl.SSLError) else ""
+        if "ALERT" in reason and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason or "DECRYPT_ERROR" in reason):
+            return AuthenticationFailed(f"{self.peer} refuses the certificate of this process: {reason}")
+        text = f"closed by the other side{f': {reason}' if reason else ''}"
+        if self._encrypted and self.limits is UNPROVEN:
+            text += "; over TLS it may have refused the certificate of this process"
+        return ConnectionResetError(text)
 
     def _flush_in_turn(self) -> None:
         self._scheduled = False
@@ -156,6 +185,7 @@ class StreamListener:
         self._beginning: dict[asyncio.Task[None], socket.socket] = {}
         """The connections that are being made, which takes a handshake with TLS."""
         self._admission: Admission[asyncio.Task[None]] = Admission()
+        self._refusals = Refusals(log.get())
         loop = asyncio.get_running_loop()
         self._accepting = [loop.create_task(self._accept_from(sock), name=f"{address}: accept") for sock in sockets]
 
@@ -165,6 +195,7 @@ class StreamListener:
         for task in ending:
             task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
+        self._refusals.sum_up(asyncio.get_running_loop().time(), final=True)
         for sock in self._sockets:
             sock.close()
         if self._path is not None:
@@ -200,10 +231,17 @@ class StreamListener:
         options: dict[str, Any] = {}
         if self._context is not None:
             options = {"ssl": self._context, "ssl_handshake_timeout": HANDSHAKE_S}
-        with contextlib.suppress(OSError):  # not a member of the run, or gone; TLS has told it
-            await asyncio.get_running_loop().connect_accepted_socket(
-                partial(StreamConnection, self._accept), client, **options
-            )
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(OSError):  # gone before its handshake
+            peer = client.getpeername()
+            try:
+                await loop.connect_accepted_socket(partial(StreamConnection, self._accept), client, **options)
+            except OSError as error:
+                # Most likely it has other certificates. But a member that finds a faster way hangs up as well.
+                hung_up = not isinstance(error, ssl.SSLError) or isinstance(error, ssl.SSLEOFError)
+                reason = error.reason if isinstance(error, ssl.SSLError) else "it hung up"
+                said = f"{peer[0]}:{peer[1]} and this node do not agree on TLS: {reason}"
+                self._refusals.add(loop.time(), source_of(peer[0]), said, expected=hung_up)
 
 
 class TcpTransport:
@@ -272,6 +310,9 @@ class TcpTransport:
             raise UsageError(f"cannot dial {address}: it is an address to listen at")
         try:
             _, connection = await asyncio.get_running_loop().create_connection(StreamConnection, host, port, **options)
+        except ssl.SSLCertVerificationError as error:
+            reason = error.verify_message or error.reason
+            raise AuthenticationFailed(f"{address} does not show a certificate of this run: {reason}") from error
         except ssl.SSLError as error:
             raise HandshakeError(f"{address} does not show a certificate of this run: {error.reason}") from error
         except OSError as error:

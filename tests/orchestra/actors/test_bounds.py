@@ -15,9 +15,9 @@ from orchestra import Message, Node, UsageError
 from orchestra.actors.statistics import MAX_SENDER, Deliveries, MessageCounts, others_like
 from orchestra.errors import DecodeError
 from orchestra.log import get
-from orchestra.nodes.rejections import INTERVAL_S, REFUSALS, Refusals
 from orchestra.testing import Probe, settle
 from orchestra.wire.handshake import LONGEST_ID, LONGEST_NODE, Hello
+from orchestra.wire.refusals import INTERVAL_S, REFUSALS, Refusals
 from orchestra.wire.transports.registry import transport_for
 
 Run = Callable[..., Any]
@@ -177,7 +177,7 @@ def test_the_first_refusals_are_told_and_the_others_counted() -> None:
     with capture_logs() as lines:
         refusals = Refusals(get())
         for n in range(REFUSALS + 100):
-            refusals.add(50.0 + n / 100, "connection refused", f"reason {n}")
+            refusals.add(50.0 + n / 100, f"source {n}", f"reason {n}")
         assert [line["reason"] for line in lines] == [f"reason {n}" for n in range(REFUSALS)]
         del lines[:]
         refusals.sum_up(50.0 + INTERVAL_S - 0.1)
@@ -191,8 +191,18 @@ def test_the_first_refusals_are_told_and_the_others_counted() -> None:
         )
         refusals.sum_up(50.0 + 5 * INTERVAL_S)
         assert len(lines) == 1, "what was told is told once"
-        refusals.add(200.0, "connection refused", "another")
+        refusals.add(1000.0, "source 0", "another")
         assert lines[-1]["reason"] == "another"
+
+
+def test_a_source_is_told_once_in_a_minute() -> None:
+    with capture_logs() as lines:
+        refusals = Refusals(get())
+        for n in range(120):
+            refusals.add(50.0 + n, f"10.0.0.{n % 2}", f"reason {n}")
+    told = [line["reason"] for line in lines if line["event"] == "connection refused"]
+    assert told == ["reason 0", "reason 1", "reason 60", "reason 61"]
+    assert [line["count"] for line in lines if "count" in line] == [58]
 
 
 def test_an_interval_of_few_refusals_has_nothing_to_sum_up() -> None:
@@ -200,8 +210,8 @@ def test_an_interval_of_few_refusals_has_nothing_to_sum_up() -> None:
         refusals = Refusals(get())
         refusals.sum_up(0.0)
         for n in range(20):
-            refusals.add(n * INTERVAL_S, "connection refused", "again")
-        refusals.sum_up(1000.0, final=True)
+            refusals.add(n * INTERVAL_S, "source", "again")
+        refusals.sum_up(20 * INTERVAL_S, final=True)
     assert [line["event"] for line in lines] == ["connection refused"] * 20
 
 
@@ -218,18 +228,18 @@ def test_a_door_that_is_knocked_at_all_the_time_fills_no_log(run: Run, address_o
     with capture_logs() as lines:
         run(main())
     refused = [line for line in lines if "refused" in line["event"] and line["log_level"] == "warning"]
-    assert [line["event"] for line in refused] == ["connection refused"] * REFUSALS + ["more connections refused"]
-    assert refused[-1]["count"] == 19 * REFUSALS
+    assert [line["event"] for line in refused] == ["connection refused", "more connections refused"]
+    assert refused[-1]["count"] == 20 * REFUSALS - 1
 
 
 def test_the_heart_sums_up_what_nobody_asks_for(run: Run, address_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orchestra.nodes.failure_detection.HEARTBEAT_S", 0.01)
-    monkeypatch.setattr("orchestra.nodes.rejections.INTERVAL_S", 0.02)
+    monkeypatch.setattr("orchestra.wire.refusals.INTERVAL_S", 0.02)
 
     async def main() -> None:
         async with Node("root", listen=address_of("memory")).running() as root:
             for n in range(REFUSALS + 3):
-                root.peers._acceptor._refusals.add(root.clock.monotonic(), "connection refused", f"reason {n}")
+                root.peers._acceptor._refusals.add(root.clock.monotonic(), f"source {n}", f"reason {n}")
             async with asyncio.timeout(10):
                 while lines[-1]["event"] != "more connections refused":  # noqa: ASYNC110  (the heart beats)
                     await asyncio.sleep(0)

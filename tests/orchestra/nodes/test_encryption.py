@@ -10,7 +10,7 @@ import pytest
 from orchestra import Node, UsageError
 from orchestra.cli.main import main as command
 from orchestra.errors import HandshakeError
-from orchestra.nodes.failure_detection import dial
+from orchestra.nodes.dialling import dial
 from orchestra.runs.plan import plan
 from orchestra.wire.transports.registry import is_exposed
 

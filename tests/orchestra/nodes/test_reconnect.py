@@ -167,12 +167,12 @@ async def talk(here: Node, there: Ref[Any], until: asyncio.Event, rng: random.Ra
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestra.nodes.failure_detection.BACKOFF_S", 0.001)
+    monkeypatch.setattr("orchestra.nodes.dialling.BACKOFF_S", 0.001)
 
 
 @pytest.mark.usefixtures("hasty")
 def test_nothing_is_lost_doubled_or_disordered_over_a_thousand_cuts(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestra.nodes.failure_detection.BACKOFF_S", 0.001)
+    monkeypatch.setattr("orchestra.nodes.dialling.BACKOFF_S", 0.001)
     leaves, cuts = 4, 1000
     books: dict[str, tuple[list[int], list[int]]] = {}
 
@@ -269,8 +269,8 @@ def test_a_dead_peer_fails_what_depends_on_it_at_both_ends_and_watchers_hear_onc
 
             it.proxy.refuse()
             if listen is not None:
-                assert it.leaf.peers._listener is not None
-                await it.leaf.peers._listener.close()
+                (listener,) = it.leaf.peers._listeners
+                await listener.close()
             await it.proxy.cut()
             for ask, gone in zip(asks, ("root", "leaf"), strict=True):
                 with pytest.raises(Unreachable, match=f"^node {gone} is gone: "):

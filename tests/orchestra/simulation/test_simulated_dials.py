@@ -9,7 +9,8 @@ import pytest
 
 from orchestra import Actor, Message, Node, Ref, Unreachable, on
 from orchestra.errors import NobodyListens
-from orchestra.nodes.failure_detection import REFUSALS, dial
+from orchestra.nodes.dialling import dial
+from orchestra.nodes.failure_detection import REFUSALS
 from orchestra.testing import Simulation, each_seed, failing_seed, run_seed
 from orchestra.wire.handshake import Dial
 
@@ -175,7 +176,7 @@ def test_a_peer_is_dead_after_four_refusals_and_no_loop_lags_in_virtual_time(mon
             refused.append(address)
             raise
 
-    monkeypatch.setattr("orchestra.nodes.failure_detection.dial", counted)
+    monkeypatch.setattr("orchestra.nodes.dialling.dial", counted)
 
     async def scenario(sim: Simulation) -> None:
         a, b = sim.node("a"), sim.node("b")

@@ -145,7 +145,7 @@ def test_a_node_joins_while_a_thousand_silent_connections_keep_coming_and_nothin
         async with Node("root", listen=f"{scheme}://127.0.0.1:0").running() as root:
             probe = Probe(CountMsg)
             ref = probe.start(root, "probe")
-            listener: Any = root.peers._listener
+            listener: Any = root.peers._listeners[0]
             sockets, tasks = open_sockets(), asyncio.all_tasks()
             async with flooded(root.listening, source) as opened:
                 assert int(await opened.readline()) == FLOOD

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from orchestra.actors.arrays import frozen_copy
 from orchestra.actors.axes import AnyArray
 from orchestra.actors.codec import Encoder, decode
-from orchestra.errors import FrameError
+from orchestra.errors import WireError
 from orchestra.wire.frames import (
     CHUNK,
     PREFIX,
@@ -79,7 +79,7 @@ def sketched(frames: Sequence[Frame]) -> list[Sketch]:
 
 
 def refusal(stream: bytes, limits: Limits = LIMITS) -> str:
-    with pytest.raises(FrameError) as caught:
+    with pytest.raises(WireError) as caught:
         fed(FrameReader(limits), stream)
     return str(caught.value)
 
@@ -220,7 +220,7 @@ def test_bytes_of_any_kind_give_frames_or_are_refused_and_nothing_else_happens(s
     for prefix in (b"", b"OR", b"OR\x01\x03"):
         try:
             fed(FrameReader(Limits(64, 64)), prefix + stream, cuts)
-        except FrameError:
+        except WireError:
             continue
 
 

@@ -406,7 +406,7 @@ def test_a_node_that_sends_nothing_large_makes_no_memory(run: Run, address_of: A
 def test_what_was_placed_and_not_seen_when_the_connection_broke_is_seen_over_the_next(
     run: Run, address_of: AddressOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestra.nodes.failure_detection.BACKOFF_S", 0.001)
+    monkeypatch.setattr("orchestra.nodes.dialling.BACKOFF_S", 0.001)
 
     async def main() -> None:
         async with pair(address_of("tcp")) as (root, leaf):

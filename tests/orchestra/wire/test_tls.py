@@ -103,7 +103,7 @@ def test_a_node_has_stopped_when_its_connections_are_gone(run: Run, monkeypatch:
 def test_who_holds_no_certificate_of_the_run_is_not_let_in(
     run: Run, certificates: Certificates, monkeypatch: pytest.MonkeyPatch, who: str, options: dict[str, str] | None
 ) -> None:
-    monkeypatch.setattr("orchestra.nodes.failure_detection.BACKOFF_S", 0.001)
+    monkeypatch.setattr("orchestra.nodes.dialling.BACKOFF_S", 0.001)
 
     async def main() -> None:
         async with Node("root", listen=ADDRESS).running() as root:
@@ -150,7 +150,7 @@ def test_only_so_many_handshakes_are_under_way_and_members_come_in_all_the_same(
                 writer.transport.abort()
             await asyncio.gather(*ends)
 
-    monkeypatch.setattr("orchestra.nodes.failure_detection.BACKOFF_S", 0.001)
+    monkeypatch.setattr("orchestra.nodes.dialling.BACKOFF_S", 0.001)
     run(main())
 
 
