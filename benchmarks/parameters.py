@@ -75,7 +75,7 @@ class Player(Actor[LoadParamsMsg | ReportMsg]):
         self._params: Any = None
 
     async def started(self) -> None:
-        await self._to.tell(JoinMsg(role="worker", ref=self.me))
+        await self._to.tell(JoinMsg(role="worker", ref=self.me, environments=1))
 
     @on(LoadParamsMsg)
     def load(self, msg: LoadParamsMsg) -> None:

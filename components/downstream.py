@@ -1,9 +1,15 @@
-"""The actors that have joined the Orchestrator or a proxy; the death of one neither delays nor fails the sender."""
+"""The actors that have joined the Orchestrator or a proxy, and the episodes that each of them may still send."""
 
 from typing import Any
 
-from messages import ClaimRoleMsg
-from orchestra import MailboxFull, Message, Ref, Unreachable
+from pydantic.dataclasses import dataclass
+
+from messages import ClaimRoleMsg, CollectMsg
+from messages.control import PAUSE
+from orchestra import MailboxFull, Message, Ref, State, Unreachable
+
+MOST_AHEAD = 4
+"""Credits for each environment at most, so that some are left for members that join later."""
 
 
 async def send_downstream(ref: Ref[Any], message: Message) -> None:
@@ -27,34 +33,117 @@ def rejected(claim: ClaimRoleMsg, holder: Ref[Any] | None, upstream: Ref[Any]) -
     return f"{who} cannot join {upstream.address}: {holder.address} is the {role} of this run, and a run has one"
 
 
+@dataclass
+class Member:
+    """An actor that has joined: a worker, or a proxy with workers of its own."""
+
+    ref: Ref[Any]
+    workers: int
+    """Workers behind it; 1 for a worker."""
+    environments: int
+    """Environments of these workers."""
+    received: int = 0
+    """Episodes received from it since it joined."""
+    credit: int | None = 0
+    """Episodes that it may send beyond those received; None for any number."""
+
+
 class Downstream:
-    """The actors that have joined, in the order of joining, with their numbers of workers."""
+    """The actors that have joined, in the order of joining, and their credits.
+
+    A *credit* is the permission to send an episode, granted ahead. The credits of all members are never more than the
+    allowance of this actor, so that no member can send more than that, however slowly this actor answers. A member that
+    leaves returns its credits. Those that have fewer get the next ones first.
+    """
 
     def __init__(self) -> None:
-        self.refs: dict[str, Ref[Any]] = {}
+        self.members: dict[str, Member] = {}
+        """Members by address."""
+
+    @property
+    def refs(self) -> dict[str, Ref[Any]]:
         """Refs by address."""
-        self.each: dict[str, int] = {}
-        """Numbers of workers by address: 1 for a worker, any number for a proxy."""
+        return {address: member.ref for address, member in self.members.items()}
 
     @property
     def workers(self) -> int:
         """Number of workers in all."""
-        return sum(self.each.values())
+        return sum(member.workers for member in self.members.values())
 
-    def join(self, ref: Ref[Any], workers: int) -> None:
+    @property
+    def environments(self) -> int:
+        """Number of environments in all."""
+        return sum(member.environments for member in self.members.values())
+
+    def join(self, ref: Ref[Any], workers: int, environments: int) -> None:
         """Add an actor, or replace it if it has joined before."""
-        self.refs[ref.address] = ref
-        self.each[ref.address] = workers
+        self.members.pop(ref.address, None)
+        self.members[ref.address] = Member(ref, workers, environments)
+
+    def resize(self, address: str, workers: int, environments: int) -> None:
+        """Set the numbers of workers and environments of a member. One that has none any more returns its credits."""
+        if (member := self.members.get(address)) is not None:
+            member.workers, member.environments = workers, environments
+            if environments == 0:
+                member.credit = 0
 
     def leave(self, address: str) -> bool:
         """Remove the actor at `address`; return whether it had joined."""
-        if self.refs.pop(address, None) is None:
-            return False
-        self.each.pop(address, None)
-        return True
+        return self.members.pop(address, None) is not None
+
+    def receive(self, address: str, episodes: int) -> None:
+        """Count `episodes` from the actor at `address`. One that is gone has no credits to use."""
+        if (member := self.members.get(address)) is not None:
+            member.received += episodes
+            if member.credit is not None:
+                member.credit = max(member.credit - episodes, 0)
+
+    def revoke(self) -> None:
+        """Take all credits back from members that have paused, so that the next `grant` begins anew."""
+        for member in self.members.values():
+            member.credit = 0
+
+    async def grant(self, allowance: int | None) -> None:
+        """Have the members collect, and grant them `allowance` credits in all, in proportion to their environments.
+
+        The share of a member is at most `MOST_AHEAD` for each environment. A member that has credits is told only of a
+        quarter of its share or more.
+
+        Args:
+            allowance: episodes that may be received beyond those received so far; None for any number.
+        """
+        free = 0 if allowance is None else allowance - sum(member.credit or 0 for member in self.members.values())
+        environments = self.environments
+        members = [member for member in self.members.values() if member.environments]
+        for member in sorted(members, key=lambda each: (each.credit or 0) / each.environments):
+            before = member.credit
+            if allowance is None:
+                member.credit = None
+            else:
+                share = min(-(-allowance * member.environments // environments), MOST_AHEAD * member.environments)
+                more = min(share - (before or 0), free)
+                if more > 0 and (not before or 4 * more >= share):
+                    member.credit = (before or 0) + more
+                    free -= more
+            if member.credit != before:
+                await send_downstream(member.ref, CollectMsg(episodes=member.credit, received=member.received))
+
+    async def pause(self) -> None:
+        """Have all members pause, without credits."""
+        self.revoke()
+        await self.tell(PAUSE)
 
     async def tell(self, *messages: Message) -> None:
         """Send `messages` to all actors."""
-        for ref in self.refs.values():
+        for member in list(self.members.values()):
             for message in messages:
-                await send_downstream(ref, message)
+                await send_downstream(member.ref, message)
+
+    def state(self) -> list[State]:
+        """Return the members, as plain values and refs."""
+        return [dict(vars(member)) for member in self.members.values()]
+
+    def load(self, state: list[State]) -> None:
+        """Continue with the members of other actors' `state`."""
+        members = [Member(**each) for each in state]
+        self.members = {member.ref.address: member for member in members}

@@ -22,7 +22,6 @@ from messages import (
     SampleBatchMsg,
     SaveCheckpointMsg,
     SaveStateMsg,
-    SetCollectingMsg,
     StateSavedMsg,
     TrainResultMsg,
     WorkerCountMsg,
@@ -41,6 +40,8 @@ from orchestra import (
     on,
 )
 
+LEAST_BUFFER = 4.0
+"""Batches of the error buffer, at least."""
 RETURN_S = 60.0
 """Seconds that a resumed run waits for the workers that it had."""
 INTERRUPTED_S = 20.0
@@ -76,8 +77,8 @@ class Orchestrator(
     """Paces collecting and learning, so that neither runs too far ahead of the other.
 
     Episodes are inserted as soon as they arrive. A batch is requested whenever `limiter` allows it and fewer than
-    `batches_in_flight` are on their way. Workers pause while the limiter allows no inserts. The limiter counts episodes
-    as inserts and batches as samples.
+    `batches_in_flight` are on their way. The limiter counts episodes as inserts and batches as samples. Workers need
+    credits to send episodes: as many are granted ahead as the limiter allows inserts.
 
     A checkpoint of the whole run is taken every `checkpoint_interval` steps and at the end. Everything stands still for
     it. Workers and proxies save first and answer behind all their earlier messages; once nothing is in flight, the
@@ -92,6 +93,8 @@ class Orchestrator(
         trajectories: the TrajectoryManager.
         monitor: shows and keeps progress.
         limiter: ratio of batches to episodes.
+        buffer_per_environment: batches of the limiter's error buffer for each environment that plays, at least
+            `LEAST_BUFFER` in all; None to keep the limiter's own, however many environments there are.
         batch_size: episodes of a batch.
         goal_steps: environment steps after which the run ends.
         batches_in_flight: batches that may be on their way to the Trainer; with two, it never waits for one.
@@ -112,6 +115,7 @@ class Orchestrator(
     limiter: SampleToInsertRatio
     batch_size: int
     goal_steps: int
+    buffer_per_environment: float | None = None
     batches_in_flight: int = 2
     eval_interval: int = 10_000
     eval_episodes: int = 32
@@ -133,7 +137,6 @@ class Orchestrator(
         self._evaluations = RunEvaluations()
         place = (self.run_directory, self.me.address, (self.trajectories, self.monitor))
         self._checkpoint = RunCheckpoint(*place, keep=self.resume_from)
-        self._collecting = True
         self._finishing = self._interrupted = False
         self._ending: Phase = "failed"  # until the goal is reached or somebody interrupts the run
         self._evaluated = False  # the final evaluation has its result
@@ -155,10 +158,9 @@ class Orchestrator(
         return {
             **self._values(),
             "trainer": self._trainer,
-            "downstream": self._downstream.refs,
-            "each": self._downstream.each,
+            "downstream": self._downstream.state(),
             "params": self._params,
-            "flags": [self._collecting, self._finishing, self._interrupted, self._evaluated, self._ending],
+            "flags": [self._finishing, self._interrupted, self._evaluated, self._ending],
             "requested": self._counters.requested,
             "evaluations": vars(self._evaluations),
             "save_point": vars(self._checkpoint.point),
@@ -167,16 +169,16 @@ class Orchestrator(
     def restore(self, state: State) -> None:
         self._counters.load(state)
         self._trainer = state["trainer"]
-        self._downstream.refs, self._downstream.each = dict(state["downstream"]), dict(state["each"])
+        self._downstream.load(state["downstream"])
         self._params = LoadParamsMsg.model_validate(state["params"]) if state["params"] else None
-        self._collecting, self._finishing, self._interrupted, self._evaluated, self._ending = state["flags"]
+        self._finishing, self._interrupted, self._evaluated, self._ending = state["flags"]
         self._counters.requested = state["requested"]
         self._evaluations = RunEvaluations(**state["evaluations"])
         self._checkpoint.point = SavePoint(**state["save_point"])
 
     async def stopped(self) -> None:
         """Save the policy and the best parameters, unless a checkpoint has them. A failing run saves what it can."""
-        await self._set_collecting(False)
+        await self._downstream.pause()
         await self._report("saving")
         steps = self._counters.env_steps
         if self._trainer is not None and self.run_directory is not None and self._checkpoint.point.committed != steps:
@@ -203,21 +205,17 @@ class Orchestrator(
     @on(JoinMsg)
     async def join(self, msg: JoinMsg) -> None:
         self.watch(msg.ref)
-        self._downstream.join(msg.ref, 1 if msg.role == "worker" else 0)
-        if not self._returning:  # `_continue` tells all together
-            if self._params is not None:
-                await send_downstream(msg.ref, self._params)
-            await send_downstream(msg.ref, SetCollectingMsg(collecting=self._collecting and not self._paused))
+        self._downstream.join(msg.ref, 1 if msg.role == "worker" else 0, msg.environments)
+        if self._params is not None and not self._returning:  # `_continue` tells all together
+            await send_downstream(msg.ref, self._params)
         # A restarted actor does not know the checkpoint of its earlier incarnation.
         await self._mark_saved(msg.ref.address)
-        await self._continue_if_all_returned()
-        await self._report()
+        await self._count_environments()
 
     @on(WorkerCountMsg)
     async def count_workers(self, msg: WorkerCountMsg) -> None:
-        self._downstream.each[msg.proxy.address] = msg.workers
-        await self._continue_if_all_returned()
-        await self._report()
+        self._downstream.resize(msg.proxy.address, msg.workers, msg.environments)
+        await self._count_environments()
 
     @on(TerminatedMsg)
     async def leave(self, msg: TerminatedMsg) -> None:
@@ -228,7 +226,16 @@ class Orchestrator(
             (self.log.info if msg.graceful else self.log.warning)("lost", address=msg.address, reason=msg.reason)
         if below:
             await self._mark_saved(msg.address)
-            await self._report()
+            await self._count_environments()
+
+    async def _count_environments(self) -> None:
+        """Let the error buffer follow the number of environments, and grant credits anew."""
+        environments = self._downstream.environments
+        if self.buffer_per_environment is not None and environments:
+            self.limiter.set_error_buffer(max(self.buffer_per_environment * environments, LEAST_BUFFER))
+        await self._continue_if_all_returned()
+        await self._drive()
+        await self._report()
 
     async def _mark_saved(self, address: str, error: str = "") -> None:
         """Stop waiting for the state of the actor at `address`: it is saved, or lost, or cannot be written."""
@@ -239,6 +246,7 @@ class Orchestrator(
 
     @on(InsertTransitionMsg)
     async def insert(self, msg: InsertTransitionMsg) -> None:
+        self._downstream.receive(msg.sender, msg.episodes)
         if (fresh := self._counters.count(msg, self._params)) is not None:
             await self.trajectories.tell(fresh)
         await self._drive()
@@ -285,19 +293,13 @@ class Orchestrator(
             await self._begin_save()
 
     async def _drive(self) -> None:
-        """Request the batches that may be requested now, and pause or resume the workers accordingly."""
+        """Request the batches that may be requested now, and grant credits for the episodes that may be inserted."""
         if self._finishing or self._interrupted or self._paused:
             return
         while self._trainer is not None and (number := self._counters.request_batch(self.batches_in_flight)):
-            await self.trajectories.tell(
-                SampleBatchMsg(number=number, batch_size=self.batch_size, trainer=self._trainer)
-            )
-        await self._set_collecting(self._counters.limiter.may_insert())
-
-    async def _set_collecting(self, collecting: bool) -> None:
-        if collecting != self._collecting and not self._paused:
-            self._collecting = collecting
-            await self._downstream.tell(SetCollectingMsg(collecting=collecting))
+            request = SampleBatchMsg(number=number, batch_size=self.batch_size, trainer=self._trainer)
+            await self.trajectories.tell(request)
+        await self._downstream.grant(self.limiter.insertable())
 
     async def _evaluate(self, *, final: bool = False) -> bool:
         """Request an evaluation of the newest parameters, or the final one of the best; False if there are none."""
@@ -416,11 +418,10 @@ class Orchestrator(
     async def _continue(self) -> None:
         """Let all actors continue, with the same parameters whether or not the run was resumed."""
         self._returning = 0
-        self._collecting = self._counters.limiter.may_insert()
         if self._params is not None:
             self._params = self._params.model_copy(update={"env_steps": self._counters.env_steps})
-        latest = [] if self._params is None else [self._params]
-        await self._downstream.tell(*latest, SetCollectingMsg(collecting=self._collecting))
+            await self._downstream.tell(self._params)
+        self._downstream.revoke()
         await self._drive()
         if self._counters.env_steps >= self.goal_steps:
             await self._finish()
@@ -429,7 +430,7 @@ class Orchestrator(
         if self._finishing:
             return
         self._finishing = True
-        await self._set_collecting(False)
+        await self._downstream.pause()
         if self._evaluations.requested != self._counters.env_steps:
             self._evaluated = not await self._evaluate()
         elif not self._evaluations.pending:  # it has a result: requested before a checkpoint, or by the run before

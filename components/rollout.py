@@ -148,15 +148,17 @@ class Rollout:
         """Close the environment."""
         self._env.close()
 
-    def collect(self, steps: int, epsilon: float) -> InsertTransitionMsg | None:
+    def collect(self, steps: int, epsilon: float, most: int | None = None) -> InsertTransitionMsg | None:
         """Make B times `steps` steps; return the episodes that ended, if any did.
 
-        In lock-step these are `steps` in every copy. A turn ends early when no copy becomes ready for a while.
+        In lock-step these are `steps` in every copy. A turn ends early when no copy becomes ready for a while, or with
+        the step in which the `most`-th episode ends; None for any number.
         """
         if not self._begun:
             self._copies.begin(ALL)
             self._begun = True
-        parts, left = [], steps * self._env.n_envs
+        parts: list[InsertTransitionMsg] = []
+        left = steps * self._env.n_envs
         while left > 0:
             made, part = self._step(epsilon)
             left -= made
@@ -164,6 +166,10 @@ class Rollout:
                 parts.append(part)
             if not made and not self._copies.any_ready():
                 break
+            if most is not None:
+                ended = sum(len(each.rows) for each in self._ended) + sum(each.episodes for each in parts)
+                if ended >= most:
+                    break
         if self._ended:
             parts.append(self._cut(epsilon))
         return concatenated(parts) if parts else None
@@ -260,6 +266,7 @@ class Rollout:
             won=freeze(won),
             epsilon=freeze(np.full(len(rows), epsilon, np.float32)),
             newest_version=None,
+            sender="",
         )
 
 
@@ -283,7 +290,7 @@ def concatenated(parts: list[InsertTransitionMsg]) -> InsertTransitionMsg:
         return parts[0]
     names = InsertTransitionMsg.wire.array_fields
     arrays = {name: freeze(np.concatenate([getattr(part, name) for part in parts])) for name in names}
-    return InsertTransitionMsg(**arrays, newest_version=parts[0].newest_version)
+    return InsertTransitionMsg(**arrays, newest_version=parts[0].newest_version, sender=parts[0].sender)
 
 
 _FRAMES = ("obs", "state", "available")

@@ -10,13 +10,14 @@ from components.rollout import ActingFactory, EnvFactory, Rollout
 from components.schedule import LinearSchedule
 from components.threads import with_threads
 from messages import (
+    CollectMsg,
     InsertTransitionMsg,
     JoinMsg,
     LoadParamsMsg,
     SaveStateMsg,
-    SetCollectingMsg,
     StateSavedMsg,
 )
+from messages.control import PAUSE
 from orchestra import Actor, Message, Preloads, Ref, State, TerminatedMsg, Unreachable, UsageError, freeze, on
 
 REJOIN_S = 5.0
@@ -36,8 +37,11 @@ class UpstreamLost(Unreachable):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class Worker(Preloads, Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | SetCollectingMsg | SaveStateMsg]):
-    """Collects experience while it is told to and has parameters.
+class Worker(Preloads, Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | CollectMsg | SaveStateMsg]):
+    """Collects experience while it is told to, has parameters, and has credits for the episodes.
+
+    It stops after the step in which it has used its last credit. All episodes that end in this step are sent, at most
+    one for each of its environments.
 
     Args:
         env: makes its environments.
@@ -68,7 +72,8 @@ class Worker(Preloads, Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | SetCollect
         self._rollout = Rollout(own, self._policy, self.rng)
         self._env_steps = 0
         self._loaded = False
-        self._collecting = False
+        self._collecting = PAUSE
+        self._sent = 0  # episodes since it joined
         self._stepping = False
 
     async def started(self) -> None:
@@ -90,6 +95,7 @@ class Worker(Preloads, Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | SetCollect
             "env_steps": self._env_steps,
             "loaded": self._loaded,
             "collecting": self._collecting,
+            "sent": self._sent,
             "stepping": self._stepping,
         }
 
@@ -97,7 +103,8 @@ class Worker(Preloads, Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | SetCollect
         self._rollout.restore(state["rollout"])
         self._rollout.load(state["params"], state["version"])
         self._env_steps = state["env_steps"]
-        self._loaded, self._collecting, self._stepping = state["loaded"], state["collecting"], state["stepping"]
+        self._loaded, self._sent, self._stepping = state["loaded"], state["sent"], state["stepping"]
+        self._collecting = CollectMsg.model_validate(state["collecting"])
 
     @on(LoadParamsMsg)
     async def load(self, msg: LoadParamsMsg) -> None:
@@ -107,25 +114,27 @@ class Worker(Preloads, Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | SetCollect
         self._loaded = True
         await self._step_on()
 
-    @on(SetCollectingMsg)
-    async def set_collecting(self, msg: SetCollectingMsg) -> None:
-        self._collecting = msg.collecting
+    @on(CollectMsg)
+    async def set_collecting(self, msg: CollectMsg) -> None:
+        self._collecting = msg
         await self._step_on()
 
     @on(StepMsg)
     async def step(self, msg: StepMsg) -> None:
         self._stepping = False
-        if not (self._collecting and self._loaded):  # paused since; or an earlier incarnation sent it
+        credit = self._collecting.credit(self._sent)
+        if credit == 0 or not self._loaded:  # paused since; or an earlier incarnation sent it
             return
-        epsilon = self.exploration(self._env_steps)
-        episodes = await self.offload(with_threads, self.threads, self._rollout.collect, self.steps_per_turn, epsilon)
+        turn = (self.steps_per_turn, self.exploration(self._env_steps), credit)
+        episodes = await self.offload(with_threads, self.threads, self._rollout.collect, *turn)
         if episodes is not None:
-            await self.to.tell(episodes)
+            self._sent += episodes.episodes
+            await self.to.tell(episodes.model_copy(update={"sender": self.me.address}))
         await self._step_on()
 
     @on(SaveStateMsg)
     async def save(self, msg: SaveStateMsg) -> None:
-        self._collecting = False
+        self._collecting = PAUSE
         state, error = self._rollout.state(), ""
         if state is None:
             self.log.info("the environment takes no snapshots: a resumed run begins new episodes")
@@ -138,7 +147,7 @@ class Worker(Preloads, Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | SetCollect
     @on(TerminatedMsg)
     def upstream_lost(self, msg: TerminatedMsg) -> None:
         if msg.graceful:  # usually the run ends, and this process with it
-            self._collecting = False
+            self._collecting = PAUSE
             self.after(REJOIN_S, JoinAgainMsg())
             return
         raise UpstreamLost(f"{msg.address}: {msg.reason}")
@@ -160,10 +169,11 @@ class Worker(Preloads, Actor[StepMsg | JoinAgainMsg | LoadParamsMsg | SetCollect
 
     async def _join(self) -> None:
         self.watch(self.to)
-        await self.to.tell(JoinMsg(role="worker", ref=self.me))
+        self._sent = 0
+        await self.to.tell(JoinMsg(role="worker", ref=self.me, environments=self.n_envs))
 
     async def _step_on(self) -> None:
-        if self._collecting and self._loaded and not self._stepping:
+        if self._collecting.credit(self._sent) != 0 and self._loaded and not self._stepping:
             self._stepping = True
             await self.me.tell(StepMsg())
 

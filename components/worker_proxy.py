@@ -4,26 +4,26 @@ from typing import ClassVar
 
 from components.downstream import Downstream, send_downstream
 from messages import (
+    CollectMsg,
     InsertTransitionMsg,
     JoinMsg,
     LoadParamsMsg,
     SaveStateMsg,
-    SetCollectingMsg,
     StateSavedMsg,
     WorkerCountMsg,
 )
+from messages.control import PAUSE
 from orchestra import Actor, Escalate, Ref, State, Supervision, TerminatedMsg, on
 
 
-class WorkerProxy(
-    Actor[JoinMsg | InsertTransitionMsg | LoadParamsMsg | SetCollectingMsg | SaveStateMsg | StateSavedMsg]
-):
+class WorkerProxy(Actor[JoinMsg | InsertTransitionMsg | LoadParamsMsg | CollectMsg | SaveStateMsg | StateSavedMsg]):
     """Stands for the workers of a host, so that parameters cross the network once for all of them.
 
     On one host it copies neither parameters nor experience: their arrays stay in shared memory where they were written.
 
-    It keeps the newest parameters and the last `SetCollectingMsg`, so that a worker that joins late or again starts at
-    once. A failure ends its process: a restarted proxy would not know its workers, nor they that they must join again.
+    It divides its own credits among its workers; those of a worker that dies go to the others. It keeps the newest
+    parameters, so that a worker that joins late or again starts as soon as it has a credit. A failure ends its process:
+    a restarted proxy would not know its workers, nor they that they must join again.
 
     Args:
         to: the Orchestrator.
@@ -35,40 +35,40 @@ class WorkerProxy(
         self._to = to
         self._workers = Downstream()
         self._params: LoadParamsMsg | None = None
-        self._collecting: SetCollectingMsg | None = None
+        self._collecting = PAUSE
+        self._sent = 0
         self._saving: SaveStateMsg | None = None
         self._unsaved: set[str] = set()
         self._save_error = ""
 
     async def started(self) -> None:
-        await self._to.tell(JoinMsg(role="proxy", ref=self.me))
+        await self._to.tell(JoinMsg(role="proxy", ref=self.me, environments=0))
 
     def snapshot(self) -> State:
         return {
-            "workers": self._workers.refs,
+            "workers": self._workers.state(),
             "params": self._params,
             "collecting": self._collecting,
+            "sent": self._sent,
             "saving": self._saving,
             "unsaved": self._unsaved,
             "save_error": self._save_error,
         }
 
     def restore(self, state: State) -> None:
-        for worker in state["workers"].values():
-            self._workers.join(worker, 1)
+        self._workers.load(state["workers"])
         self._params = LoadParamsMsg.model_validate(state["params"]) if state["params"] else None
-        collecting = state["collecting"]
-        self._collecting = SetCollectingMsg.model_validate(collecting) if collecting else None
+        self._collecting = CollectMsg.model_validate(state["collecting"])
+        self._sent = state["sent"]
         self._saving = SaveStateMsg.model_validate(state["saving"]) if state["saving"] else None
         self._unsaved, self._save_error = set(state["unsaved"]), state["save_error"]
 
     @on(JoinMsg)
     async def join(self, msg: JoinMsg) -> None:
-        self._workers.join(msg.ref, 1)
+        self._workers.join(msg.ref, 1, msg.environments)
         self.watch(msg.ref)
-        for latest in (self._params, self._collecting):
-            if latest is not None:
-                await send_downstream(msg.ref, latest)
+        if self._params is not None:
+            await send_downstream(msg.ref, self._params)
         # A restarted worker does not know the checkpoint of its earlier incarnation.
         await self._recount(msg.ref.address)
 
@@ -79,29 +79,44 @@ class WorkerProxy(
             await self._recount(msg.address)
 
     async def _recount(self, worker: str) -> None:
-        """Report the number of workers, and stop waiting for the state of `worker`."""
-        await self._to.tell(WorkerCountMsg(proxy=self.me, workers=self._workers.workers))
+        """Report the number of workers, share the credits anew, and stop waiting for the state of `worker`."""
+        counts = {"workers": self._workers.workers, "environments": self._workers.environments}
+        await self._to.tell(WorkerCountMsg(proxy=self.me, **counts))
+        if not self._workers.environments:  # the credits go back
+            self._collecting = PAUSE
+        await self._grant()
         await self._mark_saved(worker)
+
+    async def _grant(self) -> None:
+        await self._workers.grant(self._collecting.credit(self._sent))
 
     @on(InsertTransitionMsg)
     async def insert(self, msg: InsertTransitionMsg) -> None:
-        await self._to.tell(msg)  # the arrays stay where the worker has written them
+        self._workers.receive(msg.sender, msg.episodes)
+        self._sent += msg.episodes
+        # The arrays stay where the worker has written them.
+        await self._to.tell(msg.model_copy(update={"sender": self.me.address}))
+        await self._grant()
 
     @on(LoadParamsMsg)
     async def load(self, msg: LoadParamsMsg) -> None:
         self._params = msg
         await self._workers.tell(msg)
 
-    @on(SetCollectingMsg)
-    async def set_collecting(self, msg: SetCollectingMsg) -> None:
-        self._collecting = msg
-        await self._workers.tell(msg)
+    @on(CollectMsg)
+    async def set_collecting(self, msg: CollectMsg) -> None:
+        if msg == PAUSE:
+            await self._workers.pause()
+        if self._workers.environments:  # else the credits are on their way back
+            self._collecting = msg
+            await self._grant()
 
     @on(SaveStateMsg)
     async def save(self, msg: SaveStateMsg) -> None:
         self._saving, self._save_error = msg, ""
         self._unsaved = set(self._workers.refs)
-        self._collecting = None  # a worker that joins meanwhile waits like the others
+        self._collecting = PAUSE  # a worker that joins meanwhile waits like the others
+        self._workers.revoke()
         await self._workers.tell(msg.model_copy(update={"reply_to": Ref(self.me.address)}))
         await self._save_if_ready()
 

@@ -20,6 +20,7 @@ from components import (
 from components.envs import SCENARIOS
 from components.envs.game_speed import GameSpeed
 from components.envs.smac import Smac
+from components.orchestrator import LEAST_BUFFER
 from components.policies.devices import gpus_of, require
 from components.replay_buffers import (
     EpisodeReplay,
@@ -128,6 +129,8 @@ def experiment(
         "target_update_interval": target_update_interval,
     }
     at_once = n_workers * envs_per_worker
+    # Room for what all environments may deliver at once, twice, so that neither side waits in steps.
+    buffer_per_environment = None if coma else 2.0 * updates_per_episode
     replay: ReplayBuffer
     if coma:
         if prioritized:
@@ -141,8 +144,7 @@ def experiment(
         limiter = SampleToInsertRatio(
             updates_per_episode,
             min_size=max(learning_starts, batch_size),
-            # Room for what all environments may deliver at once, twice, so that neither side waits in steps.
-            error_buffer=max(2.0 * updates_per_episode * at_once, 4.0),
+            error_buffer=max(2.0 * updates_per_episode * at_once, LEAST_BUFFER),
         )
         replay = (PrioritizedEpisodeReplay if prioritized else EpisodeReplay)(spec, buffer_size)
 
@@ -160,6 +162,7 @@ def experiment(
         trajectories=trajectories,
         monitor=monitor,
         limiter=limiter,
+        buffer_per_environment=buffer_per_environment,
         batch_size=batch_size,
         goal_steps=steps,
         eval_interval=eval_interval,

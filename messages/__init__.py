@@ -1,6 +1,7 @@
 """Messages of the reinforcement-learning actors."""
 
 from messages.control import ClaimRoleMsg as ClaimRoleMsg
+from messages.control import CollectMsg as CollectMsg
 from messages.control import EvaluateMsg as EvaluateMsg
 from messages.control import EvaluationResultMsg as EvaluationResultMsg
 from messages.control import JoinMsg as JoinMsg
@@ -8,7 +9,6 @@ from messages.control import NotSavedMsg as NotSavedMsg
 from messages.control import ProgressMsg as ProgressMsg
 from messages.control import SaveCheckpointMsg as SaveCheckpointMsg
 from messages.control import SaveStateMsg as SaveStateMsg
-from messages.control import SetCollectingMsg as SetCollectingMsg
 from messages.control import StateSavedMsg as StateSavedMsg
 from messages.control import TrainResultMsg as TrainResultMsg
 from messages.control import WorkerCountMsg as WorkerCountMsg

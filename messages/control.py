@@ -11,11 +11,13 @@ from orchestra import Axes, Lane, Message, Ref, Request
 class JoinMsg(Message):
     """An actor joins its upstream: a worker its proxy; a proxy, or a worker without proxy, the Orchestrator.
 
-    It receives the latest parameters and a `SetCollectingMsg` in return.
+    It receives the latest parameters in return, and a `CollectMsg` as soon as it may send an episode.
     """
 
     role: Literal["worker", "proxy"]
     ref: Ref[Any]
+    environments: int
+    """Environments of a worker; 0 of a proxy, whose `WorkerCountMsg` has those of its workers."""
 
 
 class ClaimRoleMsg(Request[str]):
@@ -33,14 +35,29 @@ class WorkerCountMsg(Message):
 
     proxy: Ref[Any]
     workers: int
+    environments: int
+    """Environments of these workers."""
 
 
-class SetCollectingMsg(Message):
-    """Collect experience or pause; sent downstream."""
+class CollectMsg(Message):
+    """Collect experience for so many episodes, or pause; sent downstream.
+
+    Episodes are counted from the recipient's last `JoinMsg` on.
+    """
 
     lane: ClassVar[Lane] = Lane.LATEST
 
-    collecting: bool
+    episodes: int | None
+    """Episodes that the recipient may send beyond those `received`: its credit. None for any number, 0 to pause."""
+    received: int
+    """Episodes that the sender has received from the recipient."""
+
+    def credit(self, sent: int) -> int | None:
+        """Return how many more episodes a recipient may send that has sent `sent`; None for any number."""
+        return None if self.episodes is None else max(self.episodes - max(sent - self.received, 0), 0)
+
+
+PAUSE = CollectMsg(episodes=0, received=0)
 
 
 class EvaluationResultMsg(Message):
@@ -100,7 +117,7 @@ class SaveCheckpointMsg(Request[str | NotSavedMsg]):
 
 
 class StateSavedMsg(Message):
-    """Reply to `SaveStateMsg`: the state is saved. The sender stays paused until the next `SetCollectingMsg`."""
+    """Reply to `SaveStateMsg`: the state is saved. The sender stays paused until the next `CollectMsg`."""
 
     ref: Ref[Any]
     error: str

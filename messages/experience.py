@@ -32,6 +32,9 @@ class InsertTransitionMsg(Message):
     newest_version: int | None
     """Version of the newest parameters when the episodes reached the Orchestrator, which adds the number; None before.
     The *policy lag* of a step is this number less the step's own version."""
+    sender: str
+    """Address of the actor that tells this message, whose credit the episodes use: a worker, or the proxy that passes
+    them on. Empty if no actor has told it yet."""
 
     @model_validator(mode="after")
     def _lengths_agree(self) -> Self:
@@ -63,4 +66,4 @@ class InsertTransitionMsg(Message):
             "episodes": episodes,
         }
         arrays = {name: freeze(getattr(self, name)[rows[axes[0]]]) for name, axes in self.wire.axes}
-        return InsertTransitionMsg(**arrays, newest_version=self.newest_version)
+        return InsertTransitionMsg(**arrays, newest_version=self.newest_version, sender=self.sender)

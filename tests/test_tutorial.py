@@ -76,6 +76,7 @@ def played(*outcomes: bool) -> InsertTransitionMsg:
         versions=np.zeros(n, np.int32),
         epsilon=np.full(n, 0.5, np.float32),
         newest_version=None,
+        sender="",
     )
 
 

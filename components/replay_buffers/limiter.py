@@ -1,6 +1,6 @@
 """Rate limiter: how far sampling may run ahead of inserting, and the other way round (Reverb, Cassirer 2021)."""
 
-from math import inf
+from math import floor, inf
 from typing import Self
 
 import numpy as np
@@ -50,19 +50,25 @@ class SampleToInsertRatio(Checkpointed):
             raise ValueError(
                 f"min_size {min_size} is above the capacity {capacity}: so many items are never there to be sampled"
             )
-        centre = samples_per_insert * min_size
+        self.samples_per_insert, self.min_size = samples_per_insert, min_size
+        self.inserted = self.sampled = self.deleted = 0
+        self.set_error_buffer(error_buffer, insert_size=insert_size, sample_size=sample_size)
+
+    def set_error_buffer(
+        self, error_buffer: float | tuple[float, float], *, insert_size: int = 1, sample_size: int = 1
+    ) -> None:
+        """Set another error buffer; the arguments and errors are those of the constructor."""
+        centre = self.samples_per_insert * self.min_size
         if isinstance(error_buffer, tuple):
             low, high = error_buffer
         else:
             low, high = centre - error_buffer, centre + error_buffer
         if low > centre:
             raise ValueError(
-                f"min_diff {low} is above samples_per_insert * min_size = {samples_per_insert} * {min_size} = "
-                f"{centre}: with min_size items there, sampling would still have to wait"
+                f"min_diff {low} is above samples_per_insert * min_size = {self.samples_per_insert} * {self.min_size} "
+                f"= {centre}: with min_size items there, sampling would still have to wait"
             )
-        self.samples_per_insert, self.min_size = samples_per_insert, min_size
         self.min_diff, self.max_diff = low, high
-        self.inserted = self.sampled = self.deleted = 0
         self._error_buffer = error_buffer
         self.check_sizes(insert_size=insert_size, sample_size=sample_size)
 
@@ -129,6 +135,15 @@ class SampleToInsertRatio(Checkpointed):
             )
         small = self.inserted + n - self.deleted <= self.min_size
         return small or self.diff + n * self.samples_per_insert <= self.max_diff
+
+    def insertable(self) -> int | None:
+        """Return how many items may be inserted now, at most; None for any number."""
+        if self.max_diff == inf:
+            return None
+        ratio, diff = self.samples_per_insert, self.diff
+        n = floor((self.max_diff - diff) / ratio)
+        n += (diff + (n + 1) * ratio <= self.max_diff) - (diff + n * ratio > self.max_diff)  # rounding
+        return max(n, self.min_size - (self.inserted - self.deleted), 0)
 
     def may_sample(self, n: int = 1) -> bool:
         """Return whether `n` items may be sampled now.

@@ -228,7 +228,13 @@ def episodes() -> Callable[..., InsertTransitionMsg]:
     """Make a message of episodes of the given lengths, each step of which is rewarded with `reward`."""
 
     def make(
-        *lengths: int, reward: float = 1.0, won: bool = False, version: int = 0, epsilon: float = 0.5, mark: float = 0.0
+        *lengths: int,
+        reward: float = 1.0,
+        won: bool = False,
+        version: int = 0,
+        epsilon: float = 0.5,
+        mark: float = 0.0,
+        sender: str = "",
     ) -> InsertTransitionMsg:
         n_steps, n = sum(lengths), len(lengths)
         available = np.ones((n_steps + n, 2, 3), np.bool_)
@@ -244,6 +250,7 @@ def episodes() -> Callable[..., InsertTransitionMsg]:
             versions=freeze(np.full(n_steps, version, np.int32)),
             epsilon=freeze(np.full(n, epsilon, np.float32)),
             newest_version=None,
+            sender=sender,
         )
 
     return make

@@ -56,6 +56,7 @@ def experience(number: int, features: int) -> InsertTransitionMsg:
         versions=freeze(np.zeros(1, np.int32)),
         epsilon=freeze(np.zeros(1, np.float32)),
         newest_version=None,
+        sender="",
     )
 
 

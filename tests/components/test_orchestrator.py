@@ -19,6 +19,7 @@ from components.trainer import Trainer
 from messages import (
     BatchTrainingDataMsg,
     ClaimRoleMsg,
+    CollectMsg,
     EvaluateMsg,
     EvaluationResultMsg,
     InsertTransitionMsg,
@@ -29,7 +30,6 @@ from messages import (
     SampleBatchMsg,
     SaveCheckpointMsg,
     SaveStateMsg,
-    SetCollectingMsg,
     StateSavedMsg,
     TrainResultMsg,
     WorkerCountMsg,
@@ -38,7 +38,7 @@ from orchestra import CannotWrite, InterruptMsg, RunDirectory, UsageError
 from orchestra.actors.cell import ActorFailed
 from orchestra.actors.restarts import STOPPED
 
-DOWN = (LoadParamsMsg, SetCollectingMsg, SaveStateMsg)
+DOWN = (LoadParamsMsg, CollectMsg, SaveStateMsg)
 SAVED = {SaveCheckpointMsg: "a file"}
 NEVER = 10**9
 SPEC = EnvSpec("corridor", n_agents=2, n_actions=3, obs_size=4, state_size=3, episode_limit=6)
@@ -77,9 +77,9 @@ class Run:
     async def join_trainer(self) -> None:
         await self.tell(params(0), ClaimRoleMsg(role="trainer", ref=self.trainer.ref))
 
-    async def join_worker(self, name: str) -> Any:
+    async def join_worker(self, name: str, environments: int = 1) -> Any:
         worker = self.scene.probe(name, *DOWN)
-        await self.tell(JoinMsg(role="worker", ref=worker.ref))
+        await self.tell(JoinMsg(role="worker", ref=worker.ref, environments=environments))
         return worker
 
     async def join_evaluator(self, name: str = "evaluator") -> Any:
@@ -210,11 +210,11 @@ def test_who_joins_late_gets_the_newest_parameters_and_the_pace(run, stage) -> N
         async with stage() as scene:
             play = Run(scene)
             early = await play.join_worker("early")
-            assert early.told == [SetCollectingMsg(collecting=True)]
+            assert early.told == [CollectMsg(episodes=4, received=0)]
             await play.tell(params(0), params(1))
-            late = await play.join_worker("late")
+            late = await play.join_worker("late", environments=3)
             assert [load.version for load in late.of(LoadParamsMsg)] == [1]
-            assert late.of(SetCollectingMsg) == [SetCollectingMsg(collecting=True)]
+            assert late.told[1:] == [CollectMsg(episodes=12, received=0)]
 
     run(main())
 
@@ -224,9 +224,9 @@ def test_workers_behind_proxies_are_counted(run, stage) -> None:
         async with stage() as scene:
             play = Run(scene)
             proxy = scene.probe("proxy", *DOWN)
-            await play.tell(JoinMsg(role="proxy", ref=proxy.ref))
+            await play.tell(JoinMsg(role="proxy", ref=proxy.ref, environments=0))
             assert play.progress.workers == 0
-            await play.tell(WorkerCountMsg(proxy=proxy.ref, workers=3))
+            await play.tell(WorkerCountMsg(proxy=proxy.ref, workers=3, environments=3))
             await play.join_worker("lone")
             assert play.progress.workers == 4
             with capture_logs() as lines:
@@ -292,16 +292,14 @@ def test_batches_and_episodes_keep_their_ratio_exactly(run, stage, episodes, rat
             await play.join_trainer()
             worker = await play.join_worker("worker")
             for inserted in range(1, 60):
-                await play.tell(episodes(1))
+                assert worker.of(CollectMsg)[-1].credit(inserted - 1)  # a Trainer that keeps up never makes it wait
+                await play.tell(episodes(1, sender=worker.ref.address))
                 while len(play.asked) > play.progress.updates:
                     await play.train()
                 # As many as the limiter ever allows: diff may fall to ratio * min_size - buffer, and no further.
                 lowest = ratio * 4 - buffer
                 allowed = 0 if inserted < 4 else math.floor(inserted * ratio - lowest + 1e-9)
                 assert len(play.asked) == max(allowed, 0)
-            assert worker.of(SetCollectingMsg) == [
-                SetCollectingMsg(collecting=True)
-            ]  # a trainer that keeps up never makes them wait
 
     run(main())
 
@@ -312,17 +310,63 @@ def test_workers_wait_while_the_trainer_is_behind_and_go_on_after(run, stage, ep
             play = Run(scene, ratio=1.0, min_size=2, buffer=3.0, batches_in_flight=1)
             await play.join_trainer()
             worker = await play.join_worker("worker")
-            paces = []
-            for _ in range(8):  # one sample is taken at the second; diff may be up to 5
-                await play.tell(episodes(1))
-                paces.append([message.collecting for message in worker.of(SetCollectingMsg)])
-            assert paces == [[True]] * 5 + [[True, False]] * 3
+            for sent in range(5):  # one sample is taken at the second; diff may be up to 5
+                assert worker.of(CollectMsg)[-1].credit(sent) == min(5 - sent + (sent > 1), 4), sent
+                await play.tell(episodes(1, sender=worker.ref.address))
+            await play.tell(episodes(1, sender=worker.ref.address))
+            assert worker.of(CollectMsg)[-1].credit(6) == 0
             late = await play.join_worker("late")
-            assert late.of(SetCollectingMsg) == [SetCollectingMsg(collecting=False)]
-            await play.train(3)
-            assert worker.of(SetCollectingMsg)[-1] == SetCollectingMsg(collecting=True)
-            assert late.of(SetCollectingMsg)[-1] == SetCollectingMsg(collecting=True)
-            assert len(worker.of(SetCollectingMsg)) == 3  # told once each time
+            assert late.of(CollectMsg) == []
+            await play.train(2)
+            assert [each.of(CollectMsg)[-1].credit(sent) for each, sent in ((worker, 6), (late, 0))] == [1, 1]
+
+    run(main())
+
+
+def test_the_error_buffer_follows_the_environments_that_play(run, stage) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            play = Run(scene, ratio=0.5, min_size=4, buffer=7.0, buffer_per_environment=2.0)
+            assert (play.limiter.min_diff, play.limiter.max_diff) == (-5.0, 9.0)
+            worker = await play.join_worker("worker", environments=1)
+            assert (play.limiter.min_diff, play.limiter.max_diff) == (-2.0, 6.0)  # at least LEAST_BUFFER
+            proxy = scene.probe("proxy", *DOWN)
+            await play.tell(JoinMsg(role="proxy", ref=proxy.ref, environments=0))
+            assert proxy.of(CollectMsg) == []
+            await play.tell(WorkerCountMsg(proxy=proxy.ref, workers=2, environments=4))
+            assert (play.limiter.min_diff, play.limiter.max_diff) == (-8.0, 12.0)
+            assert proxy.of(CollectMsg) == [CollectMsg(episodes=16, received=0)]
+            await play.tell(WorkerCountMsg(proxy=proxy.ref, workers=1, environments=3))
+            assert play.limiter.max_diff == 10.0
+            await scene.kill(proxy)
+            await scene.settle()
+            assert play.limiter.max_diff == 6.0
+            await scene.kill(worker)
+            await scene.settle()
+            assert play.limiter.max_diff == 6.0
+
+    run(main())
+
+
+@pytest.mark.parametrize("how", ["it dies", "its workers die", "it starts anew"])
+def test_the_credits_of_a_lost_proxy_go_to_the_others(run, stage, episodes, how: str) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            play = Run(scene, ratio=1.0, min_size=2, buffer=8.0)
+            one, other = (scene.probe(name, *DOWN) for name in ("one", "other"))
+            for proxy in (one, other):
+                await play.tell(JoinMsg(role="proxy", ref=proxy.ref, environments=0))
+                await play.tell(WorkerCountMsg(proxy=proxy.ref, workers=1, environments=2))
+            assert [each.of(CollectMsg)[-1].episodes for each in (one, other)] == [8, 2]
+            await play.tell(episodes(1, 1, sender=one.ref.address))
+            if how == "it dies":
+                await scene.kill(one)
+                await scene.settle()
+            elif how == "its workers die":
+                await play.tell(WorkerCountMsg(proxy=one.ref, workers=0, environments=0))
+            else:
+                await play.tell(JoinMsg(role="proxy", ref=one.ref, environments=0))
+            assert other.of(CollectMsg)[-1] == CollectMsg(episodes=8, received=0)
 
     run(main())
 
@@ -512,7 +556,7 @@ def test_all_stand_still_until_everything_is_saved(run, stage, episodes, tmp_pat
             assert play.asked == [1, 2]  # nothing new is begun
             assert not play.trajectories.of(SaveCheckpointMsg)
             late = await play.join_worker("late")
-            assert late.of(SetCollectingMsg) == [SetCollectingMsg(collecting=False)]
+            assert late.of(CollectMsg) == []
 
             await play.tell(result_at(4), StateSavedMsg(ref=other.ref, error=""))
             assert [type(message).__name__ for message in play.trajectories.told[-3:]] == [
@@ -521,7 +565,7 @@ def test_all_stand_still_until_everything_is_saved(run, stage, episodes, tmp_pat
                 "SampleBatchMsg",
             ]
             for worker in (one, other, late):
-                assert worker.of(SetCollectingMsg)[-1] == SetCollectingMsg(collecting=True)
+                assert worker.of(CollectMsg)[-1] == CollectMsg(episodes=4, received=0)
                 assert worker.of(LoadParamsMsg)[-1].env_steps == 5
 
     run(main())
@@ -558,7 +602,7 @@ def test_an_interrupted_run_is_saved_by_all_and_then_ends(run, stage, episodes, 
             await play.train()
             assert await ended(play) == STOPPED
             assert play.asked == [1, 2]
-            assert worker.of(SetCollectingMsg)[-1] == SetCollectingMsg(collecting=False)
+            assert worker.of(CollectMsg)[-1] == CollectMsg(episodes=0, received=0)
             for probe in (play.trajectories, play.trainer, play.monitor):
                 assert [message.env_steps for message in probe.of(SaveCheckpointMsg)] == [7]  # with what came meanwhile
             await scene.settle()
@@ -641,7 +685,7 @@ def test_a_resumed_run_waits_for_its_workers_and_goes_on_where_it_stood(run, sta
             assert (play.limiter.inserted, play.limiter.sampled) == (4, 2)
             worker = await play.join_worker("worker")
             assert play.asked == [3, 4]
-            assert worker.of(SetCollectingMsg)[-1] == SetCollectingMsg(collecting=True)
+            assert worker.of(CollectMsg)[-1] == CollectMsg(episodes=4, received=0)
             for name in ("env_steps", "episodes", "updates", "train_return", "epsilon", "params_lag", "metrics"):
                 assert getattr(play.progress, name) == getattr(before, name), name
 
@@ -662,11 +706,11 @@ def test_a_resumed_run_does_not_wait_for_ever(run, stage, episodes, tmp_path: Pa
             play = Run(scene)
             await play.join_trainer()
             worker = await play.join_worker("one")
-            assert worker.of(SetCollectingMsg) == []
+            assert worker.of(CollectMsg) == []
             with capture_logs() as logs:
                 scene.clock.advance(RETURN_S)
                 await scene.settle()
-            assert worker.of(SetCollectingMsg)[-1] == SetCollectingMsg(collecting=True)
+            assert worker.of(CollectMsg)[-1] == CollectMsg(episodes=4, received=0)
             assert "continues without workers that have not joined again" in [line["event"] for line in logs]
 
     run(main())
@@ -708,7 +752,7 @@ def test_after_a_checkpoint_that_cannot_be_written_the_run_goes_on_and_the_next_
                 await checkpointed(play, worker, episodes, FULL if who == "worker" else "")
             assert (read_state(tmp_path), [path.name for path in (tmp_path / "state").iterdir()]) == (first, [STATE_5])
             assert [line["error"] for line in logs if line["log_level"] == "error"] == [FULL]
-            assert worker.of(SetCollectingMsg)[-1] == SetCollectingMsg(collecting=True)
+            assert worker.of(CollectMsg)[-1] == CollectMsg(episodes=4, received=0)
             await checkpointed(play, worker, episodes)
             assert [path.name for path in (tmp_path / "state").iterdir()] == ["steps-0000000013"]
             assert not play.cell.stopping
@@ -828,7 +872,7 @@ def test_a_run_ends_with_a_last_test_a_checkpoint_and_a_stop(run, stage, episode
             await play.tell(episodes(*[1] * 9))
             assert play.asked == [1, 2]
             await play.tell(result_at(9), episodes(1))
-            assert worker.of(SetCollectingMsg)[-1] == SetCollectingMsg(collecting=False)
+            assert worker.of(CollectMsg)[-1] == CollectMsg(episodes=0, received=0)
             assert [message.env_steps for message in evaluator.of(EvaluateMsg)] == [9, 10]
             await play.train(2)
             assert play.asked == [1, 2]  # nothing new is begun
@@ -1037,7 +1081,7 @@ def test_a_stop_that_is_no_interruption_saves_and_is_a_failure(run, stage, episo
                 assert [message.env_steps for message in probe.of(SaveCheckpointMsg)] == [5]
             assert [path.name for path in (tmp_path / "state").iterdir()] == ["steps-0000000005"]
             assert best_of(tmp_path, scripted)[0] == 0
-            assert worker.of(SetCollectingMsg)[-1] == SetCollectingMsg(collecting=False)
+            assert worker.of(CollectMsg)[-1] == CollectMsg(episodes=0, received=0)
             assert [message.state for message in play.monitor.of(ProgressMsg)][-2:] == ["saving", "failed"]
 
     run(main())

@@ -8,17 +8,18 @@ from components.schedule import LinearSchedule
 from components.worker import Worker
 from components.worker_proxy import WorkerProxy
 from messages import (
+    CollectMsg,
     InsertTransitionMsg,
     JoinMsg,
     LoadParamsMsg,
     SaveStateMsg,
-    SetCollectingMsg,
     StateSavedMsg,
     WorkerCountMsg,
 )
+from messages.control import PAUSE
 
 UP = (JoinMsg, InsertTransitionMsg, WorkerCountMsg, StateSavedMsg)
-DOWN = (LoadParamsMsg, SetCollectingMsg, SaveStateMsg)
+DOWN = (LoadParamsMsg, CollectMsg, SaveStateMsg)
 
 
 def params(version: int) -> LoadParamsMsg:
@@ -30,7 +31,7 @@ async def proxy_with_workers(scene, up, *names):
     proxy = scene.node.spawn("proxy", WorkerProxy, to=up.ref)
     workers = [scene.probe(name, *DOWN) for name in names]
     for worker in workers:
-        await proxy.tell(JoinMsg(role="worker", ref=worker.ref))
+        await proxy.tell(JoinMsg(role="worker", ref=worker.ref, environments=1))
     await scene.settle()
     return proxy, workers
 
@@ -45,7 +46,7 @@ def test_a_restored_proxy_counts_and_serves_the_workers_that_it_had(run, stage) 
             await scene.settle()
             scene.node.cell(restored.address).actor.restore(state)
             await restored.tell(params(3))
-            await restored.tell(JoinMsg(role="worker", ref=scene.probe("late", *DOWN).ref))
+            await restored.tell(JoinMsg(role="worker", ref=scene.probe("late", *DOWN).ref, environments=1))
             await scene.settle()
             assert [[each.version for each in worker.of(LoadParamsMsg)] for worker in workers] == [[3], [3]]
             counts = [message.workers for message in up.of(WorkerCountMsg) if message.proxy == restored]
@@ -60,18 +61,18 @@ def test_a_proxy_has_its_workers_save_and_keeps_a_worker_waiting_that_joins_mean
             up = scene.probe("up", *UP)
             proxy, workers = await proxy_with_workers(scene, up, "one", "other")
             await proxy.tell(params(3))
-            await proxy.tell(SetCollectingMsg(collecting=True))
+            await proxy.tell(CollectMsg(episodes=None, received=0))
             await proxy.tell(SaveStateMsg(env_steps=7, reply_to=up.ref))
             await scene.settle()
             asked = SaveStateMsg(env_steps=7, reply_to=proxy)
             assert [worker.of(SaveStateMsg) for worker in workers] == [[asked], [asked]]
             late = scene.probe("late", *DOWN)
-            await proxy.tell(JoinMsg(role="worker", ref=late.ref))
+            await proxy.tell(JoinMsg(role="worker", ref=late.ref, environments=1))
             await scene.settle()
             assert [type(each) for each in late.told] == [LoadParamsMsg]
-            await proxy.tell(SetCollectingMsg(collecting=True))
+            await proxy.tell(CollectMsg(episodes=None, received=0))
             await scene.settle()
-            assert late.of(SetCollectingMsg) == [SetCollectingMsg(collecting=True)]
+            assert late.of(CollectMsg) == [CollectMsg(episodes=None, received=0)]
 
     run(main())
 
@@ -102,7 +103,7 @@ def test_a_restored_worker_acts_with_the_parameters_that_it_had(run, stage, corr
                 "version": 3,
                 "env_steps": 30,
                 "loaded": True,
-                "collecting": False,
+                "collecting": PAUSE,
             }
 
     run(main())

@@ -110,6 +110,17 @@ def test_nothing_is_told_until_an_episode_ends(corridor, scripted) -> None:
     assert message.lengths.tolist() == [4]
 
 
+def test_a_turn_ends_with_the_step_in_which_its_last_credit_is_used(corridor, scripted) -> None:
+    env = corridor(3, seed=0, plan=((2,), (2,), (3,)))
+    rollout = Rollout(env, scripted(env.spec, seed=0), RNG)
+    message = rollout.collect(40, 0.0, 1)
+    assert message is not None
+    assert message.lengths.tolist() == [2, 2]  # both ended in that step
+    message = rollout.collect(40, 0.0, 2)
+    assert message is not None
+    assert message.lengths.tolist() == [3, 2, 2]
+
+
 def test_a_step_names_the_version_that_chose_its_actions(corridor, scripted) -> None:
     env = corridor(1, seed=0, plan=((3,),))
     rollout = Rollout(env, scripted(env.spec, seed=0), RNG)

@@ -27,6 +27,7 @@ from components.policies.base import EpisodeBatch, Policy, TrainStepResult
 from components.replay_buffers import EpisodeReplay, PrioritizedEpisodeReplay, SampleToInsertRatio
 from messages import (
     BatchTrainingDataMsg,
+    CollectMsg,
     EvaluateMsg,
     EvaluationResultMsg,
     InsertTransitionMsg,
@@ -34,7 +35,6 @@ from messages import (
     ProgressMsg,
     SampleBatchMsg,
     SaveCheckpointMsg,
-    SetCollectingMsg,
     WorkerCountMsg,
 )
 from orchestra import Actor, InterruptMsg, Lane, Node, Ref, RunDirectory, Topology, freeze, on
@@ -53,6 +53,7 @@ from orchestra.testing import Process, Scenario, Simulation, SimulationStuck, ea
 P = ParamSpec("P")
 T = TypeVar("T")
 SPEC = EnvSpec("tally", n_agents=1, n_actions=2, obs_size=3, state_size=1, episode_limit=4)
+LEARNING_STARTS = 3
 HALF_AN_HOUR_S = 1800.0
 OUTCOMES = {
     "goal": ("done", FINISHED),
@@ -409,6 +410,15 @@ class Plan:
         if not self.orchestrator.done():
             self.learner.node.cell("learner/orchestrator").request_stop()
 
+    def check_pace(self) -> None:
+        """As many batches were learned for the episodes as asked, except for the error buffer.
+
+        A worker without credits sends all episodes that end in its last step.
+        """
+        last = self.account.progress[-1]
+        off = last.updates - self.ratio * (last.episodes - LEARNING_STARTS)
+        assert -self.buffer - self.ratio * self.n_envs * len(self.players) <= off <= self.buffer
+
     def small(self, kind: type[Any]) -> Any:
         """The same actor, with a mailbox that may be as small as one message."""
         capacity = self.sim.random.choice((1, 1, 2, 3, 4096))
@@ -430,13 +440,14 @@ class Plan:
         monitor = node.spawn("monitor", self.small(Listener), self.account)
         kind = PrioritizedEpisodeReplay if self.prioritized else EpisodeReplay
         manager = node.spawn("trajectories", self.small(self.manager), replay=recording(kind, self.account))
-        ratio = random.choice((0.25, 0.5, 1.0, 2.0))
+        self.ratio = ratio = random.choice((0.25, 0.5, 1.0, 2.0))
+        self.buffer = max(2.0 * ratio, random.choice((2.0, 8.0)))
         orchestrator = node.spawn(
             "orchestrator",
             self.small(self.conductor),
             trajectories=manager,
             monitor=monitor,
-            limiter=SampleToInsertRatio(ratio, min_size=3, error_buffer=max(2.0 * ratio, random.choice((2.0, 8.0)))),
+            limiter=SampleToInsertRatio(ratio, min_size=LEARNING_STARTS, error_buffer=self.buffer),
             batch_size=2,
             goal_steps=self.goal,
             batches_in_flight=1 + random.below(3),
@@ -474,6 +485,7 @@ async def undisturbed(sim: Simulation) -> None:
     await sim.start()
     await plan.end()
     plan.account.check()
+    plan.check_pace()
     assert plan.account.evaluations[-1].final
 
 
@@ -494,6 +506,7 @@ async def disturbed(sim: Simulation) -> None:
         await plan.end()
     # Who is held up for long enough is taken for dead; then what it told in between is lost.
     plan.account.check(gaps=any("peer gone" in line and "goodbye" not in line for line in sim.log))
+    plan.check_pace()
 
 
 async def deadly_for_workers(sim: Simulation) -> None:
@@ -503,6 +516,7 @@ async def deadly_for_workers(sim: Simulation) -> None:
         await asyncio.sleep(sim.random.exponential(1.0))
     await plan.end()
     plan.account.check()
+    plan.check_pace()
 
 
 async def deadly_for_all_but_the_learner(sim: Simulation) -> None:
@@ -512,6 +526,7 @@ async def deadly_for_all_but_the_learner(sim: Simulation) -> None:
         await asyncio.sleep(sim.random.exponential(1.0))
     await plan.end()
     plan.account.check(gaps=True)
+    plan.check_pace()
 
 
 async def learner_dies(sim: Simulation) -> None:
@@ -545,6 +560,7 @@ class Chaos:
     async def __call__(self, sim: Simulation) -> None:
         with self._monkeypatch.context() as patches, TemporaryDirectory() as folder:
             patches.chdir(folder)
+            self.patches = patches
             patches.setattr("orchestra.simulation.loop.OFFLOADED_S", 5.0)  # slow games: few events
             self.run = RunDirectory(Path(folder) / "nowhere")
             self.run.path.mkdir()
@@ -746,7 +762,7 @@ class Busy(Chaos):
     """From the loss of the workers on, all that is offloaded takes minutes: the Trainer does not answer in time."""
 
     async def _workers_lost(self, sim: Simulation) -> None:
-        self._monkeypatch.setattr("orchestra.simulation.loop.OFFLOADED_S", 600.0)
+        self.patches.setattr("orchestra.simulation.loop.OFFLOADED_S", 600.0)
         await super()._workers_lost(sim)
 
 
@@ -804,8 +820,8 @@ class Nostalgic(WorkerProxy):
         self.first = self.first or msg
         await super().load(msg)
 
-    @on(SetCollectingMsg)
-    async def set_collecting(self, msg: SetCollectingMsg) -> None:
+    @on(CollectMsg)
+    async def set_collecting(self, msg: CollectMsg) -> None:
         await super().set_collecting(msg)
         if self.first is not None:
             for worker in self._workers.refs.values():

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from components.schedule import LinearSchedule
 from components.worker import REJOIN_S, StepMsg, Worker
-from messages import InsertTransitionMsg, JoinMsg, LoadParamsMsg, SetCollectingMsg
+from messages import CollectMsg, InsertTransitionMsg, JoinMsg, LoadParamsMsg
 
 UP = (JoinMsg, InsertTransitionMsg)
 PLAN = ((2,), (3,))
@@ -52,7 +52,7 @@ def test_a_worker_waits_until_it_has_parameters_and_is_told_to_run(run, stage, s
         async with stage() as scene:
             up = scene.probe("up", *UP)
             worker = spawn(scene, up)
-            told = [params(4), SetCollectingMsg(collecting=True)]
+            told = [params(4), CollectMsg(episodes=None, received=0)]
             for message in told if first == "parameters" else reversed(told):
                 await scene.settle()
                 assert up.of(InsertTransitionMsg) == []
@@ -69,7 +69,7 @@ def test_each_turn_is_told_in_one_message(run, stage, spawn) -> None:
             up = scene.probe("up", *UP)
             worker = spawn(scene, up)
             await worker.tell(params(0))
-            await worker.tell(SetCollectingMsg(collecting=True))
+            await worker.tell(CollectMsg(episodes=None, received=0))
             await up.hear(InsertTransitionMsg, 4)
             assert [message.lengths.tolist() for message in up.of(InsertTransitionMsg)] == [[2, 3, 2, 2, 3]] * 4
 
@@ -83,13 +83,34 @@ def test_a_paused_worker_waits_and_goes_on_where_it_was(run, stage, spawn) -> No
             worker = spawn(scene, up, steps_per_turn=4)
             await worker.tell(params(0))
             for _ in range(3):
-                await worker.tell(SetCollectingMsg(collecting=True))
+                await worker.tell(CollectMsg(episodes=None, received=0))
                 await up.next(InsertTransitionMsg)
-                await worker.tell(SetCollectingMsg(collecting=False))
+                await worker.tell(CollectMsg(episodes=0, received=0))
                 await scene.settle()  # it does not come to rest before it has stopped stepping
             lengths = [length for message in up.of(InsertTransitionMsg) for length in message.lengths]
             assert set(lengths) == {2, 3}
             assert abs(lengths.count(2) * 2 - lengths.count(3) * 3) <= 3  # both copies have made as many steps
+
+    run(main())
+
+
+def test_a_worker_stops_when_its_credits_are_used(run, stage, spawn) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            up = scene.probe("up", *UP)
+            worker = spawn(scene, up)
+            await worker.tell(params(0))
+
+            async def sent_with(episodes: int, received: int) -> int:
+                await worker.tell(CollectMsg(episodes=episodes, received=received))
+                await scene.settle()
+                messages = up.of(InsertTransitionMsg)
+                assert {message.sender for message in messages} == {worker.address}
+                return sum(message.episodes for message in messages)
+
+            assert await sent_with(3, 0) == 3
+            assert await sent_with(3, 0) == 3  # those on their way count
+            assert await sent_with(4, 3) == 7
 
     run(main())
 
@@ -100,10 +121,15 @@ def test_told_twice_to_run_it_steps_no_faster(run, stage, spawn) -> None:
             up = scene.probe("up", *UP)
             worker = spawn(scene, up)
             await worker.tell(params(0))
-            for message in (SetCollectingMsg(collecting=True), params(1), SetCollectingMsg(collecting=True), params(2)):
+            for message in (
+                CollectMsg(episodes=None, received=0),
+                params(1),
+                CollectMsg(episodes=None, received=0),
+                params(2),
+            ):
                 await worker.tell(message)
                 await up.next(InsertTransitionMsg)  # by now it has read this, and an unread one does not replace it
-            await worker.tell(SetCollectingMsg(collecting=False))
+            await worker.tell(CollectMsg(episodes=0, received=0))
             await scene.settle()
             flows = {(flow.sender, flow.type): flow.count for flow in scene.node.statistics().message_counts}
             # One step is on its way at a time: each but the last found the worker running and told a message.
@@ -117,7 +143,7 @@ def test_exploration_follows_the_steps_of_the_whole_run(run, stage, spawn) -> No
         async with stage() as scene:
             up = scene.probe("up", *UP)
             worker = spawn(scene, up)
-            await worker.tell(SetCollectingMsg(collecting=True))
+            await worker.tell(CollectMsg(episodes=None, received=0))
             for version, (env_steps, epsilon) in enumerate([(0, 1.0), (25, 0.75), (100, 0.0), (900, 0.0)]):
                 await worker.tell(params(version, env_steps))
                 while (message := await up.next(InsertTransitionMsg)).versions.max() < version:
@@ -133,9 +159,9 @@ def test_a_worker_whose_upstream_died_fails_and_joins_the_next(run, stage, spawn
             up = scene.probe("up", *UP)
             worker = spawn(scene, up)
             await worker.tell(params(1))
-            await worker.tell(SetCollectingMsg(collecting=True))
+            await worker.tell(CollectMsg(episodes=None, received=0))
             await up.hear(InsertTransitionMsg)
-            await worker.tell(SetCollectingMsg(collecting=False))
+            await worker.tell(CollectMsg(episodes=0, received=0))
             await scene.settle()
             with capture_logs() as lines:
                 await scene.kill(up)
@@ -151,7 +177,7 @@ def test_a_worker_whose_upstream_died_fails_and_joins_the_next(run, stage, spawn
             await scene.settle()
             assert up.of(InsertTransitionMsg) == []  # it waits for parameters and a word again
             await worker.tell(params(2))
-            await worker.tell(SetCollectingMsg(collecting=True))
+            await worker.tell(CollectMsg(episodes=None, received=0))
             assert (await up.hear(InsertTransitionMsg)).versions.max() == 2
 
     run(main())
@@ -162,7 +188,7 @@ def test_a_step_meant_by_an_incarnation_before_is_not_made_without_parameters(ru
         async with stage() as scene:
             up = scene.probe("up", *UP)
             worker = spawn(scene, up)
-            await worker.tell(SetCollectingMsg(collecting=True))
+            await worker.tell(CollectMsg(episodes=None, received=0))
             await worker.tell(StepMsg())
             await scene.settle()
             assert up.of(InsertTransitionMsg) == []
@@ -239,7 +265,7 @@ def test_messages_get_their_turn_between_steps(run, stage, spawn) -> None:
             up = scene.probe("up", *UP)
             worker = spawn(scene, up)
             await worker.tell(params(0))
-            await worker.tell(SetCollectingMsg(collecting=True))
+            await worker.tell(CollectMsg(episodes=None, received=0))
             await up.hear(InsertTransitionMsg)
             async with asyncio.timeout(5):
                 await scene.stop(worker)  # a graceful stop, in the midst of it

@@ -8,18 +8,18 @@ import pytest
 
 from components.worker_proxy import WorkerProxy
 from messages import (
+    CollectMsg,
     InsertTransitionMsg,
     JoinMsg,
     LoadParamsMsg,
     SaveStateMsg,
-    SetCollectingMsg,
     StateSavedMsg,
     WorkerCountMsg,
 )
 from orchestra.actors.cell import ActorFailed
 
 UP = (JoinMsg, InsertTransitionMsg, WorkerCountMsg)
-DOWN = (LoadParamsMsg, SetCollectingMsg)
+DOWN = (LoadParamsMsg, CollectMsg)
 
 
 def params(version: int) -> LoadParamsMsg:
@@ -29,7 +29,7 @@ def params(version: int) -> LoadParamsMsg:
 async def joined(scene, proxy, *names):
     workers = [scene.probe(name, *DOWN) for name in names]
     for worker in workers:
-        await proxy.tell(JoinMsg(role="worker", ref=worker.ref))
+        await proxy.tell(JoinMsg(role="worker", ref=worker.ref, environments=1))
     await scene.settle()
     return workers
 
@@ -40,11 +40,11 @@ def test_a_proxy_joins_as_one_and_counts_its_workers(run, stage) -> None:
             up = scene.probe("up", *UP)
             proxy = scene.node.spawn("proxy", WorkerProxy, to=up.ref)
             one, _ = await joined(scene, proxy, "one", "other")
-            await proxy.tell(JoinMsg(role="worker", ref=one.ref))  # started anew, it says so again
+            await proxy.tell(JoinMsg(role="worker", ref=one.ref, environments=1))  # started anew, it says so again
             await scene.settle()
             assert up.told == [
-                JoinMsg(role="proxy", ref=proxy),
-                *(WorkerCountMsg(proxy=proxy, workers=n) for n in (1, 2, 2)),
+                JoinMsg(role="proxy", ref=proxy, environments=0),
+                *(WorkerCountMsg(proxy=proxy, workers=n, environments=n) for n in (1, 2, 2)),
             ]
 
     run(main())
@@ -127,17 +127,17 @@ def test_one_load_reaches_every_worker(run, stage) -> None:
             proxy = scene.node.spawn("proxy", WorkerProxy, to=up.ref)
             workers = await joined(scene, proxy, "a", "b", "c")
             await proxy.tell(params(7))
-            await proxy.tell(SetCollectingMsg(collecting=True))
+            await proxy.tell(CollectMsg(episodes=None, received=0))
             await scene.settle()
             for worker in workers:
                 (load,) = worker.of(LoadParamsMsg)
                 assert (load.version, load.env_steps, load.params.tolist()) == (7, 7, [7.0] * 3)
-                assert worker.of(SetCollectingMsg) == [SetCollectingMsg(collecting=True)]
+                assert worker.of(CollectMsg) == [CollectMsg(episodes=None, received=0)]
 
     run(main())
 
 
-def test_a_worker_that_joins_late_gets_the_newest_parameters_and_the_pace(run, stage) -> None:
+def test_a_worker_that_joins_late_gets_the_newest_parameters_and_waits_for_credits(run, stage) -> None:
     async def main() -> None:
         async with stage() as scene:
             up = scene.probe("up", *UP)
@@ -146,16 +146,41 @@ def test_a_worker_that_joins_late_gets_the_newest_parameters_and_the_pace(run, s
             assert early.told == []  # there was nothing to tell yet
             for message in (
                 params(1),
-                SetCollectingMsg(collecting=True),
+                CollectMsg(episodes=None, received=0),
                 params(2),
-                SetCollectingMsg(collecting=False),
+                CollectMsg(episodes=0, received=0),
             ):
                 await proxy.tell(message)
                 await scene.settle()
             (late,) = await joined(scene, proxy, "late")
             assert [message.version for message in late.of(LoadParamsMsg)] == [2]
-            assert late.of(SetCollectingMsg) == [SetCollectingMsg(collecting=False)]
+            assert late.of(CollectMsg) == []  # it waits for a credit
             assert isinstance(late.told[0], LoadParamsMsg)
+
+    run(main())
+
+
+def test_a_proxy_shares_its_credits_and_those_of_a_dead_worker_go_to_the_others(run, stage, episodes) -> None:
+    async def main() -> None:
+        async with stage() as scene:
+            up = scene.probe("up", *UP)
+            proxy = scene.node.spawn("proxy", WorkerProxy, to=up.ref)
+            one, other = await joined(scene, proxy, "one", "other")
+            await proxy.tell(CollectMsg(episodes=6, received=0))
+            await scene.settle()
+            assert [each.of(CollectMsg)[-1].episodes for each in (one, other)] == [3, 3]
+            await proxy.tell(episodes(1, 1, sender=one.ref.address))
+            await scene.kill(one)
+            await scene.settle()
+            assert {message.sender for message in up.of(InsertTransitionMsg)} == {proxy.address}
+            assert other.of(CollectMsg)[-1] == CollectMsg(episodes=4, received=0)
+            await scene.kill(other)
+            await proxy.tell(CollectMsg(episodes=9, received=2))  # before the Orchestrator knows
+            (late,) = await joined(scene, proxy, "late")
+            assert late.of(CollectMsg) == []
+            await proxy.tell(CollectMsg(episodes=3, received=2))
+            await scene.settle()
+            assert late.of(CollectMsg) == [CollectMsg(episodes=3, received=0)]
 
     run(main())
 
@@ -167,7 +192,7 @@ def test_a_proxy_that_fails_takes_its_process_with_it(run, stage) -> None:
             scene.node.spawn("proxy", WorkerProxy, to=up.ref)
             await scene.settle()
             await scene.stop(up.ref)
-            scene.node.ref("here/proxy").tell_nowait(JoinMsg(role="worker", ref=up.ref))
+            scene.node.ref("here/proxy").tell_nowait(JoinMsg(role="worker", ref=up.ref, environments=1))
             await asyncio.Event().wait()
 
     with pytest.RaisesGroup(ActorFailed):
@@ -181,12 +206,12 @@ def test_a_moment_to_save_does_not_wait_for_a_worker_that_was_started_anew(run, 
             proxy = scene.node.spawn("proxy", WorkerProxy, to=up.ref)
             workers = [scene.probe(name, *DOWN, SaveStateMsg) for name in ("one", "other")]
             for worker in workers:
-                await proxy.tell(JoinMsg(role="worker", ref=worker.ref))
+                await proxy.tell(JoinMsg(role="worker", ref=worker.ref, environments=1))
             await proxy.tell(SaveStateMsg(env_steps=7, reply_to=up.ref))
             await proxy.tell(StateSavedMsg(ref=workers[0].ref, error=""))
             await scene.settle()
             assert up.of(StateSavedMsg) == []
-            await proxy.tell(JoinMsg(role="worker", ref=workers[1].ref))  # it died, and nobody noticed
+            await proxy.tell(JoinMsg(role="worker", ref=workers[1].ref, environments=1))  # it died, and nobody noticed
             await scene.settle()
             assert up.of(StateSavedMsg) == [StateSavedMsg(ref=proxy, error="")]
 
@@ -201,7 +226,7 @@ def test_a_proxy_passes_on_that_a_checkpoint_cannot_be_written(run, stage, tmp_p
             proxy = scene.node.spawn("proxy", WorkerProxy, to=up.ref)
             workers = [scene.probe(name, *DOWN, SaveStateMsg) for name in ("one", "other")]
             for worker in workers:
-                await proxy.tell(JoinMsg(role="worker", ref=worker.ref))
+                await proxy.tell(JoinMsg(role="worker", ref=worker.ref, environments=1))
             error = "No space left on device" if who == "its worker" else ""
             await proxy.tell(SaveStateMsg(env_steps=7, reply_to=up.ref))
             await proxy.tell(StateSavedMsg(ref=workers[0].ref, error=error))

@@ -35,8 +35,8 @@ CONTROL: Flows = {
     ("evaluator", "ClaimRoleMsg", "orchestrator"),
     ("proxy", "WorkerCountMsg", "orchestrator"),
     # who shall go on
-    ("orchestrator", "SetCollectingMsg", "proxy"),
-    ("proxy", "SetCollectingMsg", "worker"),
+    ("orchestrator", "CollectMsg", "proxy"),
+    ("proxy", "CollectMsg", "worker"),
     # how good the policy is
     ("orchestrator", "EvaluateMsg", "evaluator"),
     ("evaluator", "EvaluationResultMsg", "orchestrator"),
@@ -67,7 +67,7 @@ CONTROL: Flows = {
 }
 CONTROL_WITHOUT_PROXY: Flows = {flow for flow in CONTROL if "proxy" not in flow} | {
     ("worker", "JoinMsg", "orchestrator"),
-    ("orchestrator", "SetCollectingMsg", "worker"),
+    ("orchestrator", "CollectMsg", "worker"),
     ("orchestrator", "SaveStateMsg", "worker"),
     ("worker", "StateSavedMsg", "orchestrator"),
     ("worker", "WatchMsg", "orchestrator"),

@@ -11,6 +11,7 @@ import messages
 from messages import (
     BatchTrainingDataMsg,
     ClaimRoleMsg,
+    CollectMsg,
     EvaluateMsg,
     EvaluationResultMsg,
     InsertTransitionMsg,
@@ -21,7 +22,6 @@ from messages import (
     SampleBatchMsg,
     SaveCheckpointMsg,
     SaveStateMsg,
-    SetCollectingMsg,
     StateSavedMsg,
     TrainResultMsg,
     UpdatePriorityMsg,
@@ -49,6 +49,7 @@ def insert(*lengths: int, **changed: Any) -> dict[str, Any]:
         "versions": np.arange(steps, dtype=np.int32),
         "epsilon": np.full(episodes, 0.25, np.float32),
         "newest_version": 7,
+        "sender": "worker-0-0/worker",
     }
     return fields | changed
 
@@ -110,10 +111,10 @@ EXAMPLES: list[Message] = [
     ),
     InsertTransitionMsg(**insert(2, 5, 1)),
     ClaimRoleMsg(role="trainer", ref=HERE),
-    JoinMsg(role="worker", ref=HERE),
+    JoinMsg(role="worker", ref=HERE, environments=1),
     LoadParamsMsg(version=7, params=np.arange(5, dtype=np.float32), env_steps=300),
-    WorkerCountMsg(proxy=HERE, workers=3),
-    SetCollectingMsg(collecting=False),
+    WorkerCountMsg(proxy=HERE, workers=3, environments=3),
+    CollectMsg(episodes=0, received=0),
     NotSavedMsg(error="No space left on device"),
     ProgressMsg(**progress()),
     SampleBatchMsg(number=1, batch_size=32, trainer=HERE),
@@ -206,7 +207,7 @@ def test_refusals_say_what_was_expected_and_what_came() -> None:
         "axis 'episodes' has length 1 in lengths but 2 in won"
     )
     assert refusal(lambda: JoinMsg(role="learner", ref=HERE)) == "Input should be 'worker' or 'proxy'"
-    assert refusal(lambda: JoinMsg(role="worker", ref="learner/trainer")) == (  # type: ignore[arg-type]
+    assert refusal(lambda: JoinMsg(role="worker", ref="learner/trainer", environments=1)) == (  # type: ignore[arg-type]
         "expected a Ref, got str"
     )
 
@@ -255,15 +256,21 @@ def test_a_batch_is_padded_to_its_longest_and_holds_a_frame_more_than_steps() ->
 
 def test_of_params_pace_and_progress_only_the_newest_unread_counts() -> None:
     latest = {type(example).__name__ for example in EXAMPLES if example.lane is Lane.LATEST}
-    assert latest == {"LoadParamsMsg", "SetCollectingMsg", "ProgressMsg"}
+    assert latest == {"LoadParamsMsg", "CollectMsg", "ProgressMsg"}
     assert not any(example.lane is Lane.SYSTEM for example in EXAMPLES)
 
     mailbox = Mailbox("host/worker")
     for running in (True, False, True):
-        for message in (SetCollectingMsg(collecting=running), WorkerCountMsg(proxy=HERE, workers=running)):
+        for message in (
+            CollectMsg(episodes=running, received=0),
+            WorkerCountMsg(proxy=HERE, workers=running, environments=running),
+        ):
             mailbox.put(("learner/orchestrator", message, 1, 0, 0.0, None))
     left = [item[1] for item in mailbox.drain()]
-    assert left == [SetCollectingMsg(collecting=True), *(WorkerCountMsg(proxy=HERE, workers=n) for n in (1, 0, 1))]
+    assert left == [
+        CollectMsg(episodes=1, received=0),
+        *(WorkerCountMsg(proxy=HERE, workers=n, environments=n) for n in (1, 0, 1)),
+    ]
 
 
 def test_only_a_trainer_that_joins_and_a_checkpoint_are_answered() -> None:

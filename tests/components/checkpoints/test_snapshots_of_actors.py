@@ -17,6 +17,7 @@ from components.worker_proxy import WorkerProxy
 from messages import (
     BatchTrainingDataMsg,
     ClaimRoleMsg,
+    CollectMsg,
     EvaluateMsg,
     EvaluationResultMsg,
     InsertTransitionMsg,
@@ -26,7 +27,6 @@ from messages import (
     SampleBatchMsg,
     SaveCheckpointMsg,
     SaveStateMsg,
-    SetCollectingMsg,
     StateSavedMsg,
     TrainResultMsg,
     WorkerCountMsg,
@@ -37,7 +37,7 @@ from orchestra.actors.actor import making
 from orchestra.replay.state import state_differences
 from orchestra.trace.recording.capture import frozen_value
 
-DOWN = (LoadParamsMsg, SetCollectingMsg, SaveStateMsg)
+DOWN = (LoadParamsMsg, CollectMsg, SaveStateMsg)
 
 
 def made(cell: Any, factory: partial[Actor[Any]]) -> Any:
@@ -85,7 +85,11 @@ def test_an_orchestrator_in_the_middle_of_everything(run, stage, episodes, tmp_p
             ref = scene.node.spawn("orchestrator", Orchestrator, **factory.keywords)
             for message in (
                 ClaimRoleMsg(role="evaluator", ref=evaluator.ref),
-                *(ClaimRoleMsg(role="trainer", ref=trainer.ref), JoinMsg(role="worker", ref=worker.ref), params(3)),
+                *(
+                    ClaimRoleMsg(role="trainer", ref=trainer.ref),
+                    JoinMsg(role="worker", ref=worker.ref, environments=1),
+                    params(3),
+                ),
                 *(episodes(2, 3), episodes(4), episodes(5, 4)),
                 *(TrainResultMsg(number=1, seconds=0.25, metrics=(("loss", 0.5),)), episodes(6)),
             ):
@@ -110,8 +114,12 @@ def test_a_proxy_that_waits_for_its_workers(run, stage) -> None:
             factory = partial(WorkerProxy, to=up.ref)
             ref = scene.node.spawn("proxy", WorkerProxy, **factory.keywords)
             for message in (
-                *(JoinMsg(role="worker", ref=worker.ref), JoinMsg(role="worker", ref=other.ref), params(3)),
-                SetCollectingMsg(collecting=True),
+                *(
+                    JoinMsg(role="worker", ref=worker.ref, environments=1),
+                    JoinMsg(role="worker", ref=other.ref, environments=1),
+                    params(3),
+                ),
+                CollectMsg(episodes=None, received=0),
                 *(SaveStateMsg(env_steps=9, reply_to=up.ref), StateSavedMsg(ref=worker.ref, error="")),
             ):
                 await ref.tell(message)

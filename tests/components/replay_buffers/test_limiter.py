@@ -198,3 +198,34 @@ def test_its_repr_says_where_it_stands():
     limiter.insert(4)
     limiter.sample()
     assert repr(limiter) == "<SampleToInsertRatio 4 in, 1 out, 2 ≤ 7 ≤ 10>"
+
+
+@given(
+    ratio=st.floats(0.01, 20.0),
+    min_size=st.integers(1, 50),
+    room=st.floats(0.0, 100.0),
+    inserted=st.integers(0, 300),
+    sampled=st.integers(0, 300),
+)
+def test_so_many_items_may_be_inserted_and_not_one_more(ratio, min_size, room, inserted, sampled):
+    limiter = SampleToInsertRatio(ratio, min_size, 2 * max(1.0, ratio) + room)
+    limiter.insert(inserted)
+    limiter.sample(sampled)
+    n = limiter.insertable()
+    small = inserted + n <= min_size
+    assert n == 0 or small or limiter.diff + n * ratio <= limiter.max_diff
+    assert inserted + n + 1 > min_size
+    assert limiter.diff + (n + 1) * ratio > limiter.max_diff
+
+
+def test_a_limiter_without_a_bound_allows_any_number_of_items():
+    assert SampleToInsertRatio.from_min_size(3).insertable() is None
+
+
+def test_the_error_buffer_can_be_set_anew_within_the_same_bounds():
+    limiter = SampleToInsertRatio(2, 3, 4)
+    limiter.insert(5)
+    limiter.set_error_buffer(10)
+    assert (limiter.min_diff, limiter.max_diff, limiter.inserted) == (-4, 16, 5)
+    with pytest.raises(ValueError, match="each can wait for the other"):
+        limiter.set_error_buffer(1)
