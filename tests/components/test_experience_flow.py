@@ -77,7 +77,7 @@ def test_a_slow_learner_slows_the_workers_and_gets_everything(
         async with (
             Node("learner", listen=address_of("unix"), **options).running() as learner,
             Node("host", listen=address_of("unix"), join=learner.listening, **options).running() as host,
-            Node("worker", join=host.listening, **options).running() as worker,
+            Node("worker", join=learner.listening, **options).running() as worker,
         ):
             upstream = learner.spawn("learner", Learner, may, came)
             proxy = host.spawn("proxy", WorkerProxy, to=host.ref(upstream.address))
@@ -117,7 +117,7 @@ def test_a_proxy_on_the_host_of_the_learner_copies_no_experience(
         async with (
             Node("learner", listen=address_of("unix"), secret=SECRET).running() as learner,
             Node("host", listen=address_of("unix"), join=learner.listening, secret=SECRET).running() as host,
-            Node("worker", join=host.listening, secret=SECRET).running() as worker,
+            Node("worker", join=learner.listening, secret=SECRET).running() as worker,
         ):
             upstream = learner.spawn("learner", Learner, may, came)
             proxy = host.spawn("proxy", WorkerProxy, to=host.ref(upstream.address))
