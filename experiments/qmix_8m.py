@@ -150,7 +150,7 @@ def experiment(
 
     learning = policies.ALGORITHMS[algorithm].configured(**options, **own)
     topology = Topology(f"{algorithm}_{spec.name}")
-    topology.before_start(partial(require, device))
+    topology.before_start(partial(require, device), everywhere=False)  # the learner is on the head
     topology.before_start(planned.prepare)
     topology.before_start(policies.prepare)
     learner = topology.node("learner", gpus=gpus_of(device))

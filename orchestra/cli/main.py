@@ -113,8 +113,8 @@ def _dispatch(arguments: list[str]) -> int:
     if name == "--version":
         print(f"orchestra {version('orchestra-rl')}")
         return FINISHED
-    if name == "node":  # `orchestra run` starts it; it is of no use to people
-        commands["node"] = EntryPoint("node", "orchestra.cli.node:command", COMMANDS)
+    if name in ("node", "prepare"):  # they are started for a run, and of no use to people
+        commands[name] = EntryPoint(name, f"orchestra.cli.{name}:command", COMMANDS)
     if name == "template":  # likewise; the processes that it forks become such programs
         from orchestra.cli.template import command_with
 

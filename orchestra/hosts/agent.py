@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 from orchestra.actors.actor import Actor, on
 from orchestra.actors.addresses import AGENT as PREFIX
 from orchestra.actors.ref import Ref
+from orchestra.actors.supervision import Escalate, Supervision
 from orchestra.clock import RealClock
 from orchestra.errors import (
     AskFailed,
@@ -32,6 +33,9 @@ from orchestra.hosts.messages import (
     AGENT,
     HEAD,
     AdmittedMsg,
+    AskHostMsg,
+    CodeKnownMsg,
+    CodeMsg,
     HostMsg,
     LeaveMsg,
     LeavingMsg,
@@ -60,7 +64,7 @@ PAUSE_MAX_S = 2.0
 LAST_TRIES = 200
 
 
-class AgentActor(Actor[PlanMsg | PlaceMsg | SignalMsg | LeaveMsg]):
+class AgentActor(Actor[CodeMsg | PlanMsg | PlaceMsg | SignalMsg | AskHostMsg | LeaveMsg]):
     """Does what the head says.
 
     Args:
@@ -69,14 +73,23 @@ class AgentActor(Actor[PlanMsg | PlaceMsg | SignalMsg | LeaveMsg]):
     """
 
     recorded: ClassVar[bool] = False
+    supervision: ClassVar[Supervision] = Escalate()
 
     def __init__(self, work: HostWork, told: "asyncio.Future[LeaveMsg]") -> None:
         self._work = work
         self._told = told
 
+    @on(CodeMsg)
+    def code(self, msg: CodeMsg) -> CodeKnownMsg:
+        return self._work.code(msg)
+
     @on(PlanMsg)
-    async def begin(self, msg: PlanMsg) -> None:
-        await self._work.begin(msg)
+    def begin(self, msg: PlanMsg) -> None:
+        self._work.begin(msg)
+
+    @on(AskHostMsg)
+    def statistics(self, msg: AskHostMsg) -> Any:
+        return asyncio.create_task(self._work.statistics(msg))
 
     @on(PlaceMsg)
     def place(self, msg: PlaceMsg) -> None:
@@ -146,7 +159,7 @@ class Agent:
     async def _run(self, scratch: Scratch) -> int:
         while True:
             async with AsyncExitStack() as stack:
-                node = await self._join(stack)
+                node = await self._join(stack, scratch)
                 if node is None:
                     return START_AGAIN
                 code = await self._take_part(node, scratch)
@@ -155,11 +168,11 @@ class Agent:
             assert self._admitted is not None
             self._patience = self._admitted.orphan_timeout
 
-    async def _join(self, stack: AsyncExitStack) -> Node | None:
+    async def _join(self, stack: AsyncExitStack, scratch: Scratch) -> Node | None:
         """Return a node that has joined the run; None if it was told to end before, or the head has died."""
         begun, attempts, refused = time.monotonic(), 0, 0
         while not self.terminated.is_set():
-            node = self._node()
+            node = self._node(scratch)
             try:
                 return await stack.enter_async_context(node.running())
             except (AuthenticationFailed, VersionMismatch):
@@ -180,11 +193,13 @@ class Agent:
                 await asyncio.wait_for(self.terminated.wait(), pause)
         return None
 
-    def _node(self) -> Node:
+    def _node(self, scratch: Scratch) -> Node:
         slot = "" if self._slot is None else f"{self._slot}-"
         return Node(
             f"{PREFIX}{slot}{secrets.token_hex(2 if slot else 4)}",
+            listen=scratch.socket_address(AGENT),
             join=self._token.address,
+            joinable=True,
             secret=self._token.secret,
             tls=self._token.tls,
             unencrypted=self._token.tls is None,
@@ -194,7 +209,7 @@ class Agent:
         """Keep nodes until the head or a signal ends it; return the exit code, or None if the head is out of reach."""
         head: Ref[HostMsg | LeavingMsg | OutputMsg] = node.ref(f"{node.root}/{HEAD}")
         told: asyncio.Future[LeaveMsg] = asyncio.get_running_loop().create_future()
-        work = HostWork(node, self._token, scratch, self._output)
+        work = HostWork(node, scratch, self._output)
         me = node.spawn(AGENT, AgentActor, work, told)
         forwarding: asyncio.Task[None] | None = None
         try:
@@ -212,7 +227,7 @@ class Agent:
                 work.failed.result()
             if told.done():
                 leave = told.result()
-                await work.end(leave.asked, leave.deadline)
+                await work.end(leave.deadline)
                 await self._output.flush(head.ask)
                 return leave.code
             return START_AGAIN if terminated else None

@@ -8,6 +8,8 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from orchestra import log
@@ -71,18 +73,32 @@ class _Output(asyncio.StreamReaderProtocol):
         return False  # else uvloop keeps the pipe open until its loop closes
 
 
+@dataclass(frozen=True, slots=True)
+class Base:
+    """What the processes of a host have in common."""
+
+    environment: Mapping[str, str] | None = None
+    """Their environment; by default that of this process."""
+    folder: Path | None = None
+    """Their working directory; by default that of this process."""
+
+
 class ForkServer:
     """Starts processes as forks of a template, which it starts with the first of them, and again when it has died.
 
     Args:
         relay: copies the output of the template to where it belongs.
         root: returns the address of the root. The template removes the socket file of a root that is killed.
+        base: what the processes have in common.
     """
 
     def __init__(
-        self, relay: Callable[[asyncio.StreamReader], Coroutine[Any, Any, None]], root: Callable[[], str]
+        self,
+        relay: Callable[[asyncio.StreamReader], Coroutine[Any, Any, None]],
+        root: Callable[[], str],
+        base: Base,
     ) -> None:
-        self._relay, self._root = relay, root
+        self._relay, self._root, self._base = relay, root, base
         self._starting = asyncio.Lock()
         self._template: asyncio.subprocess.Process | None = None
         self._relaying: asyncio.Task[None] | None = None
@@ -161,7 +177,7 @@ class ForkServer:
             await self._template.wait()
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         # One that has threads cannot be forked, and NumPy starts some for the products of matrices.
-        environment = {"OPENBLAS_NUM_THREADS": "1", **os.environ}
+        environment = {"OPENBLAS_NUM_THREADS": "1", **(self._base.environment or os.environ)}
         with its:
             self._template = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "orchestra", "template"),
@@ -171,6 +187,7 @@ class ForkServer:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
                 env=environment,
+                cwd=self._base.folder,
                 start_new_session=True,
             )
         assert self._template.stdout is not None

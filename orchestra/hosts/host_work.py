@@ -1,22 +1,42 @@
 """What an agent does on its host for one session with the head: folders, code, and the processes of nodes."""
 
 import asyncio
+import contextlib
+import os
 import signal
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from typing import Any
 
+from orchestra.actors.ref import Ref
+from orchestra.actors.statistics import FinalStatisticsMsg, NodeStatistics, StatisticsMsg
+from orchestra.actors.system_messages import SYSTEM, StopNodeMsg
 from orchestra.errors import CannotWrite, OrchestraError
+from orchestra.hosts.bundle import Bundle, UnpackedCode
 from orchestra.hosts.descendants import NODE_VARIABLE
+from orchestra.hosts.fork_server import Base
 from orchestra.hosts.keeper import Keeper
-from orchestra.hosts.messages import HEAD, HostedNode, NodeStateMsg, PlaceMsg, PlanMsg
+from orchestra.hosts.messages import (
+    HEAD,
+    AskHostMsg,
+    CodeKnownMsg,
+    CodeMsg,
+    HostedNode,
+    HostStatisticsMsg,
+    NodeStateMsg,
+    PlaceMsg,
+    PlanMsg,
+)
 from orchestra.hosts.output import OutputBuffer
 from orchestra.hosts.run_plan import RunPlan
-from orchestra.hosts.scratch import Scratch
-from orchestra.hosts.token import JoinToken
+from orchestra.hosts.scratch import Scratch, check_room
+from orchestra.hosts.transfer import FILES, Files, SendFilesMsg
 from orchestra.nodes.node import Node
 
-RUN, LOGS, TRACES = "run", "logs", "traces"
-"""The folder of the run below that of the agent, and folders in it, as in a run directory."""
+RUN, LOGS, TRACES, STATE, ARCHIVE = "run", "logs", "traces", "state", "code.zip"
+"""The folder of the run below that of the agent; folders in it, as in a run directory; and the code as it arrives."""
+ANSWER_S = 5.0
+"""Seconds for a node to answer with its statistics."""
 STOP_S = 5.0
 """Seconds for nodes to end that nobody has asked to stop."""
 
@@ -26,58 +46,106 @@ class HostWork:
 
     Args:
         node: of the agent.
-        token: lets the nodes into the run.
         scratch: the folders of the agent.
         output: takes what the processes print and log.
     """
 
-    def __init__(self, node: Node, token: JoinToken, scratch: Scratch, output: OutputBuffer) -> None:
+    def __init__(self, node: Node, scratch: Scratch, output: OutputBuffer) -> None:
         self._node = node
-        self._token = token
         self._scratch = scratch
         self._output = output
+        self._folder = scratch.folder / RUN
+        node.spawn(FILES, Files, self._folder)
         self._keeper: Keeper | None = None
         self._keeping: asyncio.Task[None] | None = None
+        self._beginning: asyncio.Task[None] | None = None
         self._nodes: dict[str, HostedNode] = {}
         self._head = node.ref(f"{node.root}/{HEAD}")
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done, with the error, if this host cannot take part."""
 
-    async def begin(self, msg: PlanMsg) -> None:
-        """Make the folders, and start the nodes of the plan."""
-        folder = self._scratch.folder / RUN
+    def code(self, msg: CodeMsg) -> CodeKnownMsg:
+        """Say whether this host has the code of the run; fail it if there is no room for that."""
+        try:
+            if self._scratch.known_code(msg.digest) is not None:
+                return CodeKnownMsg(known=True)
+            check_room(self._scratch.home, 2 * msg.nbytes)  # the archive lies there, too
+        except OrchestraError as error:
+            self._fail(error)
+        return CodeKnownMsg(known=False)
+
+    def _unpacked(self, msg: PlanMsg) -> UnpackedCode:
+        """Unpack the code of the run, and make the folders.
+
+        Raises:
+            CannotWrite: there is no room.
+            UsageError: it is no code of a run.
+        """
         try:
             for name in (LOGS, TRACES):
-                (folder / name).mkdir(parents=True, exist_ok=True)
+                (self._folder / name).mkdir(parents=True, exist_ok=True)
+            code = self._scratch.known_code(msg.digest)
+            if code is None:
+                archive = self._folder / ARCHIVE
+                code = self._scratch.code(Bundle.read(archive.read_bytes()))
+                archive.unlink()
+            return code
         except OSError as error:
-            self._fail(CannotWrite(f"cannot make a folder in {str(folder)!r}: {error.strerror or error}"))
-            return
-        plan = replace(RunPlan.read(msg.plan), run_directory=folder, log_to_output=True)
+            raise CannotWrite(f"cannot write in {str(self._folder)!r}: {error.strerror or error}") from error
+
+    def begin(self, msg: PlanMsg) -> None:
+        """Prepare what all processes need, once, and start the nodes of the plan."""
+        self._beginning = asyncio.create_task(self._begin(msg))
+        self._beginning.add_done_callback(self._has_begun)
+
+    def _has_begun(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None and not self.failed.done():
+            self.failed.set_exception(error)
+
+    async def _begin(self, msg: PlanMsg) -> None:
+        code = await asyncio.to_thread(self._unpacked, msg)
+        plan = RunPlan.read(msg.plan)
+        resume_from = None if plan.resume_from is None else self._folder / STATE / plan.resume_from.name
+        plan = replace(
+            plan,
+            experiment=code.experiment,
+            run_directory=self._folder,
+            resume_from=resume_from,
+            log_to_output=True,
+        )
+        environment = code.environment(os.environ)
+        environment.pop("NUMBA_CACHE_DIR", None)  # numba's files there belong to the paths of another copy of the code
         self._nodes = {hosted.name: hosted for hosted in msg.nodes}
         self._keeper = Keeper(
             self._node,
             plan,
-            folder / LOGS,
-            lambda: self._token.address,
+            self._folder / LOGS,
+            lambda: self._node.listening,
             self._given_up,
             forks=True,
             listen=self._listen,
             environment=self._environment,
             changed=self._changed,
             sink=self._output.add,
+            base=Base(environment, code.project if code.project.is_dir() else code.folder),
         )
+        if how := await self._keeper.prepare():
+            raise OrchestraError(f"this host cannot run {msg.run}: {how}")
+        if self._keeper is None:
+            return  # it has ended meanwhile
         self._keeping = asyncio.create_task(self._keeper.run([]), name=f"{self._node.name}: keeper")
         await asyncio.sleep(0)  # it has begun
-        self._start(msg.nodes)
+        self._start(self._nodes.values())
 
     def place(self, msg: PlaceMsg) -> None:
         """Start and stop nodes as the head says."""
         if self._keeper is None:
             return  # this host cannot take part, and ends
         self._nodes |= {hosted.name: hosted for hosted in msg.start}
-        self._start(msg.start)
+        if self._keeping is not None:  # else they start with the others
+            self._start(msg.start)
         if msg.stop:
-            task = asyncio.create_task(self._stop(msg.stop, msg.asked))
+            task = asyncio.create_task(self._stop(msg.stop))
             task.add_done_callback(lambda done: done.result())
 
     def signal(self, number: signal.Signals, nodes: Collection[str]) -> None:
@@ -85,14 +153,54 @@ class HostWork:
         if self._keeper is not None:
             self._keeper.signal(number, nodes)
 
-    async def end(self, asked: Collection[str] = (), deadline: float = STOP_S) -> None:
-        """End the nodes, those that were `asked` to stop after a deadline."""
+    async def statistics(self, msg: AskHostMsg) -> HostStatisticsMsg:
+        """Return the statistics of nodes that have joined and answer."""
+        nodes = [node for node in self._joined() if not msg.nodes or node in msg.nodes]
+        request = FinalStatisticsMsg() if msg.final else StatisticsMsg()
+
+        async def of(node: str) -> NodeStatistics | None:
+            with contextlib.suppress(OrchestraError, TimeoutError):
+                async with asyncio.timeout(ANSWER_S):
+                    answer: NodeStatistics = await self._node.ref(f"{node}/{SYSTEM}").ask(request)
+                    return answer
+            return None
+
+        found = await asyncio.gather(*map(of, nodes))
+        return HostStatisticsMsg(nodes=tuple(each for each in found if each is not None))
+
+    async def end(self, deadline: float | None = None) -> None:
+        """End the nodes: in order, and by force after a deadline; at once if there is none. Send their traces."""
         keeper, self._keeper = self._keeper, None
-        if keeper is not None:
-            assert self._keeping is not None
-            await keeper.stop(asked, deadline)
+        if keeper is None:
+            return
+        asked = [] if deadline is None else self._joined()
+        for node in asked:
+            with contextlib.suppress(OrchestraError):  # it has ended
+                self._node.ref(f"{node}/{SYSTEM}").tell_nowait(StopNodeMsg())
+        await keeper.stop(asked, STOP_S if deadline is None else deadline)
+        if self._beginning is not None:
+            self._beginning.cancel()
+            await asyncio.wait({self._beginning})
+        if self._keeping is not None:
             self._keeping.cancel()
             await asyncio.wait({self._keeping})
+        if deadline is not None:
+            await self._send_traces()
+
+    async def _send_traces(self) -> None:
+        files: Ref[SendFilesMsg] = self._node.ref(f"{self._node.name}/{FILES}")
+        to: Ref[Any] = Ref(f"{self._node.root}/{FILES}")
+        try:
+            sent = await files.ask(SendFilesMsg(patterns=(f"{TRACES}/*",), to=to, move=True))
+        except OrchestraError as error:
+            self._node.log.warning("traces of this host were not sent", error=str(error))
+        else:
+            if sent.error:
+                self._node.log.warning("traces of this host were not sent", error=sent.error)
+
+    def _joined(self) -> list[str]:
+        """Return the nodes of this host that have joined."""
+        return [node for node in self._node.peers.names if node in self._nodes]
 
     def _fail(self, error: OrchestraError) -> None:
         if not self.failed.done():
@@ -103,9 +211,9 @@ class HostWork:
         for again in (False, True):
             self._keeper.add([hosted.name for hosted in nodes if hosted.again == again], again=again)
 
-    async def _stop(self, nodes: Collection[str], asked: Collection[str]) -> None:
+    async def _stop(self, nodes: Collection[str]) -> None:
         assert self._keeper is not None
-        await self._keeper.remove(list(nodes), asked=asked)
+        await self._keeper.remove(list(nodes))
         for node in nodes:
             self._nodes.pop(node, None)
             self._tell(NodeStateMsg(agent=self._node.name, node=node, pid=0, running=False, restarts=0, removed=True))
@@ -114,7 +222,8 @@ class HostWork:
         return self._scratch.socket_address(node)
 
     def _environment(self, node: str) -> Mapping[str, str]:
-        return {NODE_VARIABLE: node, **self._nodes[node].environment}
+        hosted = self._nodes.get(node)  # none for the process that prepares
+        return {NODE_VARIABLE: node, **(hosted.environment if hosted is not None else {})}
 
     def _changed(self, node: str) -> None:
         assert self._keeper is not None

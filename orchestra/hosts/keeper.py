@@ -15,7 +15,7 @@ from orchestra.actors.statistics import ProcessStatistics
 from orchestra.actors.supervision import Restart
 from orchestra.actors.system_messages import SYSTEM, StopNodeMsg
 from orchestra.errors import OrchestraError, UsageError
-from orchestra.hosts.fork_server import LONGEST_LINE, LOST, ForkedProcess, ForkServer
+from orchestra.hosts.fork_server import LONGEST_LINE, LOST, Base, ForkedProcess, ForkServer
 from orchestra.hosts.output import LastWords, failure_in
 from orchestra.hosts.run_plan import RunPlan
 from orchestra.hosts.token import JoinToken
@@ -49,6 +49,7 @@ class Keeper:
         sink: called with the node and the text of each line that a process prints.
         listen: returns the address at which a node listens; by default it follows from that of the root.
         environment: returns variables of the process of a node, beside those of this process.
+        base: what the processes have in common.
         changed: called with the name of a node whose process was started, or has ended with its process id.
     """
 
@@ -66,7 +67,9 @@ class Keeper:
         listen: Callable[[str], str] | None = None,
         environment: Callable[[str], Mapping[str, str]] = lambda node: {},
         changed: Callable[[str], object] = lambda node: None,
+        base: Base = Base(),  # noqa: B008 (it is frozen)
     ) -> None:
+        self._base = base
         self._owner = owner
         self._sink = sink
         self._listen = listen or (lambda node: _listen_beside(join(), node))
@@ -87,7 +90,7 @@ class Keeper:
         self._lifelines: dict[str, int] = {}
         """This process's ends of the pipes on the standard input of the others, by node."""
         self._relays: dict[str, asyncio.Task[None]] = {}
-        self._fork_server = ForkServer(self._relay_template, join) if forks else None
+        self._fork_server = ForkServer(self._relay_template, join, base) if forks else None
         self._stopping = asyncio.Event()
         self._keeping: dict[str, asyncio.Task[None]] = {}
         self._again: set[str] = set()
@@ -99,6 +102,22 @@ class Keeper:
         async with asyncio.TaskGroup() as self._group:
             self.add(nodes)
             await self._stopping.wait()  # more nodes may be added until then
+
+    async def prepare(self) -> str:
+        """Do once what all processes would otherwise wait for, such as compiling; return why that failed, if it did."""
+        reading, writing = os.pipe()
+        try:
+            process = await self._execute(self._plan.preparation(), reading, self._environment(""))
+        finally:
+            os.close(reading)
+        self._processes["prepare"], self._lifelines["prepare"] = process, writing
+        last = LastWords()
+        assert process.stdout is not None
+        await self._relay("prepare", process.stdout, last)
+        code = await process.wait()
+        self._let_go("prepare")
+        del self._processes["prepare"]
+        return "" if code == 0 or self._stopping.is_set() else "; ".join([f"exit code {code}", *last.lines][-3:])
 
     def add(self, nodes: Sequence[str], *, again: bool = False) -> None:
         """Start more nodes, and again those of them that were given up.
@@ -338,7 +357,8 @@ class Keeper:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             limit=LONGEST_LINE,
-            env={**os.environ, **environment},
+            env={**(self._base.environment or os.environ), **environment},
+            cwd=self._base.folder,
             start_new_session=True,
         )
 

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from orchestra.actors.message import Message, Request
 from orchestra.actors.ref import Ref
+from orchestra.actors.statistics import NodeStatistics
 from orchestra.hosts.fingerprint import Fingerprint
 
 AGENT = "agent"
@@ -63,6 +64,21 @@ class HostedNode(Message):
     """True if its actors begin without a saved state."""
 
 
+class CodeKnownMsg(Message):
+    """Reply to `CodeMsg`."""
+
+    known: bool
+    """True if the host has the code already."""
+
+
+class CodeMsg(Request[CodeKnownMsg]):
+    """The head announces the code of the run, which follows as a file unless the host has it."""
+
+    digest: str
+    nbytes: int
+    """The space that it takes when it is unpacked."""
+
+
 class PlanMsg(Message):
     """The head tells an agent what its host runs, once in each session."""
 
@@ -70,6 +86,8 @@ class PlanMsg(Message):
     """The name of the run, for folders."""
     plan: str
     """The `RunPlan`, as text. Its paths are those of the head."""
+    digest: str
+    """That of the code, which the host has by now."""
     nodes: tuple[HostedNode, ...]
 
 
@@ -78,8 +96,6 @@ class PlaceMsg(Message):
 
     start: tuple[HostedNode, ...] = ()
     stop: tuple[str, ...] = ()
-    asked: tuple[str, ...] = ()
-    """Those nodes of `stop` that the head has asked to stop; the others have not joined, and are ended at once."""
 
 
 class SignalMsg(Message):
@@ -106,6 +122,21 @@ class NodeStateMsg(Message):
     """Lines for the message about a failed run: the last error and the last output of a node that was given up."""
 
 
+class HostStatisticsMsg(Message):
+    """Reply to `AskHostMsg`."""
+
+    nodes: tuple[NodeStatistics, ...]
+
+
+class AskHostMsg(Request[HostStatisticsMsg]):
+    """Return the statistics of the nodes of a host that answer."""
+
+    nodes: tuple[str, ...]
+    """Their names; empty for all."""
+    final: bool = False
+    """True if the nodes are about to end, and expect others to disappear."""
+
+
 class LeavingMsg(Message):
     """An agent was told by its engine, or by its user, to end."""
 
@@ -121,7 +152,5 @@ class LeaveMsg(Message):
     code: int
     """The exit code of the agent: 0 if the run is over, 75 if the host may be asked for again."""
     reason: str
-    asked: tuple[str, ...] = ()
-    """Nodes that the head has asked to stop; the others have not joined, and are ended at once."""
     deadline: float = 10.0
     """Seconds for the nodes to stop before they are ended by force."""

@@ -50,6 +50,10 @@ class RunPlan:
         text = self.text(again=again)
         return [sys.executable, "-m", "orchestra", "node", node, "--listen", listen, "--plan", text]
 
+    def preparation(self) -> list[str]:
+        """Return the command line of the process that does what the others of its host would wait for."""
+        return [sys.executable, "-m", "orchestra", "prepare", "--plan", self.text()]
+
     def text(self, *, again: bool = False) -> str:
         """Return the plan as JSON, for a process that is started, or started `again` and loads no saved state."""
         plan = replace(

@@ -3,22 +3,22 @@
 import asyncio
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
-from orchestra.actors.actor import Actor, on
 from orchestra.actors.addresses import node_of
 from orchestra.actors.ref import Ref
-from orchestra.actors.statistics import ProcessStatistics
-from orchestra.actors.system_messages import TerminatedMsg
+from orchestra.actors.statistics import NodeStatistics, ProcessStatistics
 from orchestra.errors import HostsMissing, OrchestraError, Unreachable
+from orchestra.hosts.bundle import Bundle
 from orchestra.hosts.fingerprint import Fingerprint, fingerprint, refusal, warning
 from orchestra.hosts.messages import (
     HEAD,
     AdmittedMsg,
+    AskHostMsg,
+    CodeMsg,
     HostedNode,
     HostMsg,
     LeaveMsg,
-    LeavingMsg,
     NodeStateMsg,
     PlaceMsg,
     PlanMsg,
@@ -27,72 +27,18 @@ from orchestra.hosts.messages import (
 from orchestra.hosts.output import HostLogs, OutputMsg
 from orchestra.hosts.settings import HostSettings
 from orchestra.hosts.shape import HostShape
+from orchestra.hosts.transfer import FILES, FilePieceMsg, send_bytes
 from orchestra.launch.protocol import HostEvent, Launcher
 from orchestra.nodes.node import Node
-from orchestra.runs.host_slots import HostSlot, hosts_missing
+from orchestra.runs.host_slots import Hosted, HostSlot, hosts_missing
 from orchestra.runs.hosts_options import HostsOptions
 
+ARCHIVE = "code.zip"
+ANSWER_S = 8.0
+"""Seconds for a host to answer with the statistics of its nodes, which have five."""
 OTHER_VERSION = 76
 START_AGAIN = 75
 """Exit codes of agents."""
-
-
-class Hosted(Protocol):
-    """The processes of a run, as the head places them."""
-
-    def plan_for(self, slot: int) -> str:
-        """Return the plan of the processes of a host, as text."""
-
-    def nodes_on(self, slot: int) -> Sequence[HostedNode]:
-        """Return the nodes that a host is to run."""
-
-    def given_up(self, node: str, how: str) -> None:
-        """Count a node as lost."""
-
-    def host_joined(self, slot: int) -> None:
-        """Plan the nodes of a host that was not there at the start, and count those of one that is back."""
-
-    def host_lost(self, slot: int, how: str) -> None:
-        """Count the nodes of a host as lost: it does not come back."""
-
-    def host_leaves(self, slot: int) -> Sequence[str]:
-        """Ask the nodes of a host to stop, and expect them no longer; return the nodes that were asked."""
-
-
-class HeadActor(Actor[HostMsg | NodeStateMsg | OutputMsg | LeavingMsg]):
-    """Listens to agents.
-
-    Args:
-        head: what acts on it.
-    """
-
-    recorded: ClassVar[bool] = False
-
-    def __init__(self, head: "Head") -> None:
-        self._head = head
-
-    @on(HostMsg)
-    def admit(self, msg: HostMsg) -> AdmittedMsg:
-        answer = self._head.admit(msg)
-        if not answer.refusal:
-            self.watch(msg.agent)
-        return answer
-
-    @on(NodeStateMsg)
-    def note(self, msg: NodeStateMsg) -> None:
-        self._head.node_changed(msg)
-
-    @on(OutputMsg)
-    def write(self, msg: OutputMsg) -> None:
-        self._head.output(msg)
-
-    @on(LeavingMsg)
-    def leave(self, msg: LeavingMsg) -> None:
-        self._head.agent_leaves(msg.agent, msg.grace)
-
-    @on(TerminatedMsg)
-    def lost(self, msg: TerminatedMsg) -> None:
-        self._head.agent_lost(node_of(msg.address), msg.reason)
 
 
 class Head:
@@ -105,6 +51,7 @@ class Head:
         launcher: has the engine start agents.
         addresses: returns where agents reach the head, for people.
         logs: writes what the processes of other hosts print and log.
+        code: of the run.
     """
 
     def __init__(
@@ -115,8 +62,10 @@ class Head:
         launcher: Launcher,
         addresses: Callable[[], str],
         logs: HostLogs,
+        code: Bundle,
     ) -> None:
         self._logs = logs
+        self._code = code
         self._root = root
         self._run = run
         self._options = options
@@ -133,7 +82,6 @@ class Head:
         self._tasks: set[asyncio.Task[None]] = set()
         self._over = False
         self._log = root.log.bind(actor=f"{root.name}/{HEAD}")
-        root.spawn(HEAD, HeadActor, self)
 
     # The beginning of a run
 
@@ -159,6 +107,11 @@ class Head:
         if missing:
             self._log.warning(hosts_missing(missing, len(self.slots), timeout, self._addresses()))
         return [slot.shape for slot in present if slot.shape is not None]
+
+    @property
+    def agents(self) -> list[str]:
+        """The nodes of the agents that are let in."""
+        return list(self._agents)
 
     def new_shapes(self, known: Collection[int]) -> list[HostShape]:
         """Return the shapes of the hosts that have an agent, but for those with `known` slots."""
@@ -205,8 +158,7 @@ class Head:
         self._changed.set()
         self._log.info("host joined", slot=slot.slot, host=slot.name, pid=msg.pid)
         if self._hosted is not None:
-            # After the answer: the agent takes the plan only once it knows that it is let in.
-            self._root.loop.call_soon(self._play_late, slot, msg.incarnation)
+            self._play(slot)
         return AdmittedMsg(slot=slot.slot, grace=self._options.grace, orphan_timeout=self._options.orphan_timeout)
 
     def node_changed(self, msg: NodeStateMsg) -> None:
@@ -286,19 +238,18 @@ class Head:
         await self._leave(slot, "the user asked for it", self._options.grace)
         return ""
 
-    async def end(self, code: int, reason: str, asked: Collection[str], deadline: float) -> None:
+    async def end(self, code: int, reason: str, deadline: float) -> None:
         """Have all agents end, and wait for them; then the engine has nothing left of this run.
 
         Args:
             code: their exit code.
             reason: for their logs.
-            asked: the nodes that were asked to stop.
             deadline: seconds for the nodes to stop.
         """
         self._over = True
         for slot in self.slots.values():
             if slot.agent is not None:
-                self._tell(slot, LeaveMsg(code=code, reason=reason, asked=tuple(asked), deadline=deadline))
+                self._tell(slot, LeaveMsg(code=code, reason=reason, deadline=deadline))
         with suppress(TimeoutError):
             async with asyncio.timeout(3 * deadline + AGENT_END_S):
                 while self._agents:
@@ -314,11 +265,28 @@ class Head:
         if slot.state == "playing":
             self._tell(slot, PlaceMsg(start=tuple(nodes)))
 
-    def stop_nodes(self, nodes: Collection[str], asked: Collection[str]) -> None:
-        """Stop nodes on whatever hosts they run; `asked` were asked to stop."""
+    async def statistics(self, nodes: Collection[str] = (), *, final: bool = False) -> list[NodeStatistics]:
+        """Return the statistics of nodes of all hosts, one question to each; those that do not answer are left out."""
+
+        async def of(slot: HostSlot) -> Sequence[NodeStatistics]:
+            assert slot.agent is not None
+            mine = tuple(node for node in slot.nodes if not nodes or node in nodes)
+            agent: Ref[AskHostMsg] = self._root.ref(slot.agent.address)
+            try:
+                async with asyncio.timeout(ANSWER_S):
+                    return (await agent.ask(AskHostMsg(nodes=mine, final=final))).nodes if mine else ()
+            except (OrchestraError, TimeoutError) as error:
+                self._log.warning("a host did not say what its nodes did", host=slot.name, reason=str(error))
+                return ()
+
+        found = await asyncio.gather(*(of(slot) for slot in self.slots.values() if slot.agent is not None))
+        return [each for some in found for each in some]
+
+    def stop_nodes(self, nodes: Collection[str]) -> None:
+        """Stop nodes on whatever hosts they run."""
         for slot in self.slots.values():
             if mine := tuple(node for node in slot.nodes if node in nodes):
-                self._tell(slot, PlaceMsg(stop=mine, asked=tuple(node for node in mine if node in asked)))
+                self._tell(slot, PlaceMsg(stop=mine))
 
     async def until_ended(self, nodes: Collection[str]) -> None:
         """Wait until no host has a process of `nodes`."""
@@ -359,17 +327,30 @@ class Head:
                 slot, LeaveMsg(code=START_AGAIN, reason=f"another agent has taken slot {slot.slot}", deadline=0.1)
             )
 
-    def _play_late(self, slot: HostSlot, incarnation: str) -> None:
-        if slot.incarnation == incarnation and slot.state == "joined" and not self._over:
-            assert self._hosted is not None
-            self._hosted.host_joined(slot.slot)
-            self._play(slot)
-
     def _play(self, slot: HostSlot) -> None:
+        """Have a host that was let in play."""
         assert self._hosted is not None
+        self._hosted.host_joined(slot.slot)
         slot.state = "playing"
-        nodes = tuple(self._hosted.nodes_on(slot.slot))
-        self._tell(slot, PlanMsg(run=self._run, plan=self._hosted.plan_for(slot.slot), nodes=nodes))
+        self._start(self._equip(slot, slot.incarnation))
+
+    async def _equip(self, slot: HostSlot, incarnation: str) -> None:
+        """Send a host the code, the saved state and the plan."""
+        assert self._hosted is not None
+        assert slot.agent is not None
+        agent: Ref[Any] = self._root.ref(slot.agent.address)
+        files: Ref[FilePieceMsg] = self._root.ref(f"{node_of(slot.agent.address)}/{FILES}")
+        try:
+            known = await agent.ask(CodeMsg(digest=self._code.digest, nbytes=self._code.nbytes))
+            if not known.known:
+                await send_bytes(files, self._code.data, ARCHIVE)
+            await self._hosted.send_state(slot.slot, files)
+            if slot.agent is None or slot.incarnation != incarnation or self._over:
+                return
+            nodes, plan = tuple(self._hosted.nodes_on(slot.slot)), self._hosted.plan_for(slot.slot)
+            await agent.tell(PlanMsg(run=self._run, plan=plan, digest=self._code.digest, nodes=nodes))
+        except OrchestraError as error:  # the host is lost, or has no room and ends: both are noticed elsewhere
+            self._log.warning("a host did not get the code of the run", host=slot.name, reason=str(error))
 
     def _ask_again(self, slot: HostSlot) -> None:
         """Ask the engine for another agent of a slot, or give the host up."""
@@ -402,8 +383,9 @@ class Head:
         assert slot.agent is not None
         agent = node_of(slot.agent.address)
         slot.state = "leaving"
-        asked = () if self._hosted is None else self._hosted.host_leaves(slot.slot)
-        self._tell(slot, LeaveMsg(code=START_AGAIN, reason=reason, asked=tuple(asked), deadline=grace / 3))
+        if self._hosted is not None:
+            self._hosted.host_leaves(slot.slot)
+        self._tell(slot, LeaveMsg(code=START_AGAIN, reason=reason, deadline=grace / 3))
         while agent in self._agents:
             self._changed.clear()
             await self._changed.wait()

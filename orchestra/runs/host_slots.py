@@ -1,16 +1,17 @@
 """What the head knows of each host: what the engine says of it, what its agent says, and when it was lost."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 from orchestra.actors import supervision
 from orchestra.actors.ref import Ref
 from orchestra.actors.statistics import ProcessStatistics
 from orchestra.actors.supervision import Restart, RestartAfter
-from orchestra.hosts.messages import LeaveMsg, PlaceMsg, PlanMsg, SignalMsg
+from orchestra.hosts.messages import HostedNode, LeaveMsg, PlaceMsg, PlanMsg, SignalMsg
 from orchestra.hosts.settings import HostSettings
 from orchestra.hosts.shape import HostShape
+from orchestra.hosts.transfer import FilePieceMsg
 from orchestra.launch.protocol import HostEvent
 
 AGAIN = Restart(limit=3, within=600.0, backoff=0.0)
@@ -20,6 +21,31 @@ State = Literal["asked", "queued", "started", "joined", "playing", "leaving", "l
 PRESENT: tuple[State, ...] = ("joined", "playing", "leaving")
 """The states of a host that has an agent."""
 AgentRef = Ref[PlanMsg | PlaceMsg | SignalMsg | LeaveMsg]
+
+
+class Hosted(Protocol):
+    """The processes of a run, as the head places them."""
+
+    def plan_for(self, slot: int) -> str:
+        """Return the plan of the processes of a host, as text."""
+
+    def nodes_on(self, slot: int) -> Sequence[HostedNode]:
+        """Return the nodes that a host is to run."""
+
+    def given_up(self, node: str, how: str) -> None:
+        """Count a node as lost."""
+
+    def host_joined(self, slot: int) -> None:
+        """Plan the nodes of a host that was not there at the start, and count those of one that is back."""
+
+    def host_lost(self, slot: int, how: str) -> None:
+        """Count the nodes of a host as lost: it does not come back."""
+
+    def host_leaves(self, slot: int) -> None:
+        """Ask the nodes of a host that this process sees to stop; the agent asks the others."""
+
+    async def send_state(self, slot: int, files: Ref[FilePieceMsg]) -> None:
+        """Send a host the saved state of its nodes, if the run was resumed."""
 
 
 @dataclass(eq=False, slots=True)

@@ -6,13 +6,15 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from orchestra.actors.statistics import ProcessStatistics
+from orchestra.actors.ref import Ref
+from orchestra.actors.statistics import NodeStatistics, ProcessStatistics
 from orchestra.actors.system_messages import SYSTEM, StopNodeMsg
 from orchestra.errors import OrchestraError
 from orchestra.hosts.keeper import Keeper
 from orchestra.hosts.messages import HostedNode
 from orchestra.hosts.run_plan import RunPlan
 from orchestra.hosts.shape import HEAD, Hosts
+from orchestra.hosts.transfer import FilePieceMsg, send_file
 from orchestra.nodes.node import Node
 from orchestra.runs.head import Head
 from orchestra.runs.placement import environments
@@ -20,6 +22,7 @@ from orchestra.runs.plan import PlannedRun
 from orchestra.runs.processes import RunProcesses, State
 from orchestra.runs.run_directory import RunDirectory
 
+STATE = "state"
 DONE = 0
 START_AGAIN = 75
 """Exit codes of agents at the end of a run: whether their hosts may be asked for again."""
@@ -72,8 +75,13 @@ class HostedProcesses(RunProcesses):
     async def stop(self, asked: Collection[str] = (), deadline: float = 10.0, state: State = "failed") -> None:
         code = START_AGAIN if state in ("stopped", "interrupted") else DONE
         await asyncio.gather(
-            self.keeper.stop(asked, deadline), self._head.end(code, f"the run is over: {state}", asked, deadline)
+            self.keeper.stop(asked, deadline), self._head.end(code, f"the run is over: {state}", deadline)
         )
+
+    async def final_statistics(self, nodes: Collection[str]) -> list[NodeStatistics]:
+        here = [node for node in nodes if node in {state.node for state in self.keeper.statistics()}]
+        there = self._head.statistics([] if set(nodes) >= set(self._root.peers.names) else nodes, final=True)
+        return [*await super().final_statistics(here), *await there]
 
     # Hosted
 
@@ -82,7 +90,7 @@ class HostedProcesses(RunProcesses):
 
     def nodes_on(self, slot: int) -> Sequence[HostedNode]:
         variables = environments(self._topology, slot)
-        nodes = [name for name in self._nodes if self._slot_of(name) == slot]
+        nodes = self._nodes_of(slot)
         hosted = tuple(
             HostedNode(name=name, environment=variables.get(name, {}), again=name in self._ever) for name in nodes
         )
@@ -95,20 +103,23 @@ class HostedProcesses(RunProcesses):
     def host_joined(self, slot: int) -> None:
         if all(host.slot != slot for host in self._plan.hosts):
             self._grow()
-        nodes = [name for name in self._nodes if self._slot_of(name) == slot]
-        self._given_up -= set(nodes)
-        for node in nodes:
+        self._given_up -= set(self._nodes_of(slot))
+        for node in self._nodes_of(slot):
             self._root.directory.add(node)
 
     def host_lost(self, slot: int, how: str) -> None:
-        for node in [name for name in self._nodes if self._slot_of(name) == slot]:
+        for node in self._nodes_of(slot):
             self._give_up(node, how)
 
-    def host_leaves(self, slot: int) -> Sequence[str]:
-        nodes = [name for name in self._nodes if self._slot_of(name) == slot]
-        asked = [node for node in self._root.peers.names if node in nodes]
-        self._ask_to_stop(asked)
-        return asked
+    def host_leaves(self, slot: int) -> None:
+        self._ask_to_stop(node for node in self._root.peers.names if node in self._nodes_of(slot))
+
+    async def send_state(self, slot: int, files: Ref[FilePieceMsg]) -> None:
+        if (folder := self._plan.resume_from) is None:
+            return
+        for node in self._nodes_of(slot):
+            for path in sorted(folder.glob(f"{node}.*")):
+                await send_file(files, path, f"{STATE}/{folder.name}/{path.name}", asyncio.to_thread)
 
     # Inside
 
@@ -121,6 +132,9 @@ class HostedProcesses(RunProcesses):
         self._requirements = self._topology.requirements
         self._nodes += new
         self._ever.update(new)
+
+    def _nodes_of(self, slot: int) -> list[str]:
+        return [name for name in self._nodes if self._slot_of(name) == slot]
 
     def _slot_of(self, node: str) -> int:
         return self._topology.nodes[node].slot
@@ -140,9 +154,7 @@ class HostedProcesses(RunProcesses):
         mine = {state.node for state in self.keeper.statistics()}  # the topology has forgotten them
         here = [node for node in nodes if node in mine]
         there = [node for node in nodes if node not in here]
-        asked = [node for node in self._root.peers.names if node in there]
-        self._ask_to_stop(asked)
-        self._head.stop_nodes(there, asked)
+        self._head.stop_nodes(there)
         await asyncio.gather(self.keeper.remove(here, deadline), self._head.until_ended(there))
 
     def _ask_to_stop(self, nodes: Iterable[str]) -> None:

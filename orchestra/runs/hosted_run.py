@@ -6,14 +6,19 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from orchestra.hosts.bundle import Bundle
 from orchestra.hosts.keeper import show
+from orchestra.hosts.messages import HEAD
 from orchestra.hosts.output import HostLogs
 from orchestra.hosts.run_plan import RunPlan
 from orchestra.hosts.shape import Hosts, HostShape
 from orchestra.hosts.token import JoinToken
+from orchestra.hosts.transfer import FILES, Collector, Files
 from orchestra.launch.local import LocalLauncher
 from orchestra.launch.protocol import HostRequest, Launcher
+from orchestra.nodes.node_actors import COLLECTOR
 from orchestra.runs.head import Head
+from orchestra.runs.head_actor import HeadActor
 from orchestra.runs.hosted_processes import HostedProcesses
 from orchestra.runs.hosts_options import HostsOptions
 from orchestra.runs.plan import PlannedRun
@@ -50,8 +55,13 @@ async def run_over_hosts(planned: PlannedRun, plan: RunPlan, stopping: Stopping)
     launcher = LAUNCHERS[planned.hosts.engine](planned.hosts)
     async with node.running():
         run = f"{planned.topology.name}-{plan.run_directory.name}"
-        logs = HostLogs(RunDirectory(plan.run_directory).logs, node.clock, show)
-        head = Head(node, run, planned.hosts, launcher, lambda: node.listening, logs)
+        directory = RunDirectory(plan.run_directory)
+        logs = HostLogs(directory.logs, node.clock, show)
+        code = Bundle.read(directory.code.read_bytes())
+        head = Head(node, run, planned.hosts, launcher, lambda: node.listening, logs, code)
+        node.spawn(HEAD, HeadActor, head)
+        files = node.spawn(FILES, Files, directory.path, (directory.state.name, directory.traces.name))
+        node.spawn(COLLECTOR, Collector, files, lambda: head.agents)
         following = asyncio.create_task(head.follow())
         token = JoinToken.new(run, candidates_of(node.listening), tls=tls, secret=node.secret)
         requests = [
@@ -65,14 +75,14 @@ async def run_over_hosts(planned: PlannedRun, plan: RunPlan, stopping: Stopping)
                 return shapes
             laid_out = planned.over(Hosts([*(host for host in planned.shapes if host.slot == 0), *shapes]))
             plan = replace(plan, hosts=laid_out.shapes)
-            RunDirectory(plan.run_directory).write_hosts(laid_out.shapes, laid_out.placement)
+            directory.write_hosts(laid_out.shapes, laid_out.placement)
             warn_of_unplanned(plan.resume_from, laid_out.topology)
             processes = HostedProcesses(node, laid_out, plan, head)
             begun = True
             return await run_root(laid_out.topology, plan, node, processes, stopping)
         finally:
             if not begun:
-                await head.end(75, "the run has not begun", (), LET_GO_S)
+                await head.end(75, "the run has not begun", LET_GO_S)
             following.cancel()
             with suppress(asyncio.CancelledError):
                 await following

@@ -1,13 +1,15 @@
 """The processes of a run: one for each node but the root. The run fails when too few of its actors are left."""
 
+import asyncio
 import signal
 from collections.abc import Collection, Iterable, Sequence
 from itertools import chain
 from typing import Literal
 
 from orchestra.actors.addresses import node_of
-from orchestra.actors.statistics import ProcessStatistics
+from orchestra.actors.statistics import FinalStatisticsMsg, NodeStatistics, ProcessStatistics
 from orchestra.actors.supervision import Restart
+from orchestra.actors.system_messages import SYSTEM
 from orchestra.errors import OrchestraError
 from orchestra.hosts.keeper import Keeper
 from orchestra.hosts.run_plan import RunPlan
@@ -15,6 +17,8 @@ from orchestra.nodes.node import Node
 from orchestra.runs.run_directory import RunDirectory
 from orchestra.runs.topology import Requirement
 
+ANSWER_S = 5.0
+"""A node that does not send its final statistics within this time is left out of `message_counts.json`."""
 State = Literal["completed", "stopped", "interrupted", "failed"]
 """How a run ends."""
 
@@ -97,6 +101,19 @@ class RunProcesses:
     def statistics(self) -> tuple[ProcessStatistics, ...]:
         """Return the state of each process."""
         return self.keeper.statistics()
+
+    async def final_statistics(self, nodes: Collection[str]) -> list[NodeStatistics]:
+        """Return the final statistics of `nodes`, as far as they answer; they expect peers to disappear from now on."""
+        statistics = []
+        for node in nodes:
+            if node not in self._root.peers.names:
+                continue
+            try:
+                async with asyncio.timeout(ANSWER_S):
+                    statistics.append(await self._root.ref(f"{node}/{SYSTEM}").ask(FinalStatisticsMsg()))
+            except (OrchestraError, TimeoutError) as error:
+                self._root.log.warning("a node did not say what it did", peer=node, reason=str(error))
+        return statistics
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to each process that has joined. One that has not may not handle the signal yet."""

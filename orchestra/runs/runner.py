@@ -34,7 +34,7 @@ from orchestra.nodes.shutdown import stop_actors
 from orchestra.runs import join_file
 from orchestra.runs.processes import ActorsLost, RunProcesses, State
 from orchestra.runs.run_directory import RunDirectory, without_secrets
-from orchestra.runs.scaling import LAUNCHER, ScalingActor, final_statistics
+from orchestra.runs.scaling import LAUNCHER, ScalingActor
 from orchestra.runs.topology import Requirement, Topology
 from orchestra.runs.whole_files import write_json
 from orchestra.trace.format.records import Experiment
@@ -238,7 +238,7 @@ async def run_root(
         state = ending.state
         node.stopping = True
         statistics = node.statistics()
-        others = await final_statistics(node, statistics.peers)
+        others = await launcher.final_statistics(statistics.peers)
         _write_message_counts(run, [statistics, *others, *removed])
     finally:
         node.stopping = True

@@ -1,14 +1,11 @@
 """Scaling: `orchestra scale` changes the number of replicas of a running run, whose root starts and stops processes."""
 
-import asyncio
-from collections.abc import Sequence
 from typing import ClassVar
 
 from orchestra.actors.actor import Actor, on
 from orchestra.actors.message import Message, Request
-from orchestra.actors.statistics import FinalStatisticsMsg, NodeStatistics
-from orchestra.actors.system_messages import SYSTEM
-from orchestra.errors import OrchestraError, UsageError
+from orchestra.actors.statistics import NodeStatistics
+from orchestra.errors import UsageError
 from orchestra.hosts.open_files import check_open_files
 from orchestra.nodes.node import Node
 from orchestra.runs.processes import RunProcesses
@@ -17,8 +14,6 @@ from orchestra.runs.topology import Replicas, Topology
 
 LAUNCHER = "launcher"
 """Name of the actor at the root that scales the run."""
-ANSWER_S = 5.0
-"""A node that does not send its final statistics within this time is left out of `message_counts.json`."""
 
 
 class ScaledMsg(Message):
@@ -80,8 +75,7 @@ class ScalingActor(Actor[ScaleMsg]):
         again = [node for node in group.nodes if self._launcher.gone(node)]
         self._launcher.add([*again, *new], requirements)
         if gone:
-            joined = [node for node in gone if node in self._root.peers.names]
-            self._removed += await final_statistics(self._root, joined)
+            self._removed += await self._launcher.final_statistics(gone)
             await self._launcher.remove(gone, requirements)
         self._write()
         self.log.info("scaled", group=group.name, before=before, replicas=msg.replicas)
@@ -102,15 +96,3 @@ class ScalingActor(Actor[ScaleMsg]):
             self._run.write_replicas(scaled)
         except OSError as error:
             self.log.warning("cannot write the number of replicas", path=str(self._run.replicas), error=repr(error))
-
-
-async def final_statistics(root: Node, nodes: Sequence[str]) -> list[NodeStatistics]:
-    """Return the final statistics of `nodes`, as far as they answer; they expect peers to disappear from now on."""
-    statistics = []
-    for node in nodes:
-        try:
-            async with asyncio.timeout(ANSWER_S):
-                statistics.append(await root.ref(f"{node}/{SYSTEM}").ask(FinalStatisticsMsg()))
-        except (OrchestraError, TimeoutError) as error:
-            root.log.warning("a node did not say what it did", peer=node, reason=str(error))
-    return statistics

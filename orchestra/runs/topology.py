@@ -119,7 +119,7 @@ class Topology:
         self.name = check_name(name, "a topology")
         self.nodes: dict[str, PlannedNode] = {}
         self._until: Ref[Any] | None = None
-        self._preparations: list[Callable[[], object]] = []
+        self._preparations: list[tuple[Callable[[], object], bool]] = []
         self.shipped: list[Path] = []
         """Files and folders that go to other hosts."""
         self._required: list[Requirement] = []
@@ -333,17 +333,22 @@ class Topology:
         """Send a file or folder of the project to other hosts beside the code: a scenario that an actor reads."""
         self.shipped.append(Path(path))
 
-    def before_start(self, prepare: Callable[[], object]) -> None:
+    def before_start(self, prepare: Callable[[], object], *, everywhere: bool = True) -> None:
         """Call `prepare()` in the first process before anything is started; a dry run does not call it.
 
         It is for slow work that all processes would otherwise wait for, such as compiling.
-        """
-        self._preparations.append(prepare)
 
-    def prepare(self) -> None:
-        """Call the functions given to `before_start`, in order."""
-        for prepare in self._preparations:
-            prepare()
+        Args:
+            prepare: called once.
+            everywhere: call it once on each further host of the run, too.
+        """
+        self._preparations.append((prepare, everywhere))
+
+    def prepare(self, *, everywhere: bool = False) -> None:
+        """Call the functions given to `before_start`, in order; only those for `everywhere` if it is given."""
+        for prepare, on_all in self._preparations:
+            if on_all or not everywhere:
+                prepare()
 
     @property
     def root(self) -> PlannedNode:

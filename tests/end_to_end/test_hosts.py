@@ -21,7 +21,19 @@ class Hosted:
         self.scratch = Path(launch.folder) / "scratch"
         self.scratch.mkdir()
         self.run = launch(
-            *("--launch", "local", "--hosts", str(hosts), "--scratch", str(self.scratch), "--workers", "1", *flags)
+            *(
+                "--launch",
+                "local",
+                "--hosts",
+                str(hosts),
+                "--scratch",
+                str(self.scratch),
+                "--code",
+                "installed",
+                "--workers",
+                "1",
+                *flags,
+            )
         )
         self.run.patience_s = 180.0
 
@@ -42,6 +54,10 @@ class Hosted:
             if "node" in words:
                 found[words[words.index("node") + 1]] = process
         return found
+
+    def until_all_run(self, slot: int) -> None:
+        """Wait until the proxy and the worker of a host run."""
+        self.run.until(lambda: sorted(self.processes(slot)) == [f"host-{slot}", f"worker-{slot}-0"])
 
     def events(self, event: str) -> list[dict[str, Any]]:
         return [line for line in self.run.log() if line["event"] == event]
@@ -65,10 +81,10 @@ def over_hosts(launch: Launcher) -> Callable[..., Hosted]:
 
 
 def test_a_run_over_three_hosts_plays_on_each_and_leaves_nothing(over_hosts: Callable[..., Hosted]) -> None:
-    hosted = over_hosts("--steps", "2500", hosts=3)
+    hosted = over_hosts("--steps", "15000", hosts=3)
     hosted.run.until_playing()
     assert sorted(hosted.agents()) == [1, 2, 3]
-    assert sorted(hosted.processes(2)) == ["host-2", "worker-2-0"]
+    hosted.until_all_run(2)
     assert hosted.run.ends() == 0, hosted.run.story("failed")
     assert sorted(hosted.inserted()) == ["host-1", "host-2", "host-3"]
     assert hosted.left() == []
@@ -79,13 +95,14 @@ def test_a_run_over_three_hosts_plays_on_each_and_leaves_nothing(over_hosts: Cal
 def test_the_host_of_a_killed_agent_ends_and_comes_back(over_hosts: Callable[..., Hosted]) -> None:
     hosted = over_hosts("--steps", "100000000")
     hosted.run.until_playing()
+    hosted.until_all_run(1)
     nodes = hosted.processes(1)
     hosted.agents()[1].kill()
     gone, alive = psutil.wait_procs(nodes.values(), timeout=30)
     assert not alive
     assert len(gone) == 2
     hosted.run.until(lambda: len(hosted.events("host joined")) == 3)
-    hosted.run.until(lambda: sorted(hosted.processes(1)) == ["host-1", "worker-1-0"])
+    hosted.until_all_run(1)
     hosted.run.process.send_signal(signal.SIGINT)
     assert hosted.run.ends() == 130, hosted.run.story("failed")
     (lost,) = hosted.events("host gone")
