@@ -13,6 +13,8 @@ from orchestra import State
 
 RECENT_EPISODES = 100
 """Episodes over which the means of training are taken."""
+LEAST_BUFFER = 4.0
+"""Batches of the limiter's error buffer, at least."""
 LAGS = (0, 1, 2, 4, 8, 16, 32)
 """The least policy lag of each bin of the histogram, in versions. The last bin has no end."""
 Phase = Literal["starting", "collecting", "training", "saving", "done", "interrupted", "stopped", "failed"]
@@ -57,6 +59,16 @@ class RunCounters:
     def in_flight(self) -> int:
         """Batches that were requested and are not learned yet."""
         return self.requested - self.updates
+
+    def set_error_buffer(self, per_environment: float | None, environments: int) -> None:
+        """Let the limiter's error buffer follow the number of environments that play, unless there is none.
+
+        Args:
+            per_environment: batches of the error buffer for each; None to keep the limiter's own.
+            environments: that play at present.
+        """
+        if per_environment is not None and environments:
+            self.limiter.set_error_buffer(max(per_environment * environments, LEAST_BUFFER))
 
     def request_batch(self, most_in_flight: int) -> int | None:
         """Count one more requested batch and return its number; None if the limiter or `most_in_flight` forbids it."""

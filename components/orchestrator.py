@@ -40,8 +40,6 @@ from orchestra import (
     on,
 )
 
-LEAST_BUFFER = 4.0
-"""Batches of the error buffer, at least."""
 RETURN_S = 60.0
 """Seconds that a resumed run waits for the workers that it had."""
 INTERRUPTED_S = 20.0
@@ -103,6 +101,7 @@ class Orchestrator(
         final_eval_episodes: episodes of the final evaluation.
         checkpoint_interval: environment steps between two checkpoints; a killed run loses at most these.
         drop_stale: policy lag in versions above which an episode is dropped and counted; None to drop none.
+        workers: workers of the run at its start; a resumed run waits for no more. None to wait for all that it had.
 
     Raises:
         UsageError: sampling would begin before there are enough episodes for a batch.
@@ -122,6 +121,7 @@ class Orchestrator(
     final_eval_episodes: int = 256
     checkpoint_interval: int = 100_000
     drop_stale: int | None = None
+    workers: int | None = None
 
     def __post_init__(self) -> None:
         if self.limiter.min_size < self.batch_size:
@@ -148,7 +148,7 @@ class Orchestrator(
             self.rng.bit_generator.state = values["rng"]
             self._counters.load(values)
             self._evaluations.load(values, arrays)
-            self._returning = max(values["workers"], 1)
+            self._returning = max(min(values["workers"], self.workers or values["workers"]), 1)
             self.after(RETURN_S, TimeoutMsg(waited_for="workers"))
         await self._report("starting")
 
@@ -230,9 +230,7 @@ class Orchestrator(
 
     async def _count_environments(self) -> None:
         """Let the error buffer follow the number of environments, and grant credits anew."""
-        environments = self._downstream.environments
-        if self.buffer_per_environment is not None and environments:
-            self.limiter.set_error_buffer(max(self.buffer_per_environment * environments, LEAST_BUFFER))
+        self._counters.set_error_buffer(self.buffer_per_environment, self._downstream.environments)
         await self._continue_if_all_returned()
         await self._drive()
         await self._report()

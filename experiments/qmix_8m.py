@@ -17,10 +17,10 @@ from components import (
     envs,
     policies,
 )
+from components.counters import LEAST_BUFFER
 from components.envs import SCENARIOS
 from components.envs.game_speed import GameSpeed
 from components.envs.smac import Smac
-from components.orchestrator import LEAST_BUFFER
 from components.policies.devices import gpus_of, require
 from components.replay_buffers import (
     EpisodeReplay,
@@ -170,6 +170,7 @@ def experiment(
         final_eval_episodes=final_eval_episodes,
         checkpoint_interval=checkpoint_interval,
         drop_stale=drop_stale,
+        workers=n_workers,
     )
     trainer = learner.spawn(
         "trainer",

@@ -716,6 +716,25 @@ def test_a_resumed_run_does_not_wait_for_ever(run, stage, episodes, tmp_path: Pa
     run(main())
 
 
+def test_a_resumed_run_waits_for_no_more_workers_than_it_has(run, stage, episodes, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with stage(run_directory=tmp_path) as scene:
+            play = Run(scene, checkpoint_interval=4, min_size=100)
+            await play.join_trainer()
+            workers = [await play.join_worker(name) for name in ("one", "other", "third")]
+            await play.tell(episodes(*[1] * 4), *[StateSavedMsg(ref=worker.ref, error="") for worker in workers])
+        (state,) = (tmp_path / "state").iterdir()
+        async with stage(run_directory=tmp_path, resume_from=state) as scene:
+            play = Run(scene, workers=2)
+            await play.join_trainer()
+            one = await play.join_worker("one")
+            assert one.of(CollectMsg) == []
+            other = await play.join_worker("other")
+            assert [each.of(CollectMsg)[-1].episodes for each in (one, other)] == [4, 4]
+
+    run(main())
+
+
 FULL = "No space left on device"
 STATE_5 = "steps-0000000005"
 

@@ -7,7 +7,7 @@ from typing import Any
 import psutil
 import pytest
 
-from components.orchestrator import LEAST_BUFFER
+from components.counters import LEAST_BUFFER
 
 pytestmark = pytest.mark.slow
 
