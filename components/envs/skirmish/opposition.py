@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from components.envs.base import are_available, check_integers, not_available
 from components.envs.skirmish import kernel
 from components.envs.skirmish.kernel.constants import CELLS, Played, Seen
-from components.envs.skirmish.options import Features
+from components.envs.skirmish.options import EDITIONS, Features
 from components.envs.skirmish.records import UNIT, records
 from components.envs.skirmish.scenarios import Scenario
 from components.envs.skirmish.tables import swap_sides
@@ -65,6 +65,7 @@ class Opposition:
         turned = rules.copy()
         turned["allies"], turned["enemies"] = self.n_agents, allies
         turned["actions"] = self.n_actions
+        turned["edition"], turned["action_mask"] = EDITIONS.index("2022"), True  # its filter is for agents alone
         turned["ally_shield"], turned["enemy_shield"] = rules["enemy_shield"], rules["ally_shield"]
         self.over[:] = battles["over"]
         kernel.show_all(

@@ -1,6 +1,7 @@
 """The options of SMAC: observation features and rewards. The defaults are SMAC's."""
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from components.envs.skirmish.scenarios import Scenario
 
@@ -11,9 +12,18 @@ def shield_bit(scenario: Scenario, *, enemies: bool) -> int:
     return int(side[0].race == "protoss")
 
 
+Edition = Literal["2022", "2023", "2023-intended"]
+"""Of SMACv2: without its filter of enemies, with it, and with it as it was probably meant."""
+EDITIONS: tuple[Edition, ...] = get_args(Edition)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Features:
-    """Which columns observations and states have."""
+    """Which columns observations and states have, and who is in them.
+
+    Raises:
+        ValueError: there is no such edition, or the probability is none.
+    """
 
     obs_all_health: bool = True
     obs_own_health: bool = True
@@ -27,6 +37,23 @@ class Features:
     """The state is all observations in a row."""
     state_last_action: bool = True
     state_timestep_number: bool = False
+    obs_starcraft: bool = True
+    """Whether observations have anything but the time."""
+    fully_observable: bool = False
+    """Whether agents see everybody, however far away."""
+    action_mask: bool = True
+    """Whether only units in reach are offered as targets. Else all living ones are, and who chooses one out of reach
+    goes on with what it did."""
+    edition: Edition = "2022"
+    """Which edition of SMACv2 decides who sees an enemy. With its filter, somebody must have found it first."""
+    prob_obs_enemy: float = 1.0
+    """The probability with which each other agent hears of an enemy that was found, where there is a filter."""
+
+    def __post_init__(self) -> None:
+        if self.edition not in EDITIONS:
+            raise ValueError(f"edition is {self.edition!r}, must be one of {', '.join(EDITIONS)}")
+        if not 0.0 <= self.prob_obs_enemy <= 1.0:
+            raise ValueError(f"prob_obs_enemy is {self.prob_obs_enemy!r}, must be between 0 and 1")
 
     def shows_own_position(self, scenario: Scenario) -> bool:
         """Whether observations have the agent's place."""
@@ -54,6 +81,8 @@ class Features:
 
     def obs_size(self, scenario: Scenario) -> int:
         """Columns of an observation, O."""
+        if not self.obs_starcraft:
+            return int(self.obs_timestep_number)
         enemies, enemy_width = self.enemy_shape(scenario)
         allies, ally_width = self.ally_shape(scenario)
         return self.move_size() + enemies * enemy_width + allies * ally_width + self.own_size(scenario)

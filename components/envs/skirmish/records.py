@@ -14,6 +14,9 @@ from components.envs.skirmish.options import Features, Rewards
 
 _FLOAT, _INT, _BOOL = np.float64, np.int64, np.bool_
 
+_TYPES: dict[str, type] = {"edition": _INT, "prob_obs_enemy": _FLOAT}
+"""Of the options that are no booleans; an edition is its index."""
+
 UNIT = np.dtype(
     [
         ("x", _FLOAT),
@@ -53,6 +56,10 @@ UNIT = np.dtype(
         ("hit_x", _FLOAT),  # where a beam was last pointed
         ("hit_y", _FLOAT),
         ("last_action", _INT),  # -1 before the first
+        ("heeds", _BOOL),  # of who is ordered about: whether this step's action changes anything
+        ("finder", _INT),  # of an enemy: the agent that found it, -1 for none
+        ("known_to", _INT),  # of an enemy: a bit for each agent that has heard of it
+        ("blind_to", _INT),  # of an agent: it sees no enemy up to this number
         ("event", _INT),  # scratch: the events of a tick, in the order in which they happen
     ],
     align=True,
@@ -144,7 +151,8 @@ RULES = np.dtype(
         ("type_bits", _INT),
         ("ally_shield", _BOOL),
         ("enemy_shield", _BOOL),
-        *((option.name, _BOOL) for option in fields(Features)),
+        *((option.name, _TYPES.get(option.name, _BOOL)) for option in fields(Features)),
+        ("hides_types", _BOOL),  # of allies from each other
         *((f"reward_{option.name}", type(option.default)) for option in fields(Rewards)),
         ("reward_divisor", _FLOAT),  # of battles whose armies are always the same
     ],

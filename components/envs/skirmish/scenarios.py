@@ -31,6 +31,8 @@ class Draw:
 
     SMACv2's `p` is the share of the others.
     """
+    observe: bool = True
+    """Whether agents see each other's types."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,8 @@ def make_scenario(
         names = draw["types"] or sorted(draw["weights"])
         shares = tuple(draw["weights"][unit] / sum(draw["weights"].values()) for unit in names)
         types = tuple(map(unit_named, names))
-        lots = Draw(types, shares, tuple(map(unit_named, draw["never_alone"])), draw["surrounded"])
+        never_alone = tuple(map(unit_named, draw["never_alone"]))
+        lots = Draw(types, shares, never_alone, draw["surrounded"], draw.get("observe", True))
         ours, theirs = types[:1] * draw["allies"], types[:1] * draw["enemies"]
     else:
         ours, theirs = _units(allies), _units(enemies)

@@ -25,6 +25,8 @@ from components.envs.skirmish.tables import (
 from components.envs.skirmish.units import Ruleset, UnitType
 
 HARDEST = 10
+MOST_FINDERS = 62
+"""Agents of which a 64-bit number can hold who has heard of an enemy."""
 
 
 class Skirmish(Env):
@@ -93,6 +95,10 @@ class Skirmish(Env):
             raise ValueError(f"move_amount is {move_amount!r}, must be positive")
 
         agents, enemies = len(self.scenario.allies), len(self.scenario.enemies)
+        if self.features.edition != "2022" and agents > MOST_FINDERS:
+            raise ValueError(
+                f"edition {self.features.edition!r} is for {MOST_FINDERS} agents at most, not for {agents}"
+            )
         self.spec = EnvSpec(
             name=self.scenario.name,
             n_agents=agents,

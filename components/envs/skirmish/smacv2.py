@@ -47,8 +47,6 @@ def scenario_of(map_name: str, capability_config: Mapping[str, Any] | None) -> S
     teams, places = capability_config["team_gen"], capability_config["start_positions"]
     _check("team_gen", teams, ("weighted_teams",))
     _check("start_positions", places, tuple(_WAYS))
-    if not teams.get("observe", True):
-        raise ValueError("capability_config['team_gen']['observe'] is False, which is not supported; True is")
     for axis in ("map_x", "map_y"):
         if places.get(axis, constants.CELLS) != constants.CELLS:
             raise ValueError(f"capability_config['start_positions'][{axis!r}] is {places[axis]}, must be 32")
@@ -63,6 +61,7 @@ def scenario_of(map_name: str, capability_config: Mapping[str, Any] | None) -> S
         "types": bits,
         "weights": {unit: float(weights.get(unit, 0.0)) for unit in bits},
         "never_alone": list(teams.get("exception_unit_types", ())),
+        "observe": bool(teams.get("observe", True)),
         "surrounded": 1.0 - float(places["p"]) if surrounded is None else surrounded,
     }
     return make_scenario(
@@ -86,9 +85,9 @@ def _check(name: str, table: Mapping[str, Any], allowed: tuple[str, ...]) -> Non
 class StarCraftCapabilityEnvWrapper:
     """What `smacv2.env.starcraft2.wrapper.StarCraftCapabilityEnvWrapper` is, played by `Skirmish`.
 
-    What it has no method for is looked up in the environment that it wraps, `env`. It plays SMACv2 as the published
-    curves were made, without the later filter of enemies that nobody has found. What is not supported is refused by
-    name: the cone of vision, the filter, and capabilities other than unit types.
+    What it has no method for is looked up in the environment that it wraps, `env`. By default it plays SMACv2 as the
+    published curves were made, without the later filter of enemies that nobody has found. What is not supported is
+    refused by name: the cone of vision, and capabilities other than unit types.
 
     Args:
         capability_config: see `scenario_of`; it is not changed.
@@ -109,17 +108,10 @@ class StarCraftCapabilityEnvWrapper:
         use_unit_ranges: bool = True,
         min_attack_range: float = 2.0,
         conic_fov: bool = False,
-        prob_obs_enemy: float = 1.0,
-        action_mask: bool = True,
         **others: Any,
     ) -> None:
-        for name, value, only in (
-            ("conic_fov", conic_fov, False),
-            ("prob_obs_enemy", prob_obs_enemy, 1.0),
-            ("action_mask", action_mask, True),
-        ):
-            if value != only:
-                raise ValueError(f"{name} is {value!r}, which is not supported; {only!r} is")
+        if conic_fov:
+            raise ValueError(f"conic_fov is {conic_fov!r}, which is not supported; False is")
         scenario = replace(
             scenario_of(map_name, capability_config), unit_ranges=use_unit_ranges, least_shoot=min_attack_range
         )
@@ -163,7 +155,10 @@ class StarCraftCapabilityEnvWrapper:
 
     def get_obs_feature_names(self) -> list[str]:
         """Return the names of an observation's columns, from agent 0's view."""
-        env, names = self.env, [f"move_action_{way}" for way in ("north", "south", "east", "west")]
+        env, time = self.env, ["timestep"] * self.env.obs_timestep_number
+        if not env.obs_starcraft:
+            return time
+        names = [f"move_action_{way}" for way in ("north", "south", "east", "west")]
         names += [f"pathing_{k}" for k in range(env.n_obs_pathing * env.obs_pathing_grid)]
         names += [f"height_{k}" for k in range(env.n_obs_height * env.obs_terrain_height)]
         place, types = ["distance", "relative_x", "relative_y"], [f"type_{k}" for k in range(env.unit_type_bits)]
@@ -175,7 +170,7 @@ class StarCraftCapabilityEnvWrapper:
         names += [f"enemy_{e}_{column}" for e in range(env.n_enemies) for column in enemy]
         names += [f"ally_{i}_{column}" for i in range(1, env.n_agents) for column in ally]
         own = (ours if env.obs_own_health else []) + ["x", "y"] * env.obs_own_pos + types
-        return names + [f"own_{column}" for column in own] + ["timestep"] * env.obs_timestep_number
+        return names + [f"own_{column}" for column in own] + time
 
     def get_state_feature_names(self) -> list[str]:
         """Return the names of the state's columns.

@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 
 from components.envs.skirmish.heuristic import choose_target, direction, heals
 from components.envs.skirmish.kernel import constants
-from components.envs.skirmish.kernel.constants import CELLS, MIDDLE
 from components.envs.skirmish.map_registry import DIFFICULTIES
-from components.envs.skirmish.options import Features, Rewards, shield_bit
+from components.envs.skirmish.options import Edition, Features, Rewards, shield_bit
 from components.envs.skirmish.rendering import Image, image_of, text_of
 from components.envs.skirmish.scenarios import Scenario
 from components.envs.skirmish.skirmish import Skirmish
@@ -29,6 +28,7 @@ class StarCraft2Env(UnitQueries):
 
     Args that SMAC's class does not have:
         obs_own_pos: whether agents see their own place; by default, on the maps of SMACv2.
+        obs_starcraft, fully_observable, action_mask, prob_obs_enemy, edition: see `Features`.
         divisor: on the maps of SMACv2, whether rewards are divided by what the enemies of this episode are worth, or by
             what those of the first were worth, as in the original.
         ruleset: see `Skirmish`.
@@ -77,6 +77,11 @@ class StarCraft2Env(UnitQueries):
         debug: bool = False,
         *,
         obs_own_pos: bool | None = None,
+        obs_starcraft: bool = True,
+        fully_observable: bool = False,
+        action_mask: bool = True,
+        prob_obs_enemy: float = 1.0,
+        edition: Edition = "2022",
         divisor: Literal["episode", "first"] = "episode",
         ruleset: Ruleset = "liberty",
         start_jitter: float = 0.0,
@@ -96,6 +101,7 @@ class StarCraft2Env(UnitQueries):
         self.obs_terrain_height = obs_terrain_height
         self.obs_instead_of_state = obs_instead_of_state
         self.obs_timestep_number = obs_timestep_number
+        self.obs_starcraft = obs_starcraft
         self.state_last_action = state_last_action
         self.state_timestep_number = state_timestep_number
         self.reward_sparse = reward_sparse
@@ -121,6 +127,11 @@ class StarCraft2Env(UnitQueries):
             obs_timestep_number=obs_timestep_number,
             obs_instead_of_state=obs_instead_of_state,
             obs_own_position=obs_own_pos,
+            obs_starcraft=obs_starcraft,
+            fully_observable=fully_observable,
+            action_mask=action_mask,
+            prob_obs_enemy=prob_obs_enemy,
+            edition=edition,
             state_last_action=state_last_action,
             state_timestep_number=state_timestep_number,
         )
@@ -302,30 +313,6 @@ class StarCraft2Env(UnitQueries):
         """(S,): what only the critic sees."""
         state: NDArray[np.float32] = self.skirmish.state[0].copy()
         return state
-
-    def get_state_dict(self) -> dict[str, Any]:
-        """The state's parts: `allies` (A, …), `enemies` (E, …), and `last_action` and `timestep` where enabled."""
-        sides: dict[str, Any] = {}
-        units, kinds = self.skirmish.units[0], self.skirmish.kinds[0]
-        for name, side, bits in (
-            ("allies", slice(self.n_agents), self.shield_bits_ally),
-            ("enemies", slice(self.n_agents, None), self.shield_bits_enemy),
-        ):
-            unit, kind = units[side], kinds[side]
-            columns = [unit["health"] / kind["health"], (unit["x"] - MIDDLE) / CELLS, (unit["y"] - MIDDLE) / CELLS]
-            if name == "allies":
-                cooldown = np.maximum(unit["cooldown"], 0.0) / kind["full_cooldown"]
-                columns.insert(1, np.where(kind["healing"] > 0.0, unit["energy"] / constants.FULL_ENERGY, cooldown))
-            if bits:
-                columns.append(unit["shield"] / kind["shield"])
-            types = kind["type_bit"][:, None] == np.arange(self.unit_type_bits)
-            alive = unit["health"][:, None] > 0.0
-            sides[name] = np.where(alive, np.column_stack([*columns, types]), 0.0)
-        if self._features.state_last_action:
-            sides["last_action"] = self.last_action
-        if self._features.state_timestep_number:
-            sides["timestep"] = int(self.skirmish.battles["steps"][0]) / self.episode_limit
-        return sides
 
     def get_avail_actions(self) -> list[list[int]]:
         """Per agent, 1 for each action it may take and 0 for the others."""

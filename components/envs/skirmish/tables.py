@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from components.envs.skirmish.kernel.constants import AIR, BEAM_TICKS, GIANT, GROUND, SWEEP_TICKS
-from components.envs.skirmish.options import Features, Rewards, shield_bit
+from components.envs.skirmish.options import EDITIONS, Features, Rewards, shield_bit
 from components.envs.skirmish.records import KIND, RULES, UNIT
 from components.envs.skirmish.scenarios import Group, Scenario
 from components.envs.skirmish.terrain import MAP_SIZE, Terrain
@@ -58,7 +58,7 @@ def hexagonal_spiral(count: int, spacing: float) -> list[tuple[float, float]]:
 def fresh_table() -> NDArray[Any]:
     """(1,) of `UNIT`: a unit before its first step, except for what depends on its kind, its side and its place."""
     fresh = np.zeros(1, dtype=UNIT)
-    for field in ("stop", "target", "attacker", "hit_target", "last_action"):
+    for field in ("stop", "target", "attacker", "hit_target", "last_action", "finder", "blind_to"):
         fresh[field] = -1
     return fresh
 
@@ -263,6 +263,8 @@ def rules_table(
         "enemy_shield": shield_bit(scenario, enemies=True),
         **asdict(features),
         "obs_own_health": features.obs_own_health or features.obs_all_health,
+        "edition": EDITIONS.index(features.edition),
+        "hides_types": scenario.draw is not None and not scenario.draw.observe,
         "obs_own_position": features.shows_own_position(scenario),
         **{f"reward_{name}": value for name, value in asdict(rewards).items()},
         "reward_divisor": rewards.divisor(scenario),

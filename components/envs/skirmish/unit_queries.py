@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from components.envs.skirmish.kernel.constants import CELLS
+from components.envs.skirmish.kernel.constants import CELLS, FULL_ENERGY, MIDDLE
 from components.envs.skirmish.scenarios import Scenario
 from components.envs.skirmish.skirmish import Skirmish
 from components.envs.skirmish.unit_view import UnitView, view_of
@@ -32,6 +32,13 @@ class UnitQueries:
     n_agents: int
     n_enemies: int
     skirmish: Skirmish
+    episode_limit: int
+    last_action: NDArray[np.float64]
+    shield_bits_ally: int
+    shield_bits_enemy: int
+    unit_type_bits: int
+    state_last_action: bool
+    state_timestep_number: bool
     reward_sparse: bool
     reward_only_positive: bool
     reward_death_value: float
@@ -131,6 +138,30 @@ class UnitQueries:
         """Return the index of a unit's type in the one-hot columns; 0 on maps without such columns."""
         names = self._scenario.ally_types if ally else self._scenario.enemy_types
         return next((bit for bit, kind in enumerate(names) if kind.type_id == unit.unit_type), 0)
+
+    def get_state_dict(self) -> dict[str, Any]:
+        """The state's parts: `allies` (A, …), `enemies` (E, …), and `last_action` and `timestep` where enabled."""
+        sides: dict[str, Any] = {}
+        units, kinds = self.skirmish.units[0], self.skirmish.kinds[0]
+        for name, side, bits in (
+            ("allies", slice(self.n_agents), self.shield_bits_ally),
+            ("enemies", slice(self.n_agents, None), self.shield_bits_enemy),
+        ):
+            unit, kind = units[side], kinds[side]
+            columns = [unit["health"] / kind["health"], (unit["x"] - MIDDLE) / CELLS, (unit["y"] - MIDDLE) / CELLS]
+            if name == "allies":
+                cooldown = np.maximum(unit["cooldown"], 0.0) / kind["full_cooldown"]
+                columns.insert(1, np.where(kind["healing"] > 0.0, unit["energy"] / FULL_ENERGY, cooldown))
+            if bits:
+                columns.append(unit["shield"] / kind["shield"])
+            types = kind["type_bit"][:, None] == np.arange(self.unit_type_bits)
+            alive = unit["health"][:, None] > 0.0
+            sides[name] = np.where(alive, np.column_stack([*columns, types]), 0.0)
+        if self.state_last_action:
+            sides["last_action"] = self.last_action
+        if self.state_timestep_number:
+            sides["timestep"] = int(self.skirmish.battles["steps"][0]) / self.episode_limit
+        return sides
 
     def get_visibility_matrix(self) -> NDArray[np.bool_]:
         """Return who sees whom, (A, A + E); an agent does not see itself.

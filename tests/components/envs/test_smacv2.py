@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from components.envs import Rewards, Skirmish
+from components.envs import Features, Rewards, Skirmish
+from components.envs.skirmish.kernel.constants import ATTACK
 from components.envs.skirmish.records import records
 from components.envs.skirmish.tables import catalogue_table
 
@@ -308,3 +309,154 @@ def test_the_orders_to_idle_enemies_come_in_another_tick_in_each_episode():
     counts = np.bincount(env.battles["offset"], minlength=8)
     assert len(counts) == 8
     assert counts.min() > 10
+
+
+# The later edition's filter
+
+
+def blocks(env, i):
+    """The enemies' parts of agent i's observation, (E, …)."""
+    enemies, width = env.features.enemy_shape(env.scenario)
+    return env.obs[0, i, 4 : 4 + enemies * width].reshape(enemies, width)
+
+
+def seen(env):
+    """Of each agent, the enemies that it sees."""
+    return [np.flatnonzero(blocks(env, i)[:, 1:].any(axis=1)).tolist() for i in range(env.spec.n_agents)]
+
+
+def filtered(battle, allies, enemies, *, edition="2023", prob=1.0, **options):
+    """A battle in which somebody has looked: after a step in which the agents stopped and nobody was hurt."""
+    env = battle("terran", allies, enemies, features=Features(edition=edition, prob_obs_enemy=prob), **options)
+    env.units["order"][0, len(allies) :] = ATTACK  # nobody: so they do nothing
+    env.units["finder"][0], env.units["known_to"][0] = -1, 0
+    env.step(still(env))
+    return env
+
+
+NEAR, FAR = ("marine", 9.0, 16.0), ("marine", 30.0, 16.0)
+TWO = [("marine", 6.0, 16.0), ("marine", 6.0, 17.0)]
+
+
+@pytest.mark.parametrize(
+    ("edition", "enemies", "expected"),
+    [
+        ("2022", [NEAR, FAR], [[0], [0]]),
+        ("2023", [NEAR, FAR], [[], []]),
+        ("2023", [FAR, NEAR], [[1], [1]]),
+        ("2023-intended", [NEAR, FAR], [[0], [0]]),
+    ],
+)
+def test_as_published_an_enemy_that_nobody_has_found_hides_those_of_lower_number(battle, edition, enemies, expected):
+    assert seen(filtered(battle, TWO, enemies, edition=edition)) == expected
+
+
+def test_without_word_of_mouth_the_finder_alone_sees_an_enemy_and_remembers_it(battle):
+    finders = set()
+    for seed in range(20):
+        env = filtered(battle, TWO, [NEAR], prob=0.0, seed=seed)
+        (finder,) = [i for i, enemies in enumerate(seen(env)) if enemies]
+        finders.add(finder)
+        assert env.units["finder"][0, 2] == finder
+        env.units["x"][0, finder] = 28.0
+        env.step(still(env))
+        assert seen(env) == [[], []]
+        env.units["x"][0, finder] = 6.0
+        env.step(still(env))
+        assert seen(env) == [[0] if i == finder else [] for i in range(2)]
+    assert finders == {0, 1}  # they look in random order
+
+
+@pytest.mark.parametrize("edition", ["2023", "2023-intended"])
+def test_when_its_finder_dies_an_enemy_can_be_found_anew(battle, edition):
+    env = filtered(battle, TWO, [NEAR], prob=0.0, edition=edition)
+    finder = int(env.units["finder"][0, 2])
+    env.units["health"][0, finder] = 0.0
+    env.show()
+    env.step(still(env))
+    assert env.units["finder"][0, 2] == 1 - finder
+    assert seen(env)[1 - finder] == [0]
+    assert not env.units["known_to"][0, 2] >> finder & 1
+
+
+def test_a_dead_enemy_is_forgotten_and_found_by_who_sees_its_corpse(battle):
+    env = filtered(battle, TWO, [NEAR, ("marine", 8.0, 16.0), FAR], edition="2023-intended")
+    assert seen(env) == [[0, 1], [0, 1]]
+    env.units["health"][0, 2] = 0.0
+    env.units["x"][0, 2] = 30.0
+    env.step(still(env))
+    assert env.units["finder"][0, 2:].tolist()[0] == -1
+    assert seen(env) == [[1], [1]]
+
+
+def test_word_of_an_enemy_spreads_with_the_probability(battle):
+    heard = 0
+    for seed in range(200):
+        env = filtered(battle, TWO, [NEAR], prob=0.25, seed=seed)
+        heard += seen(env) == [[0], [0]]
+    assert 25 <= heard <= 75  # 50 expected, four standard deviations
+
+
+def test_without_a_mask_all_living_are_offered_and_who_is_out_of_reach_changes_nothing(battle):
+    env = battle(
+        "terran",
+        [("marauder", 9.0, 16.0), ("marine", 13.0, 16.0), ("medivac", 12.0, 16.0)],
+        [("marine", 30.0, 16.0), ("marine", 16.0, 16.0), ("marine", 30.0, 20.0)],
+        features=Features(action_mask=False),
+    )
+    env.units["health"][0, 5] = 0.0
+    env.show()
+    assert [mask(env, i) for i in range(3)] == ["011111110", "011111110", "011111110"]
+    assert [blocks(env, i)[1, 0] for i in range(2)] == [0.0, 1.0]  # attackable, to range
+    env.step(np.array([[2, 2, 1]]))
+    goal = env.units["goal_y"][0, :2].tolist()
+    env.step(np.array([[6, 7, 6]]))
+    orders, targets = env.units["order"][0, :3].tolist(), env.units["target"][0, :3].tolist()
+    assert orders == [1, 2, 2]
+    assert targets == [-1, 4, 0]
+    assert env.units["goal_y"][0, 0] == goal[0]
+    assert env.units["last_action"][0, :3].tolist() == [6, 7, 6]
+
+
+def test_observations_may_hold_everybody_or_nothing_but_the_time(battle):
+    everybody = battle("terran", TWO, [NEAR, FAR], features=Features(fully_observable=True))
+    assert seen(everybody) == [[0, 1], [0, 1]]
+    assert mask(everybody, 0) == "01111110"
+    for timestep, size in ((True, 1), (False, 0)):
+        env = battle("terran", TWO, [NEAR, FAR], features=Features(obs_starcraft=False, obs_timestep_number=timestep))
+        env.step(still(env))
+        assert env.obs.shape == (1, 2, size)
+        assert (env.obs == 1 / 200).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"edition": "2024"}, "edition is '2024', must be one of 2022, 2023, 2023-intended"),
+        ({"prob_obs_enemy": 1.5}, "prob_obs_enemy is 1.5, must be between 0 and 1"),
+    ],
+)
+def test_wrong_options_of_the_filter_are_refused(options, said):
+    with pytest.raises(ValueError, match=said):
+        Features(**options)
+
+
+def test_a_filter_for_more_agents_than_a_number_has_bits_is_refused(battle):
+    with pytest.raises(ValueError, match="edition '2023' is for 62 agents at most, not for 63"):
+        battle("zerg", [("zergling", 5.0, 5.0)] * 63, [("zergling", 25.0, 25.0)], features=Features(edition="2023"))
+
+
+def test_a_battle_with_a_filter_repeats_with_its_seed(at_random):
+    features = Features(edition="2023", prob_obs_enemy=0.3)
+    many, alone = (
+        Skirmish("zerg_10_vs_11", n, seed=5, first=first, features=features) for n, first in ((3, 0), (1, 2))
+    )
+    for env in (many, alone):
+        env.reset()
+    for _ in range(20):
+        assert (many.obs[2] == alone.obs[0]).all()
+        actions = at_random(many, np.random.default_rng(1))
+        many.step(actions)
+        alone.step(actions[2:])
+        many.reset(many.battles["over"].copy())
+        alone.reset(alone.battles["over"].copy())

@@ -119,6 +119,30 @@ def test_rewards_are_divided_by_the_worth_of_the_episode_s_enemies_or_of_the_fir
         StarCraft2Env("zerg_5_vs_5", divisor="mean")
 
 
+def test_allies_may_hide_their_types_from_each_other():
+    hidden = StarCraftCapabilityEnvWrapper(
+        capability_config=CONFIG | {"team_gen": CONFIG["team_gen"] | {"observe": False}}, map_name="10gen_zerg", seed=1
+    )
+    shown = configured()
+    names = shown.get_obs_feature_names()
+    bits = [name.startswith("ally_") and "_type_" in name for name in names]
+    for _ in range(4):
+        (one, _), (two, _) = hidden.reset(), shown.reset()
+        assert not np.array(one)[:, bits].any()
+        assert (np.array(one)[:, ~np.array(bits)] == np.array(two)[:, ~np.array(bits)]).all()
+    assert np.array(two)[:, bits].any()
+
+
+def test_the_filter_and_open_loop_observations_are_arguments():
+    env = configured(
+        prob_obs_enemy=0.0, action_mask=False, edition="2023", obs_starcraft=False, obs_timestep_number=True
+    )
+    obs, _ = env.reset()
+    assert [len(one) for one in obs] == [1] * 5
+    assert env.get_obs_feature_names() == ["timestep"]
+    assert np.array(env.get_avail_actions())[:, 6:].all()
+
+
 def test_ranges_may_be_those_of_smac():
     env = configured(use_unit_ranges=False)
     env.reset()
@@ -147,7 +171,6 @@ def test_the_scripted_player_fights_drawn_armies():
         ),
         ({"team_gen": {"dist_type": "all_teams"}}, "['team_gen']['dist_type'] is 'all_teams', which is not supported"),
         ({"start_positions": {"dist_type": "mask"}}, "is 'mask', which is not supported; surrounded_and_reflect, "),
-        ({"team_gen": CONFIG["team_gen"] | {"observe": False}}, "['observe'] is False, which is not supported"),
         ({"team_gen": CONFIG["team_gen"] | {"unit_types": ["zergling", "marine", "hydralisk"]}}, "no unit 'marine'"),
         ({"start_positions": CONFIG["start_positions"] | {"map_x": 64}}, "['map_x'] is 64, must be 32"),
     ],
@@ -164,8 +187,6 @@ def test_a_configuration_that_is_not_supported_is_refused_by_name(change, said):
         ({"map_name": "10gen_zerg"}, "10gen_zerg needs a capability_config"),
         ({"map_name": "zerg_5_vs_5", "capability_config": CONFIG}, "zerg_5_vs_5 has a capability_config of its own"),
         ({"map_name": "zerg_5_vs_5", "conic_fov": True}, "conic_fov is True, which is not supported; False is"),
-        ({"map_name": "zerg_5_vs_5", "prob_obs_enemy": 0.0}, "prob_obs_enemy is 0.0, which is not supported; 1.0 is"),
-        ({"map_name": "zerg_5_vs_5", "action_mask": False}, "action_mask is False, which is not supported; True is"),
         ({"map_name": "10gen_zerg", "capability_config": {"n_units": 5}}, "capability_config has no 'n_enemies'"),
     ],
 )

@@ -7,6 +7,7 @@ nobody commands the enemies. Arrays come in plain tuples: numba unpacks those fa
 from components.envs.skirmish.kernel.compiling import compiled
 from components.envs.skirmish.kernel.constants import Bools, Doubles, Ints, Outcome, Played, Records, Seen, Start, Ways
 from components.envs.skirmish.kernel.episode import judge, line_up
+from components.envs.skirmish.kernel.finding import ALL_IN_VIEW, find, forget_dead
 from components.envs.skirmish.kernel.tick import play_step
 from components.envs.skirmish.kernel.views import show
 
@@ -43,6 +44,8 @@ def reset_all(which: Bools, start: Start, played: Played, seen: Seen, outcome: O
         if which[b]:
             armies = kinds[b % len(kinds)]
             line_up(units[b], battles[b], armies, start, rules[0], seen[0])
+            if rules[0].edition != ALL_IN_VIEW:
+                find(units[b], battles[b], armies, rules[0])
             show_battle(b, played, seen)
             reward[b] = 0.0
             terminated[b] = False
@@ -61,6 +64,9 @@ def step_all(
         orders = enemy_actions[b % len(enemy_actions)]
         play_step(units[b], battles[b], armies, damage, rules[0], seen[0], ways, actions[b], orders)
         judge(b, units[b], battles[b], armies, rules[0], outcome)
+        if rules[0].edition != ALL_IN_VIEW:
+            forget_dead(units[b], rules[0])
+            find(units[b], battles[b], armies, rules[0])
         show_battle(b, played, seen)
 
 

@@ -4,6 +4,7 @@ from components.envs.skirmish.kernel.chance import draw
 from components.envs.skirmish.kernel.compiling import compiled
 from components.envs.skirmish.kernel.constants import (
     ATTACK,
+    FIRST_TARGET,
     HUNT_EVERY,
     SHIELD_REGEN,
     SHIELD_REST,
@@ -19,6 +20,7 @@ from components.envs.skirmish.kernel.ground import shift
 from components.envs.skirmish.kernel.healing import choose_patient, heal
 from components.envs.skirmish.kernel.orders import decide, find_way, give_order
 from components.envs.skirmish.kernel.targets import choose_target, hunt_all
+from components.envs.skirmish.kernel.views import may_reach
 from components.envs.skirmish.kernel.weapons import burst_all, land, shoot
 
 
@@ -154,11 +156,17 @@ def play_step(
     for i in range(len(units)):
         units[i].before = units[i].health + units[i].shield
     commanded = len(units) if rules.commanded else rules.allies
+    for i in range(commanded):
+        units[i].heeds = True
+    if not rules.action_mask:
+        for i in range(rules.allies):
+            target = actions[i] - FIRST_TARGET
+            units[i].heeds = target < 0 or may_reach(i, target, units, kinds, rules)
     for tick in range(rules.ticks):
         play_tick(units, battle, kinds, damage, rules, footing, ways)
         if tick == 0:
             for i in range(commanded):
-                if units[i].health > 0.0:
+                if units[i].health > 0.0 and units[i].heeds:
                     action = actions[i] if i < rules.allies else enemy_actions[i - rules.allies]
                     give_order(i, action, units, kinds, rules)
     for i in range(commanded):

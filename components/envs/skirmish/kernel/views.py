@@ -21,6 +21,7 @@ from components.envs.skirmish.kernel.constants import (
     Record,
     Records,
 )
+from components.envs.skirmish.kernel.finding import ALL_IN_VIEW
 from components.envs.skirmish.kernel.ground import is_open
 
 
@@ -41,11 +42,12 @@ def list_actions(i: int, units: Records, kinds: Records, rules: Record, walkable
     if kinds[i].healing > 0.0:
         for k in range(min(rules.allies, rules.actions - FIRST_TARGET)):
             if units[k].health > 0.0 and kinds[k].healing == 0.0:
-                available[FIRST_TARGET + k] = is_near(unit, units[k], kinds[i].shoot)
+                available[FIRST_TARGET + k] = not rules.action_mask or is_near(unit, units[k], kinds[i].shoot)
         return
     for e in range(rules.enemies):
         enemy = units[rules.allies + e]
-        available[FIRST_TARGET + e] = enemy.health > 0.0 and is_near(unit, enemy, kinds[i].shoot)
+        near = not rules.action_mask or is_near(unit, enemy, kinds[i].shoot)
+        available[FIRST_TARGET + e] = near and enemy.health > 0.0
 
 
 @inlined
@@ -55,6 +57,13 @@ def is_near(one: Record, other: Record, reach: float) -> bool:
     dy = other.y - one.y
     near: bool = dx * dx + dy * dy <= reach * reach
     return near
+
+
+@inlined
+def may_reach(i: int, k: int, units: Records, kinds: Records, rules: Record) -> bool:
+    """Whether the target of action 6 + k, which agent i may choose, is near enough for it."""
+    other = k if kinds[i].healing > 0.0 else rules.allies + k
+    return is_near(units[i], units[other], kinds[i].shoot)
 
 
 @compiled
@@ -107,7 +116,7 @@ def observe(
     me, kind = units[i], kinds[i]
     if rules.obs_timestep_number:
         row[len(row) - 1] = battle.steps / rules.limit
-    if me.health <= 0.0:
+    if me.health <= 0.0 or not rules.obs_starcraft:
         return
     actions = len(available)
 
@@ -132,12 +141,15 @@ def observe(
         dx = other.x - me.x
         dy = other.y - me.y
         squared = dx * dx + dy * dy
-        if squared >= kind.sight * kind.sight:
+        if squared >= kind.sight * kind.sight and not rules.fully_observable:
             continue
         is_enemy = j >= rules.allies
         if is_enemy:
-            p = at + (j - rules.allies) * enemy_width
-            row[p] = available[FIRST_TARGET + j - rules.allies]
+            e = j - rules.allies
+            if rules.edition != ALL_IN_VIEW and (e <= me.blind_to or not other.known_to >> i & 1):
+                continue
+            p = at + e * enemy_width
+            row[p] = available[FIRST_TARGET + e] and (rules.action_mask or may_reach(i, e, units, kinds, rules))
         else:
             p = friends_at + (j - 1 if j > i else j) * ally_width
             row[p] = 1.0
@@ -152,7 +164,7 @@ def observe(
                 row[p] = other.shield / kinds[j].shield
                 p += 1
         if rules.type_bits > 0:
-            row[p + kinds[j].type_bit] = 1.0
+            row[p + kinds[j].type_bit] = is_enemy or not rules.hides_types
             p += rules.type_bits
         if rules.obs_last_action and not is_enemy and other.last_action >= 0:
             row[p + other.last_action] = 1.0
