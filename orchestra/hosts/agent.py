@@ -48,6 +48,7 @@ from orchestra.hosts.scratch import Scratch
 from orchestra.hosts.shape import this_machine
 from orchestra.hosts.token import JoinToken
 from orchestra.nodes.node import Node
+from orchestra.wire.transports.tunnel import tunnel_path
 
 FINISHED = 0
 START_AGAIN = 75
@@ -155,6 +156,10 @@ class Agent:
             return await self._run(scratch)
         finally:
             scratch.close()
+            for address in self._token.join:
+                if address.startswith("tunnel://"):
+                    with suppress(OSError):  # sshd has made the socket, and leaves it behind
+                        os.unlink(tunnel_path(address))
 
     async def _run(self, scratch: Scratch) -> int:
         while True:

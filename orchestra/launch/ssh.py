@@ -29,6 +29,8 @@ if TYPE_CHECKING:  # it imports numpy
 OPTIONS = ("BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=5", "ServerAliveCountMax=3")
 LOGGED_IN = "orchestra: logged in"
 """What the remote shell prints first. What ssh says before that is about the connection, later text is the agent's."""
+REASON = "orchestra: "
+"""Begins a line in which an agent says why it has not joined yet."""
 PORT, RANDOM = "<port>", "<random>"
 """Parts of a command that are known when the head listens: its port, and a name that nobody can guess."""
 FIRST_TRIES = 4
@@ -45,7 +47,7 @@ KILL_S = 2.0
 class _Attempt:
     """One `ssh`, from its start to its end."""
 
-    def __init__(self, process: asyncio.subprocess.Process, said: Callable[[str], None]) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, said: Callable[[str, bool], None]) -> None:
         self.process = process
         self.logged_in = asyncio.Event()
         self.lines: deque[str] = deque(maxlen=LAST_LINES)
@@ -83,7 +85,7 @@ class _Attempt:
             if errors or self.logged_in.is_set():
                 if text:
                     self.lines.append(text)
-                    self._said(text)
+                    self._said(text, self.logged_in.is_set())
             elif text == LOGGED_IN:  # all before it is what the login shell prints
                 self.lines.clear()
                 self.logged_in.set()
@@ -258,9 +260,13 @@ class SshLauncher:
         assert process.stdin is not None
         if not process.stdin.is_closing():  # it has not failed yet
             process.stdin.write(self._token_for(random).encode() + b"\n")
-        said = partial(self._log.info, "a host said", host=self._hosts[slot].name, slot=slot)
-        attempt = self._attempts[slot] = _Attempt(process, lambda text: said(text=text))
+        attempt = self._attempts[slot] = _Attempt(process, partial(self._said, slot))
         return attempt
+
+    def _said(self, slot: int, text: str, logged_in: bool) -> None:
+        self._log.info("a host said", host=self._hosts[slot].name, slot=slot, text=text)
+        if logged_in and text.startswith(REASON):
+            self._tell(slot, "started", text.removeprefix(REASON))
 
     def _token_for(self, random: str) -> str:
         """Return the join token with the tunnel's end as the last address, or as the only one."""

@@ -16,6 +16,7 @@ from orchestra.hosts.token import JoinToken
 from orchestra.hosts.transfer import FILES, Collector, Files
 from orchestra.launch.local import LocalLauncher
 from orchestra.launch.protocol import HostRequest, Launcher
+from orchestra.launch.ssh import SshLauncher
 from orchestra.nodes.node_actors import COLLECTOR
 from orchestra.runs.head import Head
 from orchestra.runs.head_actor import HeadActor
@@ -30,6 +31,9 @@ from orchestra.wire.credentials import Credentials
 
 LAUNCHERS: Mapping[str, Callable[[HostsOptions], Launcher]] = {
     "local": lambda options: LocalLauncher(next((host.scratch for host in options.hosts), "")),
+    "ssh": lambda options: SshLauncher(
+        options.hosts, ssh=options.ssh, parallel=options.ssh_parallel, tunnel=options.tunnel
+    ),
 }
 """What starts the agents, by the engine."""
 LET_GO_S = 2.0

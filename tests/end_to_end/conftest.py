@@ -12,6 +12,8 @@ from typing import Any
 
 import psutil
 import pytest
+from virtual_network.namespaces import Host, Network
+from virtual_network.ssh_servers import SshServers
 
 ROOT = Path(__file__).resolve().parents[2]
 EXPERIMENT = ROOT / "experiments" / "qmix_8m.py"
@@ -33,7 +35,7 @@ class Launched:
         self.patience_s = PATIENCE_S
         """Seconds from its start within which whatever is waited for must have happened."""
         self.process = psutil.Popen(
-            [sys.executable, *program, *words],
+            [*program, *words],
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=self._out,
@@ -143,6 +145,8 @@ class Launcher:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.prefix: list[str] = []
+        """The beginning of each command line: a program that becomes the rest of it, in another network."""
         self._started: list[Launched] = []
 
     def __call__(self, *flags: str, experiment: Path = EXPERIMENT) -> Launched:
@@ -158,7 +162,9 @@ class Launcher:
         return self._start(["-c", code], words, environment)
 
     def _start(self, program: list[str], words: tuple[str | Path, ...], environment: dict[str, str]) -> Launched:
-        self._started.append(Launched(self.folder, program, [str(word) for word in words], environment))
+        self._started.append(
+            Launched(self.folder, [*self.prefix, sys.executable, *program], [str(word) for word in words], environment)
+        )
         return self._started[-1]
 
     def close(self) -> None:
@@ -215,3 +221,66 @@ def recorded_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield launched.run
     finally:
         launcher.close()
+
+
+class HostsLab:
+    """Three hosts that ssh reaches, each in a network namespace, and what starts runs on the first."""
+
+    def __init__(self, launch: "Launcher", network: Network, servers: SshServers, scratch: Path) -> None:
+        self.network, self.servers, self.scratch = network, servers, scratch
+        self._launch = launch
+        launch.prefix = network[1].command()
+
+    def run(self, *flags: str, hosts: str = "cpu2,cpu3", listen: str = "tcp://10.231.0.1:0") -> "Launched":
+        launched = self._launch(
+            *("--hosts", hosts, "--ssh", self.servers.client, "--workers", "1", "--scratch", str(self.scratch)),
+            *("--listen", listen, "--tls", "off", *flags),
+        )
+        launched.patience_s = 240.0
+        return launched
+
+    def processes(self, host: Host) -> dict[str, psutil.Process]:
+        """The processes of a host by the words that tell them apart: `agent`, or the name of a node."""
+        found = {}
+        for pid in host.pids():
+            try:
+                words = " ".join(psutil.Process(pid).cmdline()).split()
+            except psutil.NoSuchProcess:
+                continue
+            if "orchestra" in words and "host" in words:
+                found["agent"] = psutil.Process(pid)
+            elif "node" in words:
+                found[words[words.index("node") + 1]] = psutil.Process(pid)
+        return found
+
+    def ssh_of(self, name: str) -> psutil.Process:
+        """The `ssh` on the head's host that leads to a host."""
+        for pid in self.network[1].pids():
+            process = psutil.Process(pid)
+            if process.name() == "ssh" and name in process.cmdline():
+                return process
+        raise AssertionError(f"there is no ssh to {name}")
+
+    def inserted(self, launched: "Launched") -> set[str]:
+        """The nodes from which the orchestrator had experience."""
+        return {
+            row["sender"].partition("/")[0]
+            for row in launched.json("message_counts.json")
+            if (row["type"], row["recipient"]) == ("InsertTransitionMsg", "learner/orchestrator") and row["count"]
+        }
+
+    def nothing_is_left(self) -> bool:
+        """True if the hosts run their ssh servers alone, and have no files of a run but the code for later ones."""
+        servers = {self.servers.pid(host) for host in self.network.hosts}
+        kept = [path for path in self.scratch.rglob("*") if path.is_socket() or "-code" not in path.parts[-1]]
+        folders = [path for path in kept if path.parent.parent == self.scratch and path.name != "code"]
+        return not folders and all(set(host.pids()) <= servers for host in self.network.hosts)
+
+
+@pytest.fixture
+def lab(launch: Launcher, virtual_network: None, tmp_path: Path) -> Iterator[HostsLab]:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    environment = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with Network(3) as network, SshServers(tmp_path / "ssh", network.hosts, environment) as servers:
+        yield HostsLab(launch, network, servers, scratch)

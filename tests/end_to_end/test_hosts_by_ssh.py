@@ -1,0 +1,80 @@
+"""Runs over hosts that ssh reaches: each is a network namespace with a ssh server of its own. The head is on host 1."""
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from virtual_network.namespaces import until
+from virtual_network.ssh_servers import PORT as SSH_PORT
+
+pytestmark = pytest.mark.slow
+LONG = ("--steps", "1000000000")
+
+
+def test_a_run_over_two_hosts_learns_from_both_and_leaves_nothing(lab: Any) -> None:
+    launched = lab.run("--steps", "2500")
+    launched.until_playing()
+    assert sorted(lab.processes(lab.network[2])) == ["agent", "host-1", "worker-1-0"]
+    assert sorted(lab.processes(lab.network[3])) == ["agent", "host-2", "worker-2-0"]
+    assert launched.ends() == 0, launched.story("failed")
+    assert lab.inserted(launched) == {"host-1", "host-2"}
+    until(lab.nothing_is_left, 10, "something is left")
+
+
+def test_a_killed_ssh_changes_nothing_and_a_killed_head_ends_all_hosts(lab: Any) -> None:
+    launched = lab.run(*LONG)
+    launched.until_playing()
+    before = lab.processes(lab.network[2])
+    lab.ssh_of("cpu2").kill()
+    for _ in range(3):
+        steps = launched.records()[-1]["env_steps"]
+        launched.until(lambda steps=steps: launched.records()[-1]["env_steps"] > steps + 200)
+    assert lab.processes(lab.network[2]) == before
+    assert not [line for line in launched.log() if line["event"] == "host gone"]
+
+    launched.process.kill()
+    until(lab.nothing_is_left, 25, "the hosts go on without a head")
+
+
+def test_each_host_that_cannot_be_used_is_named_with_its_reason(lab: Any, tmp_path: Path) -> None:
+    bare = tmp_path / "bare-python"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
+    bare.chmod(0o755)
+    hosts = tmp_path / "hosts.toml"
+    names = {"refused": "", "wrong-key": "", "unknown": "", "nowhere": "", "cpu1": "/nowhere/python3", "cpu2": bare}
+    tables = [
+        f'[[host]]\nname = "{name}"\n' + (f'python = "{python}"\n' if python else "") for name, python in names.items()
+    ]
+    hosts.write_text("\n".join([*tables, '[[host]]\nname = "cpu3"\n']))
+    begun = time.monotonic()
+    launched = lab.run(*LONG, hosts=str(hosts))
+    assert launched.ends() == 69, launched.story("ended in another way")
+    assert "6 of 7 hosts did not come" in launched.err
+    for reason in (
+        "refused (refused by ssh: Connection refused, 4 tries)",
+        "wrong-key (wrong-key by ssh: Permission denied (publickey))",
+        "unknown (unknown by ssh: its host key is not known: log in once, with: ssh unknown)",
+        "nowhere (nowhere by ssh: Could not resolve hostname nowhere.invalid: ",
+        "cpu1 (cpu1 by ssh: its Python cannot be started: ",
+        "cpu2 (cpu2 by ssh: orchestra is not installed for ",
+    ):
+        assert reason in launched.err
+    assert "cpu3 (" not in launched.err
+    assert time.monotonic() - begun < 60, "the run waited for hosts that cannot come"
+    until(lab.nothing_is_left, 10, "something is left")
+
+
+@pytest.mark.parametrize("flags", [(), ("--tunnel",)], ids=["by itself", "on request"])
+def test_hosts_that_reach_the_head_by_ssh_alone_play_through_it(lab: Any, flags: tuple[str, ...]) -> None:
+    lab.network[1].lose(incoming=1, but_port=SSH_PORT)  # other packets than those of ssh do not arrive at the head
+    launched = lab.run("--steps", "2000", *flags, listen="tcp://*:0")
+    launched.until_playing()
+    clients = [lab.ssh_of(name).cmdline() for name in ("cpu2", "cpu3")]
+    tunnels = [Path(words[words.index("-R") + 1].partition(":")[0]) for words in clients]
+    assert all(path.is_socket() for path in tunnels)
+    assert launched.ends() == 0, launched.story("failed")
+    assert lab.inserted(launched) == {"host-1", "host-2"}
+    until(lambda: not any(map(Path.exists, tunnels)), 10, "sockets of tunnels are left")
+    until(lab.nothing_is_left, 10, "something is left")
