@@ -228,6 +228,7 @@ class Fuzzer:
             (Kind.FAILURE, [1, 0, "AskFailed", "text"], b""),
             (Kind.CANCEL, [7], b""),
             (Kind.CREDIT, ["fuzzer/x", 0, 0], b""),
+            (Kind.TAKEN, ["fuzzer/x", "fuzzed/x", "orchestra.StopMsg"], b""),
             (Kind.SHM_OFFER, [1, os.getpid(), self._arena.descriptor, self._arena.name, 64 * PAGE], b""),
             (Kind.SHM_ACCEPT, [1, ""], b""),
             (Kind.SHM_RELEASE, [[[1, 0, 1, False]]], b""),

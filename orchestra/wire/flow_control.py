@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 
 from orchestra.actors.waiters import Waiters
 from orchestra.errors import FrameError
+from orchestra.wire.latest import LatestVersions
 
 T = TypeVar("T")
 
@@ -34,6 +35,8 @@ class Window(Generic[T]):
     """Their bytes."""
     waiting: Waiters[T] = field(default_factory=Waiters)
     """The entries that wait for credit, oldest first, by the futures of their senders."""
+    latest: LatestVersions | None = None
+    """The latest-wins messages, once there was one."""
 
     @property
     def used(self) -> float:

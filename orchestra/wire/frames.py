@@ -59,7 +59,20 @@ class Kind(enum.IntEnum):
     SHM_DATA = 16
     SHM_RELEASE = 17
     SHM_RETIRE = 18
+    TAKEN = 19
 
+
+CONTENTS: dict[Kind, tuple[type, ...]] = {
+    Kind.FAILURE: (int, int, str, str),  # correlation, clock, error, text
+    Kind.CANCEL: (int,),  # correlation of a request whose asker no longer waits
+    Kind.CREDIT: (str, int, int),  # recipient, messages, bytes
+    Kind.TAKEN: (str, str, str),  # recipient, sender and type of a latest-wins message that the recipient has taken
+    Kind.SHM_OFFER: (int, int, int, bytes, int),  # number, process, descriptor, name, bytes of an arena
+    Kind.SHM_ACCEPT: (int, str),  # number of the arena; the reason of a refusal, empty if it is mapped
+    Kind.SHM_RELEASE: (list,),  # for each block: number of the arena, place, uses, whether it may be viewed for ever
+    Kind.SHM_RETIRE: (int,),  # number of an arena that is not named again
+}
+"""The types of what the header of a frame holds."""
 
 _BEGIN = struct.Struct("<4sIQ")
 _KINDS = {PREFIX.pack(MAGIC, VERSION, kind, 0, 0)[:4]: kind for kind in Kind}

@@ -30,22 +30,6 @@ from orchestra.wire.transports.base import Connection
 COUNT = struct.Struct("<Q")
 """The contents of an acknowledgement: how many frames of the session arrived."""
 
-# The contents of the frames of each kind.
-_FAILURE = (int, int, str, str)
-"""Correlation, clock, error, text."""
-_CANCEL = (int,)
-"""Correlation of a request whose asker no longer waits."""
-_CREDIT = (str, int, int)
-"""Recipient, messages, bytes."""
-_SHM_OFFER = (int, int, int, bytes, int)
-"""Number, process, descriptor, name, bytes of an arena."""
-_SHM_ACCEPT = (int, str)
-"""Number of the arena; the reason of a refusal, empty if it is mapped."""
-_SHM_RELEASE = (list,)
-"""For each returned block: number of the arena, place, uses, whether somebody may view it for ever."""
-_SHM_RETIRE = (int,)
-"""Number of an arena that is not named again."""
-
 _UNNUMBERED = (Kind.HANDSHAKE, Kind.HELLO, Kind.REFUSAL, Kind.ACKNOWLEDGE, Kind.PING, Kind.PONG)
 """The frames that concern one connection only; a session counts and keeps the others."""
 _IS_NUMBERED = [kind not in _UNNUMBERED for kind in range(max(Kind) + 1)]
@@ -305,6 +289,10 @@ class Link:
         if not self.ended:
             self._receive_window.give_back(recipient, nbytes, count)
 
+    def taken(self, recipient: str, sender: str, tag: str) -> None:
+        """Tell the peer that `recipient` has taken a latest-wins message, so that it sends a newer one."""
+        self.send(Kind.TAKEN, recipient, sender, tag)
+
     def ping(self) -> None:
         """Ask the peer for a sign of life."""
         if self._pinged_at is None:
@@ -379,14 +367,16 @@ class Link:
             case Kind.BATCH:
                 receiver.batches(header, payload)
             case Kind.FAILURE:
-                correlation, clock, error, text = receiver.unpack(frame, _FAILURE)
+                correlation, clock, error, text = receiver.unpack(frame)
                 self._node.reject(correlation, clock, _FAILURES.get(error, errors.AskFailed)(text))
             case Kind.CANCEL:
-                (correlation,) = receiver.unpack(frame, _CANCEL)
+                (correlation,) = receiver.unpack(frame)
                 if (request := receiver.unanswered.pop(correlation, None)) is not None:
                     self._node.withdraw(request)
             case Kind.CREDIT:
-                self.sender.credit(*receiver.unpack(frame, _CREDIT))
+                self.sender.credit(*receiver.unpack(frame))
+            case Kind.TAKEN:
+                self.sender.taken(*receiver.unpack(frame))
             case Kind.ACKNOWLEDGE:
                 self._acknowledged(frame)
             case Kind.PING:
@@ -401,13 +391,13 @@ class Link:
                 placed = self.shared_memory.placed(header, payload)
                 self._handle(placed, placed.nbytes)
             case Kind.SHM_RELEASE:
-                self.shared_memory.released(*receiver.unpack(frame, _SHM_RELEASE))
+                self.shared_memory.released(*receiver.unpack(frame))
             case Kind.SHM_OFFER:
-                self.shared_memory.offered(*receiver.unpack(frame, _SHM_OFFER))
+                self.shared_memory.offered(*receiver.unpack(frame))
             case Kind.SHM_ACCEPT:
-                self.shared_memory.accepted(*receiver.unpack(frame, _SHM_ACCEPT))
+                self.shared_memory.accepted(*receiver.unpack(frame))
             case Kind.SHM_RETIRE:
-                self.shared_memory.retired(*receiver.unpack(frame, _SHM_RETIRE))
+                self.shared_memory.retired(*receiver.unpack(frame))
             case Kind.GOODBYE:
                 self._goodbye(header)
             case _:

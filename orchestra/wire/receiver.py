@@ -11,7 +11,7 @@ from orchestra.actors.mailbox import Envelope, Mailbox, Origin, Queued
 from orchestra.actors.message import REGISTRY, Lane, Message
 from orchestra.errors import DecodeError, FrameError
 from orchestra.wire.flow_control import ReceiveWindow
-from orchestra.wire.frames import PREFIX, Frame, Kind
+from orchestra.wire.frames import CONTENTS, PREFIX, Frame, Kind
 from orchestra.wire.sender import ANSWERS, ROUTES, RowSuffix
 from orchestra.wire.settings import LinkState
 
@@ -25,7 +25,7 @@ _ANSWER = (int, int, object)
 _ROUTE = (int, str, str, object, int)
 """Contents of a new route: number, sender, recipient, type, suffix of its rows."""
 
-_SYSTEM, _SOLICITED = Lane.SYSTEM, Lane.SOLICITED
+_SYSTEM, _SOLICITED, _LATEST = Lane.SYSTEM, Lane.SOLICITED, Lane.LATEST
 
 
 class Receiver(Protocol):
@@ -59,6 +59,9 @@ class AnsweringLink(LinkState, Origin, Protocol):
 
     def consumed(self, recipient: str, nbytes: int, count: int = 1) -> None:
         """Credit the peer for `count` messages that left the mailbox of `recipient`."""
+
+    def taken(self, recipient: str, sender: str, tag: str) -> None:
+        """Tell the peer that `recipient` has taken a latest-wins message, so that it sends a newer one."""
 
 
 @dataclass(slots=True, eq=False)
@@ -95,12 +98,13 @@ class LinkReceiver:
         """Lane and builder of each type that has come alone, by the peer's number."""
         self._routes: dict[int, _PeerRoute] = {}
 
-    def unpack(self, frame: Frame, kinds: tuple[type, ...]) -> list[Any]:
+    def unpack(self, frame: Frame) -> list[Any]:
         """Return the contents of a frame's header.
 
         Raises:
-            DecodeError: they are not of `kinds`.
+            DecodeError: they are not those of its kind.
         """
+        kinds = CONTENTS[frame.kind]
         value = self._decoder.decode(frame.header, frame.payload)
         if not isinstance(value, list) or len(value) != len(kinds) or not all(map(isinstance, value, kinds)):
             raise self._malformed(frame.kind, kinds)
@@ -134,7 +138,8 @@ class LinkReceiver:
         if lane is not _SYSTEM:
             self._window.take(recipient, nbytes, solicited=lane is _SOLICITED)
         message = build(fields)
-        envelope = Envelope(recipient, sender, message, nbytes, correlation, waiting, self._link, number, clock)
+        origin = self._link if lane is not _LATEST else _VersionCredit(self._link, sender, type(message).wire.tag)
+        envelope = Envelope(recipient, sender, message, nbytes, correlation, waiting, origin, number, clock)
         if correlation:
             self.unanswered[correlation] = envelope
         self._node.deliver(envelope, alone=True)
@@ -321,3 +326,25 @@ class _BatchCredit:
 
     def fail(self, correlation: int, error: Exception) -> None:
         """Do nothing: no message of a batch is a request."""
+
+
+@dataclass(slots=True, eq=False)
+class _VersionCredit:
+    """The origin of a latest-wins message: its sender learns at once that it has left the mailbox."""
+
+    link: AnsweringLink
+    sender: str
+    tag: str
+
+    def consumed(self, recipient: str, nbytes: int) -> None:
+        """Credit the message, and ask for a newer one."""
+        self.link.consumed(recipient, nbytes)
+        self.link.taken(recipient, self.sender, self.tag)
+
+    def answer(self, correlation: int, value: Any) -> None:
+        """Send the answer to a request."""
+        self.link.answer(correlation, value)
+
+    def fail(self, correlation: int, error: Exception) -> None:
+        """Send an error instead of the answer to a request."""
+        self.link.fail(correlation, error)

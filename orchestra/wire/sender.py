@@ -18,6 +18,7 @@ from orchestra.actors.message import REGISTRY, Lane, Message
 from orchestra.errors import FrameError, MailboxFull, Unreachable
 from orchestra.wire.flow_control import Window
 from orchestra.wire.frames import Kind, Limits, frame_prefix
+from orchestra.wire.latest import LatestVersions
 from orchestra.wire.session import Session
 from orchestra.wire.settings import LinkState
 from orchestra.wire.shared_memory import SharedMemoryChannel
@@ -164,6 +165,8 @@ class LinkSender:
             nbytes = len(row)
             if nbytes <= route.longest and not arrays:
                 window = route.window
+                if window.latest is not None and window.latest.held:
+                    self._send_held(recipient, window)
                 if self._session.full or window.waiting or not window.take(nbytes):
                     return self._wait(recipient, window, route, [row], nbytes)
                 if route is self._route:  # the common case of `_append`, without a call
@@ -194,7 +197,15 @@ class LinkSender:
         lane = kind.lane
         if lane is not _SYSTEM:
             window = self._windows.get(recipient) or self._window(recipient)
-            solicited = lane is _SOLICITED
+            latest, solicited = window.latest, lane is _SOLICITED
+            if lane is _LATEST:
+                if latest is None:
+                    latest = window.latest = LatestVersions()
+                if latest.put((sender, wire.tag), (pieces, nbytes)):
+                    self._send_version(recipient, window, pieces, nbytes)
+                return None
+            if latest is not None and latest.held:
+                self._send_held(recipient, window)
             if self._session.full or (window.waiting and not solicited) or not window.take(nbytes, solicited=solicited):
                 return self._wait(recipient, window, None, pieces, nbytes)
         return self._transmit(pieces, nbytes, at_once=at_once)
@@ -208,7 +219,7 @@ class LinkSender:
             Unreachable: the session has ended.
         """
         window = self._window(recipient)
-        if message.lane is not Lane.SYSTEM:
+        if message.lane is not Lane.SYSTEM and message.lane is not Lane.LATEST:
             session = self._session
             if session.full:
                 raise MailboxFull(
@@ -265,6 +276,19 @@ class LinkSender:
         if window.waiting:
             self._release(recipient, window)
 
+    def taken(self, recipient: str, sender: str, tag: str) -> None:
+        """Send the newest version of a latest-wins message, if there is one: `recipient` has taken an earlier one.
+
+        Raises:
+            FrameError: there was none.
+        """
+        window = self._windows.get(recipient)
+        if window is None or window.latest is None or (sender, tag) not in window.latest:
+            raise FrameError(f"{self._link.peer} has taken a {tag} for {recipient} that it never got")
+        newest = window.latest.taken((sender, tag))
+        if newest is not None:
+            self._send_version(recipient, window, *newest)
+
     def resume_stalled(self) -> None:
         """Send the messages that waited for acknowledgements, if the session keeps less now."""
         if self._stalled and not self._session.full:
@@ -291,6 +315,21 @@ class LinkSender:
         if self._session.full:
             self._stalled[recipient] = window
         return window.wait(self._loop.create_future(), (route, pieces, nbytes))
+
+    def _send_version(self, recipient: str, window: Window[_Waiting], pieces: list[Buffer], nbytes: int) -> None:
+        """Send a version of a latest-wins message. Nobody waits for it where there is no credit."""
+        if not (self._session.full or window.waiting) and window.take(nbytes):
+            self._transmit(pieces, nbytes)
+            return
+        if self._session.full:
+            self._stalled[recipient] = window
+        window.waiting[self._loop.create_future()] = (None, pieces, nbytes)
+
+    def _send_held(self, recipient: str, window: Window[_Waiting]) -> None:
+        """Send the versions that are held: an ordered message follows, which must not overtake them."""
+        assert window.latest is not None
+        for pieces, nbytes in window.latest.release():
+            self._send_version(recipient, window, pieces, nbytes)
 
     def _release(self, recipient: str, window: Window[_Waiting]) -> None:
         """Send waiting messages as far as the credit reaches."""
@@ -396,5 +435,5 @@ class LinkSender:
 
 # Names of this module: a look-up in the enumeration takes as long as the rest of a comparison.
 _MESSAGE, _ANSWER = Kind.MESSAGE, Kind.ANSWER
-_SYSTEM, _SOLICITED = Lane.SYSTEM, Lane.SOLICITED
+_SYSTEM, _SOLICITED, _LATEST = Lane.SYSTEM, Lane.SOLICITED, Lane.LATEST
 _NONE, _COUNTED, _ASKED = RowSuffix

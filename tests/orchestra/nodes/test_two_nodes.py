@@ -948,6 +948,10 @@ def test_a_malformed_hello_is_refused(
             lambda it: it.tell("here/doubler", 5, 7, kind=Kind.CREDIT),
             "stranger credits 5 messages (7 bytes) of here/doubler that it never got",
         ),
+        (
+            lambda it: it.tell("here/doubler", "here/x", "orchestra.StopMsg", kind=Kind.TAKEN),
+            "stranger has taken a orchestra.StopMsg for here/doubler that it never got",
+        ),
         (lambda it: it.send(Kind.MESSAGE, b"\xc1"), "the header is no valid msgpack: "),
         (lambda it: it.send(Kind.HANDSHAKE, bytes(32)), "HANDSHAKE is out of place here"),
         (lambda it: it.say_hello("somebody else"), "HELLO is out of place here"),
@@ -1048,6 +1052,7 @@ def test_thousands_of_frames_that_make_no_sense_are_refused_and_nothing_else_hap
         Kind.ANSWER: [1, 0, 2],
         Kind.FAILURE: [1, 0, "AskFailed", "text"],
         Kind.CREDIT: ["here/doubler", 0, 0],
+        Kind.TAKEN: ["here/doubler", "here/x", "orchestra.StopMsg"],
     }
 
     async def main() -> None:
