@@ -13,10 +13,36 @@ from messages import (
     WorkerCountMsg,
 )
 from messages.control import PAUSE
-from orchestra import Actor, Escalate, Ref, State, Supervision, TerminatedMsg, on
+from orchestra import Actor, Escalate, Message, Ref, State, Supervision, TerminatedMsg, Unreachable, on
+
+STOPPED_S = 5.0
+"""Seconds after which a proxy whose upstream has stopped in order ends, too. Usually the run ends first."""
+LOST_S = 1.0
+"""Seconds after which a proxy whose upstream is lost ends. If the root is lost, its node ends before."""
 
 
-class WorkerProxy(Actor[JoinMsg | InsertTransitionMsg | LoadParamsMsg | CollectMsg | SaveStateMsg | StateSavedMsg]):
+class UpstreamLostMsg(Message):
+    """The upstream has been gone for some time; a proxy sends it to itself."""
+
+    reason: str
+
+
+class ProxyLost(Unreachable):
+    """The upstream of this proxy is gone. The next process of this node joins its replacement."""
+
+
+class WorkerProxy(
+    Actor[
+        JoinMsg
+        | WorkerCountMsg
+        | InsertTransitionMsg
+        | LoadParamsMsg
+        | CollectMsg
+        | SaveStateMsg
+        | StateSavedMsg
+        | UpstreamLostMsg
+    ]
+):
     """Stands for the workers of a host, so that parameters cross the network once for all of them.
 
     On one host it copies neither parameters nor experience: their arrays stay in shared memory where they were written.
@@ -25,8 +51,11 @@ class WorkerProxy(Actor[JoinMsg | InsertTransitionMsg | LoadParamsMsg | CollectM
     parameters, so that a worker that joins late or again starts as soon as it has a credit. A failure ends its process:
     a restarted proxy would not know its workers, nor they that they must join again.
 
+    Proxies form a tree: one may join another, and stands there for all workers below it. So the Orchestrator has a few
+    proxies to talk to, however many hosts there are. A proxy whose upstream is lost fails, and its workers join again.
+
     Args:
-        to: the Orchestrator.
+        to: the Orchestrator, or another proxy.
     """
 
     supervision: ClassVar[Supervision] = Escalate()
@@ -42,6 +71,7 @@ class WorkerProxy(Actor[JoinMsg | InsertTransitionMsg | LoadParamsMsg | CollectM
         self._save_error = ""
 
     async def started(self) -> None:
+        self.watch(self._to)
         await self._to.tell(JoinMsg(role="proxy", ref=self.me, environments=0))
 
     def snapshot(self) -> State:
@@ -65,27 +95,39 @@ class WorkerProxy(Actor[JoinMsg | InsertTransitionMsg | LoadParamsMsg | CollectM
 
     @on(JoinMsg)
     async def join(self, msg: JoinMsg) -> None:
-        self._workers.join(msg.ref, 1, msg.environments)
+        self._workers.join(msg.ref, 1 if msg.role == "worker" else 0, msg.environments)
         self.watch(msg.ref)
         if self._params is not None:
             await send_downstream(msg.ref, self._params)
         # A restarted worker does not know the checkpoint of its earlier incarnation.
-        await self._recount(msg.ref.address)
+        await self._recount()
+        await self._mark_saved(msg.ref.address)
+
+    @on(WorkerCountMsg)
+    async def count_workers(self, msg: WorkerCountMsg) -> None:
+        self._workers.resize(msg.proxy.address, msg.workers, msg.environments)
+        await self._recount()
+
+    @on(UpstreamLostMsg)
+    def end(self, msg: UpstreamLostMsg) -> None:
+        raise ProxyLost(f"{self._to.address}: {msg.reason}")
 
     @on(TerminatedMsg)
     async def leave(self, msg: TerminatedMsg) -> None:
+        if msg.address == self._to.address:
+            self.after(STOPPED_S if msg.graceful else LOST_S, UpstreamLostMsg(reason=msg.reason))
         if self._workers.leave(msg.address):
             self.log.info("worker left", worker=msg.address, reason=msg.reason)
-            await self._recount(msg.address)
+            await self._recount()
+            await self._mark_saved(msg.address)
 
-    async def _recount(self, worker: str) -> None:
-        """Report the number of workers, share the credits anew, and stop waiting for the state of `worker`."""
+    async def _recount(self) -> None:
+        """Report the number of workers, and share the credits anew."""
         counts = {"workers": self._workers.workers, "environments": self._workers.environments}
         await self._to.tell(WorkerCountMsg(proxy=self.me, **counts))
         if not self._workers.environments:  # the credits go back
             self._collecting = PAUSE
         await self._grant()
-        await self._mark_saved(worker)
 
     async def _grant(self) -> None:
         await self._workers.grant(self._collecting.credit(self._sent))

@@ -38,6 +38,7 @@ from messages import (
     WorkerCountMsg,
 )
 from orchestra import Actor, InterruptMsg, Lane, Node, Ref, RunDirectory, Topology, freeze, on
+from orchestra.actors.addresses import node_of
 from orchestra.actors.restarts import STOPPED as IN_ORDER
 from orchestra.cli.exit_codes import CANNOT_WRITE, FAILED, FINISHED, INTERRUPTED, STOPPED, of_run
 from orchestra.hosts.keeper import Keeper
@@ -380,18 +381,28 @@ class Plan:
         env = partial(self.env, evaluates=True)
         factory = {"env": env, "policy": self.policy, "to": upstream}
         self.evaluator = self.topology.node("evaluator").spawn("evaluator", self.small(evaluator), **factory)
-        proxies = ["host"] if random.chance(0.7) else []
-        for name in proxies:
-            upstream = self.topology.node(name).spawn("proxy", self.small(self.gatherer), to=upstream)
+        proxies = ["host", "host-1", "host-2"][: 1 + random.below(3)] if random.chance(0.7) else []
+        self.above: dict[str, str] = {}
+        """By node, that of its upstream."""
+        upstreams = [upstream]
+        for name in proxies:  # a tree: the first is below the Orchestrator, each other one below any of those before
+            to = random.choice(upstreams)
+            self.above[name] = node_of(to.address)
+            ref: Ref[Any] = self.topology.node(name).spawn("proxy", self.small(self.gatherer), to=to)
+            upstreams = [*upstreams[name == "host" :], ref]
         workers = [f"worker-{number}" for number in range(1 + random.below(3))]
-        self.players = [self._plan_worker(name, upstream) for name in workers]
+        self.players = []
+        for name in workers:
+            to = random.choice(upstreams)
+            self.above[name] = node_of(to.address)
+            self.players.append(self._plan_worker(name, to))
         life: dict[str, Any] = {"main": self._run_root, "may_fail": True} if launched else {"setup": self._spawn}
         self.learner = sim.node("learner", run_directory=Path("nowhere"), **life)
         self.others = [
             sim.node(
                 name,
                 partial(spawn_all, self.topology),
-                auto_restart=not launched and (proxy_dies or (workers_die and name != "host")),
+                auto_restart=not launched and (proxy_dies or (workers_die and name not in proxies)),
                 may_fail=launched,
                 run_directory=Path("nowhere") if launched else None,
             )
@@ -643,10 +654,13 @@ class Chaos:
         """Without faults the run counts the workers that live, and takes checkpoints again."""
         self.disk.failures = 0
         given_up = {each.node for each in self.plan.launcher.statistics() if each.given_up}
-        workers = sum(
-            process.name.startswith("worker") and process.name not in given_up for process in self.plan.others
-        )
-        await sim.until(lambda: self.progress.workers == workers * ("host" not in given_up), within=120.0)
+        workers = 0
+        for process in self.plan.others:
+            path = [process.name]
+            while path[-1] in self.plan.above:
+                path.append(self.plan.above[path[-1]])
+            workers += process.name.startswith("worker") and not given_up.intersection(path)
+        await sim.until(lambda: self.progress.workers == workers, within=120.0)
         before = self.disk.commits
         await sim.until(lambda: self.disk.commits > before, within=120.0)
 

@@ -968,6 +968,7 @@ def test_a_malformed_hello_is_refused(
         "count",
         "short credit",
         "credit",
+        "taken",
         "no msgpack",
         "handshake",
         "hello",
