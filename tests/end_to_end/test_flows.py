@@ -58,6 +58,7 @@ CONTROL: Flows = {
     # the runtime: who must know when another ends, where others are, how they are doing
     ("worker", "WatchMsg", "proxy"),
     ("proxy", "WatchMsg", "worker"),
+    ("proxy", "WatchMsg", "orchestrator"),
     ("orchestrator", "WatchMsg", "proxy"),
     ("orchestrator", "WatchMsg", "trainer"),
     ("orchestrator", "WatchMsg", "evaluator"),
@@ -78,6 +79,8 @@ MAYBE: Flows = {
     ("monitor", "WithdrawnMsg", "system"),  # a node that does not answer in time is asked no longer
     ("monitor", "StatisticsMsg", "system"),  # a look around takes a tick
     ("outside", "LookupMsg", "directory"),  # whoever was dialled first need not look the other up
+    ("orchestrator", "CollectFilesMsg", "system"),  # what nodes of other hosts have saved
+    ("orchestrator", "TerminatedMsg", "proxy"),  # at the very end
     ("orchestrator", "TerminatedMsg", "worker"),  # at the very end, when the worker may have said what it did
 }
 """What a run may do without."""
