@@ -1,7 +1,9 @@
 """Compiled packages: numba compiles their functions once for a machine and a version of the source.
 
 numba's cache on disk notices a change in the file of a function, but not in the files of the functions that it calls.
-So the cache of a package lies in a folder named after the contents of all its files.
+So the cache of a package lies in a folder named after the contents of all its files. That folder has copies of them, of
+which numba takes the functions to come: it would not find again what it has compiled for a file at another place. So
+all installations of one version share a cache: a checkout, a wheel, and the unpacked code of a run.
 """
 
 import fcntl
@@ -19,6 +21,10 @@ from orchestra import UsageError
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
+KEPT_CACHES = 5
+"""Caches of other sources that stay: several checkouts share a place."""
+_COPIED = 315_532_800
+"""The time of copies, in seconds since 1970. numba takes a source with another time for another one."""
 COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0").strip() in ("", "0")
 """False under `NUMBA_DISABLE_JIT=1`. It is known without numba, which only the processes that compute import."""
 
@@ -46,13 +52,13 @@ class CompiledPackage:
         name: the prefix of the cache's folder.
         sources: the folder of the package.
         places: candidates for the parent of the cache's folder. The default is `NUMBA_CACHE_DIR` where it is set, then
-            the package's `__pycache__`, then the user's cache.
+            the user's cache, then the package's `__pycache__`.
     """
 
     def __init__(self, name: str, sources: Path, places: list[Path] | None = None) -> None:
         self.name, self._sources = name, sources
         if places is None:
-            places = [sources / "__pycache__", Path.home() / ".cache" / "orchestra"]
+            places = [Path.home() / ".cache" / "orchestra", sources / "__pycache__"]
             if folder := import_numba().config.CACHE_DIR:
                 places.insert(0, Path(folder))
         self.home = self._home_in(places) if COMPILED else Path()
@@ -71,17 +77,38 @@ class CompiledPackage:
             home = place / f"{self.name}-{self.fingerprint()}"
             try:
                 home.mkdir(parents=True, exist_ok=True)
-                tempfile.TemporaryFile(dir=home).close()
+                self._copy_sources(home)
             except OSError:
                 continue
             return home
-        return Path(tempfile.mkdtemp(prefix=f"{self.name}-"))
+        home = Path(tempfile.mkdtemp(prefix=f"{self.name}-"))
+        self._copy_sources(home)
+        return home
+
+    def _copy_sources(self, home: Path) -> None:
+        """Copy the sources into the folder of the cache, with a time that is always the same.
+
+        Raises:
+            OSError: the folder cannot be written to.
+        """
+        for source in self._sources.glob("*.py"):
+            copy = home / source.name
+            if not copy.exists():
+                with tempfile.NamedTemporaryFile(dir=home, delete=False) as file:
+                    file.write(source.read_bytes())
+                os.utime(file.name, (_COPIED, _COPIED))
+                os.replace(file.name, copy)
+        tempfile.TemporaryFile(dir=home).close()
 
     def compiled(self, function: _F, **options: Any) -> _F:
         """Return `function` as numba compiles it at its first call. The result is cached; fast-math is an option."""
         config = import_numba().config
         usual, config.CACHE_DIR = config.CACHE_DIR, str(self.home)
         try:
+            if COMPILED:
+                plain: Any = function  # a function has its code, and not every callable
+                file = str(self.home / Path(plain.__code__.co_filename).name)
+                plain.__code__ = plain.__code__.replace(co_filename=file)
             jit = import_numba().njit(cache=COMPILED, nogil=True, error_model="numpy", **options)
             return cast("_F", jit(function))
         finally:
@@ -90,8 +117,8 @@ class CompiledPackage:
     def compile_once(self, title: str, calls: Mapping[str, Callable[[], object]], stream: TextIO | None = None) -> None:
         """Compile the package unless the cache is complete. One process compiles; the others wait for it.
 
-        The caches of older sources are removed. A process that is killed while it compiles leaves an incomplete cache,
-        which the next process completes.
+        All but the newest five caches of other sources are removed. A process that is killed while it compiles leaves
+        an incomplete cache, which the next process completes.
 
         Args:
             title: what is compiled, in words for the user.
@@ -127,6 +154,6 @@ class CompiledPackage:
                 call()
         (self.home / "complete").touch()
         print(f"Compiled {title} in {perf_counter() - start:.0f} s", file=stream, flush=True)
-        for old in self.home.parent.glob(f"{self.name}-*"):
-            if old != self.home:
-                shutil.rmtree(old, ignore_errors=True)
+        others = [folder for folder in self.home.parent.glob(f"{self.name}-*") if folder != self.home]
+        for old in sorted(others, key=lambda folder: folder.stat().st_mtime)[:-KEPT_CACHES]:
+            shutil.rmtree(old, ignore_errors=True)

@@ -157,7 +157,8 @@ class UnpackedCode:
 
     def environment(self, base: Mapping[str, str]) -> dict[str, str]:
         """Return the environment `base` for a process that imports this code before anything else."""
-        paths = [*map(str, self.first), *filter(None, [base.get("PYTHONPATH")])]
+        known = filter(None, base.get("PYTHONPATH", "").split(os.pathsep))
+        paths = dict.fromkeys([*map(str, self.first), *known])
         # `python -m orchestra` would import what lies in the current folder first.
         return {**base, "PYTHONPATH": os.pathsep.join(paths), _SAFE_PATH: "1"}
 

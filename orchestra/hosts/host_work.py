@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,7 +30,7 @@ from orchestra.hosts.messages import (
 from orchestra.hosts.output import OutputBuffer
 from orchestra.hosts.run_plan import RunPlan
 from orchestra.hosts.scratch import Scratch, check_room
-from orchestra.hosts.transfer import FILES, Files, SendFilesMsg
+from orchestra.hosts.transfer import FILES, Files, SendFilesMsg, found
 from orchestra.nodes.node import Node
 
 RUN, LOGS, TRACES, STATE, ARCHIVE = "run", "logs", "traces", "state", "code.zip"
@@ -60,6 +60,8 @@ class HostWork:
         self._keeping: asyncio.Task[None] | None = None
         self._beginning: asyncio.Task[None] | None = None
         self._nodes: dict[str, HostedNode] = {}
+        self._sending: set[asyncio.Task[None]] = set()
+        """Traces of nodes that have ended, on their way to the head."""
         self._head = node.ref(f"{node.root}/{HEAD}")
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done, with the error, if this host cannot take part."""
@@ -114,7 +116,6 @@ class HostWork:
             log_to_output=True,
         )
         environment = code.environment(os.environ)
-        environment.pop("NUMBA_CACHE_DIR", None)  # numba's files there belong to the paths of another copy of the code
         self._nodes = {hosted.name: hosted for hosted in msg.nodes}
         self._keeper = Keeper(
             self._node,
@@ -184,14 +185,16 @@ class HostWork:
         if self._keeping is not None:
             self._keeping.cancel()
             await asyncio.wait({self._keeping})
+        if self._sending:
+            await asyncio.wait(self._sending)
         if deadline is not None:
-            await self._send_traces()
+            await self._send_traces([f"{TRACES}/*"])
 
-    async def _send_traces(self) -> None:
+    async def _send_traces(self, patterns: Sequence[str]) -> None:
         files: Ref[SendFilesMsg] = self._node.ref(f"{self._node.name}/{FILES}")
         to: Ref[Any] = Ref(f"{self._node.root}/{FILES}")
         try:
-            sent = await files.ask(SendFilesMsg(patterns=(f"{TRACES}/*",), to=to, move=True))
+            sent = await files.ask(SendFilesMsg(patterns=tuple(patterns), to=to, move=True))
         except OrchestraError as error:
             self._node.log.warning("traces of this host were not sent", error=str(error))
         else:
@@ -226,8 +229,15 @@ class HostWork:
         return {NODE_VARIABLE: node, **(hosted.environment if hosted is not None else {})}
 
     def _changed(self, node: str) -> None:
-        assert self._keeper is not None
-        self._report(self._keeper, node)
+        keeper = self._keeper
+        if keeper is None:
+            return  # the session ends: the head knows, and all traces are sent at once
+        self._report(keeper, node)
+        traces = [f"{TRACES}/{path.name}" for path in found(self._folder, [f"{TRACES}/{node}.*"])]
+        if traces and not keeper.state(node).running:  # those of its next process have other names
+            task = asyncio.create_task(self._send_traces(traces))
+            self._sending.add(task)
+            task.add_done_callback(self._sending.discard)
 
     def _given_up(self, node: str, how: str) -> None:
         assert self._keeper is not None

@@ -98,7 +98,10 @@ class Files(Actor[FilePieceMsg | SendFilesMsg]):
         return ""
 
     @on(SendFilesMsg)
-    async def send(self, msg: SendFilesMsg) -> SentFilesMsg:
+    def send(self, msg: SendFilesMsg) -> asyncio.Task[SentFilesMsg]:
+        return asyncio.create_task(self._send(msg))  # a slow host delays no other, and files arrive meanwhile
+
+    async def _send(self, msg: SendFilesMsg) -> SentFilesMsg:
         names, nbytes, error = [], 0, ""
         for path in found(self._folder, msg.patterns):
             name = path.relative_to(self._folder).as_posix()

@@ -138,7 +138,8 @@ class Head:
         """Let an agent in, or say why not."""
         if self._over:
             return AdmittedMsg(refusal=f"{self._run} is over", code=START_AGAIN)
-        if text := refusal(self._own, msg.fingerprint):
+        mixed_python, installed = self._options.allow_mixed_python, self._options.code == "installed"
+        if text := refusal(self._own, msg.fingerprint, mixed_python=mixed_python, installed=installed):
             return AdmittedMsg(refusal=f"host {msg.name} is not let in: {text}", code=OTHER_VERSION)
         slot = self._slot_for(msg)
         if isinstance(slot, str):

@@ -1,6 +1,7 @@
 """The processes of a run over several hosts: those of this host, and those that agents keep on the others."""
 
 import asyncio
+import os
 import signal
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
@@ -10,6 +11,8 @@ from orchestra.actors.ref import Ref
 from orchestra.actors.statistics import NodeStatistics, ProcessStatistics
 from orchestra.actors.system_messages import SYSTEM, StopNodeMsg
 from orchestra.errors import OrchestraError
+from orchestra.hosts.bundle import UnpackedCode
+from orchestra.hosts.fork_server import Base
 from orchestra.hosts.keeper import Keeper
 from orchestra.hosts.messages import HostedNode
 from orchestra.hosts.run_plan import RunPlan
@@ -36,14 +39,16 @@ class HostedProcesses(RunProcesses):
         planned: the run over the hosts that have come.
         plan: of the run.
         head: of the run.
+        code: what the processes of this host import, so that they run the same as all others.
     """
 
-    def __init__(self, root: Node, planned: PlannedRun, plan: RunPlan, head: Head) -> None:
+    def __init__(self, root: Node, planned: PlannedRun, plan: RunPlan, head: Head, code: UnpackedCode) -> None:
         topology = self._topology = planned.topology
         others = [name for name in topology.nodes if name != topology.root.name]
         self._planned = planned
         self._plan = plan
         self._head = head
+        self._code = code
         self._ever: set[str] = set()
         """Nodes that have been started: later processes load no saved state."""
         super().__init__(root, plan, others, requirements=topology.requirements, forks=True)
@@ -52,12 +57,13 @@ class HostedProcesses(RunProcesses):
         logs = RunDirectory(plan.run_directory).logs
         return Keeper(
             self._root,
-            plan,
+            replace(plan, experiment=self._code.experiment),
             logs,
             lambda: self._root.listening,
             self.given_up,
             forks=forks,
             environment=lambda node: environments(self._topology, HEAD).get(node, {}),
+            base=Base(self._code.environment(os.environ)),
         )
 
     async def run(self) -> None:

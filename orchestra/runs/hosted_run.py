@@ -1,12 +1,13 @@
 """Runs a topology over several hosts: has agents started, waits for them, and lays it out over their shapes."""
 
 import asyncio
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
-from orchestra.hosts.bundle import Bundle
+from orchestra.hosts.bundle import Bundle, UnpackedCode
 from orchestra.hosts.keeper import show
 from orchestra.hosts.messages import HEAD
 from orchestra.hosts.output import HostLogs
@@ -81,15 +82,31 @@ async def run_over_hosts(planned: PlannedRun, plan: RunPlan, stopping: Stopping)
             plan = replace(plan, hosts=laid_out.shapes)
             directory.write_hosts(laid_out.shapes, laid_out.placement)
             warn_of_unplanned(plan.resume_from, laid_out.topology)
-            processes = HostedProcesses(node, laid_out, plan, head)
-            begun = True
-            return await run_root(laid_out.topology, plan, node, processes, stopping)
+            with _unpacked(code, directory) as here:
+                processes = HostedProcesses(node, laid_out, plan, head, here)
+                begun = True
+                return await run_root(laid_out.topology, plan, node, processes, stopping)
         finally:
             if not begun:
                 await head.end(75, "the run has not begun", LET_GO_S)
             following.cancel()
             with suppress(asyncio.CancelledError):
                 await following
+
+
+@contextmanager
+def _unpacked(code: Bundle, run: RunDirectory) -> Iterator[UnpackedCode]:
+    """While the block runs, keep the code of the run unpacked in its directory.
+
+    Raises:
+        CannotWrite: the disk is full.
+    """
+    folder = run.path.absolute() / "code"
+    shutil.rmtree(folder, ignore_errors=True)  # of a head that was killed
+    try:
+        yield code.unpack(folder, folder.parent)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 async def _unless_stopped(head: Head, stopping: Stopping) -> list[HostShape] | Ending:

@@ -1,6 +1,8 @@
 """Functions are compiled once for each machine and source, by one process."""
 
 import io
+import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -84,7 +86,7 @@ def test_where_no_place_can_be_written_to_there_still_is_one(sources, tmp_path):
     occupied.write_text("")
     home = CompiledPackage("loops", sources, [occupied]).home
     assert home.is_dir()
-    home.rmdir()
+    shutil.rmtree(home)
 
 
 class Stream(io.StringIO):
@@ -150,12 +152,36 @@ def test_what_one_process_fails_to_compile_the_next_one_compiles(package):
 
 
 @needs_compiler
-def test_caches_of_older_sources_are_removed(package):
+def test_all_but_the_newest_five_caches_of_other_sources_are_removed(package):
     caches = package.home.parent
-    for name in ("loops-0", "something-else"):
-        (caches / name).mkdir()
+    for age in range(7):
+        (caches / f"loops-{age}").mkdir()
+        os.utime(caches / f"loops-{age}", (1000 - age, 1000 - age))
+    (caches / "something-else").mkdir()
     package.compile_once("the loops", {}, io.StringIO())
-    assert sorted(path.name for path in caches.iterdir()) == [package.home.name, "something-else"]
+    kept = {f"loops-{age}" for age in range(5)} | {package.home.name, "something-else"}
+    assert {path.name for path in caches.iterdir()} == kept
+
+
+@needs_compiler
+def test_equal_sources_in_two_folders_are_compiled_once(tmp_path):
+    source = (
+        "from pathlib import Path\nfrom components.compiling import CompiledPackage\n"
+        "CODE = CompiledPackage('loops', Path(__file__).parent, [Path(__file__).parents[1] / 'caches'])\n"
+        "@CODE.compiled\ndef double(x):\n    return 2 * x\n"
+    )
+    misses = []
+    for name in ("checkout", "unpacked"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "doubling.py").write_text(source)
+        asked = (
+            "import sys; sys.path.insert(0, sys.argv[1]); from doubling import double; assert double(4) == 8;"
+            "print(sum(double.stats.cache_misses.values()))"
+        )
+        run = [sys.executable, "-B", "-c", asked, str(tmp_path / name)]
+        told = subprocess.run(run, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True)
+        misses.append(told.stdout.strip())
+    assert misses == ["1", "0"]
 
 
 AGAIN = """

@@ -43,6 +43,7 @@ CONTROL: Flows = {
     ("orchestrator", "EvaluationResultMsg", "monitor"),
     # how the run is doing, and what is kept of it
     ("trainer", "TrainResultMsg", "orchestrator"),
+    ("orchestrator", "CollectFilesMsg", "system"),
     ("orchestrator", "SaveCheckpointMsg", "trainer"),
     ("orchestrator", "SaveCheckpointMsg", "trajectories"),
     ("orchestrator", "SaveCheckpointMsg", "monitor"),
