@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.uname().sysname != "Linux"
 
 EXPERIMENT = '''
 from {name}_rule import FACTOR
-from orchestra import Actor, Hosts, Message, Ref, Topology, on
+from orchestra import Actor, DeliveryError, Hosts, Message, Ref, Topology, on
 
 class AnswerMsg(Message):
     number: int
@@ -48,8 +48,8 @@ class Asker(Actor[AnswerMsg | TickMsg]):
             return
         self.number += 1
         try:
-            self.multiplier.tell_nowait(QuestionMsg(number=self.number, asker=self.me))
-        except Exception:
+            await self.multiplier.tell(QuestionMsg(number=self.number, asker=self.me))
+        except DeliveryError:
             pass  # its process is being started
         self.after(0.1, TickMsg())
 
@@ -140,7 +140,8 @@ def test_logs_and_output_of_a_host_are_in_the_run_directory(over_hosts: Callable
     assert log.name == "1-local-1.log"
     printed = [line.split(" ", 1)[1] for line in log.read_text().splitlines() if " worker asked for" in line]
     assert printed[: len(answers(launched.run))] == [f"worker asked for {n // 1000}" for n in answers(launched.run)]
-    events = [line["event"] for line in map(json.loads, (launched.run / "logs" / "worker.jsonl").open())]
+    lines = (launched.run / "logs" / "worker.jsonl").read_text().splitlines()
+    events = [json.loads(line)["event"] for line in lines]
     assert "connected" in events
     assert events[-1] == "node ends"
     assert not (launched.run / "code").exists()
