@@ -33,6 +33,7 @@ _USAGE = {
     "top": "top [RUN_DIR]",
     "scale": "scale N",
     "prune": "prune --keep N",
+    "token": "token RUN_DIR",
     "host": "host --token PATH",
     "replay": "replay RUN_DIR",
     "trace": "trace ls RUN_DIR",

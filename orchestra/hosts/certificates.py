@@ -14,6 +14,21 @@ EARLIER = timedelta(days=1)
 NAME = "orchestra"
 
 
+def check_cryptography() -> None:
+    """Check that certificates can be made.
+
+    Raises:
+        UsageError: `cryptography` is not installed.
+    """
+    try:
+        import cryptography  # noqa: F401
+    except ImportError:
+        raise UsageError(
+            "the certificates of a run over several hosts need cryptography: pip install 'orchestra-rl[hosts]'; or "
+            "give your own with --tls-dir DIR, or allow a run without encryption with --tls off"
+        ) from None
+
+
 def make_credentials(now: datetime, valid_until: datetime) -> Credentials:
     """Return new credentials for a run.
 
@@ -24,16 +39,11 @@ def make_credentials(now: datetime, valid_until: datetime) -> Credentials:
     Raises:
         UsageError: `cryptography` is not installed.
     """
-    try:
-        from cryptography import x509
-        from cryptography.hazmat.primitives import hashes, serialization
-        from cryptography.hazmat.primitives.asymmetric import ec
-        from cryptography.x509 import oid
-    except ImportError:
-        raise UsageError(
-            "the certificates of a run over several hosts need cryptography: pip install 'orchestra-rl[hosts]'; or "
-            "give your own with --tls-dir DIR, or allow a run without encryption with --tls off"
-        ) from None
+    check_cryptography()
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509 import oid
 
     def builder(common_name: str, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
         return (

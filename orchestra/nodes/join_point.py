@@ -17,6 +17,7 @@ from orchestra.actors.message import Message, Request
 from orchestra.actors.system_messages import SystemMsg
 from orchestra.errors import AskFailed, OrchestraError, Unreachable
 from orchestra.nodes.directory import Directory, NodeEntry
+from orchestra.wire.addresses import beyond_host, candidates_of
 from orchestra.wire.link import Link
 
 DIRECTORY = "directory"
@@ -74,9 +75,14 @@ class DialBackMsg(SystemMsg, Request[str]):
 
 
 def usable(address: str, *, same_host: bool) -> str:
-    """Return the candidates of `address` that another node can dial: `unix://` is of use on the same host only."""
-    candidates = address.split(",") if address else []
-    return ",".join(each for each in candidates if same_host or not each.startswith("unix://"))
+    """Return the candidates of `address` that another node can dial.
+
+    `unix://` is of use on the same host only, and so is loopback, unless the other host is a pretended one: then there
+    is nothing else.
+    """
+    if same_host:
+        return address
+    return beyond_host(address) or ",".join(each for each in candidates_of(address) if not each.startswith("unix://"))
 
 
 def no_route(one: NodeEntry, other: NodeEntry, there: str, back: str) -> Unreachable:

@@ -20,6 +20,7 @@ from orchestra.hosts.shape import HEAD, Hosts
 from orchestra.hosts.transfer import FilePieceMsg, send_file
 from orchestra.nodes.node import Node
 from orchestra.runs.head import Head
+from orchestra.runs.head_addresses import address_here
 from orchestra.runs.placement import environments
 from orchestra.runs.plan import PlannedRun
 from orchestra.runs.processes import RunProcesses, State
@@ -59,7 +60,7 @@ class HostedProcesses(RunProcesses):
             self._root,
             replace(plan, experiment=self._code.experiment),
             logs,
-            lambda: self._root.listening,
+            lambda: address_here(self._root.listening),
             self.given_up,
             forks=forks,
             environment=lambda node: environments(self._topology, HEAD).get(node, {}),

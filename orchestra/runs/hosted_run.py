@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from orchestra.hosts.bundle import Bundle, UnpackedCode
+from orchestra.hosts.certificates import make_credentials
 from orchestra.hosts.keeper import show
 from orchestra.hosts.messages import HEAD
 from orchestra.hosts.output import HostLogs
@@ -21,13 +22,13 @@ from orchestra.launch.ssh import SshLauncher
 from orchestra.nodes.node_actors import COLLECTOR
 from orchestra.runs.head import Head
 from orchestra.runs.head_actor import HeadActor
+from orchestra.runs.head_addresses import addresses_for_others
 from orchestra.runs.hosted_processes import HostedProcesses
 from orchestra.runs.hosts_options import HostsOptions
 from orchestra.runs.plan import PlannedRun
 from orchestra.runs.resumption import warn_of_unplanned
 from orchestra.runs.run_directory import RunDirectory
 from orchestra.runs.runner import Asked, Ending, Stopping, node_of, run_root
-from orchestra.wire.addresses import candidates_of
 from orchestra.wire.credentials import Credentials
 
 LAUNCHERS: Mapping[str, Callable[[HostsOptions], Launcher]] = {
@@ -55,11 +56,19 @@ async def run_over_hosts(planned: PlannedRun, plan: RunPlan, stopping: Stopping)
     """
     assert planned.hosts is not None
     assert planned.listen is not None
-    tls = None if plan.tls_dir is None else Credentials.of_folder(plan.tls_dir)
-    node = node_of(planned.topology.root.name, planned.topology, plan, listen=planned.listen, tls=tls)
+    run = f"{planned.topology.name}-{plan.run_directory.name}"
+    secret = _token(planned.hosts, plan, run)
+    node = node_of(
+        planned.topology.root.name,
+        planned.topology,
+        plan,
+        listen=planned.listen,
+        secret=secret.secret,
+        tls=secret.tls,
+        advertise=planned.hosts.advertise,
+    )
     launcher = LAUNCHERS[planned.hosts.engine](planned.hosts)
     async with node.running():
-        run = f"{planned.topology.name}-{plan.run_directory.name}"
         directory = RunDirectory(plan.run_directory)
         logs = HostLogs(directory.logs, node.clock, show)
         code = Bundle.read(directory.code.read_bytes())
@@ -68,7 +77,7 @@ async def run_over_hosts(planned: PlannedRun, plan: RunPlan, stopping: Stopping)
         files = node.spawn(FILES, Files, directory.path, (directory.state.name, directory.traces.name))
         node.spawn(COLLECTOR, Collector, files, lambda: head.agents)
         following = asyncio.create_task(head.follow())
-        token = JoinToken.new(run, candidates_of(node.listening), tls=tls, secret=node.secret)
+        token = secret.joining(*addresses_for_others(node.listening))
         requests = [
             HostRequest(host.slot, host.name, host.cores, host.gpus, host.memory) for host in planned.hosts.hosts
         ]
@@ -85,7 +94,7 @@ async def run_over_hosts(planned: PlannedRun, plan: RunPlan, stopping: Stopping)
             with _unpacked(code, directory) as here:
                 processes = HostedProcesses(node, laid_out, plan, head, here)
                 begun = True
-                return await run_root(laid_out.topology, plan, node, processes, stopping)
+                return await run_root(laid_out.topology, plan, node, processes, stopping, token)
         finally:
             if not begun:
                 await head.end(75, "the run has not begun", LET_GO_S)
@@ -107,6 +116,15 @@ def _unpacked(code: Bundle, run: RunDirectory) -> Iterator[UnpackedCode]:
         yield code.unpack(folder, folder.parent)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _token(options: HostsOptions, plan: RunPlan, run: str) -> JoinToken:
+    """Return the secret and the credentials of a run: those of a token that was made before, or new ones."""
+    if options.token is not None:
+        return JoinToken.read(str(options.token))
+    if plan.tls_dir is not None:
+        return JoinToken.new(run, (), tls=Credentials.of_folder(plan.tls_dir))
+    return JoinToken.new(run, (), tls=None if plan.unencrypted else make_credentials)
 
 
 async def _unless_stopped(head: Head, stopping: Stopping) -> list[HostShape] | Ending:

@@ -50,6 +50,12 @@ class HostsOptions:
     """Seconds from SIGTERM until the engine ends a host by force."""
     orphan_timeout: float
     """Seconds for which an agent looks for a head that is silent."""
+    port: str = ""
+    """Where the head listens for the hosts: `N`, or `A-B` for the first free one; empty for any."""
+    advertise: tuple[str, ...] = ()
+    """Where the hosts reach the head: `HOST` or `HOST:PORT`. Its interfaces by default."""
+    token: Path | None = None
+    """The file of a join token that was made before the run."""
     ssh: str = "ssh"
     """The command of ssh, with options."""
     ssh_parallel: int = 32
@@ -101,6 +107,23 @@ def host_flags(
     orphan_timeout: Annotated[
         float | None,
         Field(gt=0, description="seconds for which a host looks for a head that is silent; 300 by default"),
+    ] = None,
+    port: Annotated[
+        str | None,
+        Field(
+            coerce_numbers_to_str=True,
+            description="the port of the head for the hosts: N, or A-B for the first free one; any by default",
+        ),
+    ] = None,
+    advertise: Annotated[
+        tuple[str, ...],
+        Field(
+            description="HOST or HOST:PORT where the hosts reach the head, if that is none of its interfaces; may be "
+            "repeated"
+        ),
+    ] = (),
+    token: Annotated[
+        Path | None, Field(description="the join token that the hosts have, from `orchestra token --new`")
     ] = None,
     scratch: Annotated[str | None, Field(description="the folder of each host for the run's files")] = None,
     python: Annotated[str | None, Field(description="ssh: the interpreter of the hosts")] = None,

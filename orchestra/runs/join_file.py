@@ -10,11 +10,13 @@ import os
 import platform
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
 
 from orchestra.errors import UsageError
+from orchestra.hosts.token import JoinToken
 from orchestra.runs.run_directory import RunDirectory
 from orchestra.runs.whole_files import write_json
 
@@ -31,6 +33,8 @@ class JoinInfo:
     """The process id of the root."""
     tls_dir: str = ""
     """The folder of the run's certificates, if it goes over TLS."""
+    token: JoinToken | None = None
+    """What lets another host join; None for a run on one host."""
 
 
 @contextlib.contextmanager
@@ -38,7 +42,8 @@ def opened(run: RunDirectory, info: JoinInfo | None) -> Iterator[None]:
     """While the block runs, keep `info` in the run's directory; None for a run in one process."""
     written: dict[str, object] = {"pid": os.getpid()}
     if info is not None:
-        written |= {"address": info.address, "secret": info.secret.hex(), "tls_dir": info.tls_dir}
+        token = None if info.token is None else json.loads(info.token.line())
+        written |= {"address": info.address, "secret": info.secret.hex(), "tls_dir": info.tls_dir, "token": token}
     write_json(run.join, written, mode=0o600)
     try:
         yield
@@ -64,9 +69,11 @@ def find(run: RunDirectory) -> JoinInfo:
     except ValueError as error:
         raise UsageError(f"{str(run.join)!r} is damaged: {error}") from None
     match written:
-        case {"pid": int(pid), "address": str(address), "secret": str(digits), "tls_dir": str(tls_dir)}:
+        case {"pid": int(pid), "address": str(address), "secret": str(digits), "tls_dir": str(tls_dir), "token": token}:
             _check_alive(run, pid)
-            return JoinInfo(address, _bytes(run.join, digits), pid, tls_dir)
+            source, ever = repr(str(run.join)), datetime.min.replace(tzinfo=UTC)  # who only looks on is let in ever
+            found = None if token is None else JoinToken.parse(json.dumps(token), source=source, now=ever)
+            return JoinInfo(address, _bytes(run.join, digits), pid, tls_dir, found)
         case {"pid": int(pid), **rest} if not rest:
             _check_alive(run, pid)
             raise UsageError(

@@ -11,11 +11,13 @@ from typing import Annotated, Any, Literal, ParamSpec, cast
 from pydantic import Field
 
 from orchestra.errors import UsageError
+from orchestra.hosts.certificates import check_cryptography
 from orchestra.hosts.open_files import check_open_files
 from orchestra.hosts.run_plan import RunPlan
 from orchestra.hosts.shape import Hosts, one_core, this_machine
 from orchestra.runs.experiment import NAME, importing, recorded_options
 from orchestra.runs.flags import Flags
+from orchestra.runs.head_addresses import head_address
 from orchestra.runs.hosts_file import is_hosts_file
 from orchestra.runs.hosts_options import HOST_FLAGS, HOST_PARAMETERS, HostsOptions, host_flags, hosts_options
 from orchestra.runs.layout import Experiment, Layout, layout_of
@@ -243,10 +245,16 @@ def plan(
         )
     check_open_files(0 if in_one_process else len(topology.nodes) - 1)
     tls_dir = tls_dir.absolute() if tls_dir is not None else folder_of_environment()
-    transport = transport_for(listen, None if tls_dir is None else Credentials.of_folder(tls_dir))
+    credentials = None if tls_dir is None else Credentials.of_folder(tls_dir)
+    transport = transport_for(listen, credentials)
     if not in_one_process and isinstance(transport, MemoryTransport):
         raise UsageError(f"--listen: no other process reaches {listen}; write tcp://HOST:PORT or unix:///PATH")
-    transport.check(listen)
+    if hosts is None:
+        transport.check(listen)
+    else:
+        if tls != "off" and tls_dir is None and hosts.token is None:
+            check_cryptography()
+        listen = head_address(listen, LISTEN, hosts, encrypted=tls != "off")
     if is_exposed(listen) and tls != "off":
         raise UsageError(
             f"--listen: {listen} is plain TCP beyond this host: others could read the run and inject messages; "
@@ -266,7 +274,7 @@ def plan(
             log_level=log_level,
             quiet=quiet,
             trace=trace_settings,
-            tls_dir=tls_dir if listen.startswith("tls://") else None,
+            tls_dir=tls_dir if "tls://" in listen else None,
             shared_memory=_shared_memory_bytes(shared_memory),
             unencrypted=tls == "off",
         ),

@@ -14,6 +14,7 @@ from orchestra.errors import OrchestraError
 from orchestra.hosts.keeper import Keeper
 from orchestra.hosts.run_plan import RunPlan
 from orchestra.nodes.node import Node
+from orchestra.runs.head_addresses import address_here
 from orchestra.runs.run_directory import RunDirectory
 from orchestra.runs.topology import Requirement
 
@@ -58,7 +59,9 @@ class RunProcesses:
 
     def _keeper(self, plan: RunPlan, policy: Restart | None, *, forks: bool) -> Keeper:
         logs = RunDirectory(plan.run_directory).logs
-        return Keeper(self._root, plan, logs, lambda: self._root.listening, self._give_up, policy, forks=forks)
+        return Keeper(
+            self._root, plan, logs, lambda: address_here(self._root.listening), self._give_up, policy, forks=forks
+        )
 
     async def run(self) -> None:
         """Keep all nodes running until `stop`."""

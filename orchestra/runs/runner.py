@@ -28,6 +28,7 @@ from orchestra.actors.system_messages import SYSTEM, InterruptMsg, StopNodeMsg
 from orchestra.clock import RealClock
 from orchestra.errors import OrchestraError
 from orchestra.hosts.run_plan import RunPlan
+from orchestra.hosts.token import JoinToken
 from orchestra.nodes import stacks
 from orchestra.nodes.node import Node
 from orchestra.nodes.shutdown import stop_actors
@@ -217,9 +218,17 @@ async def run_in_processes(
 
 
 async def run_root(
-    topology: Topology, launch: RunPlan, node: Node, launcher: RunProcesses, stopping: Stopping
+    topology: Topology,
+    launch: RunPlan,
+    node: Node,
+    launcher: RunProcesses,
+    stopping: Stopping,
+    token: JoinToken | None = None,
 ) -> Ending:
-    """Run the actors of the root, which is open, until the run ends; `launcher` keeps the other nodes running."""
+    """Run the actors of the root, which is open, until the run ends; `launcher` keeps the other nodes running.
+
+    Other hosts can join with `token`, if there is one.
+    """
     run = RunDirectory(launch.run_directory)
     node.processes = launcher.statistics
     removed: list[NodeStatistics] = []
@@ -232,7 +241,7 @@ async def run_root(
         with (
             stacks.on_request([node], then=lambda: launcher.signal(signal.SIGUSR1)),
             recorded_on_request([node], then=lambda: launcher.signal(signal.SIGUSR2)),
-            join_file.opened(run, join_file.JoinInfo(node.listening, node.secret, os.getpid(), tls_dir)),
+            join_file.opened(run, join_file.JoinInfo(node.listening, node.secret, os.getpid(), tls_dir, token)),
         ):
             ending = await _until_stopped(node, node.cell(topology.main_actor()), stopping)
         state = ending.state

@@ -239,7 +239,13 @@ def test_a_run_that_does_not_answer_is_one_line(
 ) -> None:
     run = going("--no-workers", "--single-process")
     run.until((run.run / "join.json").exists)
-    written = {"pid": run.process.pid, "address": "tcp://127.0.0.1:1", "secret": "00" * 16, "tls_dir": ""}
+    written = {
+        "pid": run.process.pid,
+        "address": "tcp://127.0.0.1:1",
+        "secret": "00" * 16,
+        "tls_dir": "",
+        "token": None,
+    }
     (run.run / "join.json").write_text(json.dumps(written))
     assert main(["ps"]) == 1
     assert capsys.readouterr().err == (

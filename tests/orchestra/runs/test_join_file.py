@@ -46,7 +46,8 @@ def test_the_join_file_is_readable_by_its_owner_alone_and_gone_after_the_run(dir
 
 def test_the_repr_does_not_show_the_secret() -> None:
     assert (
-        repr(JoinInfo("tcp://127.0.0.1:80", SECRET, 7)) == "JoinInfo(address='tcp://127.0.0.1:80', pid=7, tls_dir='')"
+        repr(JoinInfo("tcp://127.0.0.1:80", SECRET, 7))
+        == "JoinInfo(address='tcp://127.0.0.1:80', pid=7, tls_dir='', token=None)"
     )
 
 
@@ -61,7 +62,7 @@ def test_a_run_that_was_killed_is_over(directory: RunDirectory) -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     directory.join.write_text(
-        json.dumps({"pid": gone.pid, "address": "tcp://127.0.0.1:1", "secret": "00", "tls_dir": ""})
+        json.dumps({"pid": gone.pid, "address": "tcp://127.0.0.1:1", "secret": "00", "tls_dir": "", "token": None})
     )
     assert refusal(directory) == f"the run in '{directory.path}' is over: its process, {gone.pid}, was killed"
 
@@ -83,7 +84,7 @@ def test_what_is_over_says_how_it_ended_and_how_to_continue(directory: RunDirect
     "written",
     [
         *("", "{", "[]", "{}", '{"pid": "x"}', '{"pid": 1, "address": "a", "secret": "00"}'),
-        '{"pid": 1, "address": "a", "secret": "x", "tls_dir": ""}',
+        '{"pid": 1, "address": "a", "secret": "x", "tls_dir": "", "token": null}',
     ],
 )
 def test_a_damaged_join_file_is_refused(directory: RunDirectory, written: str) -> None:
