@@ -24,11 +24,15 @@ from orchestra import (
     Ref,
     RunDirectory,
     StatisticsMsg,
+    host_lines,
+    host_rows,
     log,
     on,
     write_json,
 )
 
+HOSTS_SHOWN = 12
+"""Hosts that the display shows; of more it shows those that are wrong first, and a sum."""
 TICK_S = 0.5
 RECORD_S = 5.0
 CURVE_S = 120.0
@@ -65,6 +69,8 @@ class Monitor(Actor[ProgressMsg | EvaluationResultMsg | TickMsg | SaveCheckpoint
         self._final: EvaluationResultMsg | None = None
         self._history: deque[tuple[float, int, int]] = deque()
         self._busiest: tuple[str, int] | None = None
+        self._answered: dict[str, NodeStatistics] = {}
+        """The statistics of the nodes that answered last."""
         self._restarts = 0
         self._dead_letters = 0
         self._next_record = 0.0
@@ -157,6 +163,9 @@ class Monitor(Actor[ProgressMsg | EvaluationResultMsg | TickMsg | SaveCheckpoint
         others = await asyncio.gather(*(self._ask_node(peer) for peer in root.peers))
         self._display.notice = "unencrypted" if root.unencrypted else ""
         nodes = [root, *(node for node in others if node is not None)]
+        answered = {node.node: node for node in nodes}
+        self._display.hosts = host_lines(host_rows(self._answered, answered), most=HOSTS_SHOWN)
+        self._answered = answered
         depths = {cell.address: cell.mailbox.depth for node in nodes for cell in node.cells}
         if depths:
             busiest = max(depths, key=lambda address: depths[address])

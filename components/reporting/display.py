@@ -55,6 +55,8 @@ class Display:
         """
         self.notice = ""
         """A warning that is shown for as long as it is set."""
+        self.hosts: Sequence[Text] = ()
+        """Lines about the hosts of the run, which the screen has below the figures."""
         self._title = title
         self._every_s = every_s
         self._next_line_s = -math.inf
@@ -100,7 +102,12 @@ class Display:
         height = self._console.height - 1  # the cursor stands below the last line
         self._live.update(
             screen(
-                progress, "   ".join(filter(None, (self._title, self.notice))), self._rates, self._console.width, height
+                progress,
+                "   ".join(filter(None, (self._title, self.notice))),
+                self._rates,
+                self._console.width,
+                height,
+                self.hosts,
             )
         )
         self._live.refresh()
@@ -171,7 +178,9 @@ def clock_time(seconds: float) -> str:
     return f"{hour}:{minute:02}:{second:02}" if hour else f"{minute:02}:{second:02}"
 
 
-def screen(progress: Progress, title: str, chart: "WinRates", width: int, height: int) -> RenderableType:
+def screen(
+    progress: Progress, title: str, chart: "WinRates", width: int, height: int, hosts: Sequence[Text] = ()
+) -> RenderableType:
     """Return the screen of a terminal: at most `height` rows, with the chart of the win rates if there is room."""
     p = progress
     left = remaining_s(p)
@@ -207,11 +216,20 @@ def screen(progress: Progress, title: str, chart: "WinRates", width: int, height
             p.busiest_actor,
         )
         parts.append(_edges(waiting))  # in a grid: a long path is shortened, not wrapped
+    if hosts and rows + len(hosts) < height:
+        rows += len(hosts) + 1
+        parts += [Text(), *(_cut(line, width) for line in hosts)]
     # Without a blank, the legend and the two rows of the axis; odd where the chart fills the screen.
     chart_rows = min(height - rows - 4, _CHART_ROWS) - (1 - (height - rows) % 2)
     if chart_rows >= 3 and (chart.train or chart.test):
         parts += [Text(), _Chart(chart, until=p.env_steps, rows=chart_rows)]
     return Group(*parts)
+
+
+def _cut(line: Text, width: int) -> Text:
+    line = line.copy()
+    line.truncate(width, overflow="ellipsis")
+    return line
 
 
 class WinRates:

@@ -224,6 +224,37 @@ class ProcessStatistics(Message):
     """Whether it died too often and is not restarted."""
 
 
+HostState = Literal["asked", "queued", "starting", "joined", "playing", "silent", "leaving", "left", "gone"]
+
+
+class HostStatistics(Message):
+    """A host of the run, as the head knows it."""
+
+    slot: int
+    name: str
+    state: HostState
+    """`silent` while the connection of its agent is broken; the session outlives that for a while."""
+    where: str = ""
+    """The engine's word for the host."""
+    reason: str = ""
+    """What the engine, or the end of the agent, said last."""
+    since_s: float = 0.0
+    """Seconds since the state changed."""
+    cores: int = 0
+    """0 if unknown."""
+    gpus: int = 0
+    memory: int = 0
+    plays: bool = True
+    nodes: tuple[str, ...] = ()
+    """Nodes that the run has placed there."""
+    running: int = 0
+    """Processes of these nodes that run."""
+    agent: str = ""
+    """The node of its agent; empty at the head, and while there is none."""
+    clock_offset_s: float | None = None
+    """Seconds by which its clock was ahead of the head's when its agent joined."""
+
+
 class NodeStatistics(Message):
     """One process."""
 
@@ -249,6 +280,8 @@ class NodeStatistics(Message):
     """Processes launched by this node; only the root launches."""
     unencrypted: bool = False
     """True if messages travel in plain TCP beyond its host."""
+    hosts: tuple[HostStatistics, ...] = ()
+    """The hosts of the run, by slot; only the root of a run over several hosts knows them."""
 
 
 class FinalStatisticsMsg(SystemMsg, Request[NodeStatistics]):

@@ -22,6 +22,7 @@ from rich.text import Text
 from orchestra import log
 from orchestra.errors import OrchestraError, UsageError
 from orchestra.monitoring import view
+from orchestra.monitoring.hosts_view import HostRow, host_rows
 from orchestra.monitoring.observer import ClusterStatus, Observer, connected
 from orchestra.monitoring.view import Order
 from orchestra.runs.join_file import JoinInfo
@@ -38,14 +39,14 @@ _ORDERS: dict[str, Order] = {"t": "tree", "d": "depth", "b": "busy", "r": "rate"
 def print_once(run: RunDirectory, info: JoinInfo, seconds: float, *, as_json: bool, own: bool) -> None:
     """Print the table, with rates measured over `seconds`. `own` includes the actors of the runtime itself."""
     with looking_into(run):
-        shown = run_loop(_measured_rows(info, seconds))
+        shown, hosts = run_loop(_measured_rows(info, seconds))
     if as_json:
-        print(json.dumps(view.as_json(str(run.path), shown), indent=2))
+        print(json.dumps(view.as_json(str(run.path), shown, hosts), indent=2))
         return
     console = Console(highlight=False, soft_wrap=True)
     width = console.width if console.is_terminal else PIPED_COLUMNS
     console.print(Text(str(run.path), style="dim"))
-    for line in view.lines(shown, width, own=own):
+    for line in view.lines(shown, width, own=own, hosts=hosts):
         console.print(line)
 
 
@@ -82,11 +83,12 @@ def looking_into(run: RunDirectory) -> Iterator[None]:
             raise OrchestraError(f"cannot look into the run in {str(run.path)!r}: {error}") from None
 
 
-async def _measured_rows(info: JoinInfo, seconds: float) -> list[view.NodeRow]:
+async def _measured_rows(info: JoinInfo, seconds: float) -> tuple[list[view.NodeRow], list[HostRow]]:
     async with connected(info) as observer:
         before = await observer.status()
         await asyncio.wait({observer.left}, timeout=seconds)
-        return view.rows(before, await _last_status(observer, before))
+        after = await _last_status(observer, before)
+        return view.rows(before, after), host_rows(before.answered, after.answered)
 
 
 async def _last_status(observer: Observer, before: ClusterStatus) -> ClusterStatus:
@@ -102,6 +104,7 @@ class _Screen:
         self._order: Order = "tree"
         self._own = False
         self._shown: list[view.NodeRow] = []
+        self._hosts: list[HostRow] = []
         self._console = Console(highlight=False)
         self._quit = asyncio.Event()
 
@@ -119,6 +122,7 @@ class _Screen:
                 while not (self._quit.is_set() or observer.left.done()):
                     now = await observer.status()
                     self._shown = view.rows(before, now)
+                    self._hosts = host_rows({} if before is None else before.answered, now.answered)
                     before = now
                     self._draw(live)
                     await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -136,7 +140,7 @@ class _Screen:
 
     def _draw(self, live: Live) -> None:
         width, height = self._console.size
-        body = view.lines(self._shown, width, self._order, own=self._own)
+        body = view.lines(self._shown, width, self._order, own=self._own, hosts=self._hosts)
         room = height - 2
         if len(body) > room:
             body = [*body[: room - 1], Text(f"… {len(body) - room + 1} lines more in a taller window", style="dim")]

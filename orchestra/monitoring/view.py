@@ -1,13 +1,14 @@
 """The tables of `orchestra ps` and `orchestra top`: actors by node and links, with rates between two statuses."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from rich.text import Text
 
 from orchestra.actors.statistics import CellStatistics, LinkStatistics, NodeStatistics, ProcessStatistics
+from orchestra.monitoring.hosts_view import HostRow, host_lines, hosts_as_json
 from orchestra.monitoring.observer import ClusterStatus
 from orchestra.runs.scaling import LAUNCHER
 
@@ -117,10 +118,11 @@ def rows(before: ClusterStatus | None, after: ClusterStatus) -> list[NodeRow]:
     return made
 
 
-def as_json(run: str, shown: list[NodeRow]) -> dict[str, Any]:
+def as_json(run: str, shown: list[NodeRow], hosts: Sequence[HostRow] = ()) -> dict[str, Any]:
     """Return the rows as a value that `json.dumps` takes."""
     return {
         "run": run,
+        "hosts": hosts_as_json(hosts),
         "nodes": [
             {
                 "node": node.name,
@@ -131,7 +133,7 @@ def as_json(run: str, shown: list[NodeRow]) -> dict[str, Any]:
                 **(
                     {}
                     if node.now is None
-                    else node.now.model_dump(exclude={"node", "cells", "message_counts", "processes"})
+                    else node.now.model_dump(exclude={"node", "cells", "message_counts", "processes", "hosts"})
                 ),
                 "actors": [
                     {**row.now.model_dump(), "messages_per_s": row.per_s, "busy_share": row.busy} for row in node.actors
@@ -142,7 +144,9 @@ def as_json(run: str, shown: list[NodeRow]) -> dict[str, Any]:
     }
 
 
-def lines(shown: list[NodeRow], width: int, order: Order = "tree", *, own: bool = False) -> list[Text]:
+def lines(
+    shown: list[NodeRow], width: int, order: Order = "tree", *, own: bool = False, hosts: Sequence[HostRow] = ()
+) -> list[Text]:
     """Return the table as lines of at most `width` columns.
 
     Args:
@@ -150,11 +154,13 @@ def lines(shown: list[NodeRow], width: int, order: Order = "tree", *, own: bool 
         width: columns of the terminal.
         order: `tree` groups actors by node; the others sort all actors, the largest first.
         own: whether to show the runtime's own actors.
+        hosts: of the run; none on one machine. In an order other than `tree` those that are wrong come first.
     """
     actors = {node.name: [row for row in node.actors if own or row.name not in _OWN] for node in shown}
     everyone = [*itertools.chain(*actors.values())]
     table = _Table(everyone, width, tree=order == "tree")
-    made = [table.heading()]
+    made = host_lines(hosts, worst_first=order != "tree")
+    made += [*([Text()] if made else []), table.heading()]
     if order == "tree":
         for node in shown:
             made += [_node_line(node), *map(table.line, actors[node.name])]

@@ -13,7 +13,15 @@ import psutil
 from orchestra.actors.addresses import is_observer
 from orchestra.actors.cell import Cell
 from orchestra.actors.message import Message
-from orchestra.actors.statistics import OTHERS, Flow, MessageCounts, NodeStatistics, ProcessStatistics, others_like
+from orchestra.actors.statistics import (
+    OTHERS,
+    Flow,
+    HostStatistics,
+    MessageCounts,
+    NodeStatistics,
+    ProcessStatistics,
+    others_like,
+)
 from orchestra.nodes.peers import Peers
 from orchestra.nodes.rejections import DeadLetters
 
@@ -37,6 +45,8 @@ class Accounts:
 
     def __init__(self, node: AccountedNode) -> None:
         self.dead_letters = DeadLetters()
+        self.hosts: Callable[[], tuple[HostStatistics, ...]] = tuple
+        """Returns the hosts of the run, if this node is the root of one over several."""
         self._node = node
         self._past: MessageCounts[tuple[str, str, str]] = MessageCounts(PAST_COUNTS)
 
@@ -69,6 +79,7 @@ class Accounts:
             tasks=len(asyncio.all_tasks(node.loop)),
             processes=node.processes(),
             unencrypted=node.unencrypted,
+            hosts=self.hosts(),
         )
 
 

@@ -152,7 +152,7 @@ class Node:
         self._body: asyncio.Task[Any] | None = None
         self._failures: list[Exception] = []
         self._executor = executor
-        self._accounts = Accounts(self)
+        self.accounts = Accounts(self)
         self._outside = f"{name}/outside"
 
     # Lifecycle
@@ -328,7 +328,7 @@ class Node:
     def ended(self, address: str, reason: str, watchers: set[str], counts: Counter[tuple[str, type[Message]]]) -> None:
         """Remove an actor that has ended, keep the counts of its messages by sender and type, notify its watchers."""
         self.cells.pop(address, None)
-        self._accounts.add(address, counts)
+        self.accounts.add(address, counts)
         for watcher in sorted(watchers):
             self.notify_terminated(watcher, address, reason)
 
@@ -349,7 +349,7 @@ class Node:
 
     def statistics(self) -> NodeStatistics:
         """Return the statistics of the node, its actors and its links."""
-        return self._accounts.statistics()
+        return self.accounts.statistics()
 
     # Sending on behalf of the code around the node, which has no actor: the node is the `Sender` of its refs
 
@@ -408,7 +408,7 @@ class Node:
     def dead_letter(self, recipient: str, sender: str, message: Message, reason: str) -> None:
         """Count a message that no actor will handle, and log the first few of its kind."""
         kind = type(message).__name__
-        if self._accounts.dead_letters.count(recipient, kind):
+        if self.accounts.dead_letters.count(recipient, kind):
             cell = self.cells.get(recipient)
             expected = self.stopping or (cell is not None and cell.stopping)
             (self.log.info if expected else self.log.warning)(

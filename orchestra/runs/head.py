@@ -32,6 +32,7 @@ from orchestra.launch.protocol import HostEvent, Launcher
 from orchestra.nodes.node import Node
 from orchestra.runs.host_slots import Hosted, HostSlot, hosts_missing
 from orchestra.runs.hosts_options import HostsOptions
+from orchestra.runs.hosts_record import HostsRecord
 
 ARCHIVE = "code.zip"
 ANSWER_S = 8.0
@@ -72,7 +73,8 @@ class Head:
         self._launcher = launcher
         self._addresses = addresses
         now = root.clock.monotonic()
-        self.slots = {host.slot: HostSlot(host.slot, host, now) for host in options.hosts}
+        self._record = HostsRecord(root.run_directory, root.clock)
+        self.slots = {host.slot: HostSlot(host.slot, host, now, self._record) for host in options.hosts}
         """What is known of each host, by slot."""
         self._agents: dict[str, HostSlot] = {}
         """The slot of each agent that is let in, by the name of its node."""
@@ -153,7 +155,9 @@ class Head:
         settings = slot.settings
         shape = HostShape(slot.slot, settings.name or msg.name, msg.cores, msg.gpus, msg.memory)
         slot.shape = shape.requested(cores=settings.cores, gpus=settings.gpus, memory=settings.memory)
-        slot.agent, slot.incarnation, slot.state = msg.agent, msg.incarnation, "joined"
+        slot.agent, slot.incarnation = msg.agent, msg.incarnation
+        slot.clock_offset_s = msg.clock - self._root.clock.now().timestamp() if msg.clock else None
+        slot.move("joined", reason="")
         slot.nodes.clear()
         self._agents[node_of(msg.agent.address)] = slot
         self._changed.set()
@@ -193,8 +197,8 @@ class Head:
         slot = self._agents.pop(agent, None)
         if slot is None:
             return
-        leaving, slot.agent, slot.shape = slot.state == "leaving", None, slot.shape
-        slot.state, slot.reason = ("left" if leaving else "gone"), reason
+        leaving, slot.agent = slot.state == "leaving", None
+        slot.move("left" if leaving else "gone", reason)
         slot.nodes.clear()
         self._changed.set()
         if self._over or self._root.stopping:
@@ -259,6 +263,7 @@ class Head:
         for task in self._tasks:
             task.cancel()
         await self._launcher.stop(AGENT_END_S)
+        self._record.write()
 
     def start_nodes(self, number: int, nodes: Sequence[HostedNode]) -> None:
         """Start nodes of a host that is playing; the plan of any other has them when it comes."""
@@ -314,7 +319,7 @@ class Head:
             return f"slot {number} is not allowed: hosts have slots from 1 on"
         if sum(slot.state != "left" for slot in self.slots.values()) >= self._options.max_hosts:
             return f"the run has {len(self.slots)} hosts, and --max-hosts allows {self._options.max_hosts}"
-        slot = self.slots[number] = HostSlot(number, HostSettings(number), self._root.clock.monotonic())
+        slot = self.slots[number] = HostSlot(number, HostSettings(number), self._root.clock.monotonic(), self._record)
         return slot
 
     def _replace(self, slot: HostSlot, msg: HostMsg) -> None:
@@ -332,7 +337,7 @@ class Head:
         """Have a host that was let in play."""
         assert self._hosted is not None
         self._hosted.host_joined(slot.slot)
-        slot.state = "playing"
+        slot.move("playing")
         self._start(self._equip(slot, slot.incarnation))
 
     async def _equip(self, slot: HostSlot, incarnation: str) -> None:
@@ -366,7 +371,7 @@ class Head:
     async def _bring_back(self, slot: HostSlot, delay: float) -> None:
         await asyncio.sleep(delay)
         slot.asked_at = self._root.clock.monotonic()
-        slot.state = "asked"
+        slot.move("asked")
         try:
             await self._launcher.again(slot.slot)
         except OrchestraError as error:
@@ -383,7 +388,7 @@ class Head:
     async def _leave(self, slot: HostSlot, reason: str, grace: float) -> None:
         assert slot.agent is not None
         agent = node_of(slot.agent.address)
-        slot.state = "leaving"
+        slot.move("leaving", reason)
         if self._hosted is not None:
             self._hosted.host_leaves(slot.slot)
         self._tell(slot, LeaveMsg(code=START_AGAIN, reason=reason, deadline=grace / 3))

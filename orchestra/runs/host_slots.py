@@ -1,18 +1,21 @@
 """What the head knows of each host: what the engine says of it, what its agent says, and when it was lost."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Literal, Protocol
 
 from orchestra.actors import supervision
+from orchestra.actors.addresses import node_of
 from orchestra.actors.ref import Ref
-from orchestra.actors.statistics import ProcessStatistics
+from orchestra.actors.statistics import HostState, HostStatistics, ProcessStatistics
 from orchestra.actors.supervision import Restart, RestartAfter
 from orchestra.hosts.messages import HostedNode, LeaveMsg, PlaceMsg, PlanMsg, SignalMsg
 from orchestra.hosts.settings import HostSettings
 from orchestra.hosts.shape import HostShape
 from orchestra.hosts.transfer import FilePieceMsg
 from orchestra.launch.protocol import HostEvent
+from orchestra.nodes.node import Node
+from orchestra.runs.hosts_record import HostsRecord
 
 AGAIN = Restart(limit=3, within=600.0, backoff=0.0)
 """How often an engine is asked for another agent of a slot."""
@@ -56,6 +59,10 @@ class HostSlot:
     settings: HostSettings
     asked_at: float
     """When its time to come began, in seconds of the node's clock; it does not run while an engine keeps it queued."""
+    record: HostsRecord
+    """Keeps who came and went."""
+    changed_at: float = 0.0
+    """When the state changed, in seconds of the node's clock."""
     state: State = "asked"
     where: str = ""
     """The engine's word for the host."""
@@ -66,6 +73,8 @@ class HostSlot:
     shape: HostShape | None = None
     agent: AgentRef | None = None
     incarnation: str = ""
+    clock_offset_s: float | None = None
+    """Seconds by which its clock was ahead of the head's when its agent joined."""
     superseded: set[str] = field(default_factory=set)
     """Incarnations of agents of this slot that a later one has replaced."""
     failures: list[float] = field(default_factory=list)
@@ -86,6 +95,33 @@ class HostSlot:
         """True while the host has an agent."""
         return self.state in PRESENT
 
+    def move(self, state: State, reason: str | None = None) -> None:
+        """Enter a state, for a reason that replaces what was said last if it is given."""
+        if reason is not None:
+            self.reason = reason
+        if state != self.state:
+            shape = self.shape or self.settings.shape
+            self.record.changed(shape, state, where=self.where, reason=self.reason)
+        self.state, self.changed_at = state, self.record.clock.monotonic()
+
+    def statistics(self, root: Node, nodes: tuple[str, ...]) -> HostStatistics:
+        """Return what is known of the host, which `nodes` are placed on."""
+        shape = self.shape or self.settings.shape
+        agent = "" if self.agent is None else node_of(self.agent.address)
+        link = root.peers.find(agent) if agent else None
+        state: HostState = "starting" if self.state == "started" else self.state
+        return HostStatistics(
+            **asdict(shape) | {"name": self.name},
+            state="silent" if self.present and (link is None or not link.connected) else state,
+            where=self.where,
+            reason=self.reason,
+            since_s=root.clock.monotonic() - self.changed_at,
+            nodes=nodes,
+            running=sum(process.running for process in self.nodes.values()),
+            agent=agent if self.present else "",
+            clock_offset_s=self.clock_offset_s,
+        )
+
     def heard(self, event: HostEvent, now: float) -> None:
         """Note what the engine says."""
         self.where = event.where or self.where
@@ -95,7 +131,7 @@ class HostSlot:
             return
         if event.state == "queued" or (event.state == "started" and self.state == "queued"):
             self.asked_at = now
-        self.state = "asked" if event.state == "ended" else event.state
+        self.move("asked" if event.state == "ended" else event.state)
 
     def overdue(self, now: float, join_timeout: float) -> bool:
         """Return whether the host has not come in time."""

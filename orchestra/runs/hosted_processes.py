@@ -5,10 +5,10 @@ import os
 import signal
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from orchestra.actors.ref import Ref
-from orchestra.actors.statistics import NodeStatistics, ProcessStatistics
+from orchestra.actors.statistics import HostStatistics, NodeStatistics, ProcessStatistics
 from orchestra.actors.system_messages import SYSTEM, StopNodeMsg
 from orchestra.errors import OrchestraError
 from orchestra.hosts.bundle import UnpackedCode
@@ -74,6 +74,16 @@ class HostedProcesses(RunProcesses):
     def statistics(self) -> tuple[ProcessStatistics, ...]:
         others = [state for slot in self._head.slots.values() for state in slot.nodes.values()]
         return (*self.keeper.statistics(), *others)
+
+    def hosts(self) -> tuple[HostStatistics, ...]:
+        nodes = {slot: tuple(name for name in self._nodes if self._slot_of(name) == slot) for slot in self._head.slots}
+        head = next(host for host in self._plan.hosts if host.slot == HEAD)
+        running = {state.node for state in self.statistics() if state.running}
+        own = tuple(name for name, node in self._topology.nodes.items() if node.slot == HEAD)
+        here = HostStatistics(
+            **{**asdict(head), "nodes": own, "running": 1 + len(running.intersection(own)), "state": "playing"}
+        )
+        return (here, *(slot.statistics(self._root, nodes[slot.slot]) for slot in self._head.slots.values()))
 
     def signal(self, number: signal.Signals) -> None:
         self.keeper.signal(number)

@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Literal
 
 from orchestra.actors.addresses import node_of
-from orchestra.actors.statistics import FinalStatisticsMsg, NodeStatistics, ProcessStatistics
+from orchestra.actors.statistics import FinalStatisticsMsg, HostStatistics, NodeStatistics, ProcessStatistics
 from orchestra.actors.supervision import Restart
 from orchestra.actors.system_messages import SYSTEM
 from orchestra.errors import OrchestraError
@@ -117,6 +117,10 @@ class RunProcesses:
             except (OrchestraError, TimeoutError) as error:
                 self._root.log.warning("a node did not say what it did", peer=node, reason=str(error))
         return statistics
+
+    def hosts(self) -> tuple[HostStatistics, ...]:
+        """Return the hosts of the run, by slot; none of a run on this host alone."""
+        return ()
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to each process that has joined. One that has not may not handle the signal yet."""

@@ -231,6 +231,7 @@ async def run_root(
     """
     run = RunDirectory(launch.run_directory)
     node.processes = launcher.statistics
+    node.accounts.hosts = launcher.hosts
     removed: list[NodeStatistics] = []
     node.spawn(LAUNCHER, ScalingActor, topology, node, launcher, run, removed)
     spawn_all(topology, node, set())
