@@ -3,7 +3,7 @@
 import asyncio
 import os
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from orchestra.actors.ref import Ref
 from orchestra.actors.statistics import NodeStatistics, StatisticsMsg
 from orchestra.actors.system_messages import SYSTEM
 from orchestra.errors import OrchestraError, Unreachable, UsageError
+from orchestra.hosts.messages import HEAD, AskHostMsg
 from orchestra.nodes.node import Node
 from orchestra.runs.join_file import JoinInfo
 from orchestra.runs.scaling import LAUNCHER, ScaledMsg, ScaleMsg
@@ -20,6 +21,8 @@ from orchestra.wire.credentials import Credentials, folder_of_environment
 
 ANSWER_S = 2.0
 """Deadline for an answer; a node that misses it is shown as silent."""
+HOSTS_ANSWER_S = 10.0
+"""Deadline for the answer about the nodes of other hosts; the head waits for all agents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +55,11 @@ class Observer:
         root = await self._ask(self._node.root)
         if isinstance(root, str):
             return ClusterStatus({self._node.root: root})
-        others = list(dict.fromkeys([*(process.node for process in root.processes), *root.peers]))
-        answers = await asyncio.gather(*map(self._ask, others))
-        return ClusterStatus({self._node.root: root, **dict(zip(others, answers, strict=True))})
+        of_hosts = [name for host in root.hosts if host.agent for name in host.nodes]
+        everyone = list(dict.fromkeys([*(process.node for process in root.processes), *root.peers]))
+        others = [name for name in everyone if name not in of_hosts]
+        found, answers = await asyncio.gather(self._ask_hosts(of_hosts), asyncio.gather(*map(self._ask, others)))
+        return ClusterStatus({self._node.root: root, **dict(zip(others, answers, strict=True)), **found})
 
     async def scale(self, group: str, replicas: int) -> ScaledMsg:
         """Change the number of replicas of a group, the only one if `group` is empty; return once that is done.
@@ -68,6 +73,21 @@ class Observer:
         if answer.refusal:
             raise UsageError(answer.refusal)
         return answer
+
+    async def _ask_hosts(self, nodes: Sequence[str]) -> dict[str, NodeStatistics | str]:
+        """Return the statistics of nodes of other hosts: the head asks each agent once, however many they are."""
+        if not nodes:
+            return {}
+        head: Ref[AskHostMsg] = self._node.ref(f"{self._node.root}/{HEAD}")
+        try:
+            async with asyncio.timeout(HOSTS_ANSWER_S):
+                answer = await head.ask(AskHostMsg(nodes=()))
+        except TimeoutError:
+            return dict.fromkeys(nodes, f"no answer of its host within {HOSTS_ANSWER_S:g} s")
+        except OrchestraError as error:
+            return dict.fromkeys(nodes, str(error))
+        silent: dict[str, NodeStatistics | str] = dict.fromkeys(nodes, "no answer")
+        return silent | {node.node: node for node in answer.nodes}
 
     async def _ask(self, name: str) -> NodeStatistics | str:
         try:

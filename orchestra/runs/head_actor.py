@@ -1,17 +1,18 @@
 """The actor of the root that agents talk to."""
 
-from typing import ClassVar
+import asyncio
+from typing import Any, ClassVar
 
 from orchestra.actors.actor import Actor, on
 from orchestra.actors.addresses import node_of
 from orchestra.actors.system_messages import TerminatedMsg
-from orchestra.hosts.messages import AdmittedMsg, HostMsg, LeavingMsg, NodeStateMsg
+from orchestra.hosts.messages import AdmittedMsg, AskHostMsg, HostMsg, HostStatisticsMsg, LeavingMsg, NodeStateMsg
 from orchestra.hosts.output import OutputMsg
 from orchestra.runs.head import Head
 
 
-class HeadActor(Actor[HostMsg | NodeStateMsg | OutputMsg | LeavingMsg]):
-    """Listens to agents.
+class HeadActor(Actor[HostMsg | NodeStateMsg | OutputMsg | LeavingMsg | AskHostMsg]):
+    """Listens to agents, and answers those who look at the run.
 
     Args:
         head: what acts on it.
@@ -28,6 +29,13 @@ class HeadActor(Actor[HostMsg | NodeStateMsg | OutputMsg | LeavingMsg]):
         if not answer.refusal:
             self.watch(msg.agent)
         return answer
+
+    @on(AskHostMsg)
+    def statistics(self, msg: AskHostMsg) -> Any:
+        return asyncio.create_task(self._answer(msg))  # hosts that are silent take a while
+
+    async def _answer(self, msg: AskHostMsg) -> HostStatisticsMsg:
+        return HostStatisticsMsg(nodes=tuple(await self._head.statistics(msg.nodes)))
 
     @on(NodeStateMsg)
     def note(self, msg: NodeStateMsg) -> None:

@@ -17,7 +17,7 @@ def over(launch: Any, hosts: int, *words: str) -> Any:
     scratch = Path(launch.folder) / "scratch"
     flags = ("--launch", "local", "--hosts", str(hosts), "--scratch", str(scratch), "--workers", "1", "--as", "job")
     launched = launch(*flags, "--checkpoint-interval", "300", *words)
-    launched.patience_s = 180.0
+    launched.patience_s = 120.0
     return launched
 
 
@@ -25,7 +25,7 @@ def test_hosts_are_shown_while_they_play_and_recorded_when_they_are_fewer(launch
     """The run is interrupted, and goes on with one host in place of two: nothing of the other is left in it."""
     first = over(launch, 2, "--steps", "1000000000")
     first.until_playing()
-    first.until(lambda: list(first.run.glob("state/steps-*[0-9]")))
+    first.until(lambda: list(first.run.glob("state/steps-*[0-9]/worker-2-0.*")))
     shown = launch.command("ps", first.run, "--json", "--seconds", "0.5")
     assert shown.ends() == 0, shown.story("failed")
     hosts = json.loads(shown.out)["hosts"]
@@ -54,6 +54,9 @@ def test_hosts_are_shown_while_they_play_and_recorded_when_they_are_fewer(launch
     second = over(launch, 1, "--steps", str(steps + 1500))
     assert second.ends() == 0, second.story("failed")
     assert second.run == first.run
+    (dropped,) = [line for line in second.log() if line["event"].startswith("states of actors that the run no longer")]
+    assert dropped["states"] == ["worker-2-0.worker"]
+    assert [line for line in second.log() if line["event"].startswith("continues without workers")] == []
     assert second.json("config.json")["placement"] == {"learner": 0, "evaluator": 0, "host-1": 1, "worker-1-0": 1}
     records = second.records()
     assert [record["env_steps"] for record in records] == sorted(record["env_steps"] for record in records)
