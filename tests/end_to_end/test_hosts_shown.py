@@ -15,8 +15,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.uname().sysname != "Linux"
 
 def over(launch: Any, hosts: int, *words: str) -> Any:
     scratch = Path(launch.folder) / "scratch"
-    flags = ("--launch", "local", "--hosts", str(hosts), "--scratch", str(scratch), "--workers", "1", "--as", "job")
-    launched = launch(*flags, "--checkpoint-interval", "300", *words)
+    flags = ("--launch", "local", "--hosts", str(hosts), "--scratch", str(scratch), "--workers", "1")
+    launched = launch(*flags, "--code", "installed", "--as", "job", "--checkpoint-interval", "300", *words)
     launched.patience_s = 120.0
     return launched
 
