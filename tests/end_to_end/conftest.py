@@ -234,7 +234,8 @@ class HostsLab:
     def run(self, *flags: str, hosts: str = "cpu2,cpu3", listen: str = "tcp://10.231.0.1:0") -> "Launched":
         launched = self._launch(
             *("--hosts", hosts, "--ssh", self.servers.client, "--workers", "1", "--scratch", str(self.scratch)),
-            *("--listen", listen, "--tls", "off", *flags),
+            *(("--listen", listen, "--tls", "off") if listen else ()),
+            *flags,
         )
         launched.patience_s = 240.0
         return launched
@@ -277,10 +278,14 @@ class HostsLab:
         return not folders and all(set(host.pids()) <= servers for host in self.network.hosts)
 
 
+@pytest.fixture(scope="session")
+def scratch_of_hosts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for the files of all hosts, which keep the code of a run there: it is compiled once, for all tests."""
+    return tmp_path_factory.mktemp("scratch")
+
+
 @pytest.fixture
-def lab(launch: Launcher, virtual_network: None, tmp_path: Path) -> Iterator[HostsLab]:
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
+def lab(launch: Launcher, virtual_network: None, tmp_path: Path, scratch_of_hosts: Path) -> Iterator[HostsLab]:
     environment = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     with Network(3) as network, SshServers(tmp_path / "ssh", network.hosts, environment) as servers:
-        yield HostsLab(launch, network, servers, scratch)
+        yield HostsLab(launch, network, servers, scratch_of_hosts)

@@ -1,5 +1,6 @@
 """Runs over hosts that ssh reaches: each is a network namespace with a ssh server of its own. The head is on host 1."""
 
+import signal
 import sys
 import time
 from pathlib import Path
@@ -77,4 +78,27 @@ def test_hosts_that_reach_the_head_by_ssh_alone_play_through_it(lab: Any, flags:
     assert launched.ends() == 0, launched.story("failed")
     assert lab.inserted(launched) == {"host-1", "host-2"}
     until(lambda: not any(map(Path.exists, tunnels)), 10, "sockets of tunnels are left")
+    until(lab.nothing_is_left, 10, "something is left")
+
+
+def test_the_page_about_hosts_can_be_followed(lab: Any, tmp_path: Path) -> None:
+    """A file of hosts, `here` among them, and no word about addresses: the second machine plays through ssh."""
+    page = (Path(__file__).parents[2] / "docs" / "hosts.md").read_text()
+    toml = page[page.index("# hosts.toml") :].partition("```")[0]
+    for theirs, ours in (
+        ("me@cpu3:2222", "cpu3"),
+        ("~/orchestra/bin/python", sys.executable),
+        ("module load cuda", "true"),
+        ("/scratch/me", str(lab.scratch)),
+    ):
+        assert theirs in toml
+        toml = toml.replace(theirs, ours)
+    (tmp_path / "hosts.toml").write_text(toml)
+    launched = lab.run(*LONG, hosts=str(tmp_path / "hosts.toml"), listen="")
+    launched.until(lambda: any(record["workers"] == 2 for record in launched.records()))
+    steps = launched.records()[-1]["env_steps"]
+    launched.until(lambda: launched.records()[-1]["env_steps"] > steps + 1000)
+    launched.process.send_signal(signal.SIGINT)
+    assert launched.ends() == 130, launched.story("failed")
+    assert lab.inserted(launched) == {"host-0", "host-1"}
     until(lab.nothing_is_left, 10, "something is left")

@@ -1,5 +1,7 @@
 """What a run does when the network between its hosts fails, and when a host does."""
 
+import os
+import random
 import signal
 import time
 from typing import Any
@@ -8,6 +10,11 @@ import pytest
 from virtual_network.namespaces import until
 
 pytestmark = pytest.mark.slow
+FAULTS = int(os.environ.get("ORCHESTRA_FAULTS", "0"))
+"""Faults drawn at random by the last test. They take minutes, as do partitions; 0 leaves out both."""
+minutes = pytest.mark.skipif(
+    not FAULTS, reason="takes minutes: ORCHESTRA_FAULTS=20 includes it, with so many random faults"
+)
 LONG = ("--steps", "1000000000")
 
 
@@ -74,4 +81,102 @@ def test_a_dead_host_is_gone_after_twenty_seconds_and_its_slot_is_taken_when_it_
     launched.until(lambda: "worker-1-0" in lab.processes(dead))
     goes_on(launched)
     assert [line["host"] for line in events(launched, "host gone")] == ["cpu2"]
+    interrupted(launched, lab)
+
+
+@minutes
+def test_a_host_that_was_cut_off_for_a_minute_is_back_with_fresh_nodes(lab: Any) -> None:
+    launched = lab.run(*LONG)
+    launched.until_playing()
+    cut_off = lab.network[2]
+    before = lab.processes(cut_off)
+    cut_off.lose(incoming=1, outgoing=1)
+    launched.until(lambda: events(launched, "host gone"))
+    until(lambda: "worker-1-0" not in lab.processes(cut_off), 30, "its nodes go on though nobody hears them")
+    for_seconds(launched, 30)
+    cut_off.lose()
+    launched.until(lambda: len(events(launched, "host joined")) == 3)
+    launched.until(lambda: "worker-1-0" in lab.processes(cut_off))
+    assert lab.processes(cut_off)["worker-1-0"].pid != before["worker-1-0"].pid
+    goes_on(launched)
+    interrupted(launched, lab)
+
+
+@minutes
+def test_a_host_whose_packets_are_lost_one_way_is_gone_and_comes_back(lab: Any) -> None:
+    launched = lab.run(*LONG)
+    launched.until_playing()
+    deaf = lab.network[3]
+    deaf.lose(incoming=1)
+    launched.until(lambda: events(launched, "host gone"))
+    deaf.lose()
+    launched.until(lambda: len(events(launched, "host joined")) == 3)
+    launched.until(lambda: "worker-2-0" in lab.processes(deaf))
+    interrupted(launched, lab)
+
+
+@minutes
+def test_a_link_that_loses_some_packets_only_slows_a_run(lab: Any) -> None:
+    launched = lab.run(*LONG)
+    launched.until_playing()
+    for host in lab.network.hosts[1:]:
+        host.lose(incoming=0.05, outgoing=0.05)
+    goes_on(launched)
+    for_seconds(launched, 20)
+    goes_on(launched)
+    assert not events(launched, "host gone")
+    for host in lab.network.hosts[1:]:
+        host.lose()
+    interrupted(launched, lab)
+
+
+@minutes
+def test_a_slow_link_does_not_slow_the_other_host(lab: Any) -> None:
+    launched = lab.run(*LONG)
+    launched.until_playing()
+    lab.network[2].limit(1)
+    for_seconds(launched, 10)
+    goes_on(launched)
+    assert not events(launched, "host gone")
+    lab.network[2].limit(0)
+    interrupted(launched, lab)
+    assert lab.inserted(launched) == {"host-1", "host-2"}
+
+
+@minutes
+def test_accounts_agree_after_random_faults(lab: Any) -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")  # shown when the test fails
+    draw = random.Random(seed)
+    launched = lab.run(*LONG)
+    launched.patience_s = 120.0 + 90.0 * FAULTS
+    launched.until_playing()
+    agents = dict.fromkeys((2, 3), 0)
+    for _ in range(FAULTS):
+        number = draw.choice((2, 3))
+        host = lab.network[number]
+        launched.until(lambda host=host, number=number: len(lab.processes(host)) == 3)
+        fault = draw.choice(
+            ["node", "partition", "deaf", "loss"]
+            if agents[number] == 3
+            else ["agent", "node", "partition", "deaf", "loss"]
+        )
+        print(fault, number)
+        processes = lab.processes(host)
+        match fault:
+            case "agent":
+                agents[number] += 1
+                processes["agent"].kill()
+            case "node":
+                processes[draw.choice(sorted(set(processes) - {"agent"}))].kill()
+            case "partition" | "deaf":
+                host.lose(incoming=1, outgoing=float(fault == "partition"))
+                for_seconds(launched, draw.uniform(1, 6))
+                host.lose()
+            case "loss":
+                host.lose(incoming=0.1, outgoing=0.1)
+                for_seconds(launched, 3)
+                host.lose()
+        goes_on(launched)
+        for_seconds(launched, 16)  # a node that dies more than three times a minute is given up, as it should be
     interrupted(launched, lab)
