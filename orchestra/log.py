@@ -209,6 +209,11 @@ def record(event: str, **fields: object) -> Path | None:
     return None if output is None else output.record(line)
 
 
+def short(line: EventDict) -> str:
+    """Return a line of a log in the form that people see, without its end of line."""
+    return _short(line, with_file=True).rstrip("\n")
+
+
 def say(text: str) -> None:
     """Print `text` on the stream of the warnings, and not to the file."""
     with _LOCK:

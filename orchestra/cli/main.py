@@ -31,6 +31,7 @@ _USAGE = {
     "ls": "ls",
     "ps": "ps [RUN_DIR]",
     "top": "top [RUN_DIR]",
+    "logs": "logs [RUN_DIR]",
     "scale": "scale N",
     "prune": "prune --keep N",
     "token": "token RUN_DIR",
