@@ -35,7 +35,8 @@ _USAGE = {
     "scale": "scale N",
     "prune": "prune --keep N",
     "token": "token RUN_DIR",
-    "host": "host --token PATH",
+    "host": "host --token -",
+    "leave": "leave SLOT",
     "replay": "replay RUN_DIR",
     "trace": "trace ls RUN_DIR",
 }

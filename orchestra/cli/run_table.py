@@ -71,6 +71,17 @@ def scale_run(run: RunDirectory, info: JoinInfo, group: str, replicas: int) -> s
     return f"{answer.group}: {answer.before} -> {replicas}; {'; '.join(changes)}"
 
 
+def leave_run(run: RunDirectory, info: JoinInfo, slot: int) -> None:
+    """Have a host leave a run, and wait until its agent has ended."""
+
+    async def left() -> None:
+        async with connected(info) as observer:
+            await observer.leave(slot)
+
+    with looking_into(run):
+        run_loop(left())
+
+
 @contextlib.contextmanager
 def looking_into(run: RunDirectory) -> Iterator[None]:
     """While the block runs, discard logs, and name the run in an error. A `UsageError` stays as it is."""

@@ -146,6 +146,19 @@ class LeavingMsg(Message):
     """Seconds until it is ended by force."""
 
 
+class LeftMsg(Message):
+    """Reply to `LeaveHostMsg`."""
+
+    refusal: str = ""
+    """Why no host leaves; empty once its agent has ended."""
+
+
+class LeaveHostMsg(Request[LeftMsg]):
+    """A user has a host leave the run."""
+
+    slot: int
+
+
 class LeaveMsg(Message):
     """The head has an agent stop its nodes and end."""
 

@@ -13,7 +13,7 @@ from orchestra.actors.ref import Ref
 from orchestra.actors.statistics import NodeStatistics, StatisticsMsg
 from orchestra.actors.system_messages import SYSTEM
 from orchestra.errors import OrchestraError, Unreachable, UsageError
-from orchestra.hosts.messages import HEAD, AskHostMsg
+from orchestra.hosts.messages import HEAD, AskHostMsg, LeaveHostMsg
 from orchestra.nodes.node import Node
 from orchestra.runs.join_file import JoinInfo
 from orchestra.runs.scaling import LAUNCHER, ScaledMsg, ScaleMsg
@@ -88,6 +88,18 @@ class Observer:
             return dict.fromkeys(nodes, str(error))
         silent: dict[str, NodeStatistics | str] = dict.fromkeys(nodes, "no answer")
         return silent | {node.node: node for node in answer.nodes}
+
+    async def leave(self, slot: int) -> None:
+        """Have a host leave the run; return once its agent has ended.
+
+        Raises:
+            UsageError: there is no such host.
+            DeliveryError, AskFailed: the run ended meanwhile, or is on one host.
+        """
+        head: Ref[LeaveHostMsg] = self._node.ref(f"{self._node.root}/{HEAD}")
+        answer = await head.ask(LeaveHostMsg(slot=slot))
+        if answer.refusal:
+            raise UsageError(answer.refusal)
 
     async def _ask(self, name: str) -> NodeStatistics | str:
         try:

@@ -29,6 +29,7 @@ from orchestra.hosts.settings import HostSettings
 from orchestra.hosts.shape import HostShape
 from orchestra.hosts.transfer import FILES, FilePieceMsg, send_bytes
 from orchestra.launch.protocol import HostEvent, Launcher
+from orchestra.nodes.dialling import cancel_all
 from orchestra.nodes.node import Node
 from orchestra.runs.host_slots import Hosted, HostSlot, hosts_missing
 from orchestra.runs.hosts_options import HostsOptions
@@ -157,6 +158,7 @@ class Head:
         slot.shape = shape.requested(cores=settings.cores, gpus=settings.gpus, memory=settings.memory)
         slot.agent, slot.incarnation = msg.agent, msg.incarnation
         slot.clock_offset_s = msg.clock - self._root.clock.now().timestamp() if msg.clock else None
+        slot.hopeless = False
         slot.move("joined", reason="")
         slot.nodes.clear()
         self._agents[node_of(msg.agent.address)] = slot
@@ -205,9 +207,11 @@ class Head:
             return
         if leaving:
             self._log.info("host left", slot=slot.slot, host=slot.name)
+            self._lose(slot, f"its host {slot.name} has left")
             return
         self._log.warning("host gone", slot=slot.slot, host=slot.name, reason=reason)
-        self._ask_again(slot)
+        if self._hosted is not None:  # else the rendezvous sees to it
+            self._ask_again(slot)
 
     # What the engine says
 
@@ -260,8 +264,7 @@ class Head:
                 while self._agents:
                     self._changed.clear()
                     await self._changed.wait()
-        for task in self._tasks:
-            task.cancel()
+        await cancel_all(*self._tasks)
         await self._launcher.stop(AGENT_END_S)
         self._record.write()
 
@@ -343,7 +346,8 @@ class Head:
     async def _equip(self, slot: HostSlot, incarnation: str) -> None:
         """Send a host the code, the saved state and the plan."""
         assert self._hosted is not None
-        assert slot.agent is not None
+        if slot.agent is None:
+            return  # it was lost at once
         agent: Ref[Any] = self._root.ref(slot.agent.address)
         files: Ref[FilePieceMsg] = self._root.ref(f"{node_of(slot.agent.address)}/{FILES}")
         try:
@@ -363,10 +367,20 @@ class Head:
         now = self._root.clock.monotonic()
         delay = slot.lost(now)
         if delay is None or slot.hopeless:
-            assert self._hosted is not None
-            self._hosted.host_lost(slot.slot, f"its host {slot.name} is gone: {slot.reason}")
+            slot.hopeless = True
+            self._lose(slot, f"its host {slot.name} is gone: {slot.reason}")
             return
         self._start(self._bring_back(slot, delay))
+
+    def _lose(self, slot: HostSlot, how: str) -> None:
+        """Count the nodes of a host as lost; end the run if too few hosts are left."""
+        if self._hosted is None:
+            return
+        self._hosted.host_lost(slot.slot, how)
+        left = sum(not each.hopeless and each.state != "left" for each in self.slots.values())
+        if left < self._options.min_hosts:
+            least = self._options.min_hosts
+            self._hosted.fail(f"{left} of {len(self.slots)} hosts are left, and --min-hosts requires {least}; {how}")
 
     async def _bring_back(self, slot: HostSlot, delay: float) -> None:
         await asyncio.sleep(delay)

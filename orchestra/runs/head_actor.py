@@ -6,12 +6,21 @@ from typing import Any, ClassVar
 from orchestra.actors.actor import Actor, on
 from orchestra.actors.addresses import node_of
 from orchestra.actors.system_messages import TerminatedMsg
-from orchestra.hosts.messages import AdmittedMsg, AskHostMsg, HostMsg, HostStatisticsMsg, LeavingMsg, NodeStateMsg
+from orchestra.hosts.messages import (
+    AdmittedMsg,
+    AskHostMsg,
+    HostMsg,
+    HostStatisticsMsg,
+    LeaveHostMsg,
+    LeavingMsg,
+    LeftMsg,
+    NodeStateMsg,
+)
 from orchestra.hosts.output import OutputMsg
 from orchestra.runs.head import Head
 
 
-class HeadActor(Actor[HostMsg | NodeStateMsg | OutputMsg | LeavingMsg | AskHostMsg]):
+class HeadActor(Actor[HostMsg | NodeStateMsg | OutputMsg | LeavingMsg | AskHostMsg | LeaveHostMsg]):
     """Listens to agents, and answers those who look at the run.
 
     Args:
@@ -48,6 +57,13 @@ class HeadActor(Actor[HostMsg | NodeStateMsg | OutputMsg | LeavingMsg | AskHostM
     @on(LeavingMsg)
     def leave(self, msg: LeavingMsg) -> None:
         self._head.agent_leaves(msg.agent, msg.grace)
+
+    @on(LeaveHostMsg)
+    def leave_host(self, msg: LeaveHostMsg) -> Any:
+        async def left() -> LeftMsg:
+            return LeftMsg(refusal=await self._head.leave(msg.slot))
+
+        return asyncio.create_task(left())
 
     @on(TerminatedMsg)
     def lost(self, msg: TerminatedMsg) -> None:

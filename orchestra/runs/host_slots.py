@@ -44,6 +44,9 @@ class Hosted(Protocol):
     def host_lost(self, slot: int, how: str) -> None:
         """Count the nodes of a host as lost: it does not come back."""
 
+    def fail(self, text: str) -> None:
+        """End the run: too few hosts are left."""
+
     def host_leaves(self, slot: int) -> None:
         """Ask the nodes of a host that this process sees to stop; the agent asks the others."""
 

@@ -128,6 +128,9 @@ class HostedProcesses(RunProcesses):
         for node in self._nodes_of(slot):
             self._give_up(node, how)
 
+    def fail(self, text: str) -> None:
+        self._fail(text)
+
     def host_leaves(self, slot: int) -> None:
         self._ask_to_stop(node for node in self._root.peers.names if node in self._nodes_of(slot))
 

@@ -1,0 +1,290 @@
+"""The head of a run over hosts: who is let in, who is waited for, and what becomes of a host that is lost."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestra import Actor, Node, on
+from orchestra.clock import RealClock
+from orchestra.errors import HostsMissing
+from orchestra.hosts.bundle import Bundle, make
+from orchestra.hosts.fingerprint import fingerprint
+from orchestra.hosts.messages import AdmittedMsg, CodeKnownMsg, CodeMsg, HostedNode, HostMsg, LeaveMsg, PlanMsg
+from orchestra.hosts.output import HostLogs
+from orchestra.hosts.run_plan import RunPlan
+from orchestra.launch.protocol import HostEvent, HostRequest, Submission
+from orchestra.runs.head import Head
+from orchestra.runs.hosts_options import HostsOptions, hosts_options
+
+Run = Callable[[Coroutine[Any, Any, None]], None]
+
+
+class Engine:
+    """A launcher that notes what it is asked for."""
+
+    name = "local"
+
+    def __init__(self) -> None:
+        self.asked_for: asyncio.Queue[int] = asyncio.Queue()
+
+    def submission(self, plan: RunPlan, requests: Sequence[HostRequest]) -> Submission:
+        return Submission({}, ())
+
+    async def start(self, submission: Submission, token: str) -> None:
+        return
+
+    async def events(self) -> AsyncIterator[HostEvent]:
+        return
+        yield
+
+    async def again(self, slot: int) -> None:
+        self.asked_for.put_nowait(slot)
+
+    async def stop(self, deadline: float) -> None:
+        return
+
+
+class Placed:
+    """Processes that exist on paper."""
+
+    def __init__(self) -> None:
+        self.lost: list[tuple[int, str]] = []
+        self.joined: list[int] = []
+        self.failures: list[str] = []
+
+    def plan_for(self, slot: int) -> str:
+        return "{}"
+
+    def nodes_on(self, slot: int) -> Sequence[HostedNode]:
+        return ()
+
+    def given_up(self, node: str, how: str) -> None:
+        raise AssertionError(node)
+
+    def host_joined(self, slot: int) -> None:
+        self.joined.append(slot)
+
+    def host_lost(self, slot: int, how: str) -> None:
+        self.lost.append((slot, how))
+
+    def fail(self, text: str) -> None:
+        self.failures.append(text)
+
+    def host_leaves(self, slot: int) -> None:
+        return
+
+    async def send_state(self, slot: int, files: Any) -> None:
+        return
+
+
+class Listener(Actor[CodeMsg | PlanMsg | LeaveMsg]):
+    """In the place of an agent's actor, on a host that has the code."""
+
+    def __init__(self, heard: "asyncio.Queue[LeaveMsg]") -> None:
+        self._heard = heard
+
+    @on(CodeMsg)
+    def code(self, msg: CodeMsg) -> CodeKnownMsg:
+        return CodeKnownMsg(known=True)
+
+    @on(PlanMsg)
+    def begin(self, msg: PlanMsg) -> None:
+        return
+
+    @on(LeaveMsg)
+    def leave(self, msg: LeaveMsg) -> None:
+        self._heard.put_nowait(msg)
+
+
+class Table:
+    """A head whose agents are actors of its own node."""
+
+    def __init__(self, root: Node, code: Bundle, folder: Path, **options: Any) -> None:
+        given = hosts_options({"hosts": "3", "launch": "local", **options})
+        assert isinstance(given, HostsOptions)
+        self.options = given
+        self.root = root
+        self.engine = Engine()
+        self.placed = Placed()
+        self.told: dict[str, asyncio.Queue[LeaveMsg]] = {}
+        logs = HostLogs(folder, RealClock())
+        self.head = Head(root, "a-run", given, self.engine, lambda: "10.0.0.5:41000", logs, code)
+
+    def arrives(self, slot: int | None, agent: str, incarnation: str = "", **more: Any) -> AdmittedMsg:
+        heard = self.told.setdefault(agent, asyncio.Queue())
+        ref = self.root.spawn(agent, Listener, heard)
+        message = HostMsg(
+            agent=ref,
+            slot=slot,
+            name=f"machine-{agent}",
+            cores=4,
+            gpus=0,
+            memory=1 << 30,
+            pid=7,
+            incarnation=incarnation or agent,
+            fingerprint=OWN,
+        )
+        return self.head.admit(message.model_copy(update=more) if more else message)
+
+    def states(self) -> dict[int, str]:
+        return {number: slot.state for number, slot in self.head.slots.items()}
+
+
+OWN = fingerprint()
+
+
+@pytest.fixture(scope="module")
+def code(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    file = tmp_path_factory.mktemp("code") / "nothing_at_all.py"
+    file.write_text("")
+    return make(file, installed=True)
+
+
+def at_a_table(run: Run, code: Bundle, folder: Path, test: Callable[[Table], Any], **options: Any) -> None:
+    async def main() -> None:
+        root = Node("learner")
+        async with root.running():
+            table = Table(root, code, folder, **options)
+            result = test(table)
+            if asyncio.iscoroutine(result):
+                await result
+            table.head._agents.clear()  # nobody reports the end of agents that are none
+            await table.head.end(0, "the test is over", deadline=1.0)
+
+    run(main())
+
+
+def test_the_rendezvous_ends_with_the_shapes_of_all_hosts(run: Run, code: Bundle, tmp_path: Path) -> None:
+    async def test(table: Table) -> None:
+        waiting = asyncio.create_task(table.head.rendezvous())
+        for slot in (3, 1, 2):
+            assert not waiting.done()
+            assert table.arrives(slot, f"a{slot}") == AdmittedMsg(
+                slot=slot, grace=table.options.grace, orphan_timeout=table.options.orphan_timeout
+            )
+            await asyncio.sleep(0)
+        shapes = await waiting
+        assert [(shape.slot, shape.name, shape.cores) for shape in shapes] == [
+            (1, "local-1", 4),
+            (2, "local-2", 4),
+            (3, "local-3", 4),
+        ]
+
+    at_a_table(run, code, tmp_path, test)
+
+
+def test_hosts_that_do_not_come_are_named_with_all_that_is_known(run: Run, code: Bundle, tmp_path: Path) -> None:
+    async def test(table: Table) -> None:
+        table.arrives(1, "a1")
+        table.head.engine_said(HostEvent(2, "ended", "ssh", "Connection refused, 4 tries", again=False))
+        table.head.engine_said(HostEvent(3, "started", "cpu7 by ssh"))
+        with pytest.raises(HostsMissing) as caught:
+            await table.head.rendezvous()
+        assert str(caught.value) == (
+            "2 of 3 hosts did not come within 0.01 s: local-2 (ssh: Connection refused, 4 tries); "
+            "local-3 (cpu7 by ssh: started; tried 10.0.0.5:41000, no answer: is the port open? see --port, "
+            "--advertise, --tunnel). The others were let go."
+        )
+
+    at_a_table(run, code, tmp_path, test, join_timeout=0.01)
+
+
+def test_nobody_waits_for_hosts_that_cannot_come(run: Run, code: Bundle, tmp_path: Path) -> None:
+    async def test(table: Table) -> None:
+        for slot in (1, 2, 3):
+            table.head.engine_said(HostEvent(slot, "ended", "ssh", "Host key verification failed", again=False))
+        with pytest.raises(HostsMissing, match="Host key verification failed"):
+            await table.head.rendezvous()
+
+    at_a_table(run, code, tmp_path, test, join_timeout=1e6)
+
+
+def test_a_run_begins_without_hosts_that_it_does_not_need(run: Run, code: Bundle, tmp_path: Path) -> None:
+    async def test(table: Table) -> None:
+        table.arrives(2, "a2")
+        assert [shape.slot for shape in await table.head.rendezvous()] == [2]
+        table.head.begin(table.placed)
+        assert table.states()[2] == "playing"
+        assert table.placed.joined == [2]
+        table.arrives(None, "late")
+        assert table.states()[4] == "playing"
+        assert table.placed.joined == [2, 4]
+
+    at_a_table(run, code, tmp_path, test, join_timeout=0.01, min_hosts=1)
+
+
+def test_no_more_hosts_come_than_are_allowed(run: Run, code: Bundle, tmp_path: Path) -> None:
+    def test(table: Table) -> None:
+        answer = table.arrives(None, "fourth")
+        assert answer.refusal == "the run has 3 hosts, and --max-hosts allows 3"
+        assert answer.code == 75
+        assert not table.arrives(2, "second").refusal
+
+    at_a_table(run, code, tmp_path, test, max_hosts=3)
+
+
+def test_of_two_agents_of_a_slot_the_later_one_stays_and_the_other_is_never_let_in_again(
+    run: Run, code: Bundle, tmp_path: Path
+) -> None:
+    async def test(table: Table) -> None:
+        table.arrives(1, "older")
+        assert not table.arrives(1, "newer").refusal
+        table.head.agent_lost("learner", "any")  # what the engine or a session says of the older one changes nothing
+        answer = table.arrives(1, "older-again", "older")
+        assert answer.refusal == "another agent has taken slot 1"
+        assert answer.code == 75
+        assert (await table.told["older"].get()).code == 75
+        assert table.told["newer"].empty()
+
+    at_a_table(run, code, tmp_path, test)
+
+
+def test_a_host_that_is_lost_is_asked_for_three_times_and_then_given_up(run: Run, code: Bundle, tmp_path: Path) -> None:
+    async def test(table: Table) -> None:
+        for slot in (1, 2, 3):
+            table.arrives(slot, f"a{slot}")
+        table.head.begin(table.placed)
+        for again in range(3):
+            table.head._agents["agent"] = table.head.slots[2]
+            table.head.agent_lost("agent", "silent")
+            assert await table.engine.asked_for.get() == 2
+            table.arrives(2, f"again-{again}")
+            assert table.states()[2] == "playing"
+            await asyncio.sleep(0)
+        table.head._agents["agent"] = table.head.slots[2]
+        table.head.agent_lost("agent", "silent")
+        assert table.engine.asked_for.empty()
+        assert table.placed.lost == [(2, "its host local-2 is gone: silent")]
+        assert table.placed.failures == [
+            "2 of 3 hosts are left, and --min-hosts requires 3; its host local-2 is gone: silent"
+        ]
+
+    at_a_table(run, code, tmp_path, test)
+
+
+def test_an_agent_with_another_version_of_python_is_not_let_in(run: Run, code: Bundle, tmp_path: Path) -> None:
+    def test(table: Table) -> None:
+        other = OWN.model_copy(update={"python": "3.9.1"})
+        answer = table.arrives(1, "a1", fingerprint=other)
+        assert answer.code == 76
+        assert answer.refusal.startswith("host machine-a1 is not let in: ")
+        assert "3.9.1" in answer.refusal
+        assert table.states()[1] == "asked"
+
+    at_a_table(run, code, tmp_path, test)
+
+
+def test_time_in_a_queue_does_not_count(run: Run, code: Bundle, tmp_path: Path) -> None:
+    def test(table: Table) -> None:
+        slot = table.head.slots[1]
+        begun = slot.asked_at
+        slot.heard(HostEvent(1, "queued", "job 4711", "PENDING (Resources)"), begun + 5.0)
+        assert not slot.overdue(begun + 1e6, 60.0)
+        slot.heard(HostEvent(1, "started", "job 4711 on n17"), begun + 1000.0)
+        assert not slot.overdue(begun + 1059.0, 60.0)
+        assert slot.overdue(begun + 1061.0, 60.0)
+
+    at_a_table(run, code, tmp_path, test)
