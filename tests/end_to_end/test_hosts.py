@@ -117,3 +117,22 @@ def test_nothing_is_left_of_any_host_when_the_head_is_killed(over_hosts: Callabl
     hosted.run.process.kill()
     assert hosted.run.left_over(30) == []
     assert hosted.left() == []
+
+
+def test_a_killed_worker_is_started_again_by_its_agent_and_a_host_leaves(
+    over_hosts: Callable[..., Hosted], launch: Launcher
+) -> None:
+    hosted = over_hosts("--steps", "100000000", "--min-hosts", "1")
+    hosted.run.until_playing()
+    hosted.until_all_run(1)
+    worker = hosted.processes(1)["worker-1-0"]
+    worker.kill()
+    hosted.run.until(lambda: hosted.processes(1).get("worker-1-0", worker) != worker)
+    leaving = launch.command("leave", str(hosted.run.run), "2")
+    assert leaving.ends() == 0, leaving.story("failed")
+    assert leaving.out == "host 2 has left\n"
+    assert [line["host"] for line in hosted.events("host left")] == ["local-2"]
+    hosted.run.until(lambda: sorted(hosted.agents()) == [1])
+    hosted.run.process.send_signal(signal.SIGINT)
+    assert hosted.run.ends() == 130, hosted.run.story("failed")
+    assert hosted.left() == []
