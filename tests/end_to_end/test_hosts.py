@@ -136,3 +136,19 @@ def test_a_killed_worker_is_started_again_by_its_agent_and_a_host_leaves(
     hosted.run.process.send_signal(signal.SIGINT)
     assert hosted.run.ends() == 130, hosted.run.story("failed")
     assert hosted.left() == []
+
+
+def test_a_run_that_sigterm_stops_saves_and_goes_on_with_fewer_hosts(
+    over_hosts: Callable[..., Hosted], launch: Launcher
+) -> None:
+    hosted = over_hosts("--steps", "100000000", hosts=3)
+    hosted.run.until(lambda: any(record["env_steps"] > 300 for record in hosted.run.records()))
+    hosted.run.process.terminate()
+    assert hosted.run.ends() == 75, hosted.run.story("failed")
+    before = hosted.run.records()[-1]["env_steps"]
+    again = launch.command("run", "--resume", str(hosted.run.run), "--hosts", "2", "--launch", "local")
+    again.patience_s = 180.0
+    again.until(lambda: hosted.run.records()[-1]["env_steps"] > before)
+    again.process.terminate()
+    assert again.ends() == 75, again.story("failed")
+    assert hosted.left() == []
