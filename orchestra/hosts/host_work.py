@@ -34,6 +34,8 @@ from orchestra.hosts.transfer import FILES, Files, SendFilesMsg, found
 from orchestra.nodes.node import Node
 
 RUN, LOGS, TRACES, STATE, ARCHIVE = "run", "logs", "traces", "state", "code.zip"
+SENT = ".sent"
+"""Ending of an empty file in place of a trace that was sent."""
 """The folder of the run below that of the agent; folders in it, as in a run directory; and the code as it arrives."""
 ANSWER_S = 5.0
 """Seconds for a node to answer with its statistics."""
@@ -188,7 +190,12 @@ class HostWork:
         if self._sending:
             await asyncio.wait(self._sending)
         if deadline is not None:
-            await self._send_traces([f"{TRACES}/*"])
+            await self._send_traces(self._traces("*"))
+
+    def _traces(self, pattern: str) -> list[str]:
+        """Return the files of traces that have not been sent."""
+        files = found(self._folder, [f"{TRACES}/{pattern}"])
+        return [f"{TRACES}/{path.name}" for path in files if path.suffix != SENT]
 
     async def _send_traces(self, patterns: Sequence[str]) -> None:
         files: Ref[SendFilesMsg] = self._node.ref(f"{self._node.name}/{FILES}")
@@ -233,8 +240,10 @@ class HostWork:
         if keeper is None:
             return  # the session ends: the head knows, and all traces are sent at once
         self._report(keeper, node)
-        traces = [f"{TRACES}/{path.name}" for path in found(self._folder, [f"{TRACES}/{node}.*"])]
-        if traces and not keeper.state(node).running:  # those of its next process have other names
+        traces = self._traces(f"{node}.*")
+        if traces and not keeper.state(node).running:
+            for trace in traces:  # its next process sees that the name is taken, and uses another one
+                (self._folder / trace).with_suffix(SENT).touch()
             task = asyncio.create_task(self._send_traces(traces))
             self._sending.add(task)
             task.add_done_callback(self._sending.discard)

@@ -392,7 +392,7 @@ class Peers:
         """Begin a session with a node by dialling it."""
         peer, address = entry.node, self._usable(entry.address, entry.host)
         if not address:
-            raise Unreachable(f"{peer} accepts no connections from other hosts")
+            raise Unreachable(f"{peer} accepts no connections{' from other hosts' if entry.address else ''}")
         dialled = self._dials[peer] = Dial(asyncio.get_running_loop().create_future())
         try:
             link = await self._connect(address, peer)

@@ -112,6 +112,7 @@ def test_a_worker_that_starts_again_runs_the_old_code_and_a_replay_is_exact(
     launched = over_hosts(file)
     launched.until(lambda: list(tmp_path.glob("runs/*/*")) and answers(launched.run))
     (first,) = workers(launched)
+    launched.until(lambda: list(launched.folder.glob("scratch/**/traces/worker.*.trace")))  # it writes now and then
     file.with_name("fixed_code_rule.py").write_text("FACTOR = 7\n")
     file.write_text("raise RuntimeError('the checkout was edited')\n")
     first.kill()

@@ -27,6 +27,7 @@ def test_a_run_over_two_hosts_learns_from_both_and_leaves_nothing(lab: Any) -> N
 def test_a_killed_ssh_changes_nothing_and_a_killed_head_ends_all_hosts(lab: Any) -> None:
     launched = lab.run(*LONG)
     launched.until_playing()
+    launched.until(lambda: "worker-1-0" in lab.processes(lab.network[2]))
     before = lab.processes(lab.network[2])
     lab.ssh_of("cpu2").kill()
     for _ in range(3):

@@ -57,11 +57,13 @@ def test_a_partition_of_ten_seconds_loses_nothing(lab: Any) -> None:
     launched = lab.run(*LONG)
     launched.until_playing()
     cut_off = lab.network[2]
+    launched.until(lambda: "worker-1-0" in lab.processes(cut_off))
     before = lab.processes(cut_off)
     cut_off.lose(incoming=1, outgoing=1)
     for_seconds(launched, 10)
     cut_off.lose()
-    goes_on(launched)
+    for _ in range(5):  # so that both hosts play on
+        goes_on(launched)
     assert lab.processes(cut_off) == before
     assert not events(launched, "host gone")
     interrupted(launched, lab)

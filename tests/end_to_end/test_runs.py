@@ -23,7 +23,7 @@ def test_a_run_directory_holds_all_that_a_run_was(networked: Any) -> None:
     run = networked.run
     assert re.fullmatch(r"qmix_3m/\d{8}-\d{6}-seed3", str(run.relative_to(networked.folder / "runs")))
     assert {path.name for path in run.iterdir()} == {
-        *("config.json", "metrics.jsonl", "message_counts.json", "curve.png", "summary.json"),
+        *("config.json", "metrics.jsonl", "message_counts.json", "curve.png", "summary.json", "code.zip"),
         *("tensorboard", "logs", "checkpoints", "traces", "state"),
     }
     config = networked.json("config.json")
@@ -193,7 +193,8 @@ def test_when_the_learner_is_killed_all_others_end_by_themselves(launch: Any, so
     assert list(sockets.iterdir()) == []
     for node in nodes:
         assert launched.log(node)[-1]["event"] == "node ends"
-        assert launched.log(node)[-1]["reason"].startswith("the root is gone: ")
+        reason = launched.log(node)[-1]["reason"]  # the pipe from the root and the connection to it end together
+        assert reason == "the process that had started it is dead" or reason.startswith("the root is gone: ")
 
 
 def test_one_ctrl_c_drains_saves_and_sums_up(launch: Any) -> None:
@@ -233,6 +234,7 @@ from functools import partial
 from pathlib import Path
 
 from components import Orchestrator
+from orchestra import Hosts
 from orchestra.runs.experiment import load_experiment
 from orchestra.runs.planned import PlannedActor
 
@@ -245,9 +247,9 @@ class Stuck(Orchestrator):
         await asyncio.Event().wait()
 
 
-def experiment(*, steps: int = 10**9, scenario: str = "3m", workers: int = 1):
+def experiment(*, hosts: Hosts, steps: int = 10**9, scenario: str = "3m", workers: int = 1):
     topology = original(
-        steps=steps, scenario=scenario, workers=workers, envs_per_worker=4,
+        hosts=hosts, steps=steps, scenario=scenario, workers=workers, envs_per_worker=4,
         learning_starts=8, batch_size=4, hidden_size=8,
     )
     actors = topology.nodes["learner"].actors
@@ -278,6 +280,7 @@ from pathlib import Path
 
 from components import Trainer
 from components.policies import Qmix
+from orchestra import Hosts
 from orchestra.runs.experiment import load_experiment
 from orchestra.runs.planned import PlannedActor
 
@@ -289,9 +292,10 @@ class Broken(Qmix):
         raise FloatingPointError("the gradient is not finite")
 
 
-def experiment():
+def experiment(*, hosts: Hosts):
     topology = original(
-        steps=10**9, scenario="3m", workers=1, envs_per_worker=4, learning_starts=8, batch_size=4, hidden_size=8
+        hosts=hosts, steps=10**9, scenario="3m", workers=1, envs_per_worker=4,
+        learning_starts=8, batch_size=4, hidden_size=8,
     )
     actors = topology.nodes["learner"].actors
     for index, actor in enumerate(actors):

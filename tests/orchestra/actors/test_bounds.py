@@ -105,7 +105,7 @@ def test_of_actors_that_are_gone_so_many_flows_are_told_apart(
                 await settle(root)
                 await root.cell(there.address).stop()
             assert (
-                len(root._accounts._past.counted()) <= 10 + 2
+                len(root.accounts._past.counted()) <= 10 + 2
             )  # one for each type: of notes, and of what stops an actor
             notes = [flow for flow in root.statistics().message_counts if flow.type == "NoteMsg"]
             assert sum(flow.count for flow in notes) == 50

@@ -235,8 +235,8 @@ def test_flags_may_stand_before_the_file(here: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.usefixtures("nothing_is_made")
 def test_no_flag_of_a_run_hides_the_file(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for flag in OPTIONS:
-        if flag.name == "resume":
-            continue  # no file is expected
+        if flag.name in ("resume", "head"):
+            continue  # no file is expected, or it is on another host
         value = [] if flag.base is bool else [str(flag.choices[0]) if flag.choices else "7"]
         main(["run", flag.option, *value, "gone.py"])
         said = capsys.readouterr().err

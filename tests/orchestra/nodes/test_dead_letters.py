@@ -39,6 +39,6 @@ def test_a_peer_that_makes_up_names_fills_neither_the_memory_nor_the_log_of_a_no
                 await leaf.ref(f"root/nobody-{number}").tell(NoteMsg(n=number))
             await settle(root, leaf)
             assert root.statistics().dead_letters == 2 * KINDS
-            assert len(root._accounts.dead_letters.counts.counted()) == KINDS + 1
+            assert len(root.accounts.dead_letters.counts.counted()) == KINDS + 1
 
     run(main())

@@ -14,11 +14,11 @@ LOAD = """
 import sys
 from pathlib import Path
 from orchestra.errors import UsageError
-from orchestra.runs.experiment import load_experiment
+from orchestra.runs.experiment import build, load_experiment
 
 for file in sys.argv[1:]:
     try:
-        print(load_experiment(Path(file))().name)
+        print(build(load_experiment(Path(file)), {}).name)
     except UsageError as error:
         print(f"refused: {error}")
 """

@@ -130,13 +130,20 @@ def test_observers_see_every_node_and_are_seen_by_none(run, address_of) -> None:
 def test_a_node_that_does_not_answer_in_time_is_named_and_the_others_are_shown(run, address_of) -> None:
     async def main() -> None:
         async with (
-            Node("root", listen=address_of("tcp"), secret=SECRET).running() as root,
-            Node("deaf", join=root.listening, secret=SECRET).running(),  # it does not listen: nobody can dial it
+            Node("root", listen=address_of("unix"), secret=SECRET).running() as root,
+            Node("mute", join=root.listening, secret=SECRET).running(),
+            Node("deaf", join=root.listening, secret=SECRET, listen=address_of("unix")).running() as deaf,
             connected(JoinInfo(root.listening, SECRET, os.getpid()), answer_s=1.0) as observer,
         ):
-            seen = await observer.status()
+            path = deaf.listening.removeprefix("unix://")
+            os.unlink(path)
+            with socket.socket(socket.AF_UNIX) as silent:  # the system connects, and nobody looks
+                silent.bind(path)
+                silent.listen()
+                seen = await observer.status()
             assert list(seen.answered) == ["root"]
             assert seen.nodes["deaf"] == "no answer within 1 s"
+            assert seen.nodes["mute"] == "mute accepts no connections"
 
     run(main())
 
