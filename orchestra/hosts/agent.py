@@ -290,6 +290,6 @@ class Agent:
 async def _end_descendants() -> None:
     """Kill all that the nodes have left."""
     for _ in range(LAST_TRIES):
-        if not kill_orphans(()):
+        if not kill_orphans():
             return
         await asyncio.sleep(0.01)  # a process that was killed takes a moment to end

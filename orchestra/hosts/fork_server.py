@@ -154,11 +154,6 @@ class ForkServer:
         self._outputs = [each for each in self._outputs if not each.is_closing()] + [transport]
         return process
 
-    @property
-    def pids(self) -> set[int]:
-        """The id of the process of the template, once there is one."""
-        return set() if self._template is None else {self._template.pid}
-
     async def close(self) -> None:
         """End the template, and read no more output. The processes that it has forked go on."""
         for output in self._outputs:  # a process that a node has started may keep it open

@@ -13,7 +13,6 @@ from orchestra.actors.statistics import FinalStatisticsMsg, NodeStatistics, Stat
 from orchestra.actors.system_messages import SYSTEM, StopNodeMsg
 from orchestra.errors import CannotWrite, OrchestraError
 from orchestra.hosts.bundle import Bundle, UnpackedCode
-from orchestra.hosts.descendants import NODE_VARIABLE
 from orchestra.hosts.fork_server import Base
 from orchestra.hosts.keeper import Keeper
 from orchestra.hosts.messages import (
@@ -233,7 +232,7 @@ class HostWork:
 
     def _environment(self, node: str) -> Mapping[str, str]:
         hosted = self._nodes.get(node)  # none for the process that prepares
-        return {NODE_VARIABLE: node, **(hosted.environment if hosted is not None else {})}
+        return hosted.environment if hosted is not None else {}
 
     def _changed(self, node: str) -> None:
         keeper = self._keeper

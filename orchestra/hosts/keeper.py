@@ -177,17 +177,6 @@ class Keeper:
             given_up=node in self._given_up,
         )
 
-    @property
-    def pids(self) -> set[int]:
-        """The ids of the processes that this one has started, the template of the others included."""
-        template = set() if self._fork_server is None else self._fork_server.pids
-        return {process.pid for process in self._processes.values()} | template
-
-    @property
-    def starting(self) -> bool:
-        """True while a process is being started, whose id is not known yet."""
-        return bool(self._starting)
-
     def signal(self, number: signal.Signals, joined: Collection[str] | None = None) -> None:
         """Send a signal to each process that has joined. One that has not may not handle the signal yet.
 

@@ -56,8 +56,6 @@ class HostedNode(Message):
     """A node that an agent keeps."""
 
     name: str
-    exposed: bool = False
-    """True if nodes of other hosts dial it, so that it listens beyond its host."""
     environment: dict[str, str] = Field(default_factory=dict)
     """Variables of its process: numbers of threads, visible GPUs."""
     again: bool = False

@@ -10,7 +10,7 @@ from orchestra.actors.ref import Ref
 from orchestra.actors.statistics import NodeStatistics, ProcessStatistics
 from orchestra.errors import HostsMissing, OrchestraError, Unreachable
 from orchestra.hosts.bundle import Bundle
-from orchestra.hosts.fingerprint import Fingerprint, fingerprint, refusal, warning
+from orchestra.hosts.fingerprint import Fingerprint, fingerprint, missing_import, refusal, warning
 from orchestra.hosts.messages import (
     HEAD,
     AdmittedMsg,
@@ -156,7 +156,7 @@ class Head:
         settings = slot.settings
         shape = HostShape(slot.slot, settings.name or msg.name, msg.cores, msg.gpus, msg.memory)
         slot.shape = shape.requested(cores=settings.cores, gpus=settings.gpus, memory=settings.memory)
-        slot.agent, slot.incarnation = msg.agent, msg.incarnation
+        slot.agent, slot.incarnation, slot.fingerprint = msg.agent, msg.incarnation, msg.fingerprint
         slot.clock_offset_s = msg.clock - self._root.clock.now().timestamp() if msg.clock else None
         slot.hopeless = False
         slot.move("joined", reason="")
@@ -180,7 +180,8 @@ class Head:
             del slot.nodes[msg.node]
         if msg.given_up:
             slot.last_words[msg.node] = msg.last_words
-            self._hosted.given_up(msg.node, f"{msg.given_up} (on {slot.name})")
+            lacking = missing_import(msg.last_words, self._own, slot.fingerprint) if slot.fingerprint else ""
+            self._hosted.given_up(msg.node, f"{lacking or msg.given_up} (on {slot.name})")
         self._changed.set()
 
     def output(self, msg: OutputMsg) -> None:

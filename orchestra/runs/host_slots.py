@@ -9,6 +9,7 @@ from orchestra.actors.addresses import node_of
 from orchestra.actors.ref import Ref
 from orchestra.actors.statistics import HostState, HostStatistics, ProcessStatistics
 from orchestra.actors.supervision import Restart, RestartAfter
+from orchestra.hosts.fingerprint import Fingerprint
 from orchestra.hosts.messages import HostedNode, LeaveMsg, PlaceMsg, PlanMsg, SignalMsg
 from orchestra.hosts.settings import HostSettings
 from orchestra.hosts.shape import HostShape
@@ -76,6 +77,8 @@ class HostSlot:
     shape: HostShape | None = None
     agent: AgentRef | None = None
     incarnation: str = ""
+    fingerprint: Fingerprint | None = None
+    """Of its last agent."""
     clock_offset_s: float | None = None
     """Seconds by which its clock was ahead of the head's when its agent joined."""
     superseded: set[str] = field(default_factory=set)

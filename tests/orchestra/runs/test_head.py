@@ -12,7 +12,16 @@ from orchestra.clock import RealClock
 from orchestra.errors import HostsMissing
 from orchestra.hosts.bundle import Bundle, make
 from orchestra.hosts.fingerprint import fingerprint
-from orchestra.hosts.messages import AdmittedMsg, CodeKnownMsg, CodeMsg, HostedNode, HostMsg, LeaveMsg, PlanMsg
+from orchestra.hosts.messages import (
+    AdmittedMsg,
+    CodeKnownMsg,
+    CodeMsg,
+    HostedNode,
+    HostMsg,
+    LeaveMsg,
+    NodeStateMsg,
+    PlanMsg,
+)
 from orchestra.hosts.output import HostLogs
 from orchestra.hosts.run_plan import RunPlan
 from orchestra.launch.protocol import HostEvent, HostRequest, Submission
@@ -54,6 +63,7 @@ class Placed:
         self.lost: list[tuple[int, str]] = []
         self.joined: list[int] = []
         self.failures: list[str] = []
+        self.lost_nodes: list[tuple[str, str]] = []
 
     def plan_for(self, slot: int) -> str:
         return "{}"
@@ -62,7 +72,7 @@ class Placed:
         return ()
 
     def given_up(self, node: str, how: str) -> None:
-        raise AssertionError(node)
+        self.lost_nodes.append((node, how))
 
     def host_joined(self, slot: int) -> None:
         self.joined.append(slot)
@@ -273,6 +283,39 @@ def test_an_agent_with_another_version_of_python_is_not_let_in(run: Run, code: B
         assert answer.refusal.startswith("host machine-a1 is not let in: ")
         assert "3.9.1" in answer.refusal
         assert table.states()[1] == "asked"
+
+    at_a_table(run, code, tmp_path, test)
+
+
+@pytest.mark.parametrize(
+    ("last", "how"),
+    [
+        ("ModuleNotFoundError: No module named 'msgpack'", "cannot import msgpack, which the head has as "),
+        ("MemoryError", "its process exited with code 1, 4 times (on local-1)"),
+    ],
+)
+def test_a_node_that_is_given_up_for_want_of_a_library_says_which(
+    run: Run, code: Bundle, tmp_path: Path, last: str, how: str
+) -> None:
+    def test(table: Table) -> None:
+        table.arrives(1, "a1")
+        table.head._hosted = table.placed
+        died = "its process exited with code 1, 4 times"
+        table.head.node_changed(
+            NodeStateMsg(
+                agent="learner",
+                node="worker-1-0",
+                pid=0,
+                running=False,
+                restarts=3,
+                given_up=died,
+                last_words=("x", last),
+            )
+        )
+        ((node, said),) = table.placed.lost_nodes
+        assert node == "worker-1-0"
+        assert said.startswith(how)
+        assert said.endswith(" (on local-1)")
 
     at_a_table(run, code, tmp_path, test)
 
