@@ -140,7 +140,7 @@ class ProcessorTime:
     def __init__(self, loop: SimulatedLoop) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self._note, self._last, self._since = loop.note, "", time.process_time()
-        loop.note = self._noted  # type: ignore[method-assign]
+        loop.note = self._noted  # type: ignore[method-assign]  # to count what happens
 
     def _noted(self, strand: Strand, what: str) -> None:
         now = time.process_time()

@@ -21,7 +21,7 @@ def check_cryptography() -> None:
         UsageError: `cryptography` is not installed.
     """
     try:
-        import cryptography  # noqa: F401
+        import cryptography  # noqa: F401 (asks whether it is installed)
     except ImportError:
         raise UsageError(
             "the certificates of a run over several hosts need cryptography: pip install 'orchestra-rl[hosts]'; or "

@@ -116,6 +116,7 @@ def test_a_worker_that_starts_again_runs_the_old_code_and_a_replay_is_exact(
     file.with_name("fixed_code_rule.py").write_text("FACTOR = 7\n")
     file.write_text("raise RuntimeError('the checkout was edited')\n")
     first.kill()
+    launched.until(lambda: list(launched.folder.glob("scratch/**/traces/worker.*.sent")))  # its name stays taken
     launched.until(lambda: [each for each in workers(launched) if each.pid != first.pid])
     known = len(answers(launched.run))
     launched.until(lambda: len(answers(launched.run)) > known + 3)

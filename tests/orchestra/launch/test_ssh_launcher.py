@@ -94,7 +94,7 @@ class Lab:
     async def until_running(self, *slots: int) -> None:
         """Wait until agents have read their tokens; each logs in first, so its event comes before."""
         await self.until(lambda: {event.slot for event in self.events if event.state == "started"} >= set(slots))
-        while not all((self.folder / f"agent-{slot}").exists() and self.agent(slot) for slot in slots):  # noqa: ASYNC110
+        while not all((self.folder / f"agent-{slot}").exists() and self.agent(slot) for slot in slots):  # noqa: ASYNC110 (other processes write the files)
             await asyncio.sleep(0.01)
 
     def agent(self, slot: int) -> Any:
@@ -262,7 +262,7 @@ def test_no_more_log_ins_than_allowed_are_under_way_at_a_time(run: Run, lab: Lab
     async def main() -> None:
         async with lab.launched(*["slow"] * 5, parallel=2):
             logging_in = lab.folder / "logging-in"
-            while not (logging_in.exists() and len(logging_in.read_text().split()) == 2):  # noqa: ASYNC110
+            while not (logging_in.exists() and len(logging_in.read_text().split()) == 2):  # noqa: ASYNC110 (other processes write the files)
                 await asyncio.sleep(0.01)
             assert not [event for event in lab.events if event.state == "started"]
             assert len(lab.tries) == 2

@@ -14,6 +14,7 @@ from orchestra import Actor, Axes, Message, Node, Ref, Request, Restart, Stop, S
 from orchestra.errors import AskFailed, MailboxFull
 from orchestra.testing import ManualClock, settle
 from orchestra.trace.format.effects import (
+    GENERATION_SHIFT,
     AnswerGiven,
     AnswerReceived,
     AnswerRefused,
@@ -488,3 +489,15 @@ def test_a_child_on_another_node_names_its_parent(tmp_path: Path, clock: ManualC
         ]
     assert (asked.recipient, asked.type.name) == ("right/system", "SpawnMsg")
     assert watched.address == child
+
+
+@pytest.mark.parametrize("ending", ["trace", "sent"])
+def test_a_process_that_starts_in_the_second_of_an_earlier_one_has_message_numbers_of_its_own(
+    tmp_path: Path, ending: str
+) -> None:
+    clock = ManualClock()
+    second = int(clock.now().timestamp())
+    (tmp_path / f"here.{second}.000.{ending}").touch()  # the earlier one's, here or on its way to another host
+    recorder = TraceSettings("full").recorder("here", tmp_path, clock=clock, seed=0)
+    assert recorder is not None
+    assert recorder.base == (second + 1) << GENERATION_SHIFT
