@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: run test quick network-tools lint types format setup clean
+.PHONY: run test quick test-engines network-tools lint types format setup clean
 
 run: $(VENV)/.installed  ## train QMIX on 8m; ARGS="--scenario 3m" passes flags
 	$(BIN)/orchestra run experiments/qmix_8m.py $(ARGS)
@@ -15,6 +15,10 @@ test: lint types network-tools  ## lint, type-check, and every test, as many at 
 
 quick: $(VENV)/.installed  ## the tests that take milliseconds
 	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+test-engines: $(VENV)/.installed  ## tests on real SLURM, Kubernetes and Ray, as far as they can be had here
+	@for script in tests/support/install_slurm.sh; do sh $$script; done
+	ORCHESTRA_ENGINES=1 $(BIN)/python -m pytest tests/engines $(ARGS)
 
 network-tools:  ## install, in a container of CI, the ssh server and the network tools of the tests on many hosts
 	@sh tests/support/install_network_tools.sh

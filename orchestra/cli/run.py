@@ -10,11 +10,13 @@ from rich.filesize import decimal
 
 from orchestra.cli.exit_codes import FINISHED, HOSTS_MISSING, of_run
 from orchestra.errors import UsageError
+from orchestra.launch.engine import AskedHosts, HeadJob
+from orchestra.launch.engines import ENGINES
 from orchestra.runs.api import carry_out
 from orchestra.runs.experiment import load_experiment, recorded_experiment
 from orchestra.runs.flags import FlagParser, Flags
-from orchestra.runs.hosts_options import HOST_FLAGS
-from orchestra.runs.plan import OPTIONS, OWN_OPTIONS, plan
+from orchestra.runs.hosts_options import HOST_FLAGS, HostsOptions
+from orchestra.runs.plan import OPTIONS, OWN_OPTIONS, PlannedRun, plan
 from orchestra.runs.result import RunFailed
 from orchestra.runs.run_directory import RunDirectory
 
@@ -35,6 +37,9 @@ def command(arguments: list[str]) -> int:
     parser = _parser(flags)
     given = parser.parse_strictly(words)
     planned = plan(file, **OPTIONS.collect(given), **flags.collect(given))
+    if planned.hosts is not None and planned.hosts.head_elsewhere:
+        job = _head_job(planned, planned.hosts, [*([] if file is None else [str(file)]), *words], flags)
+        return _submitted(planned, planned.hosts, job, dry_run=given.dry_run)
     if given.dry_run:
         print(planned.topology.describe(planned.shapes))
         return FINISHED
@@ -48,7 +53,46 @@ def command(arguments: list[str]) -> int:
         if code != FINISHED and (resume := result.directory.resume_command):
             print(f"continue with: {resume}")
         _say_where_the_trace_is(result.directory)
+    if result.state == "stopped" and planned.hosts is not None and (planned.name or planned.resumed):
+        said = ENGINES[planned.hosts.engine].stopped(planned.hosts.settings)  # a process that may be ended by that
+        sys.stderr.write(f"orchestra: {said}\n" if said else "")
     return code
+
+
+def _submitted(planned: PlannedRun, hosts: HostsOptions, job: HeadJob, *, dry_run: bool) -> int:
+    """Have an engine start the head of a run, or show what would be asked of it."""
+    submitter = ENGINES[hosts.engine].submitter(hosts.settings)
+    assert submitter is not None
+    submission = submitter.submission(job)
+    if dry_run:
+        print(submission)
+        print(planned.topology.describe(planned.shapes))
+        return FINISHED
+    return submitter.submit(job, submission)
+
+
+def _head_job(planned: PlannedRun, hosts: HostsOptions, words: Sequence[str], flags: Flags) -> HeadJob:
+    """Return the run as its engine is to start it. `words` are all of its command line."""
+    parser = _parser(flags)
+    submit_flags = ENGINES[hosts.engine].submit_flags
+    dropped = {"--as", "--dry-run", *("--" + name.replace("_", "-") for name in submit_flags)}
+
+    def check(further: Sequence[str]) -> None:
+        given = parser.parse_strictly(further)
+        OPTIONS.collect(given)
+        flags.collect(given)
+
+    return HeadJob(
+        experiment=planned.topology.name,
+        words=tuple(parser.without(words, dropped)),
+        name=planned.name,
+        resumes=planned.resumed is not None,
+        folder=str(planned.runs_dir / planned.topology.name),
+        hosts=AskedHosts(hosts.hosts, hosts.here if hosts.head_plays else None, head_elsewhere=True),
+        settings=hosts.settings,
+        grace=hosts.grace,
+        check=check,
+    )
 
 
 def _on_another_host(arguments: Sequence[str]) -> int:

@@ -4,9 +4,12 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 
 from orchestra.errors import OrchestraError
 from orchestra.hosts.run_plan import RunPlan
+from orchestra.hosts.settings import HostSettings
+from orchestra.launch.engine import AskedHosts, Engine, Settings, on_top
 from orchestra.launch.protocol import HostEvent, HostRequest, Submission
 from orchestra.launch.relay import relayed
 
@@ -92,3 +95,14 @@ class LocalLauncher:
     def _tell(self, event: HostEvent) -> None:
         if not self._stopping:
             self._events.put_nowait(event)
+
+
+def _launcher(hosts: Sequence[HostSettings], settings: Settings) -> LocalLauncher:
+    return LocalLauncher(next((host.scratch for host in hosts), ""))
+
+
+def _named(number: int | None, settings: Settings) -> AskedHosts:
+    return AskedHosts(tuple(replace(host, name=f"local-{host.slot}") for host in on_top(number, settings).hosts))
+
+
+ENGINE = Engine("local", _launcher, counted=_named, join_timeout=60.0)

@@ -3,6 +3,7 @@
 A launcher never sees actors, nodes or messages, and no type of an engine's library leaves it.
 """
 
+import shlex
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -33,6 +34,14 @@ class Submission:
     """The files that it writes, by name: `job.sbatch`, `job.yaml`. `--dry-run` prints them."""
     commands: tuple[tuple[str, ...], ...]
     """The commands that it runs."""
+
+    def __str__(self) -> str:
+        """Return the files and the commands as people read them. A command that does not name a file reads it."""
+        shown = [f"--- {name}\n{text.rstrip()}\n---" for name, text in self.files.items()]
+        for command in self.commands:
+            read = [name for name in self.files if not any(name in word for word in command)]
+            shown.append(" < ".join([shlex.join(command), *read[:1]]))
+        return "\n".join(shown)
 
 
 @dataclass(frozen=True, slots=True)

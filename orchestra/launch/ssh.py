@@ -15,11 +15,14 @@ import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
 
 from orchestra import log
 from orchestra.errors import UsageError
 from orchestra.hosts.settings import HostSettings
+from orchestra.launch.engine import Engine, Python, Settings, Setup
 from orchestra.launch.protocol import HostEvent, HostRequest, Submission
 from orchestra.launch.ssh_failures import Failure, explained
 
@@ -342,3 +345,25 @@ def _port(token: str) -> str:
     """Return the port at which the head listens; empty if it listens at none."""
     match = re.fullmatch(r"\w+://.*:(\d+)", json.loads(token)["join"][0])
     return match[1] if match else ""
+
+
+def _flags(
+    *,
+    python: Python = None,
+    setup: Setup = None,
+    ssh: Annotated[str | None, Field(description="its command, with options: 'ssh -F config'")] = None,
+    ssh_parallel: Annotated[
+        int | None, Field(ge=1, description="hosts to log in to at the same time; 32 by default")
+    ] = None,
+    tunnel: Annotated[bool, Field(description="all connections to the head go through ssh")] = False,
+    head: Annotated[str | None, Field(description="the host that runs the head, for one with a GPU")] = None,
+) -> None:
+    """Describe the flags of ssh."""
+
+
+def _launcher(hosts: Sequence[HostSettings], settings: Settings) -> SshLauncher:
+    parallel = settings.get("ssh_parallel", 32)
+    return SshLauncher(hosts, ssh=settings.get("ssh", "ssh"), parallel=parallel, tunnel=settings.get("tunnel", False))
+
+
+ENGINE = Engine("ssh", _launcher, _flags, join_timeout=60.0)

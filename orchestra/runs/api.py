@@ -143,6 +143,11 @@ def _new_directory(planned: PlannedRun, clock: Clock) -> RunDirectory:
 
 @contextlib.contextmanager
 def _going_on(planned: PlannedRun) -> Iterator[tuple[RunDirectory, RunPlan, Holder | None]]:
+    if planned.hosts is not None and planned.hosts.head_elsewhere:
+        engine = planned.hosts.engine
+        raise UsageError(
+            f"--launch {engine}: the head of such a run is started by {engine}; submit it by the command orchestra run"
+        )
     if not _one_at_a_time.acquire(blocking=False):
         raise UsageError(
             "another run goes on in this process, and two would share its logs; wait for its end, or start this "

@@ -18,7 +18,7 @@ import shutil
 import textwrap
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NoReturn, Self, Union
@@ -67,6 +67,25 @@ class FlagParser(argparse.ArgumentParser):
             # Private, but the only place where argparse keeps the flags of a parser and of its groups.
             action = self._option_string_actions.get(word)
             takes_value = action is not None and action.nargs != 0
+        return found
+
+    def without(self, argv: Sequence[str], options: Collection[str]) -> list[str]:
+        """Return the words of a command line without some flags, such as `--time`, and their values."""
+        found = []
+        dropping = False
+        for word in argv:
+            option = word.partition("=")[0]
+            action = self._option_string_actions.get(option)
+            if word.startswith("-"):
+                dropping = option in options or (option.startswith("--no-") and f"--{option[5:]}" in options)
+                drops_value = dropping and "=" not in word and action is not None and action.nargs != 0
+            elif dropping and drops_value:
+                drops_value = False
+                continue
+            else:
+                dropping = False
+            if not dropping:
+                found.append(word)
         return found
 
     def parse_strictly(self, argv: Sequence[str]) -> argparse.Namespace:

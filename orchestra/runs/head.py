@@ -34,6 +34,7 @@ from orchestra.nodes.node import Node
 from orchestra.runs.host_slots import Hosted, HostSlot, hosts_missing
 from orchestra.runs.hosts_options import HostsOptions
 from orchestra.runs.hosts_record import HostsRecord
+from orchestra.runs.runner import Stopping
 
 ARCHIVE = "code.zip"
 ANSWER_S = 8.0
@@ -54,6 +55,7 @@ class Head:
         addresses: returns where agents reach the head, for people.
         logs: writes what the processes of other hosts print and log.
         code: of the run.
+        stopping: stops the run.
     """
 
     def __init__(
@@ -65,7 +67,9 @@ class Head:
         addresses: Callable[[], str],
         logs: HostLogs,
         code: Bundle,
+        stopping: Stopping,
     ) -> None:
+        self._stopping = stopping
         self._logs = logs
         self._code = code
         self._root = root
@@ -118,8 +122,8 @@ class Head:
 
     def new_shapes(self, known: Collection[int]) -> list[HostShape]:
         """Return the shapes of the hosts that have an agent, but for those with `known` slots."""
-        shapes = [slot.shape for slot in self.slots.values() if slot.present and slot.slot not in known]
-        return [shape for shape in shapes if shape is not None]
+        there = [slot for slot in self.slots.values() if slot.present and slot.slot not in known]
+        return [slot.shape for slot in there if slot.shape is not None]
 
     def begin(self, hosted: Hosted) -> None:
         """Tell each host that has come what it runs, and from now on those that come."""
@@ -158,7 +162,7 @@ class Head:
         slot.shape = shape.requested(cores=settings.cores, gpus=settings.gpus, memory=settings.memory)
         slot.agent, slot.incarnation, slot.fingerprint = msg.agent, msg.incarnation, msg.fingerprint
         slot.clock_offset_s = msg.clock - self._root.clock.now().timestamp() if msg.clock else None
-        slot.hopeless = False
+        slot.hopeless = slot.told_to_end = False
         slot.move("joined", reason="")
         slot.nodes.clear()
         self._agents[node_of(msg.agent.address)] = slot
@@ -190,10 +194,10 @@ class Head:
             self._logs.write(slot.slot, slot.name, slot.incarnation, msg)
 
     def agent_leaves(self, agent: str, grace: float) -> None:
-        """Have a host leave in order, because its agent was told to end."""
-        slot = self._agents.get(agent)
-        if slot is not None and slot.state != "leaving":
-            self._start(self._leave(slot, "its agent was told to end", grace))
+        """Have a host leave in order, because its agent was told to end; but if all hosts go, save and stop the run."""
+        if (slot := self._agents.get(agent)) is not None and slot.state != "leaving":
+            slot.told_to_end = True
+            self._start(self._leave_alone(slot, agent, grace))
 
     def agent_lost(self, agent: str, reason: str) -> None:
         """Note that the node of an agent is gone."""
@@ -400,6 +404,14 @@ class Head:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), slot.asked_at + self._options.join_timeout - now)
 
+    async def _leave_alone(self, slot: HostSlot, agent: str, grace: float) -> None:
+        """Have a host leave, unless the run goes with it: an engine that ends a job tells the agents and the head."""
+        await asyncio.sleep(TOGETHER_S)
+        if not self._options.head_plays and all(each.told_to_end for each in self._agents.values()):
+            self._stopping.request("stopped")
+        if not self._stopping.requested and agent in self._agents:  # else `end` tells them
+            await self._leave(slot, "its agent was told to end", grace)
+
     async def _leave(self, slot: HostSlot, reason: str, grace: float) -> None:
         assert slot.agent is not None
         agent = node_of(slot.agent.address)
@@ -430,6 +442,8 @@ class Head:
             self._root.escalate(error if isinstance(error, Exception) else RuntimeError(repr(error)))
 
 
+TOGETHER_S = 1.0
+"""Seconds within which all processes of a job are told to end."""
 CONNECTION_S = 0.2
 """Seconds for the connection of an ended agent to be closed by the system."""
 AGENT_END_S = 5.0

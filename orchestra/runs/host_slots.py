@@ -76,6 +76,8 @@ class HostSlot:
     """True if the engine cannot give this host."""
     shape: HostShape | None = None
     agent: AgentRef | None = None
+    told_to_end: bool = False
+    """True if its agent was told to end, by a signal."""
     incarnation: str = ""
     fingerprint: Fingerprint | None = None
     """Of its last agent."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
@@ -16,9 +16,8 @@ from orchestra.hosts.run_plan import RunPlan
 from orchestra.hosts.shape import Hosts, HostShape
 from orchestra.hosts.token import JoinToken
 from orchestra.hosts.transfer import FILES, Collector, Files
-from orchestra.launch.local import LocalLauncher
-from orchestra.launch.protocol import HostRequest, Launcher
-from orchestra.launch.ssh import SshLauncher
+from orchestra.launch.engines import ENGINES
+from orchestra.launch.protocol import HostRequest
 from orchestra.nodes.node_actors import COLLECTOR
 from orchestra.runs.head import Head
 from orchestra.runs.head_actor import HeadActor
@@ -31,13 +30,6 @@ from orchestra.runs.run_directory import RunDirectory
 from orchestra.runs.runner import Asked, Ending, Stopping, node_of, run_root
 from orchestra.wire.credentials import Credentials
 
-LAUNCHERS: Mapping[str, Callable[[HostsOptions], Launcher]] = {
-    "local": lambda options: LocalLauncher(next((host.scratch for host in options.hosts), "")),
-    "ssh": lambda options: SshLauncher(
-        options.hosts, ssh=options.ssh, parallel=options.ssh_parallel, tunnel=options.tunnel
-    ),
-}
-"""What starts the agents, by the engine."""
 LET_GO_S = 2.0
 """Seconds for agents to end that have nothing to stop."""
 
@@ -67,12 +59,12 @@ async def run_over_hosts(planned: PlannedRun, plan: RunPlan, stopping: Stopping)
         tls=secret.tls,
         advertise=planned.hosts.advertise,
     )
-    launcher = LAUNCHERS[planned.hosts.engine](planned.hosts)
+    launcher = ENGINES[planned.hosts.engine].launcher(planned.hosts.hosts, planned.hosts.settings)
     async with node.running():
         directory = RunDirectory(plan.run_directory)
         logs = HostLogs(directory.logs, node.clock, show)
         code = Bundle.read(directory.code.read_bytes())
-        head = Head(node, run, planned.hosts, launcher, lambda: node.listening, logs, code)
+        head = Head(node, run, planned.hosts, launcher, lambda: node.listening, logs, code, stopping)
         node.spawn(HEAD, HeadActor, head)
         files = node.spawn(FILES, Files, directory.path, (directory.state.name, directory.traces.name))
         node.spawn(COLLECTOR, Collector, files, lambda: head.agents)

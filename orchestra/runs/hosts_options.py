@@ -1,39 +1,32 @@
 """The options of a run over several hosts: flags of `orchestra run`, keywords of `orchestra.run`, and `hosts.toml`."""
 
 import inspect
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
+from pydantic.fields import FieldInfo
 
 from orchestra.errors import UsageError
 from orchestra.hosts.settings import HERE, HostSettings
 from orchestra.hosts.shape import HEAD, Hosts, HostShape
+from orchestra.launch.engine import AskedHosts, Engine
+from orchestra.launch.engines import ENGINES, KNOWN_BY, PARAMETERS, EngineName, engines_with
 from orchestra.runs.flags import Flags
 from orchestra.runs.hosts_file import HostsFile, is_hosts_file, read_hosts_file
 
-Engine = Literal["local", "ssh"]
-
 MOST_HOSTS = 1024
 """Hosts that a run may have."""
-ENGINE_FLAGS: Mapping[str, tuple[Engine, ...]] = {
-    "python": ("ssh",),
-    "setup": ("ssh",),
-    "ssh": ("ssh",),
-    "ssh_parallel": ("ssh",),
-    "tunnel": ("ssh",),
-    "head": ("ssh",),
-}
-"""The flags that some engines know; all engines know the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostsOptions:
     """What a run over several hosts was asked to do. It was checked, and nothing was started."""
 
-    engine: Engine
+    engine: str
+    """A name of `ENGINES`."""
     hosts: tuple[HostSettings, ...]
     """The hosts with an agent, in the order of their slots, which begin with 1."""
     here: HostSettings
@@ -56,12 +49,10 @@ class HostsOptions:
     """Where the hosts reach the head: `HOST` or `HOST:PORT`. Its interfaces by default."""
     token: Path | None = None
     """The file of a join token that was made before the run."""
-    ssh: str = "ssh"
-    """The command of ssh, with options."""
-    ssh_parallel: int = 32
-    """Hosts that ssh logs in to at the same time."""
-    tunnel: bool = False
-    """True if all connections to the head go through ssh."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """The engine's own flags that were given, by parameter."""
+    head_elsewhere: bool = False
+    """True if the engine starts the head, and this process only asks for it."""
     ship: tuple[str, ...] = ()
     """Files and folders that go to the hosts beside the code."""
     code: Literal["bundle", "installed"] = "bundle"
@@ -72,7 +63,8 @@ class HostsOptions:
     def shapes(self, this: HostShape) -> Hosts:
         """Return the shapes of the hosts as asked for, if the head is the machine `this`."""
         here = self.here
-        head = replace(this.requested(cores=here.cores, gpus=here.gpus, memory=here.memory), plays=self.head_plays)
+        machine = HostShape(HEAD) if self.head_elsewhere else this
+        head = replace(machine.requested(cores=here.cores, gpus=here.gpus, memory=here.memory), plays=self.head_plays)
         return Hosts([replace(head, slot=HEAD), *(host.shape for host in self.hosts)])
 
 
@@ -83,12 +75,12 @@ def host_flags(
         Field(
             coerce_numbers_to_str=True,
             description="other machines to run on: names for ssh (here,cpu1,me@cpu3:2222; `here` has workers beside "
-            "the learner), a file hosts.toml, or with --launch local a number",
+            "the learner), a file hosts.toml, or for the other engines of --launch a number",
         ),
     ] = None,
     launch: Annotated[
-        Literal["local", "ssh"] | None,
-        Field(description="what starts the hosts: ssh, or local for pretended hosts on this machine; ssh by default"),
+        EngineName | None,
+        Field(description="what starts the hosts; ssh by default, and local for pretended hosts on this machine"),
     ] = None,
     min_hosts: Annotated[
         int | None, Field(ge=1, description="hosts below which the run does not begin, and fails; all by default")
@@ -98,7 +90,11 @@ def host_flags(
         Field(ge=1, le=MOST_HOSTS, description=f"hosts that are let in, late ones included; {MOST_HOSTS} by default"),
     ] = None,
     join_timeout: Annotated[
-        float | None, Field(gt=0, description="seconds for the hosts to report, from their start; 60 by default")
+        float | None,
+        Field(
+            gt=0,
+            description="seconds for the hosts to report, from their start; 60 by default with ssh, 600 in a queue",
+        ),
     ] = None,
     grace: Annotated[
         float | None,
@@ -126,16 +122,6 @@ def host_flags(
         Path | None, Field(description="the join token that the hosts have, from `orchestra token --new`")
     ] = None,
     scratch: Annotated[str | None, Field(description="the folder of each host for the run's files")] = None,
-    python: Annotated[str | None, Field(description="ssh: the interpreter of the hosts")] = None,
-    setup: Annotated[
-        str | None, Field(description="ssh: commands of the shell before the interpreter starts: 'module load cuda'")
-    ] = None,
-    ssh: Annotated[str | None, Field(description="ssh: its command, with options: 'ssh -F config'")] = None,
-    ssh_parallel: Annotated[
-        int | None, Field(ge=1, description="ssh: hosts to log in to at the same time; 32 by default")
-    ] = None,
-    tunnel: Annotated[bool, Field(description="ssh: all connections to the head go through ssh")] = False,
-    head: Annotated[str | None, Field(description="ssh: the host that runs the head, for one with a GPU")] = None,
     ship: Annotated[
         tuple[str, ...],
         Field(description="a file or folder of the project that goes to the hosts beside the code; may be repeated"),
@@ -152,9 +138,30 @@ def host_flags(
     """Describe the flags of a run over several hosts by its parameters. `hosts_options` checks their values."""
 
 
-HOST_FLAGS = Flags.of(host_flags)
+def _all_parameters() -> tuple[inspect.Parameter, ...]:
+    """Return the parameters of all engines, and behind them those that only some engines have."""
+    found = list(inspect.signature(host_flags).parameters.values())
+    for name, parameter in PARAMETERS.items():
+        described = FieldInfo.from_annotation(parameter.annotation).description
+        text = Field(description=f"{', '.join(KNOWN_BY[name])}: {described}")
+        found.append(parameter.replace(annotation=Annotated[parameter.annotation, text]))
+    return tuple(found)
+
+
+HOST_PARAMETERS: Sequence[inspect.Parameter] = _all_parameters()
+HOST_ANNOTATIONS: Mapping[str, Any] = {parameter.name: parameter.annotation for parameter in HOST_PARAMETERS}
+
+
+def _described() -> Callable[..., None]:
+    def flags(**given: Any) -> None: ...
+
+    flags.__signature__ = inspect.Signature(HOST_PARAMETERS)  # type: ignore[attr-defined]  # read by inspect
+    flags.__annotations__ = dict(HOST_ANNOTATIONS)
+    return flags
+
+
+HOST_FLAGS = Flags.of(_described())
 """The flags of a run over several hosts."""
-HOST_PARAMETERS: Sequence[inspect.Parameter] = tuple(inspect.signature(host_flags).parameters.values())
 
 
 def hosts_options(given: Mapping[str, Any]) -> HostsOptions | None:
@@ -171,47 +178,62 @@ def hosts_options(given: Mapping[str, Any]) -> HostsOptions | None:
     if "head" in given:
         raise UsageError("--head starts the command orchestra run on another host; from Python, start it there")
     if hosts is None:
-        if given:
+        if not given:
+            return None
+        if (known := ENGINES.get(given.get("launch", ""))) is None or known.counted is None:
             raise UsageError(f"{_option(next(iter(given)))} is for a run over several hosts; add --hosts")
-        return None
-    file = read_hosts_file(Path(hosts)) if is_hosts_file(hosts) else HostsFile()
+    file = read_hosts_file(Path(hosts)) if hosts and is_hosts_file(hosts) else HostsFile()
     of_file = {name: _checked(Path(hosts), name, value) for name, value in file.launch.items()}
     settings = {name: value for name, value in (of_file | given).items() if value is not False and value != ()}
-    engine: Engine = settings.pop("launch", None) or "ssh"
-    here, entries = _entries(hosts, file, engine)
+    engine = ENGINES[settings.pop("launch", "ssh")]
     for name in settings:
-        if engine not in (engines := ENGINE_FLAGS.get(name, (engine,))):
+        if engine.name not in (engines := engines_with(name)):
             where = "" if name in given else f"{hosts}, [launch]: "
-            raise UsageError(f"{where}{_option(name)} is for --launch {' and '.join(engines)}, not for {engine}")
-    defaults = {name: settings.pop(name, "") for name in ("python", "setup", "scratch")}
-    least, most = settings.pop("min_hosts", len(entries)), settings.pop("max_hosts", max(MOST_HOSTS, len(entries)))
-    if least > len(entries):
-        raise UsageError(f"--min-hosts: {least} is more than the {len(entries)} hosts of the run")
-    if most < len(entries):
-        raise UsageError(f"--max-hosts: {most} is less than the {len(entries)} hosts of the run")
+            raise UsageError(f"{where}{_option(name)} is for --launch {' and '.join(engines)}, not for {engine.name}")
+    own = {name: settings[name] for name in KNOWN_BY if name in settings}
+    defaults = {name: settings.get(name, "") for name in ("python", "setup", "scratch")}
+    settings = {name: value for name, value in settings.items() if name not in {*own, *defaults}}
+    asked = _asked(hosts, file, engine, own)
+    least, most = (
+        settings.pop("min_hosts", len(asked.hosts)),
+        settings.pop("max_hosts", max(MOST_HOSTS, len(asked.hosts))),
+    )
+    if least > len(asked.hosts):
+        raise UsageError(f"--min-hosts: {least} is more than the {len(asked.hosts)} hosts of the run")
+    if most < len(asked.hosts):
+        raise UsageError(f"--max-hosts: {most} is less than the {len(asked.hosts)} hosts of the run")
+    times = {"join_timeout": engine.join_timeout, "grace": 120.0, "orphan_timeout": 300.0}
     return HostsOptions(
-        engine=engine,
-        hosts=tuple(entry.with_defaults(**defaults) for entry in entries),
-        here=here or HostSettings(HEAD),
-        head_plays=here is not None,
+        engine=engine.name,
+        hosts=tuple(host.with_defaults(**defaults) for host in asked.hosts),
+        here=asked.here or HostSettings(HEAD),
+        head_plays=asked.here is not None,
         min_hosts=least,
         max_hosts=most,
-        **{"join_timeout": 60.0, "grace": 120.0, "orphan_timeout": 300.0, **settings},
+        settings=own,
+        head_elsewhere=asked.head_elsewhere,
+        **times | settings,
     )
 
 
-def _entries(hosts: str, file: HostsFile, engine: Engine) -> tuple[HostSettings | None, list[HostSettings]]:
+def _asked(hosts: str | None, file: HostsFile, engine: Engine, settings: Mapping[str, Any]) -> AskedHosts:
     """Return the head if it is among the hosts, and the other hosts in the order of their slots."""
-    if is_hosts_file(hosts):
-        return file.here, list(file.hosts)
-    if hosts.isascii() and hosts.isdecimal():
-        if engine != "local":
-            raise UsageError(f"--hosts {hosts}: a number needs --launch local; for ssh write names: --hosts cpu1,cpu2")
-        if not 1 <= int(hosts) <= MOST_HOSTS:
+    if hosts and is_hosts_file(hosts):
+        return AskedHosts(file.hosts, file.here)
+    number = int(hosts) if hosts and hosts.isascii() and hosts.isdecimal() else None
+    if engine.counted is not None:
+        if hosts and number is None:
+            raise UsageError(f"--launch {engine.name} takes a number of hosts or a file, got --hosts {hosts}")
+        if number is not None and not 1 <= number <= MOST_HOSTS:
             raise UsageError(f"--hosts: {hosts} hosts are not allowed; 1 to {MOST_HOSTS} are")
-        return None, [HostSettings(slot, f"local-{slot}") for slot in range(1, int(hosts) + 1)]
-    if engine == "local":
-        raise UsageError(f"--launch local takes a number of hosts or a file, got --hosts {hosts}")
+        return engine.counted(number, settings)
+    assert hosts is not None
+    if number is not None:
+        counting = ", ".join(name for name, known in ENGINES.items() if known.counted is not None)
+        raise UsageError(
+            f"--hosts {hosts}: a number needs --launch, one of {counting}; for {engine.name} write names: "
+            "--hosts cpu1,cpu2"
+        )
     here, entries = None, list[HostSettings]()
     for word in hosts.split(","):
         if word.strip() == HERE:
@@ -221,7 +243,7 @@ def _entries(hosts: str, file: HostsFile, engine: Engine) -> tuple[HostSettings 
             entries.append(HostSettings.parse(word.strip(), len(entries) + 1))
         except UsageError as error:
             raise UsageError(f"--hosts: {error}; a file of hosts ends in .toml") from None
-    return here, entries
+    return AskedHosts(tuple(entries), here)
 
 
 def _checked(file: Path, name: str, value: object) -> Any:

@@ -19,7 +19,7 @@ from orchestra.runs.experiment import NAME, importing, recorded_options
 from orchestra.runs.flags import Flags
 from orchestra.runs.head_addresses import head_address
 from orchestra.runs.hosts_file import is_hosts_file
-from orchestra.runs.hosts_options import HOST_FLAGS, HOST_PARAMETERS, HostsOptions, host_flags, hosts_options
+from orchestra.runs.hosts_options import HOST_ANNOTATIONS, HOST_FLAGS, HOST_PARAMETERS, HostsOptions, hosts_options
 from orchestra.runs.layout import Experiment, Layout, layout_of
 from orchestra.runs.placement import place
 from orchestra.runs.resumption import named_run
@@ -143,7 +143,7 @@ def _with_host_flags(make: Callable[P, PlannedRun]) -> Callable[P, PlannedRun]:
     signature = inspect.signature(make)
     *own, flags = signature.parameters.values()
     make.__signature__ = signature.replace(parameters=[*own, *HOST_PARAMETERS, flags])  # type: ignore[attr-defined]  # read by inspect
-    make.__annotations__ = {**make.__annotations__, **host_flags.__annotations__, "return": PlannedRun}
+    make.__annotations__ = {**make.__annotations__, **HOST_ANNOTATIONS, "return": PlannedRun}
     return make
 
 

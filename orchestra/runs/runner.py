@@ -76,6 +76,11 @@ class Stopping:
         self._request: tuple[Asked, bool] | None = None
         self._obey: Callable[[Asked, bool], object] | None = None
 
+    @property
+    def requested(self) -> bool:
+        """True once the run was asked to stop."""
+        return self._request is not None
+
     def request(self, state: Asked = "stopped", *, abort: bool = False) -> None:
         """Ask the run to stop and save, or to abort. Without effect once it is over.
 

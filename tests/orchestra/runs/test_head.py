@@ -25,8 +25,10 @@ from orchestra.hosts.messages import (
 from orchestra.hosts.output import HostLogs
 from orchestra.hosts.run_plan import RunPlan
 from orchestra.launch.protocol import HostEvent, HostRequest, Submission
+from orchestra.runs import head as head_module
 from orchestra.runs.head import Head
 from orchestra.runs.hosts_options import HostsOptions, hosts_options
+from orchestra.runs.runner import Stopping
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 
@@ -119,9 +121,10 @@ class Table:
         self.root = root
         self.engine = Engine()
         self.placed = Placed()
+        self.stopping = Stopping()
         self.told: dict[str, asyncio.Queue[LeaveMsg]] = {}
         logs = HostLogs(folder, RealClock())
-        self.head = Head(root, "a-run", given, self.engine, lambda: "10.0.0.5:41000", logs, code)
+        self.head = Head(root, "a-run", given, self.engine, lambda: "10.0.0.5:41000", logs, code, self.stopping)
 
     def arrives(self, slot: int | None, agent: str, incarnation: str = "", **more: Any) -> AdmittedMsg:
         heard = self.told.setdefault(agent, asyncio.Queue())
@@ -331,3 +334,20 @@ def test_time_in_a_queue_does_not_count(run: Run, code: Bundle, tmp_path: Path) 
         assert slot.overdue(begun + 1061.0, 60.0)
 
     at_a_table(run, code, tmp_path, test)
+
+
+@pytest.mark.parametrize(("options", "stops"), [({}, True), ({"hosts": "here,cpu1", "launch": "ssh"}, False)])
+def test_a_run_stops_when_all_its_hosts_are_told_to_end_unless_the_head_plays_on(
+    run: Run, code: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, str], stops: bool
+) -> None:
+    monkeypatch.setattr(head_module, "TOGETHER_S", 0.01)
+
+    async def test(table: Table) -> None:
+        table.arrives(1, "agent-1")
+        table.head.agent_leaves("learner", 9.0)
+        leaving = asyncio.create_task(table.told["agent-1"].get())
+        with table.stopping.obeyed_by(lambda *_: leaving.cancel()):
+            await asyncio.wait({leaving})
+        assert leaving.cancelled() is stops
+
+    at_a_table(run, code, tmp_path, test, **options)

@@ -90,8 +90,8 @@ def test_a_file_has_the_settings_of_each_host_and_a_flag_beats_it() -> None:
             scratch="/scratch/me",
         ),
     )
-    assert (options.join_timeout, options.min_hosts, options.tunnel) == (7, 1, False)
-    assert asked(hosts="hosts.toml").tunnel
+    assert (options.join_timeout, options.min_hosts, options.settings) == (7, 1, {"python": "/opt/py/bin/python3"})
+    assert asked(hosts="hosts.toml").settings == {"python": "/opt/py/bin/python3", "tunnel": True}
     head, _, other = options.shapes(THIS)
     assert head == HostShape(0, "here", 4, 1, 16 << 30)
     assert other == HostShape(2, "cpu3", 16, 2)
@@ -102,8 +102,8 @@ def test_a_file_has_the_settings_of_each_host_and_a_flag_beats_it() -> None:
     [
         ({"launch": "local"}, "--launch is for a run over several hosts; add --hosts"),
         ({"min_hosts": 2}, "--min-hosts is for a run over several hosts; add --hosts"),
-        ({"hosts": "3"}, "--hosts 3: a number needs --launch local; for ssh write names: --hosts cpu1,cpu2"),
-        ({"hosts": "3", "launch": "ssh"}, "--hosts 3: a number needs --launch local; for ssh write names: --hosts "),
+        ({"hosts": "3"}, "--hosts 3: a number needs --launch, one of local, slurm; for ssh write names: --hosts cpu1,"),
+        ({"hosts": "3", "launch": "ssh"}, "--hosts 3: a number needs --launch, one of local, slurm; for ssh write "),
         ({"hosts": "0", "launch": "local"}, "--hosts: 0 hosts are not allowed; 1 to 1024 are"),
         ({"hosts": "a,b", "launch": "local"}, "--launch local takes a number of hosts or a file, got --hosts a,b"),
         ({"hosts": "a,,b"}, "--hosts: '' is no host: write NAME, USER@NAME or USER@NAME:PORT, and IPv6 in brackets; a"),
@@ -113,7 +113,7 @@ def test_a_file_has_the_settings_of_each_host_and_a_flag_beats_it() -> None:
         ({"hosts": "gone.toml"}, "--hosts: cannot read 'gone.toml': No such file or directory"),
         ({"hosts": "a,b", "min_hosts": 3}, "--min-hosts: 3 is more than the 2 hosts of the run"),
         ({"hosts": "a,b", "max_hosts": 1}, "--max-hosts: 1 is less than the 2 hosts of the run"),
-        ({"hosts": "2", "launch": "local", "python": "py"}, "--python is for --launch ssh, not for local"),
+        ({"hosts": "2", "launch": "local", "python": "py"}, "--python is for --launch ssh and slurm, not for local"),
         ({"hosts": "2", "launch": "local", "tunnel": True}, "--tunnel is for --launch ssh, not for local"),
         ({"hosts": "a", "head": "gpu1"}, "--head starts the command orchestra run on another host; from Python, "),
     ],
@@ -152,7 +152,7 @@ def test_flags_that_contradict_each_other_are_refused(given: dict[str, Any], sai
         ("[launch]\nhosts = 'a'\n[[host]]\nname = 'a'", "hosts.toml, [launch]: there is no 'hosts'; the settings are "),
         (
             "[launch]\nlaunch = 'local'\nsetup = 'x'\n[[host]]\nname = 'a'",
-            "hosts.toml, [launch]: --setup is for --launch ssh, not for local",
+            "hosts.toml, [launch]: --setup is for --launch ssh and slurm, not for local",
         ),
     ],
 )

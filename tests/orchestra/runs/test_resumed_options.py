@@ -69,6 +69,17 @@ OTHER: dict[str, dict[str, Any]] = {
     "code": {"code": "installed", "hosts": "cpu1"},
     "allow_mixed_python": {"allow_mixed_python": True, "hosts": "cpu1"},
 }
+SLURM: dict[str, Any] = {
+    **dict.fromkeys(("partition", "head_partition", "account", "qos", "constraint", "reservation", "exclude"), "gpu"),
+    **dict.fromkeys(("gpu_type", "job_name"), "gpu"),
+    **dict.fromkeys(("cpus_per_task", "gpus_per_node", "head_gpus", "head_cores", "max_restarts", "sweep_parallel"), 2),
+    **dict.fromkeys(("once", "detach", "debug"), True),
+    "time": "10:00",
+    "mem": "4G",
+    "sbatch": ("--mail-type=END",),
+    "sweep": ("seed=0..3",),
+}
+OTHER |= {name: {name: value, "launch": "slurm", "hosts": "3"} for name, value in SLURM.items()}
 RESUMED = [flag.name for flag in OPTIONS if flag.name not in ("resume", "as_", "head")]
 """`--as` says where a run is, and `--head` starts the whole command elsewhere."""
 

@@ -1,0 +1,123 @@
+"""What an engine declares: the flags that it alone has, the hosts that a number stands for, and its launcher."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Protocol
+
+from pydantic import Field
+
+from orchestra.errors import UsageError
+from orchestra.hosts.settings import HostSettings
+from orchestra.launch.protocol import Launcher, Submission
+
+Settings = Mapping[str, Any]
+"""The flags of an engine that were given, by the names of its parameters."""
+
+Python = Annotated[str | None, Field(description="the interpreter of the hosts")]
+Setup = Annotated[
+    str | None, Field(description="commands of the shell before the interpreter starts: 'module load cuda'")
+]
+"""Flags that several engines have."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskedHosts:
+    """The hosts of a run, as asked of an engine."""
+
+    hosts: tuple[HostSettings, ...]
+    """Those with an agent, in the order of their slots, which begin with 1."""
+    here: HostSettings | None = None
+    """The head, if workers run on it, too."""
+    head_elsewhere: bool = False
+    """True if the engine starts the head, on a machine whose shape is not known yet."""
+
+
+def no_check(words: Sequence[str]) -> None:
+    """Take all further flags for right."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeadJob:
+    """A run whose head is started by the engine. This process asks the engine for it, and only looks on."""
+
+    experiment: str
+    """The name of the topology."""
+    words: tuple[str, ...]
+    """What follows `orchestra run` in the job, without the flags of `Engine.submit_flags` and without `--as`."""
+    name: str | None
+    """The name of the run's directory, if `--as` was given."""
+    resumes: bool
+    """True if the words have `--resume`, so that the run has a directory already."""
+    folder: str
+    """The folder of the experiment's runs: `runs/qmix_8m`."""
+    hosts: AskedHosts
+    settings: Settings
+    grace: float
+    """Seconds from SIGTERM until the engine ends the job by force."""
+    check: Callable[[Sequence[str]], object] = no_check
+    """Checks further flags of the experiment or of the run, and raises `UsageError`."""
+
+
+class Submitter(Protocol):
+    """Has an engine start the head of a run."""
+
+    def submission(self, job: HeadJob) -> Submission:
+        """Return all that `submit` will send to the engine. This needs no engine."""
+
+    def submit(self, job: HeadJob, submission: Submission) -> int:
+        """Ask the engine for the run, show what becomes of it, and return the exit code of the command.
+
+        Raises:
+            UsageError: the engine is not there, or refuses.
+        """
+
+
+def no_flags() -> None:
+    """Describe an engine without flags of its own."""
+
+
+def never(settings: Settings) -> Submitter | None:
+    """Return no submitter: the head runs in the process of `orchestra run`."""
+    return None
+
+
+def nothing(settings: Settings) -> str:
+    """Do nothing, since the exit code of the head tells the engine what it needs."""
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """An engine as `--launch NAME` knows it."""
+
+    name: str
+    launcher: Callable[[Sequence[HostSettings], Settings], Launcher]
+    """Makes the launcher from the hosts with an agent and the flags that were given. Nothing is started."""
+    flags: Callable[..., None] = no_flags
+    """Describes the engine's own flags by its parameters, which are keywords with annotations and defaults."""
+    counted: Callable[[int | None, Settings], AskedHosts] | None = None
+    """Returns the hosts that `--hosts N` stands for, or those of a run without `--hosts`. None: `--hosts` takes names.
+
+    Raises:
+        UsageError: the engine has not so many, or the number is missing.
+    """
+    join_timeout: float = 600.0
+    """Seconds for the hosts to report, from their start, unless `--join-timeout` says otherwise."""
+    submitter: Callable[[Settings], Submitter | None] = never
+    """Returns what has the engine start the head; None if the head is to run in the process of `orchestra run`."""
+    submit_flags: frozenset[str] = frozenset()
+    """The flags that are for the submitter: the head's own command line does not have them."""
+    stopped: Callable[[Settings], str] = nothing
+    """Called when a run with a name was stopped by a signal, and all of it has ended: has the engine start it again, if
+    the exit code does not. Returns what was done, for people."""
+
+
+def on_top(number: int | None, settings: Settings) -> AskedHosts:
+    """Return `number` hosts on which workers run, beside a head that only learns.
+
+    Raises:
+        UsageError: there is no number.
+    """
+    if number is None:
+        raise UsageError("--launch is for a run over several hosts; add --hosts")
+    return AskedHosts(tuple(HostSettings(slot) for slot in range(1, number + 1)))
