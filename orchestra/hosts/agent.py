@@ -58,7 +58,7 @@ JOIN_S = 600.0
 ORPHAN_S = 20.0
 """Seconds for which it looks for a head once its own starter is gone."""
 REFUSALS = 4
-"""The head is dead if nobody listens at its address, so many times in a row."""
+"""The head is dead if nobody listens at the address by which it was reached before, so many times in a row."""
 PAUSE_S = 0.02
 PAUSE_MAX_S = 2.0
 """The pause between two attempts to join: doubled each time, and jittered."""
@@ -135,6 +135,8 @@ class Agent:
         self._incarnation = secrets.token_hex(8)
         self._patience = join_timeout
         self._admitted: AdmittedMsg | None = None
+        self._joined_by = ""
+        """The address of the head by which this agent was in the run last."""
         self._output = OutputBuffer(self._clock)
         self._reasons: set[str] = set()
         self.abandoned = asyncio.Event()
@@ -178,8 +180,11 @@ class Agent:
         begun, attempts, refused = time.monotonic(), 0, 0
         while not self.terminated.is_set():
             node = self._node(scratch)
+            node.peers.joined_by = self._joined_by
             try:
-                return await stack.enter_async_context(node.running())
+                await stack.enter_async_context(node.running())
+                self._joined_by = node.peers.joined_by
+                return node
             except (AuthenticationFailed, VersionMismatch):
                 raise
             except OrchestraError as error:

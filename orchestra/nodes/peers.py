@@ -79,7 +79,8 @@ class Peers:
         self.root = settings.name if join is None else ""
         """The name of the run's root, once it is known."""
         self.joined_by = ""
-        """The candidate by which this node has joined."""
+        """The candidate by which this node has joined. If it is set before, as that of an earlier node of this process,
+        it comes first, and the root is gone if no process listens there."""
         self.upstream = ""
         """The join point that this node has joined; empty at the root, or before it has joined."""
         self.host = settings.name if join is None or joinable else ""
@@ -408,6 +409,7 @@ class Peers:
     async def _connect(self, address: str, peer: str = "", *, joins: bool = False) -> Link:
         """Begin a session with the node at `address`; or return the link that `peer` has opened meanwhile."""
         link = self._new_link(self._settings.entropy(16), address, peer, joins=joins)
+        link.reached = self.joined_by if joins else ""
         for attempts in itertools.count(1):
             if peer in self._links:
                 return self._links[peer]

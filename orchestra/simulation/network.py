@@ -9,7 +9,7 @@ import asyncio
 import math
 import zlib
 from collections import Counter
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from orchestra.actors.codec import Buffer
 from orchestra.errors import NobodyListens, Unreachable, UsageError
@@ -60,7 +60,7 @@ class Network:
         """The ends of all connections."""
         self.stalled: dict[SimulatedConnection, None] = {}
         """Ends with bytes that a partition holds back."""
-        _NETWORKS[loop] = self
+        _NETWORKS[loop] = ref(self)
 
     # Faults
 
@@ -140,8 +140,9 @@ class Network:
         return here
 
 
-_NETWORKS: WeakKeyDictionary[asyncio.AbstractEventLoop, Network] = WeakKeyDictionary()
-"""The network of each simulated loop."""
+_NETWORKS: WeakKeyDictionary[asyncio.AbstractEventLoop, ref[Network]] = WeakKeyDictionary()
+"""The network of each simulated loop. A network refers to its loop, so one that is kept here would keep the whole world
+of every simulation for as long as the process lives."""
 
 
 class _SimulatedListener:
@@ -382,9 +383,10 @@ def _host(address: str) -> str:
 
 def _running() -> tuple[SimulatedLoop, Network]:
     loop = asyncio.get_running_loop()
-    if not isinstance(loop, SimulatedLoop) or loop not in _NETWORKS:
+    network = _NETWORKS[loop]() if loop in _NETWORKS else None
+    if not isinstance(loop, SimulatedLoop) or network is None:
         raise UsageError(f"{PREFIX} addresses exist only in a simulation")
-    return loop, _NETWORKS[loop]
+    return loop, network
 
 
 SCHEMES["sim"] = SimulatedTransport

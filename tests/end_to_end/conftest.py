@@ -1,5 +1,6 @@
 """Real processes: started in a folder of their own, awaited by what they write, and gone when the test ends."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -12,7 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
-from virtual_network.namespaces import Host, Network
+from virtual_network.namespaces import Host, Network, until
 from virtual_network.ssh_servers import SshServers
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,6 +24,33 @@ QUICK: list[str] = [
     *("--updates-per-episode", "0.5", "--hidden-size", "8", "--eval-interval", "300", "--eval-episodes", "2"),
     *("--epsilon-steps", "1000", "--target-update-interval", "10", "--final-eval-episodes", "20"),
 ]
+
+
+ALL_PLAY = """
+import asyncio, sys
+from collections import Counter
+from pathlib import Path
+from orchestra.monitoring.observer import connected
+from orchestra.runs import join_file
+from orchestra.runs.run_directory import RunDirectory
+
+async def played(observer):
+    flows = [flow for node in (await observer.status()).answered.values() for flow in node.message_counts]
+    counts = Counter()
+    for flow in flows:
+        counts[flow.sender.partition("/")[0]] += flow.count if flow.type == "InsertTransitionMsg" else 0
+    return counts
+
+async def main(run, *nodes):
+    async with connected(join_file.find(RunDirectory.open(Path(run)))) as observer:
+        before = now = await played(observer)
+        while not all(now[node] > before[node] for node in nodes):
+            await asyncio.sleep(0.1)
+            now = await played(observer)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+"""Waits until each of some nodes of a run has handed over experience, after this script had begun."""
 
 
 class Launched:
@@ -153,6 +181,12 @@ class Launcher:
         """Run a quick experiment; later flags win."""
         return self.command("run", experiment, *QUICK, *flags)
 
+    def until_all_play(self, launched: Launched, *nodes: str) -> None:
+        """Wait until each of `nodes`, workers or proxies, has handed over more experience, however slow it is."""
+        watching = self.python(ALL_PLAY, launched.run, *nodes)
+        launched.until(lambda: watching.process.poll() is not None)
+        assert watching.ends() == 0, watching.story("could not look into the run")
+
     def command(self, *words: str | Path, **environment: str) -> Launched:
         """Carry out `orchestra ...`."""
         return self._start(["-m", "orchestra"], words, environment)
@@ -262,20 +296,23 @@ class HostsLab:
                 return process
         raise AssertionError(f"there is no ssh to {name}")
 
-    def inserted(self, launched: "Launched") -> set[str]:
-        """The nodes from which the orchestrator had experience."""
-        return {
-            row["sender"].partition("/")[0]
-            for row in launched.json("message_counts.json")
-            if (row["type"], row["recipient"]) == ("InsertTransitionMsg", "learner/orchestrator") and row["count"]
-        }
+    def until_all_play(self, launched: "Launched", *nodes: str) -> None:
+        """Wait until each of `nodes` has handed over more experience."""
+        self._launch.until_all_play(launched, *nodes)
 
-    def nothing_is_left(self) -> bool:
-        """True if the hosts run their ssh servers alone, and have no files of a run but the code for later ones."""
-        servers = {self.servers.pid(host) for host in self.network.hosts}
-        kept = [path for path in self.scratch.rglob("*") if path.is_socket() or "-code" not in path.parts[-1]]
-        folders = [path for path in kept if path.parent.parent == self.scratch and path.name != "code"]
-        return not folders and all(set(host.pids()) <= servers for host in self.network.hosts)
+    def left(self) -> list[str]:
+        """What the hosts have beside their ssh servers and the code for later runs: processes, folders, sockets."""
+        found = []
+        for host in self.network.hosts:
+            for pid in set(host.pids()) - {self.servers.pid(host)}:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process = psutil.Process(pid)
+                    found.append(f"{host.name}: {pid} {process.status()} {' '.join(process.cmdline())[:300]}")
+        return found + [str(path) for path in self.scratch.glob("*/*") if path.name != "code"]
+
+    def until_nothing_is_left(self, seconds: float) -> None:
+        """Wait until `left` is empty; fail after so many seconds, with what it says."""
+        until(lambda: not self.left(), seconds, lambda: "these are left:\n" + "\n".join(self.left()))
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.uname().sysname != "Linux"
 Launcher = Any
 
 
+def words_of(process: psutil.Process) -> list[str]:
+    """The command line of a process; empty once it has ended."""
+    try:
+        return " ".join(process.cmdline()).split()
+    except psutil.NoSuchProcess:
+        return []
+
+
 class Hosted:
     """A run over pretended hosts with a scratch folder of its own."""
 
@@ -41,7 +49,7 @@ class Hosted:
         """The agents by slot."""
         found = {}
         for process in self.run.process.children():
-            words = process.cmdline()
+            words = words_of(process)
             if "host" in words and "--slot" in words:
                 found[int(words[words.index("--slot") + 1])] = process
         return found
@@ -50,7 +58,7 @@ class Hosted:
         """The processes of the nodes of a host, by node."""
         found = {}
         for process in self.agents()[slot].children(recursive=True):
-            words = " ".join(process.cmdline()).split()
+            words = words_of(process)
             if "node" in words:
                 found[words[words.index("node") + 1]] = process
         return found
@@ -80,12 +88,15 @@ def over_hosts(launch: Launcher) -> Callable[..., Hosted]:
     return lambda *flags, **more: Hosted(launch, *flags, **more)
 
 
-def test_a_run_over_three_hosts_plays_on_each_and_leaves_nothing(over_hosts: Callable[..., Hosted]) -> None:
-    hosted = over_hosts("--steps", "15000", hosts=3)
+def test_a_run_over_three_hosts_plays_on_each_and_leaves_nothing(
+    over_hosts: Callable[..., Hosted], launch: Launcher
+) -> None:
+    hosted = over_hosts("--steps", "100000000", hosts=3)
     hosted.run.until_playing()
+    launch.until_all_play(hosted.run, "host-1", "host-2", "host-3")
     assert sorted(hosted.agents()) == [1, 2, 3]
-    hosted.until_all_run(2)
-    assert hosted.run.ends() == 0, hosted.run.story("failed")
+    hosted.run.process.send_signal(signal.SIGINT)
+    assert hosted.run.ends() == 130, hosted.run.story("failed")
     assert sorted(hosted.inserted()) == ["host-1", "host-2", "host-3"]
     assert hosted.left() == []
     assert {line["host"] for line in hosted.events("host joined")} == {"local-1", "local-2", "local-3"}

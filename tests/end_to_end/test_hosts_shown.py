@@ -25,6 +25,7 @@ def test_hosts_are_shown_while_they_play_and_recorded_when_they_are_fewer(launch
     """The run is interrupted, and goes on with one host in place of two: nothing of the other is left in it."""
     first = over(launch, 2, "--steps", "1000000000")
     first.until_playing()
+    launch.until_all_play(first, "host-1", "host-2")
     first.until(lambda: list(first.run.glob("state/steps-*[0-9]/worker-2-0.*")))
     shown = launch.command("ps", first.run, "--json", "--seconds", "0.5")
     assert shown.ends() == 0, shown.story("failed")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -26,9 +27,10 @@ def test_the_secret_is_in_no_argument_environment_file_log_or_trace(launch: Any)
     scratch = Path(launch.folder) / "scratch"
     scratch.mkdir()
     flags = ("--launch", "local", "--hosts", "2", "--scratch", str(scratch), "--workers", "1", "--trace", "full")
-    run = launch(*flags, "--log-level", "debug", "--steps", "1500")
+    run = launch(*flags, "--log-level", "debug", "--steps", "1000000000")
     run.patience_s = 180.0
     run.until_playing()
+    launch.until_all_play(run, "host-1", "host-2")
     written = json.loads((run.run / "join.json").read_text())
     token = JoinToken.parse(json.dumps(written["token"]), source="")
     hidden = secrets_of(token)
@@ -54,7 +56,8 @@ def test_the_secret_is_in_no_argument_environment_file_log_or_trace(launch: Any)
     assert turned_away.returncode == 77, turned_away.stderr
     assert "does not show a certificate of this run" in turned_away.stderr
 
-    assert run.ends() == 0, run.story("failed")
+    run.process.send_signal(signal.SIGINT)
+    assert run.ends() == 130, run.story("failed")
     files = [path for folder in (run.run, scratch) for path in folder.rglob("*") if path.is_file()]
     assert [path for path in files if path.suffix == ".trace"]
     assert [path for path in files if path.suffix == ".jsonl"]

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -244,6 +245,27 @@ def test_a_node_joins_by_the_one_candidate_that_is_its_run(run: Run, monkeypatch
                 root.peers._links["leaf"].interrupt(Unreachable("cut"))  # and it comes back the same way
                 await leaf.ref(notes.address).tell(NoteMsg(n=2))
                 assert await heard.get() == 2
+
+    run(main())
+
+
+def test_a_root_is_dead_if_nobody_listens_where_it_was_joined_before(
+    run: Run, sockets: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever other candidates there are: nobody can tell that the process behind a tunnel is gone."""
+    monkeypatch.setattr("orchestra.nodes.peers.DIALS", 1)
+
+    async def main() -> None:
+        async with Node("root", listen="tcp://127.0.0.1:0", secret=SECRET).running() as root:
+            join = f"{root.listening},tunnel://{sockets}/head"
+            async with Node("leaf", join=join, secret=SECRET).running() as leaf:
+                joined_by = leaf.peers.joined_by
+        for before, kind in (("", Unreachable), (joined_by, NobodyListens)):
+            node = Node("later", join=join, secret=SECRET)
+            node.peers.joined_by = before
+            with pytest.raises(Unreachable) as caught:
+                await node.running().__aenter__()
+            assert type(caught.value) is kind
 
     run(main())
 

@@ -1,9 +1,11 @@
 """Simulations: a seed repeats its run, time is virtual, and a hang is reported."""
 
 import asyncio
+import gc
 import os
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -496,3 +498,17 @@ def test_seeds_that_are_no_numbers_are_refused(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("ORCHESTRA_SEEDS", "all")
     with pytest.raises(UsageError, match="ORCHESTRA_SEEDS: expected a seed like 123 or a range like 0:5000, got 'all'"):
         each_seed(fails_with_seven, 1)
+
+
+def test_nothing_is_kept_of_a_simulation_that_is_over() -> None:
+    async def scenario(sim: Simulation) -> None:
+        sim.node("a", lambda node: node.spawn("keeper", Keeper, []))
+        b = sim.node("b")
+        await sim.start()
+        await b.ref("a/keeper").tell(NoteMsg(number=1))
+
+    world = run_seed(scenario, 1)
+    over = [weakref.ref(each) for each in (world.loop, world.network, world.processes["a"].node)]
+    del world
+    gc.collect()
+    assert [each() for each in over] == [None, None, None]

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -239,13 +239,12 @@ def running(host: Host, *words: str, **options: object) -> Iterator[HostProcess]
         process.close()
 
 
-def until(condition: "object", seconds: float, what: str) -> None:
-    """Wait until `condition()` holds; fail with `what` after so many seconds."""
-    assert callable(condition)
+def until(condition: Callable[[], object], seconds: float, what: str | Callable[[], str]) -> None:
+    """Wait until `condition()` holds; fail with `what`, or what it returns, after so many seconds."""
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:
-            raise AssertionError(f"waited {seconds:g} s: {what}")
+            raise AssertionError(f"waited {seconds:g} s: {what if isinstance(what, str) else what()}")
         time.sleep(0.02)
 
 

@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Self
 
@@ -66,7 +66,7 @@ class SshServers:
                 self._servers.append(self._start(host))
                 stack.callback(self._servers[-1].close)
             for host, server in zip(self.hosts, self._servers, strict=True):
-                until(lambda server=server: "listening on" in server.err, 20, f"sshd of {host.name} does not listen")
+                until(partial(_listens, server), 20, f"sshd of {host.name} does not listen")
             stack.pop_all()
         return self
 
@@ -127,6 +127,10 @@ class SshServers:
             "  StrictHostKeyChecking yes",
         ]
         self.config.write_text("".join(sections) + "\n".join(general) + "\n")
+
+
+def _listens(server: HostProcess) -> bool:
+    return "listening on" in server.err
 
 
 def _program(name: str) -> str | None:
