@@ -67,13 +67,15 @@ class Files(Actor[FilePieceMsg | SendFilesMsg]):
     Args:
         folder: the run directory, or its counterpart on another host.
         allowed: the folders in it that files may arrive in; all of them by default.
+        arrived: called after each piece that was written.
     """
 
     recorded: ClassVar[bool] = False
 
-    def __init__(self, folder: Path, allowed: Sequence[str] = ()) -> None:
+    def __init__(self, folder: Path, allowed: Sequence[str] = (), arrived: Callable[[], object] = lambda: None) -> None:
         self._folder = folder
         self._allowed = allowed
+        self._arrived = arrived
         self._arriving: dict[str, Arriving] = {}
 
     @on(FilePieceMsg)
@@ -87,6 +89,7 @@ class Files(Actor[FilePieceMsg | SendFilesMsg]):
             if arriving is None or arriving.nbytes != msg.offset:
                 return f"{msg.name}: a piece from byte {msg.offset:,} on does not follow"
             await self.offload(arriving.write, msg.data.data)
+            self._arrived()
             if msg.digest:
                 del self._arriving[msg.name]
                 await self.offload(arriving.complete, msg.digest)

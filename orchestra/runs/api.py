@@ -86,7 +86,8 @@ async def _carry_out_here(
 async def _run_to_the_end(
     planned: PlannedRun, run: RunDirectory, launch: RunPlan, stale: Holder | None, stopping: Stopping
 ) -> Ending:
-    with _logging(planned, run), stopped_by_signals(planned.topology.root.name, stopping):
+    grace = None if planned.hosts is None else planned.hosts.grace
+    with _logging(planned, run), stopped_by_signals(planned.topology.root.name, stopping, grace):
         if stale is not None:
             log.get(actor="run").warning("a stale lock is taken over", host=stale.host, pid=stale.pid)
         launch = replace(launch, code=_keep_code(planned, run))

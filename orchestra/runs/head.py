@@ -31,7 +31,15 @@ from orchestra.hosts.transfer import FILES, FilePieceMsg, send_bytes
 from orchestra.launch.protocol import HostEvent, Launcher
 from orchestra.nodes.dialling import cancel_all
 from orchestra.nodes.node import Node
-from orchestra.runs.host_slots import Hosted, HostSlot, hosts_missing
+from orchestra.runs.host_slots import (
+    AGENT_END_S,
+    ARRIVAL_S,
+    CONNECTION_S,
+    TOGETHER_S,
+    Hosted,
+    HostSlot,
+    hosts_missing,
+)
 from orchestra.runs.hosts_options import HostsOptions
 from orchestra.runs.hosts_record import HostsRecord
 from orchestra.runs.runner import Stopping
@@ -39,8 +47,8 @@ from orchestra.runs.runner import Stopping
 ARCHIVE = "code.zip"
 ANSWER_S = 8.0
 """Seconds for a host to answer with the statistics of its nodes, which have five."""
-OTHER_VERSION = 76
 START_AGAIN = 75
+OTHER_VERSION = 76
 """Exit codes of agents."""
 
 
@@ -88,6 +96,8 @@ class Head:
         self._own: Fingerprint = fingerprint()
         self._tasks: set[asyncio.Task[None]] = set()
         self._over = False
+        self._arrived_at = 0.0
+        """When a piece of a file came last, in seconds of the node's clock."""
         self._log = root.log.bind(actor=f"{root.name}/{HEAD}")
 
     # The beginning of a run
@@ -119,11 +129,6 @@ class Head:
     def agents(self) -> list[str]:
         """The nodes of the agents that are let in."""
         return list(self._agents)
-
-    def new_shapes(self, known: Collection[int]) -> list[HostShape]:
-        """Return the shapes of the hosts that have an agent, but for those with `known` slots."""
-        there = [slot for slot in self.slots.values() if slot.present and slot.slot not in known]
-        return [slot.shape for slot in there if slot.shape is not None]
 
     def begin(self, hosted: Hosted) -> None:
         """Tell each host that has come what it runs, and from now on those that come."""
@@ -157,14 +162,7 @@ class Head:
             self._log.warning(text, host=msg.name)
         if slot.present:
             self._replace(slot, msg)
-        settings = slot.settings
-        shape = HostShape(slot.slot, settings.name or msg.name, msg.cores, msg.gpus, msg.memory)
-        slot.shape = shape.requested(cores=settings.cores, gpus=settings.gpus, memory=settings.memory)
-        slot.agent, slot.incarnation, slot.fingerprint = msg.agent, msg.incarnation, msg.fingerprint
-        slot.clock_offset_s = msg.clock - self._root.clock.now().timestamp() if msg.clock else None
-        slot.hopeless = slot.told_to_end = False
-        slot.move("joined", reason="")
-        slot.nodes.clear()
+        slot.take(msg, self._root.clock.now().timestamp())
         self._agents[node_of(msg.agent.address)] = slot
         self._changed.set()
         self._log.info("host joined", slot=slot.slot, host=slot.name, pid=msg.pid)
@@ -187,6 +185,10 @@ class Head:
             lacking = missing_import(msg.last_words, self._own, slot.fingerprint) if slot.fingerprint else ""
             self._hosted.given_up(msg.node, f"{lacking or msg.given_up} (on {slot.name})")
         self._changed.set()
+
+    def piece_arrived(self) -> None:
+        """Note that a piece of a file has come from a host."""
+        self._arrived_at = self._root.clock.monotonic()
 
     def output(self, msg: OutputMsg) -> None:
         """Write what processes of a host have printed and logged."""
@@ -238,6 +240,7 @@ class Head:
         if link is None or slot.incarnation != incarnation:
             return
         await asyncio.sleep(CONNECTION_S)  # the system closes the connections of a process a moment after it has ended
+        slot.hopeless = slot.hopeless and not link.connected  # else the engine has lost sight of an agent that lives
         if link is self._root.peers.find(node) and not link.connected:
             link.end(Unreachable(f"its agent has ended: {event.reason or event.code}"))
 
@@ -255,6 +258,8 @@ class Head:
     async def end(self, code: int, reason: str, deadline: float) -> None:
         """Have all agents end, and wait for them; then the engine has nothing left of this run.
 
+        An agent may take its time as long as pieces of its files arrive: traces are large.
+
         Args:
             code: their exit code.
             reason: for their logs.
@@ -264,11 +269,11 @@ class Head:
         for slot in self.slots.values():
             if slot.agent is not None:
                 self._tell(slot, LeaveMsg(code=code, reason=reason, deadline=deadline))
-        with suppress(TimeoutError):
-            async with asyncio.timeout(3 * deadline + AGENT_END_S):
-                while self._agents:
-                    self._changed.clear()
-                    await self._changed.wait()
+        ends_at = self._root.clock.monotonic() + 3 * deadline + AGENT_END_S
+        while self._agents and (left := max(ends_at, self._arrived_at + ARRIVAL_S) - self._root.clock.monotonic()) > 0:
+            self._changed.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), left)
         await cancel_all(*self._tasks)
         await self._launcher.stop(AGENT_END_S)
         self._record.write()
@@ -336,7 +341,6 @@ class Head:
         self._agents.pop(node_of(slot.agent.address), None)
         if msg.incarnation != slot.incarnation:
             self._log.warning("another agent has taken a slot", slot=slot.slot, host=slot.name)
-            slot.superseded.add(slot.incarnation)
             self._tell(
                 slot, LeaveMsg(code=START_AGAIN, reason=f"another agent has taken slot {slot.slot}", deadline=0.1)
             )
@@ -381,11 +385,14 @@ class Head:
         """Count the nodes of a host as lost; end the run if too few hosts are left."""
         if self._hosted is None:
             return
-        self._hosted.host_lost(slot.slot, how)
+        cause = slot.cause(how)
+        self._hosted.host_lost(slot.slot, how, cause)
         left = sum(not each.hopeless and each.state != "left" for each in self.slots.values())
         if left < self._options.min_hosts:
             least = self._options.min_hosts
-            self._hosted.fail(f"{left} of {len(self.slots)} hosts are left, and --min-hosts requires {least}; {how}")
+            self._hosted.fail(
+                f"{left} of {len(self.slots)} hosts are left, and --min-hosts requires {least}; {how}", cause
+            )
 
     async def _bring_back(self, slot: HostSlot, delay: float) -> None:
         await asyncio.sleep(delay)
@@ -440,11 +447,3 @@ class Head:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._root.escalate(error if isinstance(error, Exception) else RuntimeError(repr(error)))
-
-
-TOGETHER_S = 1.0
-"""Seconds within which all processes of a job are told to end."""
-CONNECTION_S = 0.2
-"""Seconds for the connection of an ended agent to be closed by the system."""
-AGENT_END_S = 5.0
-"""Seconds for an agent to end once its nodes have."""

@@ -9,8 +9,9 @@ from orchestra.actors.addresses import node_of
 from orchestra.actors.ref import Ref
 from orchestra.actors.statistics import HostState, HostStatistics, ProcessStatistics
 from orchestra.actors.supervision import Restart, RestartAfter
+from orchestra.errors import CannotWrite, OrchestraError
 from orchestra.hosts.fingerprint import Fingerprint
-from orchestra.hosts.messages import HostedNode, LeaveMsg, PlaceMsg, PlanMsg, SignalMsg
+from orchestra.hosts.messages import HostedNode, HostMsg, LeaveMsg, PlaceMsg, PlanMsg, SignalMsg
 from orchestra.hosts.settings import HostSettings
 from orchestra.hosts.shape import HostShape
 from orchestra.hosts.transfer import FilePieceMsg
@@ -21,6 +22,17 @@ from orchestra.runs.hosts_record import HostsRecord
 AGAIN = Restart(limit=3, within=600.0, backoff=0.0)
 """How often an engine is asked for another agent of a slot."""
 
+TOGETHER_S = 1.0
+"""Seconds within which all processes of a job are told to end."""
+CONNECTION_S = 0.2
+"""Seconds for the connection of an ended agent to be closed by the system."""
+AGENT_END_S = 5.0
+"""Seconds for an agent to end once its nodes have."""
+ARRIVAL_S = 20.0
+"""Seconds from one piece of a file to the next, after which the head waits no longer for a host that sends some."""
+
+CANNOT_WRITE = 74
+"""The exit code of an agent whose disk is full."""
 State = Literal["asked", "queued", "started", "joined", "playing", "leaving", "left", "gone"]
 PRESENT: tuple[State, ...] = ("joined", "playing", "leaving")
 """The states of a host that has an agent."""
@@ -42,11 +54,11 @@ class Hosted(Protocol):
     def host_joined(self, slot: int) -> None:
         """Plan the nodes of a host that was not there at the start, and count those of one that is back."""
 
-    def host_lost(self, slot: int, how: str) -> None:
-        """Count the nodes of a host as lost: it does not come back."""
+    def host_lost(self, slot: int, how: str, cause: OrchestraError | None = None) -> None:
+        """Count the nodes of a host as lost: it does not come back. `cause` is that of `fail`, if the run fails."""
 
-    def fail(self, text: str) -> None:
-        """End the run: too few hosts are left."""
+    def fail(self, text: str, cause: OrchestraError | None = None) -> None:
+        """End the run: too few hosts are left. Its exit code is that of `cause`, if there is one."""
 
     def host_leaves(self, slot: int) -> None:
         """Ask the nodes of a host that this process sees to stop; the agent asks the others."""
@@ -79,6 +91,8 @@ class HostSlot:
     told_to_end: bool = False
     """True if its agent was told to end, by a signal."""
     incarnation: str = ""
+    code: int | None = None
+    """The exit code of the last agent that the engine has reported as ended; None if it does not know."""
     fingerprint: Fingerprint | None = None
     """Of its last agent."""
     clock_offset_s: float | None = None
@@ -112,6 +126,24 @@ class HostSlot:
             self.record.changed(shape, state, where=self.where, reason=self.reason)
         self.state, self.changed_at = state, self.record.clock.monotonic()
 
+    def take(self, msg: HostMsg, now: float) -> None:
+        """Give the slot to an agent. The one that had it before is never let in again, even if it was lost already.
+
+        Args:
+            msg: what the agent has said.
+            now: seconds since the epoch by the head's clock.
+        """
+        if self.incarnation not in ("", msg.incarnation):
+            self.superseded.add(self.incarnation)
+        settings = self.settings
+        shape = HostShape(self.slot, settings.name or msg.name, msg.cores, msg.gpus, msg.memory)
+        self.shape = shape.requested(cores=settings.cores, gpus=settings.gpus, memory=settings.memory)
+        self.agent, self.incarnation, self.fingerprint = msg.agent, msg.incarnation, msg.fingerprint
+        self.clock_offset_s = msg.clock - now if msg.clock else None
+        self.hopeless = self.told_to_end = False
+        self.move("joined", reason="")
+        self.nodes.clear()
+
     def statistics(self, root: Node, nodes: tuple[str, ...]) -> HostStatistics:
         """Return what is known of the host, which `nodes` are placed on."""
         shape = self.shape or self.settings.shape
@@ -134,6 +166,7 @@ class HostSlot:
         """Note what the engine says."""
         self.where = event.where or self.where
         self.reason = event.reason
+        self.code = event.code
         self.hopeless = event.state == "ended" and not event.again
         if self.present or self.state in ("left", "gone"):
             return
@@ -153,6 +186,10 @@ class HostSlot:
                 return delay
             case _:
                 return None
+
+    def cause(self, how: str) -> CannotWrite | None:
+        """Return the cause of the end of a run that has lost this host, as `how` says: its disk is full, or None."""
+        return CannotWrite(how) if self.code == CANNOT_WRITE else None
 
     def missing(self, tried: str) -> str:
         """Return why the host is missing, in words: `cpu3 (ssh: Connection refused, 4 tries)`.

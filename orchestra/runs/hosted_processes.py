@@ -124,12 +124,12 @@ class HostedProcesses(RunProcesses):
         for node in self._nodes_of(slot):
             self._root.directory.add(node)
 
-    def host_lost(self, slot: int, how: str) -> None:
+    def host_lost(self, slot: int, how: str, cause: OrchestraError | None = None) -> None:
         for node in self._nodes_of(slot):
-            self._give_up(node, how)
+            self._give_up(node, how, cause)
 
-    def fail(self, text: str) -> None:
-        self._fail(text)
+    def fail(self, text: str, cause: OrchestraError | None = None) -> None:
+        self._fail(text, cause)
 
     def host_leaves(self, slot: int) -> None:
         self._ask_to_stop(node for node in self._root.peers.names if node in self._nodes_of(slot))
@@ -146,12 +146,13 @@ class HostedProcesses(RunProcesses):
     def _grow(self) -> None:
         """Plan the nodes of hosts that were not there at the start."""
         known = {host.slot for host in self._plan.hosts}
-        grown = self._planned.over(Hosts([*self._plan.hosts, *self._head.new_shapes(known)]))
+        new = [slot.shape for slot in self._head.slots.values() if slot.present and slot.slot not in known]
+        grown = self._planned.over(Hosts([*self._plan.hosts, *filter(None, new)]))
         self._plan = replace(self._plan, hosts=grown.shapes)
-        new = self._topology.grow(grown.topology)
+        nodes = self._topology.grow(grown.topology)
         self._requirements = self._topology.requirements
-        self._nodes += new
-        self._ever.update(new)
+        self._nodes += nodes
+        self._ever.update(nodes)
 
     def _nodes_of(self, slot: int) -> list[str]:
         return [name for name in self._nodes if self._slot_of(name) == slot]

@@ -148,23 +148,24 @@ class RunProcesses:
         """Stop nodes in order, and wait for the end of their processes."""
         await self.keeper.remove(nodes, deadline)
 
-    def _give_up(self, node: str, how: str) -> None:
+    def _give_up(self, node: str, how: str, cause: OrchestraError | None = None) -> None:
         self._given_up.add(node)
         self._root.directory.give_up(node, how)
         lost = [each.missing(lambda address: node_of(address) in self._given_up) for each in self._requirements]
         if missing := next(filter(None, lost), ""):
-            self._fail(f"{missing}; {node} was given up: {how}")
+            self._fail(f"{missing}; {node} was given up: {how}", cause)
         elif len(self._given_up) == len(self._nodes):
-            self._fail(f"every node was given up; the last, {node}: {how}")
+            self._fail(f"every node was given up; the last, {node}: {how}", cause)
 
     def _last_words(self, node: str) -> Iterable[str]:
         return self.keeper.last_words(node)
 
-    def _fail(self, text: str) -> None:
+    def _fail(self, text: str, cause: OrchestraError | None = None) -> None:
         if not self._failed:
             self._failed = True
-            details = chain.from_iterable(map(self._last_words, sorted(self._given_up)))
-            self._root.escalate(ActorsLost(text, list(details)))
+            error = ActorsLost(text, list(chain.from_iterable(map(self._last_words, sorted(self._given_up)))))
+            error.__cause__ = cause
+            self._root.escalate(error)
 
 
 class ActorsLost(OrchestraError):

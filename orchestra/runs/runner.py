@@ -50,6 +50,8 @@ YOUNG = 20_000
 """Objects allocated, and not freed again, between two runs of the cycle collector: more than a full mailbox holds."""
 MAIN_STOP_S = 0.7 * STOP_S
 """Seconds that the main actor of a failed run has to stop. All others have the rest of `STOP_S`."""
+LAST_S = 10.0
+"""Seconds before it is ended by force in which a run that has not saved ends its processes."""
 ONE_PRESS_S = 0.1
 """A signal that follows another one within this time is the same press of Ctrl-C."""
 
@@ -282,23 +284,37 @@ async def _stop_others(
 
 
 @contextlib.contextmanager
-def stopped_by_signals(root: str, stopping: Stopping) -> Iterator[None]:
+def stopped_by_signals(root: str, stopping: Stopping, grace: float | None = None) -> Iterator[None]:
     """While the block runs, stop the run on signals: Ctrl-C interrupts it, SIGTERM and SIGHUP stop it.
 
     Ctrl-C while the run is stopping aborts it; the other signals have no further effect, since schedulers repeat them.
     A SIGHUP that is ignored, as under `nohup`, stays ignored.
+
+    Args:
+        root: the name of the root, for its log.
+        stopping: stops the run.
+        grace: seconds from SIGTERM until this process is ended by force; None if it is not. The run is aborted 10 s
+            before, or after half of a grace below 20 s.
     """
     last = -ONE_PRESS_S
     asked = False
+    giving_up: asyncio.TimerHandle | None = None
+
+    def give_up() -> None:
+        logger.error(f"the run is aborted: it has not stopped in time, and is ended by force {grace:g} s after SIGTERM")
+        stopping.request("stopped", abort=True)
 
     def arrived(reason: str, at: float) -> None:
-        nonlocal last, asked
+        nonlocal last, asked, giving_up
         again = asked
         asked = True
         if reason != _name_of(signal.SIGINT):
             if not again:
                 logger.warning(f"stopping on {reason}: what is queued is handled and saved; Ctrl-C aborts")
                 stopping.request("stopped")
+                if grace is not None:
+                    delay = max(grace - LAST_S, grace / 2)
+                    giving_up = asyncio.get_running_loop().call_later(delay, give_up)
             return
         # One press may arrive twice: from the terminal, and from a wrapper that passes it on.
         since, last = at - last, at
@@ -310,7 +326,11 @@ def stopped_by_signals(root: str, stopping: Stopping) -> Iterator[None]:
 
     logger = log.get(actor=f"{root}/{SYSTEM}")
     with _on_signals(arrived, signal.SIGINT, *stop_signals()):
-        yield
+        try:
+            yield
+        finally:
+            if giving_up is not None:
+                giving_up.cancel()
 
 
 def stop_signals() -> list[signal.Signals]:

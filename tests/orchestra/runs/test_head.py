@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from orchestra import Actor, Node, on
+from orchestra import Actor, CannotWrite, Node, Ref, on
+from orchestra.cli.exit_codes import CANNOT_WRITE, of_error
 from orchestra.clock import RealClock
-from orchestra.errors import HostsMissing
+from orchestra.errors import HostsMissing, OrchestraError
 from orchestra.hosts.bundle import Bundle, make
 from orchestra.hosts.fingerprint import fingerprint
 from orchestra.hosts.messages import (
@@ -26,9 +27,10 @@ from orchestra.hosts.output import HostLogs
 from orchestra.hosts.run_plan import RunPlan
 from orchestra.launch.protocol import HostEvent, HostRequest, Submission
 from orchestra.runs import head as head_module
-from orchestra.runs.head import Head
+from orchestra.runs.head import ARRIVAL_S, Head
 from orchestra.runs.hosts_options import HostsOptions, hosts_options
 from orchestra.runs.runner import Stopping
+from orchestra.testing import Simulation, run_seed
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 
@@ -65,6 +67,7 @@ class Placed:
         self.lost: list[tuple[int, str]] = []
         self.joined: list[int] = []
         self.failures: list[str] = []
+        self.causes: list[OrchestraError | None] = []
         self.lost_nodes: list[tuple[str, str]] = []
 
     def plan_for(self, slot: int) -> str:
@@ -79,11 +82,13 @@ class Placed:
     def host_joined(self, slot: int) -> None:
         self.joined.append(slot)
 
-    def host_lost(self, slot: int, how: str) -> None:
+    def host_lost(self, slot: int, how: str, cause: OrchestraError | None = None) -> None:
+        self.causes.append(cause)
         self.lost.append((slot, how))
 
-    def fail(self, text: str) -> None:
+    def fail(self, text: str, cause: OrchestraError | None = None) -> None:
         self.failures.append(text)
+        self.causes.append(cause)
 
     def host_leaves(self, slot: int) -> None:
         return
@@ -253,6 +258,88 @@ def test_of_two_agents_of_a_slot_the_later_one_stays_and_the_other_is_never_let_
         assert table.told["newer"].empty()
 
     at_a_table(run, code, tmp_path, test)
+
+
+def test_an_agent_that_was_cut_off_is_not_let_in_again_once_another_one_has_its_slot(
+    run: Run, code: Bundle, tmp_path: Path
+) -> None:
+    """Else each would take the slot from the other, whoever comes last."""
+
+    def test(table: Table) -> None:
+        table.arrives(1, "cut-off")
+        table.head._agents["agent"] = table.head.slots[1]
+        table.head.agent_lost("agent", "silent for 20 s")
+        assert table.states()[1] == "gone"
+        assert not table.arrives(1, "its-successor").refusal
+        assert table.arrives(1, "cut-off-again", "cut-off").refusal == "another agent has taken slot 1"
+        assert table.told["its-successor"].empty()
+        assert not table.arrives(1, "its-successor-again", "its-successor").refusal  # it was cut off, too
+
+    at_a_table(run, code, tmp_path, test)
+
+
+def test_a_host_that_the_engine_gives_up_is_not_given_up_while_its_agent_is_connected(
+    code: Bundle, tmp_path: Path
+) -> None:
+    async def scenario(sim: Simulation) -> None:
+        root, agent = sim.node("learner"), sim.node("agent-1", join="sim://learner")
+        await sim.start()
+        table = Table(root.node, code, tmp_path)
+        table.arrives(1, "a1")
+        table.head._agents["agent-1"] = table.head._agents.pop("learner")
+        table.head.slots[1].agent = Ref("agent-1/agent")
+        assert agent.node.root == "learner"
+        table.head.engine_said(HostEvent(1, "ended", "cpu1 by ssh", "Connection refused, 30 tries", again=False))
+        await asyncio.sleep(1.0)
+        assert table.states()[1] == "joined"
+        assert not table.head.slots[1].hopeless
+
+    run_seed(scenario, 1)
+
+
+def test_a_host_with_a_full_disk_that_the_run_needs_is_the_cause_of_its_end(
+    run: Run, code: Bundle, tmp_path: Path
+) -> None:
+    def test(table: Table) -> None:
+        for slot in (1, 2, 3):
+            table.arrives(slot, f"a{slot}")
+        table.head.begin(table.placed)
+        slot = table.head.slots[2]
+        slot.failures += [table.root.clock.monotonic()] * 3
+        full = HostEvent(
+            2, "ended", "cpu2 by ssh", "the agent exited with code 74: needs 6 MB in '/scratch', has 1", 74
+        )
+        slot.heard(full, 0.0)
+        table.head._agents["agent"] = slot
+        table.head.agent_lost("agent", full.reason)
+        assert table.placed.failures == [
+            "2 of 3 hosts are left, and --min-hosts requires 3; its host local-2 is gone: the agent exited with code "
+            "74: needs 6 MB in '/scratch', has 1"
+        ]
+        assert len(table.placed.causes) == 2  # that of its nodes' loss, which may end the run by itself, and this one
+        for cause in table.placed.causes:
+            assert isinstance(cause, CannotWrite)
+            assert of_error(cause) == CANNOT_WRITE
+
+    at_a_table(run, code, tmp_path, test)
+
+
+def test_the_head_waits_for_an_agent_as_long_as_pieces_of_its_files_arrive(code: Bundle, tmp_path: Path) -> None:
+    async def scenario(sim: Simulation) -> None:
+        root = sim.node("learner")
+        await sim.start()
+        table = Table(root.node, code, tmp_path)
+        table.arrives(1, "a1")
+        ending = asyncio.create_task(table.head.end(0, "the run is over", deadline=1.0))
+        for _ in range(20):
+            table.head.piece_arrived()
+            await asyncio.sleep(15.0)
+            assert not ending.done()
+        since = sim.loop.time() - 15.0
+        await ending
+        assert ARRIVAL_S <= sim.loop.time() - since < ARRIVAL_S + 1.0
+
+    run_seed(scenario, 1)
 
 
 def test_a_host_that_is_lost_is_asked_for_three_times_and_then_given_up(run: Run, code: Bundle, tmp_path: Path) -> None:

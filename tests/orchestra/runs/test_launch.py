@@ -20,6 +20,7 @@ import pytest
 
 from orchestra import Actor, InterruptMsg, Node, on
 from orchestra.runs.runner import Stopping, _on_signals, _until_stopped, stopped_by_signals
+from orchestra.testing import Simulation, run_seed
 
 PATIENCE_S = 30.0
 EXPERIMENT = '''
@@ -442,6 +443,27 @@ def test_two_signals_within_a_tenth_of_a_second_are_one_press_of_ctrl_c(
             assert (await ending).reason == reason
 
     run(main())
+
+
+@pytest.mark.parametrize(("grace", "aborted_after"), [(120.0, 110.0), (8.0, 4.0)])
+def test_a_run_that_has_not_saved_when_its_grace_ends_is_aborted_before_it_is_killed(
+    grace: float, aborted_after: float
+) -> None:
+    async def scenario(sim: Simulation) -> None:
+        stopping = Stopping()
+        process = sim.node("here")
+        await sim.start()
+        process.node.spawn("main", SlowToStop, asyncio.Event())
+        ending = asyncio.create_task(_until_stopped(process.node, process.node.cell("here/main"), stopping))
+        await asyncio.sleep(0)
+        with stopped_by_signals("here", stopping, grace):
+            since = sim.loop.time()
+            signal.raise_signal(signal.SIGTERM)
+            ended = await ending
+        assert (ended.state, ended.reason) == ("stopped", "aborted")
+        assert aborted_after <= sim.loop.time() - since < aborted_after + 1.0
+
+    run_seed(scenario, 1)
 
 
 def test_a_signal_that_comes_while_another_one_is_handled_is_told_once(run: Callable[..., Any]) -> None:
