@@ -48,7 +48,7 @@ from orchestra.hosts.scratch import Scratch
 from orchestra.hosts.shape import this_machine
 from orchestra.hosts.token import JoinToken
 from orchestra.nodes.node import Node
-from orchestra.wire.transports.tunnel import tunnel_path
+from orchestra.wire.transports.tunnel import remove_dead_tunnels, tunnel_path
 
 FINISHED = 0
 START_AGAIN = 75
@@ -63,6 +63,8 @@ PAUSE_S = 0.02
 PAUSE_MAX_S = 2.0
 """The pause between two attempts to join: doubled each time, and jittered."""
 LAST_TRIES = 200
+TUNNEL_FOLDER = Path("/tmp")  # noqa: S108 (launchers choose names that nobody can guess)
+"""Where launchers have ssh make the sockets of tunnels: agents that were killed have left theirs there."""
 
 
 class AgentActor(Actor[CodeMsg | PlanMsg | PlaceMsg | SignalMsg | AskHostMsg | LeaveMsg]):
@@ -153,6 +155,7 @@ class Agent:
             CannotWrite: the scratch folder cannot be written.
         """
         adopt_orphans()
+        remove_dead_tunnels(TUNNEL_FOLDER)
         scratch = Scratch.claim(self._token.run, self._slot or 0, self._scratch)
         try:
             return await self._run(scratch)
@@ -185,8 +188,12 @@ class Agent:
                 await stack.enter_async_context(node.running())
                 self._joined_by = node.peers.joined_by
                 return node
-            except (AuthenticationFailed, VersionMismatch):
+            except VersionMismatch:
                 raise
+            except AuthenticationFailed as error:
+                raise AuthenticationFailed(
+                    f"the join token is that of {self._token.run}, which has ended or is elsewhere: {error}"
+                ) from error
             except OrchestraError as error:
                 refused = refused + 1 if isinstance(error, NobodyListens) else 0
                 if self._admitted is not None and refused == REFUSALS:

@@ -1,7 +1,13 @@
 """tunnel:// reaches a process of another host through ssh: a Unix socket that `ssh -R` forwards to the other's port."""
 
 import asyncio
+import contextlib
+import errno
+import os
+import socket
 import ssl
+import stat
+from pathlib import Path
 from typing import Any
 
 from orchestra.errors import HandshakeError, Unreachable, UsageError
@@ -9,6 +15,8 @@ from orchestra.wire.credentials import Credentials, context
 from orchestra.wire.transports.base import Accept, Listener
 from orchestra.wire.transports.stream import HANDSHAKE_S, StreamConnection
 
+TUNNELS = "orchestra-*.sock"
+"""The names of the sockets that launchers have ssh make for agents."""
 HEAD_START_S = 5.0
 """Seconds that the other addresses of a process have before its tunnel is tried: ssh encrypts all once more."""
 
@@ -53,6 +61,22 @@ class _TunnelConnection(StreamConnection):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self.local = False  # the socket is on this host, the other process is not
+
+
+def remove_dead_tunnels(folder: Path) -> None:
+    """Remove the sockets of this user's tunnels in `folder` that no ssh server forwards any more: sshd leaves them."""
+    try:
+        listening = set(Path("/proc/net/unix").read_text().split())
+    except OSError:
+        listening = set()
+    for path in folder.glob(TUNNELS):
+        found = path.lstat()
+        if str(path) in listening or not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.getuid():
+            continue
+        with socket.socket(socket.AF_UNIX) as sock, contextlib.suppress(OSError):  # another process may remove it
+            sock.setblocking(False)
+            if sock.connect_ex(str(path)) == errno.ECONNREFUSED:
+                path.unlink()
 
 
 def tunnel_path(address: str) -> str:

@@ -17,7 +17,7 @@ from orchestra.errors import NobodyListens, Unreachable
 from orchestra.testing import Probe
 from orchestra.wire.credentials import Credentials
 from orchestra.wire.transports.registry import transport_for
-from orchestra.wire.transports.tunnel import TunnelTransport
+from orchestra.wire.transports.tunnel import TunnelTransport, remove_dead_tunnels
 
 Run = Callable[..., Any]
 SECRET = bytes(range(32))
@@ -111,3 +111,25 @@ def test_nobody_listens_at_a_tunnel(run: Run) -> None:
         TunnelTransport().check("tunnel:///x")
     with pytest.raises(UsageError, match="a tunnel is for those who dial"):
         run(TunnelTransport().listen("tunnel:///x", lambda connection: None))
+
+
+def test_sockets_that_dead_tunnels_have_left_are_removed_and_no_others(sockets: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        for name in ("orchestra-dead.sock", "orchestra-live.sock", "another.sock"):
+            sock = socket.socket(socket.AF_UNIX)
+            sock.bind(str(sockets / name))
+            if "live" in name:
+                sock.listen()
+                stack.callback(sock.close)
+                (sockets / name).rename(sockets / "orchestra-elsewhere.sock")  # the system lists its old name alone
+            else:
+                sock.close()
+        (sockets / "orchestra-file.sock").touch()
+        remove_dead_tunnels(sockets)
+        assert {path.name for path in sockets.iterdir()} == {
+            "orchestra-elsewhere.sock",
+            "another.sock",
+            "orchestra-file.sock",
+        }
+        for path in sockets.iterdir():
+            path.unlink()

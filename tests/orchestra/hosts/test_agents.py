@@ -1,0 +1,162 @@
+"""Agents: all that come are let in, and those that may not come are told why."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from orchestra import Node
+from orchestra.cli.exit_codes import NOT_LET_IN
+from orchestra.hosts.agent import Agent
+from orchestra.hosts.scratch import Scratch
+from orchestra.hosts.token import JoinToken
+from orchestra.runs import join_file
+from orchestra.runs.run_directory import RunDirectory
+from orchestra.wire import admission
+from orchestra.wire.admission import Admission
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="agents run on Linux")
+Run = Callable[..., Any]
+AGENTS = 100
+
+
+@asynccontextmanager
+async def far_away(address: str) -> AsyncIterator[str]:
+    """Have packets to a TCP address take a while, so that the handshakes of all who dial at once overlap."""
+    host, port = address.partition("://")[2].rsplit(":", 1)
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while data := await reader.read(1 << 16):
+                await asyncio.sleep(0.02)
+                writer.write(data)
+        writer.close()
+
+    async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        other_reader, other_writer = await asyncio.open_connection(host, int(port))
+        tasks.update([asyncio.create_task(pipe(reader, other_writer)), asyncio.create_task(pipe(other_reader, writer))])
+
+    server = await asyncio.start_server(accepted, "127.0.0.1", 0, backlog=2 * AGENTS)
+    async with server:
+        yield f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    await asyncio.gather(*tasks)
+
+
+def test_a_hundred_agents_that_come_at_once_are_all_let_in_though_fewer_may_be_unproven(
+    run: Run, sockets: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admission, "MAX_PER_SOURCE", 64)
+    turned_away = 0
+    add = Admission.add
+
+    def counted(self: Admission[Any], connection: Any, source: str) -> Any:
+        nonlocal turned_away
+        dropped = add(self, connection, source)
+        turned_away += dropped is not None
+        return dropped
+
+    monkeypatch.setattr(Admission, "add", counted)
+
+    async def main() -> None:
+        token = JoinToken.new("a-run", (), tls=None)
+        async with (
+            Node("learner", listen="tcp://127.0.0.1:0", secret=token.secret).running() as root,
+            far_away(root.listening) as address,
+            AsyncExitStack() as stack,
+        ):
+
+            async def joins(slot: int) -> Node | None:
+                scratch: Any = SimpleNamespace(socket_address=lambda name: f"unix://{sockets}/{slot}")
+                return await Agent(token.joining(address), slot=slot)._join(stack, scratch)
+
+            nodes = [node for node in await asyncio.gather(*map(joins, range(1, AGENTS + 1))) if node is not None]
+            assert len(nodes) == len(root.peers.names) == AGENTS
+            await asyncio.gather(*(node.stop() for node in nodes))
+
+    run(main())
+    assert turned_away, "the bound was never reached"
+
+
+async def started(token: str, folder: Path) -> tuple[int | None, str]:
+    """Return the exit code of an agent with this token, and what it said."""
+    words = ("-m", "orchestra", "host", "--token", "-", "--scratch", str(folder), "--join-timeout", "20")
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *words, stdin=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    _, said = await process.communicate(token.encode())
+    return process.returncode, said.decode()
+
+
+def test_an_agent_with_the_token_of_another_run_or_an_expired_one_ends_with_77_and_says_which(
+    run: Run, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        async with Node("learner", listen="tcp://127.0.0.1:0", secret=bytes(range(32))).running() as root:
+            ended = JoinToken.new("yesterdays-run", (root.listening,), tls=None)
+            expired = JoinToken(
+                "last-months-run", ended.secret, ended.join, None, datetime.now(UTC) - timedelta(days=1)
+            )
+            found = await asyncio.gather(*(started(token.line(), tmp_path) for token in (ended, expired)))
+            assert [code for code, _ in found] == [NOT_LET_IN, NOT_LET_IN]
+            assert "the join token is that of yesterdays-run, which has ended or is elsewhere" in found[0][1]
+            assert "the join token of last-months-run in standard input expired on" in found[1][1]
+            assert not any("Traceback" in said for _, said in found)
+            assert root.peers.names == ()
+
+    run(main())
+    assert not list(tmp_path.glob("orchestra-*/*/owner.json")), "folders are left"
+
+
+STRANGER = """
+import os, sys
+from pathlib import Path
+from orchestra.cli.main import main
+from orchestra.hosts.scratch import Scratch
+run, base = Path(sys.argv[1]), Path(sys.argv[2])
+main(["ps", str(run / "absent")])  # whatever is imported late: the stranger may not read the interpreter's files
+Scratch.claim("a-run", 9, base).close()
+os.setgroups([]), os.setgid(65534), os.setuid(65534)
+print(main(["ps", str(run)]), flush=True)
+scratch = Scratch.claim("a-run", 1, base)
+print(scratch.folder)
+for path in base.iterdir():
+    try:
+        list(path.iterdir())
+    except PermissionError:
+        print("closed", path.name)
+scratch.close()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED HERE: only root can become another user")
+def test_two_users_on_a_host_see_nothing_of_each_others_runs(sockets: Path) -> None:
+    sockets.chmod(0o711)
+    base, folder = sockets / "scratch", sockets / "run"
+    base.mkdir()
+    base.chmod(0o1777)
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    info = join_file.JoinInfo("tcp://127.0.0.1:1", bytes(32), os.getpid(), "", None)
+    mine = Scratch.claim("a-run", 1, base)
+    try:
+        with join_file.opened(RunDirectory(folder), info):
+            words = [sys.executable, "-c", STRANGER, str(folder), str(base)]
+            done = subprocess.run(words, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        code, theirs, *closed = done.stdout.splitlines()
+        assert code == "2"
+        assert "only the user who started a run can look into it" in done.stderr
+        assert Path(theirs) == base / "orchestra-65534" / "a-run-1"
+        assert sorted(closed) == sorted(f"closed {path.name}" for path in (mine.home, mine.sockets))
+        assert (mine.folder / "owner.json").exists(), "a stranger has removed it"
+    finally:
+        mine.close()
