@@ -1,6 +1,8 @@
 """The settings of recording: the `--trace` flags as a value, and the recorders made from them."""
 
+import glob
 import os
+import re
 import socket
 import sys
 from collections.abc import Sequence
@@ -77,9 +79,7 @@ class TraceSettings:
         """
         if self.mode == "off":
             return None
-        generation = int(clock.now().timestamp())
-        while any(folder.glob(f"{node}.{generation}.*")):
-            generation += 1
+        generation = _next_generation(folder, node, int(clock.now().timestamp()))
         header = Header(
             node=node,
             generation=generation,
@@ -110,6 +110,13 @@ class TraceSettings:
 
 
 NO_TRACE = TraceSettings(mode="off")
+
+
+def _next_generation(folder: Path, node: str, now: int) -> int:
+    """Return `now`, or what follows the generation of the node's last process there: the clock may have been set."""
+    named = re.compile(rf"{re.escape(node)}\.(\d+)\..*")
+    matches = (named.fullmatch(path.name) for path in folder.glob(f"{glob.escape(node)}.*"))
+    return max([now, *(int(match[1]) + 1 for match in matches if match)])
 
 
 def versions() -> dict[str, str]:
