@@ -49,7 +49,7 @@ play_once(planned["env"], 4, 0, planned["policy"], policy.params(), 4, np.random
             QUICK.format(arguments=["run", str(EXPERIMENT), "--help"]), HEAVY, id="the flags of an experiment"
         ),
         pytest.param(PLANNED, HEAVY, id="the plan of a run"),
-        pytest.param("import orchestra.cli.host", HEAVY | {"components", "uvloop"}, id="the agent of a host"),
+        pytest.param("import orchestra.cli.host", HEAVY | {"components", "uvloop", "numpy"}, id="the agent of a host"),
         pytest.param(ACTING, HEAVY - {"numba"}, id="a worker that acts"),
     ],
 )

@@ -6,9 +6,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Generic, ParamSpec, Protocol, Self, TypeVar
 
-import numpy as np
 from structlog.typing import FilteringBoundLogger
 
+from orchestra.actors import lazy_numpy as np
 from orchestra.actors.contract import Contract, handlers_of
 from orchestra.actors.mailbox import CAPACITY
 from orchestra.actors.message import Message
@@ -65,7 +65,7 @@ class Context(Protocol):
     resume_from: Path | None
 
     @property
-    def rng(self) -> np.random.Generator: ...
+    def rng(self) -> "np.random.Generator": ...
     def request_stop(self, *, graceful: bool = True) -> None: ...
     def watch(self, ref: Ref[Any]) -> None: ...
     def after(self, delay: float, message: Message) -> TimerHandle: ...
@@ -152,7 +152,7 @@ class Actor(Generic[M]):
         return self._context.clock
 
     @property
-    def rng(self) -> np.random.Generator:
+    def rng(self) -> "np.random.Generator":
         """The random generator of this actor, derived from the run's seed, its address and its number of restarts."""
         return self._context.rng
 

@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
-import numpy as np
-
+from orchestra.actors import lazy_numpy as np
 from orchestra.actors.axes import AnyArray
 from orchestra.actors.message import Message
 from orchestra.actors.weights import FLAT

@@ -1,13 +1,18 @@
 """Axes: the dtype and shape of the array fields of messages, checked when a message is made."""
 
-from typing import Any, LiteralString
+from typing import TYPE_CHECKING, Any, LiteralString
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import PydanticCustomError, core_schema
 
-AnyArray = NDArray[Any]
+from orchestra.actors import lazy_numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    AnyArray = NDArray[Any]
+else:
+    AnyArray = Any  # without numpy
 
 
 class Axes:

@@ -5,10 +5,9 @@ from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 from typing import Any, Literal
 
-import numpy as np
-
 from orchestra import log
 from orchestra.actors import codec
+from orchestra.actors import lazy_numpy as np
 from orchestra.actors.actor import Actor, making
 from orchestra.actors.asks import PendingReplies
 from orchestra.actors.context import LiveContext
@@ -422,6 +421,6 @@ class Cell:
             return "waiting"
         return "idle" if self._current is None else "handling"
 
-    def _replayable(self) -> tuple[Actor[Any], np.random.Generator] | None:
+    def _replayable(self) -> "tuple[Actor[Any], np.random.Generator] | None":
         """Return the actor and its random generator for a snapshot; None while it owes or awaits an answer."""
         return (self.actor, self.context.rng) if self.actor is not None and self.replies.idle else None

@@ -7,17 +7,18 @@ markers, each padded to 16 bytes) and a ref (its address). Nothing is ever unpic
 import enum
 import math
 import struct
+import sys
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import repeat
 from pathlib import PurePath
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import msgpack
-import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
+from orchestra.actors import lazy_numpy as np
 from orchestra.actors.arrays import frozen_copy, is_frozen, isolated, size_of
 from orchestra.actors.axes import AnyArray
 from orchestra.actors.message import Message
@@ -35,10 +36,8 @@ SHAPES = 4096
 """Array markers that are cached, by dtype and shape: most messages repeat those of the one before."""
 SMALL = 8 << 10
 """Payloads up to this many bytes are copied into and out of frames: for these a copy is faster than a reference."""
-DTYPES = tuple(
-    np.dtype(name) for name in ("bool", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16")
-)
-_NUMBER = {dtype: number for number, dtype in enumerate(DTYPES)}
+DTYPES = ("bool", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16")
+"""The dtypes of arrays that can travel, by the number that stands for them."""
 _PADDING = bytes(ALIGNMENT)
 
 # Initial buffers of msgpack's packers and unpackers. The defaults are 0.25 and 1 MiB.
@@ -87,21 +86,21 @@ class _Aside:
         self.arrays: list[AnyArray] = []
 
     def default(self, value: Any) -> Any:
+        if "numpy" in sys.modules and isinstance(value, np.ndarray):
+            return self._set_aside(value)
         match value:
-            case np.ndarray():
-                return self._set_aside(value)
             case Message():
                 return fields_of(value)
             case Ref():
                 return msgpack.ExtType(REF, value.address.encode())
-            case np.generic():
-                return value.item()
             case enum.Enum():
                 return value.value
             case PurePath():
                 return str(value)
             case set() | frozenset():
                 return sorted(value)
+            case np.generic():
+                return value.item()
         raise TypeError(f"a {type(value).__name__} cannot travel in a message: {value!r:.80}")
 
     def _set_aside(self, array: AnyArray) -> msgpack.ExtType:
@@ -112,10 +111,15 @@ class _Aside:
         return marker
 
 
+@cache
+def _numbers() -> "dict[np.dtype[Any], int]":
+    return {np.dtype(name): number for number, name in enumerate(DTYPES)}
+
+
 @lru_cache(SHAPES)
-def _marker(dtype: np.dtype[Any], shape: tuple[int, ...]) -> msgpack.ExtType:
+def _marker(dtype: "np.dtype[Any]", shape: tuple[int, ...]) -> msgpack.ExtType:
     """Return the marker of an array in a header."""
-    number = _NUMBER.get(dtype)
+    number = _numbers().get(dtype)
     if number is None:
         raise TypeError(f"an array of dtype {dtype} cannot travel in a message")
     return msgpack.ExtType(ARRAY, struct.pack(f"<B{len(shape)}Q", number, *shape))
@@ -364,12 +368,12 @@ def payload_array(arrays: Sequence[AnyArray]) -> AnyArray | None:
 
 
 @lru_cache(SHAPES)
-def _array_marker(data: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int]:
+def _array_marker(data: bytes) -> "tuple[np.dtype[Any], tuple[int, ...], int]":
     """Return the dtype, the shape and the bytes of an array."""
     rank, odd = divmod(len(data) - 1, 8)
     if odd or rank < 0 or rank > MAX_RANK or data[0] >= len(DTYPES):
         raise DecodeError(f"a malformed array marker of {len(data)} bytes")
-    dtype = DTYPES[data[0]]
+    dtype = np.dtype(DTYPES[data[0]])
     shape = struct.unpack_from(f"<{rank}Q", data, 1)
     return dtype, shape, math.prod(shape) * dtype.itemsize
 

@@ -8,9 +8,9 @@ from functools import cached_property, partial
 from threading import get_ident
 from typing import Any, TypeVar
 
-import numpy as np
 from structlog.typing import FilteringBoundLogger
 
+from orchestra.actors import lazy_numpy as np
 from orchestra.actors import spawning
 from orchestra.actors.actor import ActorFactory
 from orchestra.actors.asks import LocalActor, PendingReplies
@@ -30,7 +30,7 @@ from orchestra.errors import ActorFailed, OrchestraError
 T = TypeVar("T")
 
 
-def generator_for(seed: int, address: str, incarnation: int) -> np.random.Generator:
+def generator_for(seed: int, address: str, incarnation: int) -> "np.random.Generator":
     """Return the random generator of one incarnation: derived from the run's seed, the address and the number."""
     key = (zlib.crc32(address.encode()), incarnation)
     return np.random.Generator(np.random.PCG64DXSM(np.random.SeedSequence(seed, spawn_key=key)))
@@ -87,7 +87,7 @@ class LiveContext:
     # For the actor: Context
 
     @cached_property
-    def rng(self) -> np.random.Generator:
+    def rng(self) -> "np.random.Generator":
         """The random generator of this incarnation."""
         return generator_for(self._settings.seed, self.address, self._incarnation)
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-import numpy as np
-
+from orchestra.actors import lazy_numpy as np
 from orchestra.actors.actor import Actor, ActorFactory
 from orchestra.actors.mailbox import Envelope, Queued
 from orchestra.actors.message import Message, Request
@@ -14,7 +13,7 @@ from orchestra.clock import Clock, TimerHandle
 
 T = TypeVar("T")
 
-StateSource = Callable[[], tuple[Actor[Any], np.random.Generator] | None]
+StateSource = Callable[[], "tuple[Actor[Any], np.random.Generator] | None"]
 """Returns the actor and its random generator, or None while it owes or awaits an answer."""
 
 

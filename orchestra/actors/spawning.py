@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol, get_origin
 
-import numpy as np
 from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
 
+from orchestra.actors import lazy_numpy as np
 from orchestra.actors.actor import ACTORS, Actor, ActorFactory, Context, actor_class
 from orchestra.actors.addresses import node_of
 from orchestra.actors.codec import Encoder
@@ -25,8 +25,8 @@ from orchestra.errors import SpawnRefused
 
 _NOTHING = inspect.signature(lambda self: None)
 """The signature of a class without a constructor."""
-_PLAIN = (type(None), bool, int, float, str, bytes, np.ndarray, Ref)
-"""Types that arrive as they were sent, whatever the annotation."""
+_PLAIN = (type(None), bool, int, float, str, bytes, Ref)
+"""Types that, like arrays, arrive as they were sent, whatever the annotation."""
 
 
 class Spawner(Context, Sender, Protocol):
@@ -158,7 +158,7 @@ def _is_plain(value: Any) -> bool:
             return all(map(_is_plain, value))
         case dict():
             return all(isinstance(key, str) and _is_plain(entry) for key, entry in value.items())
-    return type(value) in _PLAIN
+    return type(value) in _PLAIN or type(value) is np.ndarray
 
 
 def _fitted(annotation: Any, value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Moves files between the hosts of a run, in pieces of 1 MiB: code to a host, traces and saved state to the head.
+"""Moves files between the hosts of a run, in pieces of 512 KiB: code to a host, traces and saved state to the head.
 
 Each piece is a request, and the next one is sent when it was answered: heartbeats and other messages pass in between,
 and a full disk is known at once. A file appears under its name when it is whole.
@@ -9,13 +9,9 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path, PurePosixPath
-from typing import IO, Annotated, Any, ClassVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import IO, Any, ClassVar
 
 from orchestra.actors.actor import Actor, on
-from orchestra.actors.axes import Axes
 from orchestra.actors.message import Message, Request
 from orchestra.actors.ref import Ref
 from orchestra.actors.system_messages import CollectFilesMsg
@@ -23,8 +19,8 @@ from orchestra.errors import AskFailed, CannotWrite, DeliveryError, UsageError
 
 FILES = "files"
 """The name of the `Files` actor of the root, and of each agent. That of the `Collector` is `COLLECTOR`."""
-PIECE = 1 << 20
-"""Bytes of a piece."""
+PIECE = 512 << 10
+"""Bytes of a piece: half of what the header of a frame may have."""
 _PARTIAL = ".incoming"
 
 
@@ -34,7 +30,7 @@ class FilePieceMsg(Request[str]):
     name: str
     """The file's path below the folder of the recipient."""
     offset: int
-    data: Annotated[NDArray[np.uint8], Axes("uint8", "bytes")]
+    data: bytes
     digest: str = ""
     """SHA-256 of the whole file, with its last piece."""
 
@@ -88,7 +84,7 @@ class Files(Actor[FilePieceMsg | SendFilesMsg]):
             arriving = self._arriving.get(msg.name)
             if arriving is None or arriving.nbytes != msg.offset:
                 return f"{msg.name}: a piece from byte {msg.offset:,} on does not follow"
-            await self.offload(arriving.write, msg.data.data)
+            await self.offload(arriving.write, msg.data)
             self._arrived()
             if msg.digest:
                 del self._arriving[msg.name]
@@ -139,7 +135,7 @@ class Arriving:
         self._digest = hashlib.sha256()
         self._file: IO[bytes] | None = None
 
-    def write(self, data: memoryview) -> None:
+    def write(self, data: bytes) -> None:
         """Append a piece."""
         if self._file is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -213,9 +209,9 @@ async def send_bytes(to: Ref[FilePieceMsg], data: bytes, name: str) -> None:
         CannotWrite: the recipient cannot write it. The text says why.
         AskFailed, DeliveryError: the recipient failed, or is gone.
     """
-    view, digest = np.frombuffer(data, np.uint8), hashlib.sha256(data).hexdigest()
+    digest = hashlib.sha256(data).hexdigest()
     for offset in range(0, max(len(data), 1), PIECE):
-        piece = view[offset : offset + PIECE]
+        piece = data[offset : offset + PIECE]
         await _send(to, name, offset, piece, digest if offset + len(piece) == len(data) else "")
 
 
@@ -239,14 +235,14 @@ async def send_file(to: Ref[FilePieceMsg], path: Path, name: str, offload: Calla
         while True:
             following = await offload(file.read, PIECE) if data else b""
             digest.update(data)
-            await _send(to, name, offset, np.frombuffer(data, np.uint8), "" if following else digest.hexdigest())
+            await _send(to, name, offset, data, "" if following else digest.hexdigest())
             offset += len(data)
             if not following:
                 return offset
             data = following
 
 
-async def _send(to: Ref[FilePieceMsg], name: str, offset: int, data: NDArray[np.uint8], digest: str) -> None:
+async def _send(to: Ref[FilePieceMsg], name: str, offset: int, data: bytes, digest: str) -> None:
     if error := await to.ask(FilePieceMsg(name=name, offset=offset, data=data, digest=digest)):
         raise CannotWrite(error)
 

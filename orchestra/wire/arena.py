@@ -14,8 +14,7 @@ import os
 import stat
 import sys
 
-import numpy as np
-
+from orchestra.actors import lazy_numpy as np
 from orchestra.actors.axes import AnyArray
 from orchestra.actors.codec import Buffer
 from orchestra.errors import OrchestraError, UsageError

@@ -14,8 +14,7 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import numpy as np
-
+from orchestra.actors import lazy_numpy as np
 from orchestra.actors.axes import AnyArray
 from orchestra.actors.codec import Buffer
 from orchestra.wire.arena import NAME_BYTES, Arena, ArenaView, checked

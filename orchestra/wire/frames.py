@@ -22,8 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-import numpy as np
-
+from orchestra.actors import lazy_numpy as np
 from orchestra.actors.axes import AnyArray
 from orchestra.actors.codec import SMALL, Buffer
 from orchestra.errors import FrameError, VersionMismatch, WireError

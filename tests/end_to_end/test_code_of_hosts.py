@@ -92,17 +92,31 @@ def over_hosts(launch: Any) -> Callable[..., Any]:
     return begun
 
 
-def workers(launched: Any) -> list[Any]:
-    """The processes of the node `worker` that live now."""
+def living(launched: Any, *words: str) -> list[Any]:
+    """The processes of a run that live now, and whose command lines have these words in succession."""
     found = []
     for process in launched.look_for_children():
         try:
-            words = " ".join(process.cmdline()).split()
+            line = " ".join(process.cmdline())
         except Exception:  # it has ended
             continue
-        if "node" in words and words[words.index("node") + 1] == "worker":
+        if f" {' '.join(words)} " in f" {line} ":
             found.append(process)
     return found
+
+
+def workers(launched: Any) -> list[Any]:
+    return living(launched, "node", "worker")
+
+
+def agents(launched: Any) -> list[Any]:
+    return living(launched, "orchestra", "host")
+
+
+def libraries(process: Any) -> set[str]:
+    """The packages of which a process has loaded an extension module."""
+    files = (Path(region.path) for region in process.memory_maps())
+    return {part for file in files if ".so" in file.name for part in file.parts}
 
 
 def test_a_worker_that_starts_again_runs_the_old_code_and_a_replay_is_exact(
@@ -112,6 +126,9 @@ def test_a_worker_that_starts_again_runs_the_old_code_and_a_replay_is_exact(
     launched = over_hosts(file)
     launched.until(lambda: list(tmp_path.glob("runs/*/*")) and answers(launched.run))
     (first,) = workers(launched)
+    (agent,) = agents(launched)
+    assert libraries(first) >= {"numpy"}
+    assert not libraries(agent) & {"numpy", "torch", "llvmlite"}, "the agent has got the code, and its worker plays"
     launched.until(lambda: list(launched.folder.glob("scratch/**/traces/worker.*.trace")))  # it writes now and then
     file.with_name("fixed_code_rule.py").write_text("FACTOR = 7\n")
     file.write_text("raise RuntimeError('the checkout was edited')\n")

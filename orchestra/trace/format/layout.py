@@ -13,9 +13,9 @@ from dataclasses import astuple, fields
 from typing import Any, NamedTuple, TypeVar, cast
 
 import msgpack
-import numpy as np
 import xxhash
 
+from orchestra.actors import lazy_numpy as np
 from orchestra.actors.axes import AnyArray
 from orchestra.actors.codec import ARRAY, DTYPES, REF
 from orchestra.actors.ref import Ref
@@ -208,7 +208,7 @@ class Decoder:
             if not values:
                 return None
             rank = (len(data) - 1) // 8
-            dtype, shape = DTYPES[data[0]], struct.unpack_from(f"<{rank}Q", data, 1)
+            dtype, shape = np.dtype(DTYPES[data[0]]), struct.unpack_from(f"<{rank}Q", data, 1)
             stored = body[position]
             position += 1
             if stored == INLINE:

@@ -26,8 +26,7 @@ from datetime import datetime, timedelta
 from enum import IntEnum
 from typing import Any, Literal, NamedTuple, dataclass_transform
 
-import numpy as np
-
+from orchestra.actors import lazy_numpy as np
 from orchestra.trace.format.effects import EPOCH, Effect, MessageId, MessageType
 
 Mode = Literal["off", "flight", "digest", "full"]
@@ -61,7 +60,7 @@ INPUTS = frozenset({Kind.BIRTH, Kind.DELIVERY, Kind.ANSWER, Kind.SNAPSHOT})
 class Digest:
     """An array recorded without its bytes."""
 
-    dtype: np.dtype[Any]
+    dtype: "np.dtype[Any]"
     shape: tuple[int, ...]
     digest: bytes
     """XXH3-128 of its bytes in C order."""

@@ -5,9 +5,8 @@ import inspect
 import traceback
 from typing import Any
 
-import numpy as np
-
 from orchestra.actors import codec
+from orchestra.actors import lazy_numpy as np
 from orchestra.actors.arrays import frozen_copy, is_frozen, isolated, size_of
 from orchestra.actors.message import Message
 from orchestra.actors.ref import Ref

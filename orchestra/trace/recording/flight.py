@@ -8,8 +8,8 @@ from orchestra import log
 from orchestra.trace.format.encoding import PendingRecord, count_of, in_order
 from orchestra.trace.format.records import Kind
 from orchestra.trace.format.writer import LostRecords, TraceWriter
+from orchestra.trace.recording.recorder import FLIGHT_BYTES
 
-FLIGHT_BYTES = 64 << 20
 MAX_FAILURES = 8
 """Failures of one process that are written: an actor that fails again and again must not fill the disk."""
 BATCH = 512

@@ -7,6 +7,9 @@ from orchestra.clock import Clock
 from orchestra.trace.format.effects import GENERATION_SHIFT
 from orchestra.trace.format.encoding import Filters, PendingRecord
 
+FLIGHT_BYTES = 64 << 20
+"""Bytes that the flight recorder keeps, by default."""
+
 
 class Sink(Protocol):
     """The destination of records: `Backlog` or `FlightRing`."""

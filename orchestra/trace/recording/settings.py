@@ -15,10 +15,7 @@ from orchestra.errors import UsageError
 from orchestra.trace.format.encoding import Filters, RecordEncoder
 from orchestra.trace.format.layout import VERSION
 from orchestra.trace.format.records import Experiment, Header, Mode
-from orchestra.trace.format.writer import TraceWriter
-from orchestra.trace.recording.backlog import Backlog
-from orchestra.trace.recording.flight import FLIGHT_BYTES, FlightRing
-from orchestra.trace.recording.recorder import NodeRecorder, Sink
+from orchestra.trace.recording.recorder import FLIGHT_BYTES, NodeRecorder, Sink
 
 MIB = 1 << 20
 _DISTRIBUTIONS = {"orchestra": "orchestra-rl", "numpy": "numpy", "torch": "torch"}
@@ -79,6 +76,11 @@ class TraceSettings:
         """
         if self.mode == "off":
             return None
+        # The agent of a host has settings for its nodes, and records nothing itself.
+        from orchestra.trace.format.writer import TraceWriter
+        from orchestra.trace.recording.backlog import Backlog
+        from orchestra.trace.recording.flight import FlightRing
+
         generation = _next_generation(folder, node, int(clock.now().timestamp()))
         header = Header(
             node=node,

@@ -167,7 +167,7 @@ def test_a_full_disk_ends_a_transfer_with_its_reason_and_leaves_no_part(
 ) -> None:
     arrive = transfer.Arriving.write
 
-    def full(self: transfer.Arriving, data: memoryview) -> None:
+    def full(self: transfer.Arriving, data: bytes) -> None:
         if self.nbytes >= PIECE:
             raise OSError(errno.ENOSPC, "No space left on device")
         arrive(self, data)
@@ -188,7 +188,7 @@ def test_a_full_disk_ends_a_transfer_with_its_reason_and_leaves_no_part(
 
 def test_a_piece_that_does_not_follow_and_a_damaged_file_are_refused(run: Run, tmp_path: Path) -> None:
     def piece(offset: int, data: bytes, digest: str = "") -> FilePieceMsg:
-        return FilePieceMsg(name="code.zip", offset=offset, data=np.frombuffer(data, np.uint8), digest=digest)
+        return FilePieceMsg(name="code.zip", offset=offset, data=data, digest=digest)
 
     async def main() -> None:
         async with hosts(tmp_path) as these:

@@ -1,0 +1,10 @@
+from numpy import array as array
+from numpy import dtype as dtype
+from numpy import empty as empty
+from numpy import frombuffer as frombuffer
+from numpy import generic as generic
+from numpy import int64 as int64
+from numpy import ndarray as ndarray
+from numpy import prod as prod
+from numpy import random as random
+from numpy import uint8 as uint8
