@@ -51,10 +51,14 @@ Buffer = bytes | memoryview
 
 
 class Encoder:
-    """Packs values. Arrays are set aside: frozen ones as they are, others as copies."""
+    """Packs values. Arrays are set aside: frozen ones as they are, others as copies.
 
-    def __init__(self) -> None:
-        self._aside = _Aside()
+    Args:
+        stand_in: a class whose objects stand for arrays. They have a `dtype` and a `shape`, and are set aside, too.
+    """
+
+    def __init__(self, stand_in: type[Any] | None = None) -> None:
+        self._aside = _Aside(stand_in)
         self._packer = msgpack.Packer(
             default=self._aside.default, autoreset=True, use_bin_type=True, buf_size=_PACK_BYTES
         )
@@ -80,10 +84,11 @@ class Encoder:
 class _Aside:
     """Converter for types unknown to msgpack: sets arrays aside, replaces other values."""
 
-    __slots__ = ("arrays",)
+    __slots__ = ("arrays", "stand_in")
 
-    def __init__(self) -> None:
-        self.arrays: list[AnyArray] = []
+    def __init__(self, stand_in: type[Any] | None) -> None:
+        self.arrays: list[Any] = []
+        self.stand_in = stand_in
 
     def default(self, value: Any) -> Any:
         if "numpy" in sys.modules and isinstance(value, np.ndarray):
@@ -101,6 +106,9 @@ class _Aside:
                 return sorted(value)
             case np.generic():
                 return value.item()
+        if self.stand_in is not None and isinstance(value, self.stand_in):
+            self.arrays.append(value)
+            return _marker(value.dtype, value.shape)
         raise TypeError(f"a {type(value).__name__} cannot travel in a message: {value!r:.80}")
 
     def _set_aside(self, array: AnyArray) -> msgpack.ExtType:

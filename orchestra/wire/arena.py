@@ -121,13 +121,22 @@ class Arena:
             raise NotShared(f"{capacity:,} bytes of it: {getattr(error, 'strerror', None) or error}") from error
         self._bytes: AnyArray = np.frombuffer(self._memory, np.uint8)
 
+    def take(self, nbytes: int) -> int | None:
+        """Take a block of `nbytes`; return where it begins, or None if there is no room."""
+        begin = self.blocks.take(nbytes)
+        if begin is not None and begin + nbytes > self._backed and not self._back(begin + nbytes):
+            self.blocks.give_back(begin)
+            return None
+        return begin
+
+    def at(self, begin: int, nbytes: int) -> AnyArray:
+        """Return the bytes there as a writable array of uint8. All views of them refer to that array."""
+        return np.frombuffer(self._memory, np.uint8, nbytes, begin)
+
     def write(self, pieces: list[Buffer], nbytes: int) -> int | None:
         """Copy `pieces`, of `nbytes` together, into a block; return where it begins, or None if there is no room."""
-        begin = self.blocks.take(nbytes)
+        begin = self.take(nbytes)
         if begin is None:
-            return None
-        if begin + nbytes > self._backed and not self._back(begin + nbytes):
-            self.blocks.give_back(begin)
             return None
         end = begin
         for piece in pieces:

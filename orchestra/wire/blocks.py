@@ -2,7 +2,8 @@
 
 A node writes a payload once, to however many peers it is sent: it recognises the payload by the memory of its frozen
 arrays. A payload that a peer lends is sent on by naming the block of that peer. So a block may be viewed by any number
-of processes. It is written again once all of them have returned it.
+of processes. It is written again once all of them have returned it. A large payload that arrives by the network is
+received straight into a block, once the node has an arena, and is sent on to the peers of this host without a copy.
 
 The blocks of a link that ends without returning them may still be viewed, by its peer or by a process that the peer has
 sent them on to. Their arena is *retired*: it is never written again, its users forget it, and the system takes its
@@ -10,8 +11,10 @@ memory back with the last view. A view therefore never changes, whoever dies.
 """
 
 import weakref
+from collections import deque
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from orchestra.actors import lazy_numpy as np
@@ -19,6 +22,8 @@ from orchestra.actors.axes import AnyArray
 from orchestra.actors.codec import Buffer
 from orchestra.wire.arena import NAME_BYTES, Arena, ArenaView, checked
 
+LEAST = 64 << 10
+"""Bytes above which a payload goes into a block. Below, describing the block costs more than sending."""
 CAPACITY = 128 << 20
 """Default bytes of an arena: twice the credit for one mailbox. The system provides the memory as it is used."""
 
@@ -46,9 +51,17 @@ class OwnBlock:
     sources: "Sources"
     """The memory that the payload was copied from. While it is alive, it is equal to the payload."""
     key: int
-    """Identity of the first array of the sources."""
+    """Identity of the first array of the sources, or of the array that a payload was received into."""
     holders: int = 0
     """Links whose peers have not returned it."""
+
+
+@dataclass(slots=True, eq=False)
+class ReceivedBlock(OwnBlock):
+    """A payload that this node has received into an arena. This node is one of its holders."""
+
+    array: "weakref.ref[AnyArray]" = field(init=False)
+    """The array that all views of it refer to."""
 
 
 @dataclass(slots=True, eq=False)
@@ -104,6 +117,10 @@ class SharedBlocks:
         """Blocks by the identity of their first source."""
         self._lent: dict[int, LentBlock] = {}
         """Lent blocks by the identity of their arrays."""
+        self._received: dict[int, ReceivedBlock] = {}
+        """Received blocks by the identity of their arrays."""
+        self._unviewed: deque[ReceivedBlock] = deque()
+        """Received blocks without views that this node still holds. Views end in any thread."""
 
     # Users
 
@@ -150,6 +167,8 @@ class SharedBlocks:
         arena.retired = True
         if isinstance(arena, Arena):
             self._arenas.pop(arena, None)
+            self._drop_unviewed()
+            self._received = {key: block for key, block in self._received.items() if block.arena is not arena}
             arena.close()
         else:
             arena.view = None
@@ -166,6 +185,10 @@ class SharedBlocks:
         lent = self._lent.get(id(first))
         if lent is not None and lent.array() is first and _is_all_of(first, pieces, nbytes):
             return lent
+        memory = getattr(first.base, "obj", None)
+        received = self._received.get(id(memory))
+        if received is not None and received.array() is memory and _is_all_of(first, pieces, nbytes):
+            return received
         own = self._written.get(id(first))
         if own is not None and own.nbytes == nbytes and _are_sources(own.sources, pieces):
             return own
@@ -173,6 +196,7 @@ class SharedBlocks:
 
     def write(self, arena: Arena, pieces: list[Buffer], nbytes: int) -> OwnBlock | None:
         """Copy `pieces`, of `nbytes` together, into a block; return None if `arena` has no room."""
+        self._drop_unviewed()
         begin = arena.write(pieces, nbytes)
         if begin is None:
             return None
@@ -180,6 +204,23 @@ class SharedBlocks:
         if block.sources:
             self._written[block.key] = block
         return block
+
+    def lend_memory(self, nbytes: int) -> AnyArray | None:
+        """Return an array of `nbytes` for a payload that arrives, in an arena that peers map; None for none.
+
+        Half of the arena is left for what this node writes.
+        """
+        self._drop_unviewed()
+        arena = next(iter(self._arenas), None)
+        if arena is None or nbytes < LEAST or 2 * (arena.blocks.used + nbytes) > arena.capacity:
+            return None
+        begin = arena.take(nbytes)
+        if begin is None:
+            return None
+        array = arena.at(begin, nbytes)
+        block = self._received[id(array)] = ReceivedBlock(arena, begin, nbytes, (), id(array), holders=1)
+        block.array = weakref.ref(array, partial(self._view_ended, block))
+        return array
 
     def drop(self, block: Block, *, lost: bool) -> None:
         """Account for a holder that has returned a block, or `lost` it: somebody may view it for ever."""
@@ -193,6 +234,18 @@ class SharedBlocks:
         block.arena.blocks.give_back(block.begin)
         if self._written.get(block.key) is block:
             del self._written[block.key]
+
+    def _view_ended(self, block: ReceivedBlock, _: object) -> None:
+        """Note that this node holds a block no longer. Called in any thread, between any two instructions."""
+        if not block.arena.retired:
+            self._unviewed.append(block)
+
+    def _drop_unviewed(self) -> None:
+        while self._unviewed:
+            block = self._unviewed.popleft()
+            if self._received.get(block.key) is block:
+                del self._received[block.key]
+            self.drop(block, lost=False)
 
     def lose(self, block: Block) -> None:
         """Account for a process that may view a block for ever, though its holder has not returned it."""

@@ -17,7 +17,7 @@ import struct
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -124,20 +124,24 @@ class PayloadPool:
     """Lends memory to payloads, and lends it again once its lease is over. Safe in any number of threads.
 
     The system has to clear the pages that it hands out, which takes longer than to fill them. The kept memory is
-    bounded. A lease is the life of one array that every view of the memory refers to, so it is over when the last view
-    is gone. Reference counts play no part: they are not exact in all of Python's builds.
+    bounded, and only that of payloads is kept whose size repeats: memory fits no other size. A lease is the life of one
+    array that every view of the memory refers to, so it is over when the last view is gone. Reference counts play no
+    part: they are not exact in all of Python's builds.
     """
 
     LEAST = 128 << 10
     """Bytes of the smallest payload whose memory is kept."""
     MOST = 64
-    """Payloads whose memory is kept."""
+    """Payloads whose memory is kept, and sizes of others that are remembered."""
     MOST_BYTES = 64 << 20
     """Their bytes together."""
 
     def __init__(self) -> None:
         self._kept: deque[_Lease] = deque()
-        self._nbytes = 0
+        self.nbytes = 0
+        """Bytes of the kept memory."""
+        self._sizes: deque[int] = deque(maxlen=self.MOST)
+        """The last sizes for which no memory was kept."""
         self._lock = threading.Lock()
 
     def lend(self, nbytes: int) -> AnyArray:
@@ -148,11 +152,14 @@ class PayloadPool:
             for lease in self._kept:
                 if lease.memory.nbytes == nbytes and lease.array() is None:
                     return lease.begin()
+            if nbytes not in self._sizes:
+                self._sizes.append(nbytes)
+                return np.empty(nbytes, np.uint8)
             lease = _Lease(np.empty(nbytes, np.uint8))
             self._kept.append(lease)
-            self._nbytes += nbytes
-            while len(self._kept) > self.MOST or self._nbytes > self.MOST_BYTES:
-                self._nbytes -= self._kept.popleft().memory.nbytes
+            self.nbytes += nbytes
+            while len(self._kept) > self.MOST or self.nbytes > self.MOST_BYTES:
+                self.nbytes -= self._kept.popleft().memory.nbytes
             return lease.begin()
 
 
@@ -175,6 +182,14 @@ class _Lease:
 
 _payloads = PayloadPool()
 
+Lend = Callable[[int], AnyArray | None]
+"""Returns an array of so many bytes of uint8, which it owns the memory of, or None."""
+
+
+def no_memory(nbytes: int) -> AnyArray | None:
+    """Return None."""
+    return None
+
 
 class FrameReader:
     """Splits a byte stream into frames: fill a part of `get_buffer()`, then pass its length to `received`.
@@ -184,6 +199,8 @@ class FrameReader:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
+        self.lend: Lend = no_memory
+        """Lends the memory for a payload. Where it lends none, the pool of this process does."""
         self._memory = bytearray(FIRST_CHUNK)
         self._view = memoryview(self._memory)
         self._start = 0
@@ -259,7 +276,8 @@ class FrameReader:
                 yield _new_frame((kind, header, payload))
                 continue
             self._head = (kind, header)
-            self._payload = _payloads.lend(payload_length)
+            lent = self.lend(payload_length)
+            self._payload = _payloads.lend(payload_length) if lent is None else lent
             self._ahead = PEEK if payload_length >= CHUNK else CHUNK
             here = min(payload_length, self._end - self._start)
             self._payload[:here] = np.frombuffer(self._memory, np.uint8, here, self._start)

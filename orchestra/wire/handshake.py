@@ -290,6 +290,7 @@ class Handshake:
             self._verify(frame.header, b"dialer")
         self.proven = True
         self._connection.limits = self._settings.limits
+        self._connection.lend = self._settings.shared_memory.lend_memory
         self._progress(self)
 
     def _expect(self, frame: Frame, length: int) -> None:

@@ -30,12 +30,10 @@ from orchestra.actors.codec import Buffer
 from orchestra.actors.system_messages import SYSTEM
 from orchestra.errors import FrameError
 from orchestra.wire.arena import NAME_BYTES, PAGE, Arena, ArenaView, NotShared
-from orchestra.wire.blocks import Block, LentArena, LentBlock, OwnBlock
+from orchestra.wire.blocks import LEAST, Block, LentArena, LentBlock, OwnBlock
 from orchestra.wire.frames import PREFIX, Frame, Kind, frame_bytes
 from orchestra.wire.settings import LinkSettings, LinkState
 
-LEAST = 64 << 10
-"""Bytes of a frame above which its payload goes into a block. Below, describing the block costs more than sending."""
 TURN = 4 << 20
 """Bytes that are copied before the loop runs once and learns which blocks were released: blocks that are still in the
 processor's cache are filled twice as fast as others."""

@@ -10,14 +10,15 @@ from orchestra.actors.codec import Encoder, values_of
 from orchestra.actors.message import Message, Request
 from orchestra.trace.format.effects import MESSAGE_EFFECTS, AnswerGiven, MessageType
 from orchestra.trace.format.layout import Entry
-from orchestra.trace.format.records import Kind
+from orchestra.trace.format.records import Digest, Kind
 
 PendingRecord = tuple[Any, ...]
 """A record in memory: kind, actor, Lamport clock, bytes, and its row. Nothing in it may change later.
 
 The row has the fields of the record in the file (`docs/traces.md`), with three differences. A message stands as an
 object in the place of its type's number, without its values; the class of a request stands in the place of that
-number. A time is a time of the node's clock. A `LATE` row ends with the time at which its activation began.
+number. A message that was sent may have a `Digest` in the place of an array. A time is a time of the node's clock. A
+`LATE` row ends with the time at which its activation began.
 
 The commonest records share one object without repeated fields, which keeps allocation and garbage collection small. A
 `HANDLED` has: incarnation, n, phase, begin, end, effects, failure. The delivery follows where it was not recorded
@@ -91,7 +92,7 @@ class RecordEncoder:
         self.types: dict[int, MessageType] = dict(types or {})
         """The message types so far, by number."""
         self._filters = filters or Filters()
-        self._encoder = Encoder()
+        self._encoder = Encoder(Digest)
         self._numbers: dict[type[Message], tuple[int, bool]] = {}
 
     def entry(self, pending: PendingRecord) -> Entry:

@@ -51,7 +51,7 @@ class Entry(NamedTuple):
 
     kind: Kind
     header: bytes
-    arrays: Sequence[AnyArray]
+    arrays: Sequence[AnyArray | Digest]
     types: Sequence[int]
     """Numbers of the message types that it mentions."""
     nbytes: int
@@ -88,7 +88,9 @@ def body_of(entry: Entry, digests: Sequence[bytes | None]) -> bytes:
     """
     pieces = [_LENGTH.pack(len(entry.header)), entry.header]
     for array, digest in zip(entry.arrays, digests, strict=True):
-        if digest is None:
+        if isinstance(array, Digest):
+            pieces.append(bytes((BY_DIGEST,)) + array.digest)
+        elif digest is None:
             pieces.append(bytes((INLINE,)) + array.tobytes())
         else:
             pieces.append(bytes((BY_DIGEST,)) + digest)

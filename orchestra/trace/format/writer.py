@@ -33,7 +33,7 @@ from orchestra.trace.format.layout import (
     preamble,
     type_body,
 )
-from orchestra.trace.format.records import INPUTS, Header, Kind
+from orchestra.trace.format.records import INPUTS, Digest, Header, Kind
 
 SEGMENT_BYTES = 1 << 30
 SEGMENT_RECORDS = 1 << 20
@@ -275,7 +275,7 @@ class TraceWriter:
         keep = self._values and entry.kind in INPUTS
         digests: list[bytes | None] = []
         for array in entry.arrays:
-            if array.nbytes < INLINE_BELOW:
+            if isinstance(array, Digest) or array.nbytes < INLINE_BELOW:
                 digests.append(None)
                 continue
             digest = known.get(id(array))

@@ -28,6 +28,7 @@ class Backlog:
     """
 
     at_once = True
+    digests_sent = False
     snapshot_every = math.inf
     """A file that holds the birth of every actor needs no snapshots."""
     total = 0

@@ -3,14 +3,21 @@
 import hashlib
 import inspect
 import traceback
-from typing import Any
+from typing import Any, TypeVar
 
 from orchestra.actors import codec
 from orchestra.actors import lazy_numpy as np
 from orchestra.actors.arrays import frozen_copy, is_frozen, isolated, size_of
 from orchestra.actors.message import Message
 from orchestra.actors.ref import Ref
+from orchestra.actors.weights import FLAT
+from orchestra.trace.format.layout import INLINE_BELOW, digest_of
+from orchestra.trace.format.records import Digest
 
+M = TypeVar("M", bound=Message)
+
+DIGEST_MEMORY = 200
+"""Approximate memory of a `Digest`, in bytes."""
 ATOMS = (type(None), bool, int, float, str, bytes, Ref)
 """Immutable types that are encoded as they are."""
 
@@ -39,6 +46,28 @@ def frozen_value(value: Any) -> Any:
             return [frozen_value(item) for item in value]
     header, arrays = codec.Encoder().encode(value)
     return codec.decode(header, codec.payload_array(arrays))
+
+
+def digested(message: M, kept: Message | None) -> tuple[M, int]:
+    """Return a frozen message for a record that holds no arrays, and the bytes of memory that it takes.
+
+    Large arrays are replaced by their digests, but for those of the message `kept`, which stay in memory anyway.
+    """
+    present = [] if kept is None else [getattr(kept, name) for name in kept.wire.array_fields]
+    wire = message.wire
+    nbytes = FLAT if wire.weigh is None else wire.weigh(message)
+    update: dict[str, Any] = {}
+    for name in wire.array_fields:
+        array = getattr(message, name)
+        if array is None or any(array is each for each in present):
+            continue
+        if array.nbytes < INLINE_BELOW:
+            nbytes += array.nbytes
+        else:
+            plain = array if array.flags.c_contiguous else frozen_copy(array)
+            update[name] = Digest(array.dtype, array.shape, digest_of(plain))
+            nbytes += DIGEST_MEMORY
+    return (message.model_copy(update=update) if update else message), nbytes
 
 
 def nbytes_of(value: Any) -> int:

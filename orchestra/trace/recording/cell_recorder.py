@@ -22,7 +22,15 @@ from orchestra.trace.format import effects
 from orchestra.trace.format.effects import EPOCH
 from orchestra.trace.format.encoding import PendingRecord
 from orchestra.trace.format.records import Kind
-from orchestra.trace.recording.capture import failure_of, frozen_message, frozen_value, holds_messages, source_hash
+from orchestra.trace.recording.capture import (
+    digested,
+    failure_of,
+    frozen_message,
+    frozen_value,
+    holds_messages,
+    nbytes_of,
+    source_hash,
+)
 from orchestra.trace.recording.recorder import NodeRecorder
 from orchestra.trace.recording.snapshots import SnapshotSchedule
 
@@ -39,8 +47,8 @@ MOST_EFFECTS = 1024
 """Effects of the current activation that are held back; then all go to the sink in a LATE record."""
 _SENT = effects.Sent.code
 _HANDLED = Kind.HANDLED
-_SIZE = 6
-"""Place of the bytes of the message in a delivery that is not put."""
+_MESSAGE, _SIZE = 4, 6
+"""Places of the message, and of its bytes, in a delivery that is not put."""
 _MICROSECOND = timedelta(microseconds=1)
 
 
@@ -204,13 +212,18 @@ class CellRecorder:
         recorder = self._recorder
         recorder.logical = clock = recorder.logical + 1
         now = self._monotonic()
-        # A message to an actor of this node is weighed where it is delivered.
-        weight = FLAT if local else size_of(message)
+        recorded = message
+        if local:  # it is weighed where it is delivered
+            weight = FLAT
+        elif wire.array_fields and self._sink.digests_sent:
+            recorded, weight = digested(message, self._delivered[_MESSAGE] if self._delivered else None)
+        else:
+            weight = size_of(message)
         if self._active and len(self._effects) < MOST_EFFECTS:
-            self._effects.append((_SENT, now, number, recipient, message, nowait))
+            self._effects.append((_SENT, now, number, recipient, recorded, nowait))
             self._weight += EFFECT_BYTES + weight
         else:
-            self._effect(_SENT, number, recipient, message, nowait, weight=weight)
+            self._effect(_SENT, number, recipient, recorded, nowait, weight=weight)
         return message, number, clock, now
 
     def send_failed(self, number: int, error: BaseException) -> None:
@@ -235,8 +248,9 @@ class CellRecorder:
     def ask_answered(self, number: int, request: Request[Any], value: Any) -> None:
         """Record the answer to an ask."""
         clock, now = self._recorder.tick(), self._monotonic()
-        row = (self._address, self._incarnation, self._n, clock, now, number, type(request), frozen_value(value))
-        self._put((Kind.ANSWER, self._address, clock, DELIVERY_BYTES, *row))
+        answer = frozen_value(value)
+        row = (self._address, self._incarnation, self._n, clock, now, number, type(request), answer)
+        self._put((Kind.ANSWER, self._address, clock, DELIVERY_BYTES + nbytes_of(answer), *row))
         self._effect(effects.AnswerReceived.code, number)
 
     def timer_set(self, delay: float, message: Message) -> tuple[Message, int]:
@@ -265,8 +279,9 @@ class CellRecorder:
 
     def replied(self, envelope: Envelope, value: Any) -> None:
         """Record an answer that the actor gave."""
-        row = (envelope.sender, envelope.number, envelope.correlation, frozen_value(value), type(envelope.message))
-        self._effect(effects.AnswerGiven.code, *row)
+        answer = frozen_value(value)
+        row = (envelope.sender, envelope.number, envelope.correlation, answer, type(envelope.message))
+        self._effect(effects.AnswerGiven.code, *row, weight=nbytes_of(answer))
 
     def refused(self, envelope: Envelope, error: BaseException) -> None:
         """Record that a request ended with an error."""

@@ -22,6 +22,9 @@ SNAPSHOTS_PER_RING = 3
 class FlightRing:
     """Keeps the newest records, and the births and newest snapshots of the actors whose older records it dropped.
 
+    It holds `limit` bytes of records, of which one may be larger alone, and beside these for each actor a birth and a
+    snapshot of at most a third of `limit`.
+
     Args:
         writer: returns the writer of the K-th flight record, from K and the reason.
         limit: bytes to keep.
@@ -29,6 +32,7 @@ class FlightRing:
     """
 
     at_once = False
+    digests_sent = True
 
     def __init__(
         self, writer: Callable[[int, str], TraceWriter], *, limit: int = FLIGHT_BYTES, at_end: bool = False

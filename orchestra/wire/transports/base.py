@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from orchestra.actors.codec import Buffer
-from orchestra.wire.frames import Frame, Limits
+from orchestra.wire.frames import Frame, Lend, Limits
 
 
 class FrameHandler(Protocol):
@@ -29,6 +29,8 @@ class Connection(Protocol):
     """The host at the other end, as far as it is known. Connections of one source share a quota until they have proved
     themselves."""
     limits: Limits
+    lend: Lend
+    """Lends the memory of large payloads that arrive."""
     local: bool
     """True if the other end may be on this host, in a process whose memory can be shared."""
 

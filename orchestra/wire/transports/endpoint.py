@@ -4,7 +4,7 @@ from collections import deque
 
 from orchestra.actors.codec import Buffer
 from orchestra.errors import WireError
-from orchestra.wire.frames import UNPROVEN, Frame, FrameReader, Limits
+from orchestra.wire.frames import UNPROVEN, Frame, FrameReader, Lend, Limits
 from orchestra.wire.transports.base import FrameHandler
 
 
@@ -29,6 +29,14 @@ class Endpoint:
     @limits.setter
     def limits(self, limits: Limits) -> None:
         self._reader.limits = limits
+
+    @property
+    def lend(self) -> Lend:
+        return self._reader.lend
+
+    @lend.setter
+    def lend(self, lend: Lend) -> None:
+        self._reader.lend = lend
 
     def attach(self, handler: FrameHandler) -> None:
         self._handler = handler

@@ -288,6 +288,13 @@ def decoded(header: bytes, payload: AnyArray) -> AnyArray:
     return array
 
 
+def pool_of_known_size() -> PayloadPool:
+    """Return a pool that has seen a payload of `PayloadPool.LEAST` bytes, so that it keeps the memory of the next."""
+    pool = PayloadPool()
+    pool.lend(PayloadPool.LEAST)
+    return pool
+
+
 HOLDERS: dict[str, Callable[[AnyArray], object]] = {
     "the payload": lambda payload: payload,
     "a view": lambda payload: payload[10:20].view(np.int8),
@@ -301,7 +308,7 @@ HOLDERS: dict[str, Callable[[AnyArray], object]] = {
 
 @pytest.mark.parametrize("held", HOLDERS)
 def test_memory_of_a_payload_is_lent_again_after_the_last_view_of_it_and_not_before(held: str) -> None:
-    pool = PayloadPool()
+    pool = pool_of_known_size()
     payload = pool.lend(PayloadPool.LEAST)
     payload[:] = encoded(PayloadPool.LEAST)[1]
     place = address(payload)
@@ -317,12 +324,22 @@ def test_memory_of_a_payload_is_lent_again_after_the_last_view_of_it_and_not_bef
     assert pool.lend(PayloadPool.LEAST + 1).nbytes == PayloadPool.LEAST + 1
 
 
+def test_memory_of_payloads_whose_size_does_not_repeat_is_not_kept() -> None:
+    pool = PayloadPool()
+    for nbytes in range(PayloadPool.LEAST, PayloadPool.LEAST + 2 * PayloadPool.MOST):
+        pool.lend(nbytes)
+    assert pool.nbytes == 0
+    for nbytes in (PayloadPool.LEAST, PayloadPool.LEAST, PayloadPool.LEAST):
+        pool.lend(nbytes)
+    assert pool.nbytes == PayloadPool.LEAST
+
+
 def test_leases_do_not_depend_on_reference_counts_which_no_python_promises(monkeypatch: pytest.MonkeyPatch) -> None:
     def uncounted(_: object) -> int:
         raise AssertionError("reference counts were read")
 
     monkeypatch.setattr(sys, "getrefcount", uncounted)
-    pool = PayloadPool()
+    pool = pool_of_known_size()
     first = pool.lend(PayloadPool.LEAST)
     place = address(first)
     assert address(pool.lend(PayloadPool.LEAST)) != place
@@ -367,13 +384,14 @@ def test_a_received_payload_cannot_be_made_writable_by_whoever_holds_a_view() ->
 def test_what_is_kept_of_payloads_is_bounded_and_small_ones_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PayloadPool, "MOST", 3)
     monkeypatch.setattr(PayloadPool, "MOST_BYTES", 5 * PayloadPool.LEAST)
-    pool = PayloadPool()
+    pool = pool_of_known_size()
     lent = []
-    for times in (1, 1, 1, 1, 3, 2, 2, 1, 6):
+    for times in (1, 1, 1, 1, 3, 3, 2, 2, 2, 1, 6, 6):
         lent.append(pool.lend(times * PayloadPool.LEAST))
         kept = [lease.memory.nbytes for lease in pool._kept]
-        assert sum(kept) == pool._nbytes <= PayloadPool.MOST_BYTES
+        assert sum(kept) == pool.nbytes <= PayloadPool.MOST_BYTES
         assert len(kept) <= 3
+    pool.lend(PayloadPool.LEAST - 1)
     pool.lend(PayloadPool.LEAST - 1)
     assert PayloadPool.LEAST - 1 not in [lease.memory.nbytes for lease in pool._kept]
 

@@ -133,12 +133,13 @@ async def tell_all(readers: list[Ref[Any]], message: Message) -> None:
 
 
 async def share(node: Node, readers: list[Ref[Any]]) -> None:
-    """Have the peers of `node` map its memory."""
+    """Have the peers of `node` that share memory map its memory."""
     await tell_all(readers, version(-1))
     for ref in readers:
         await ref.ask(SeenMsg())
     await tell_all(readers, ForgetMsg())
-    await until(lambda: all(link.shared_memory.state == "shared" for link in node.peers._sessions.values()))
+    names = {ref.address.partition("/")[0] for ref in readers}
+    await until(lambda: all(link_to(node, name).shared_memory.state == "shared" for name in names))
     await until(lambda: not held(node))
 
 
@@ -285,6 +286,56 @@ def test_a_payload_that_is_sent_on_is_not_copied_and_returns_to_its_writer_behin
     run(main())
 
 
+def test_a_payload_that_came_by_the_network_is_sent_on_without_a_copy(run: Run, address_of: AddressOf) -> None:
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            proxy = await stack.enter_async_context(Node("proxy", listen=address_of("unix"), secret=SECRET).running())
+            leaves = [
+                await stack.enter_async_context(Node(name, join=proxy.listening, secret=SECRET, **options).running())
+                for name, options in (("learner", {"shared_memory": 0}), ("one", {}), ("two", {}))
+            ]
+            for leaf in leaves[1:]:
+                leaf.spawn("reader", Reader)
+            readers = tuple(proxy.ref(f"{name}/reader") for name in ("one", "two"))
+            proxy.spawn("proxy", Reader, readers)
+            there = leaves[0].ref("proxy/proxy")
+            await share(proxy, list(readers))
+            await there.tell(version(0))
+            assert [await ref.ask(SeenMsg()) for ref in (there, *readers)] == [(0, 0)] * 3
+            before = copied(proxy)
+            for n in range(1, 20):
+                await there.tell(version(n))
+                assert [await ref.ask(SeenMsg()) for ref in (there, *readers)] == [(n, 0)] * 3
+            assert copied(proxy) == before
+            (block,) = {id(each.block): each.block for each in held_by(proxy)}.values()
+            assert block.holders == 3  # this node views it, too
+            await there.tell(ForgetMsg())
+            await there.ask(SeenMsg())
+            assert [await ref.ask(SeenMsg()) for ref in readers] == [(19, 0)] * 2  # they still do
+            await tell_all(list(readers), ForgetMsg())
+            await until(lambda: held(proxy) == 0)
+            await there.tell(version(20))
+            await there.ask(SeenMsg())
+            assert block.holders == 0
+
+    run(main())
+
+
+def test_half_of_an_arena_is_left_for_what_its_node_writes() -> None:
+    blocks = SharedBlocks(8 * LEAST, os.urandom)
+    assert blocks.lend_memory(LEAST) is None  # nobody maps an arena yet
+    blocks.join(Nobody())
+    arena = blocks.arena_to_offer({})
+    assert arena is not None
+    assert blocks.lend_memory(LEAST - 1) is None
+    lent = [blocks.lend_memory(2 * LEAST) for _ in range(3)]
+    assert [array is not None for array in lent] == [True, True, False]
+    lent.clear()
+    assert blocks.lend_memory(4 * LEAST) is not None
+    assert blocks.lend_memory(4 * LEAST) is not None  # the view of the first has ended
+    blocks.retire(arena)
+
+
 def test_the_room_grows_with_the_number_of_peers_that_keep_what_they_get(run: Run, address_of: AddressOf) -> None:
     async def main() -> None:
         async with AsyncExitStack() as stack:
@@ -420,6 +471,16 @@ class Side:
     def write(self, number: int) -> None:
         self.views.append((number, freeze(np.full(LEAST + 100 * number, number % 251, np.uint8))))
 
+    def receive(self, number: int) -> None:
+        """Take what came by the network."""
+        array = np.empty(LEAST + 100 * number, np.uint8)
+        size = payload_size([array])
+        memory = self.settings.shared_memory.lend_memory(size)
+        memory = np.empty(size, np.uint8) if memory is None else memory
+        memory[:] = number % 251
+        payload = np.frombuffer(memory.data.toreadonly(), np.uint8)
+        self.views.append((number, np.ndarray(array.shape, np.uint8, payload)))
+
     def send(self, place: int, peer: str) -> None:
         """Send a view to a peer, by shared memory or as a copy."""
         number, array = self.views[place % len(self.views)]
@@ -470,6 +531,7 @@ NAMES = ("writer", "proxy", "reader", "other")
 LINKS = (("writer", "proxy"), ("proxy", "reader"), ("proxy", "other"), ("writer", "other"))
 event = st.one_of(
     st.tuples(st.just("write"), st.sampled_from(NAMES), st.just(0)),
+    st.tuples(st.just("receive"), st.sampled_from(NAMES), st.just(0)),
     st.tuples(st.just("send"), st.sampled_from([*LINKS, *(link[::-1] for link in LINKS)]), st.integers(0, 9)),
     st.tuples(st.just("deliver"), st.sampled_from([*LINKS, *(link[::-1] for link in LINKS)]), st.integers(1, 9)),
     st.tuples(st.just("forget"), st.sampled_from(NAMES), st.integers(0, 9)),
@@ -493,6 +555,8 @@ def test_no_view_ever_changes_whatever_is_sent_on_returned_or_broken(events: lis
             match what:
                 case "write":
                     sides[where].write(written := written + 1)
+                case "receive":
+                    sides[where].receive(written := written + 1)
                 case "send" if sides[where[0]].views:
                     sides[where[0]].send(extra, where[1])
                 case "deliver":

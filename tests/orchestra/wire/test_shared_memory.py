@@ -121,6 +121,7 @@ async def until(condition: Callable[[], bool]) -> None:
 async def shared(node: Node, there: Ref[Any]) -> None:
     """Have `node` share memory with the node of `there`."""
     await there.ask(TwiceMsg(x=np.zeros(LEAST, np.uint8)))
+    await there.ask(CountMsg())  # the connection refers to the array of the answer until another frame arrives
     await until(lambda: memory(node).memory == "shared")
 
 
