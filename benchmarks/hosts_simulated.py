@@ -108,6 +108,7 @@ def episode(sender: str) -> InsertTransitionMsg:
         epsilon=freeze(np.zeros(1, np.float32)),
         newest_version=None,
         sender=sender,
+        source="",
     )
 
 

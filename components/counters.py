@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from components.replay_buffers.limiter import SampleToInsertRatio
 from components.schedule import Interval
 from messages import InsertTransitionMsg, LoadParamsMsg, ProgressMsg
-from orchestra import State
+from orchestra import PlayedMsg, State
 
 RECENT_EPISODES = 100
 """Episodes over which the means of training are taken."""
@@ -17,6 +17,8 @@ LEAST_BUFFER = 4.0
 """Batches of the limiter's error buffer, at least."""
 LAGS = (0, 1, 2, 4, 8, 16, 32)
 """The least policy lag of each bin of the histogram, in versions. The last bin has no end."""
+LEAST_NEWS = 4
+"""Messages of experience after which the Monitor hears what each node has played, at least."""
 Phase = Literal["starting", "collecting", "training", "saving", "done", "interrupted", "stopped", "failed"]
 
 
@@ -54,6 +56,10 @@ class RunCounters:
         self._lag: int | None = None
         self._lags = np.zeros(len(LAGS), np.int64)
         self._dropped = 0
+        self._played: dict[str, tuple[int, int | None]] = {}
+        """Of each node: its steps, and the largest lag of its newest experience."""
+        self._told = 0
+        """Messages of experience since the last `PlayedMsg`."""
 
     @property
     def in_flight(self) -> int:
@@ -92,14 +98,31 @@ class RunCounters:
             self._recent.append((bool(won), float(total), int(length)))
         self._epsilon = float(msg.epsilon[-1])
         fresh: InsertTransitionMsg | None = msg
+        lag = None
         if newest is not None:
             lags = np.maximum(newest.version - msg.versions, 0)
-            self._lag = int(lags.max())
+            self._lag = lag = int(lags.max())
             self._lags += np.bincount(np.searchsorted(LAGS, lags, side="right") - 1, minlength=len(LAGS))
             fresh = self._without_stale(msg.model_copy(update={"newest_version": newest.version}), lags)
         if fresh is not None:
             self.limiter.insert(fresh.episodes)
+        node = (msg.source or msg.sender).partition("/")[0]
+        self._played[node] = (self._played.get(node, (0, None))[0] + msg.steps, lag)
+        self._told += 1
         return fresh
+
+    def played(self, *, now: bool = False) -> PlayedMsg | None:
+        """Return the steps of each node so far; None until as many messages have come as there are nodes.
+
+        So its cost for each message of experience does not grow with the number of nodes.
+
+        Args:
+            now: return it if any node has played.
+        """
+        if not self._played or (self._told < max(len(self._played), LEAST_NEWS) and not now):
+            return None
+        self._told = 0
+        return PlayedMsg(nodes=tuple((node, steps, lag) for node, (steps, lag) in self._played.items()))
 
     def _without_stale(self, msg: InsertTransitionMsg, lags: NDArray[np.integer[Any]]) -> InsertTransitionMsg | None:
         """Return the episodes of `msg` without a step of too large a lag, and count the others."""
@@ -142,6 +165,8 @@ class RunCounters:
             "lag": self._lag,
             "lags": self._lags.tolist(),
             "dropped": self._dropped,
+            "played": [[node, *counts] for node, counts in self._played.items()],
+            "told": self._told,
             "metrics": self.metrics,
             "next_evaluation": self.evaluation_due.next,
             "next_checkpoint": self.checkpoint_due.next,
@@ -155,6 +180,8 @@ class RunCounters:
         self._recent.extend((won, total, length) for won, total, length in values["recent"])
         self._epsilon, self._lag = values["epsilon"], values["lag"]
         self._lags, self._dropped = np.array(values["lags"], np.int64), values["dropped"]
+        self._played = {node: (steps, lag) for node, steps, lag in values["played"]}
+        self._told = values["told"]
         self.metrics = tuple((name, value) for name, value in values["metrics"])
         self.evaluation_due.next, self.checkpoint_due.next = values["next_evaluation"], values["next_checkpoint"]
         self.limiter.inserted, self.limiter.sampled, self.limiter.deleted = values["limiter"]

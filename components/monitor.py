@@ -2,9 +2,10 @@
 
 import asyncio
 import contextlib
+import math
 from bisect import insort
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, fields, replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from orchestra import (
     Message,
     NodeStatistics,
     OrchestraError,
+    PlayedMsg,
     Ref,
     RunDirectory,
     StatisticsMsg,
@@ -40,6 +42,10 @@ RATE_S = 15.0
 """Seconds over which rates are taken."""
 ANSWER_S = 1.0
 """Seconds that a node has to answer; a busier one is asked again at the next tick."""
+FAR_S = 10.0
+"""Seconds between two questions to a node of another host."""
+MOST_FAR = 12
+"""Nodes of other hosts that are asked at a tick."""
 ENDED = ("done", "interrupted", "stopped", "failed")
 """States in which a run ends. The Orchestrator of an aborted run reports none of them."""
 _SAME = [field.name for field in fields(Progress) if field.name in ProgressMsg.model_fields]
@@ -49,7 +55,7 @@ class TickMsg(Message):
     """Ask the nodes for statistics, and show progress."""
 
 
-class Monitor(Actor[ProgressMsg | EvaluationResultMsg | TickMsg | SaveCheckpointMsg]):
+class Monitor(Actor[ProgressMsg | PlayedMsg | EvaluationResultMsg | TickMsg | SaveCheckpointMsg]):
     """Shows and keeps progress. No actor waits for it but during a checkpoint.
 
     Args:
@@ -70,7 +76,12 @@ class Monitor(Actor[ProgressMsg | EvaluationResultMsg | TickMsg | SaveCheckpoint
         self._history: deque[tuple[float, int, int]] = deque()
         self._busiest: tuple[str, int] | None = None
         self._answered: dict[str, NodeStatistics] = {}
-        """The statistics of the nodes that answered last."""
+        """The statistics of the nodes that have answered."""
+        self._asked: dict[str, float] = {}
+        """When each node of another host was asked last."""
+        self._has_hosts = False
+        """True if the run is over several hosts, of which the node keeps account."""
+        self._node = self.me.address.partition("/")[0]
         self._restarts = 0
         self._dead_letters = 0
         self._next_record = 0.0
@@ -103,6 +114,12 @@ class Monitor(Actor[ProgressMsg | EvaluationResultMsg | TickMsg | SaveCheckpoint
     @on(ProgressMsg)
     def progress(self, msg: ProgressMsg) -> None:
         self._latest = msg
+
+    @on(PlayedMsg)
+    async def played(self, msg: PlayedMsg) -> None:
+        if self._has_hosts:
+            hosts: Ref[PlayedMsg] = Ref(f"{self._node}/hosts")
+            await hosts.tell(msg)
 
     @on(EvaluationResultMsg)
     def evaluated(self, msg: EvaluationResultMsg) -> None:
@@ -156,22 +173,32 @@ class Monitor(Actor[ProgressMsg | EvaluationResultMsg | TickMsg | SaveCheckpoint
 
     async def _ask_nodes(self) -> None:
         """Take the busiest mailbox, restarts and dead letters from the statistics of all nodes."""
-        here = self.me.address.partition("/")[0]
-        root = await self._ask_node(here)
+        root = await self._ask_node(self._node)
         if root is None:
             return
-        others = await asyncio.gather(*(self._ask_node(peer) for peer in root.peers))
+        self._has_hosts = bool(root.hosts)
         self._display.notice = "unencrypted" if root.unencrypted else ""
-        nodes = [root, *(node for node in others if node is not None)]
-        answered = {node.node: node for node in nodes}
-        self._display.hosts = host_lines(host_rows(self._answered, answered), most=HOSTS_SHOWN)
-        self._answered = answered
+        self._display.hosts = host_lines(host_rows(root), most=HOSTS_SHOWN)
+        far = {name for host in root.hosts if host.agent for name in (host.agent, *host.nodes)}.intersection(root.peers)
+        asked = [*(peer for peer in root.peers if peer not in far), *self._due(far)]
+        answers = await asyncio.gather(*map(self._ask_node, asked))
+        found = {name: self._answered.get(name) for name in far} | dict(zip(asked, answers, strict=True))
+        self._answered = {name: node for name, node in found.items() if node is not None}
+        nodes = [root, *self._answered.values()]
         depths = {cell.address: cell.mailbox.depth for node in nodes for cell in node.cells}
         if depths:
             busiest = max(depths, key=lambda address: depths[address])
             self._busiest = (busiest, depths[busiest])
         self._restarts = sum(process.restarts for process in root.processes)
         self._dead_letters = sum(node.dead_letters for node in nodes)
+
+    def _due(self, far: Collection[str]) -> list[str]:
+        """Return those nodes of other hosts that are asked now: a few, and each only now and then."""
+        now = self.clock.monotonic()
+        self._asked = {name: self._asked.get(name, -math.inf) for name in far}
+        due = sorted((name for name in far if now - self._asked[name] >= FAR_S), key=lambda name: self._asked[name])
+        self._asked |= dict.fromkeys(due[:MOST_FAR], now)
+        return due[:MOST_FAR]
 
     async def _ask_node(self, node: str) -> NodeStatistics | None:
         system: Ref[StatisticsMsg] = Ref(f"{node}/system")

@@ -31,6 +31,7 @@ from orchestra import (
     Escalate,
     InterruptMsg,
     Message,
+    PlayedMsg,
     Ref,
     State,
     Supervision,
@@ -110,7 +111,7 @@ class Orchestrator(
     supervision: ClassVar[Supervision] = Escalate()
 
     trajectories: Ref[InsertTransitionMsg | SampleBatchMsg | SaveCheckpointMsg]
-    monitor: Ref[ProgressMsg | EvaluationResultMsg | SaveCheckpointMsg]
+    monitor: Ref[ProgressMsg | PlayedMsg | EvaluationResultMsg | SaveCheckpointMsg]
     limiter: SampleToInsertRatio
     batch_size: int
     goal_steps: int
@@ -444,4 +445,6 @@ class Orchestrator(
             self.stop()
 
     async def _report(self, phase: Phase | None = None) -> None:
+        if (played := self._counters.played(now=phase is not None)) is not None:
+            await self.monitor.tell(played)
         await self.monitor.tell(self._counters.progress(phase, self.goal_steps, self._downstream.workers))

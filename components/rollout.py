@@ -267,6 +267,7 @@ class Rollout:
             epsilon=freeze(np.full(len(rows), epsilon, np.float32)),
             newest_version=None,
             sender="",
+            source="",
         )
 
 
@@ -290,7 +291,8 @@ def concatenated(parts: list[InsertTransitionMsg]) -> InsertTransitionMsg:
         return parts[0]
     names = InsertTransitionMsg.wire.array_fields
     arrays = {name: freeze(np.concatenate([getattr(part, name) for part in parts])) for name in names}
-    return InsertTransitionMsg(**arrays, newest_version=parts[0].newest_version, sender=parts[0].sender)
+    first = parts[0]
+    return InsertTransitionMsg(**arrays, newest_version=first.newest_version, sender=first.sender, source=first.source)
 
 
 _FRAMES = ("obs", "state", "available")

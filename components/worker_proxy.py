@@ -137,7 +137,8 @@ class WorkerProxy(
         self._workers.receive(msg.sender, msg.episodes)
         self._sent += msg.episodes
         # The arrays stay where the worker has written them.
-        await self._to.tell(msg.model_copy(update={"sender": self.me.address}))
+        mine = self.me.address
+        await self._to.tell(msg.model_copy(update={"sender": mine, "source": msg.source or mine}))
         await self._grant()
 
     @on(LoadParamsMsg)

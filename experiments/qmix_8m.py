@@ -13,7 +13,6 @@ from components import (
     Trainer,
     TrajectoryManager,
     Worker,
-    WorkerProxy,
     envs,
     policies,
 )
@@ -22,6 +21,7 @@ from components.envs import SCENARIOS
 from components.envs.game_speed import GameSpeed
 from components.envs.smac import Smac
 from components.policies.devices import gpus_of, require
+from components.proxies import plan_proxies
 from components.replay_buffers import (
     EpisodeReplay,
     FreshEpisodes,
@@ -49,6 +49,9 @@ def experiment(
     max_wait: Annotated[float, Field(ge=0, description="asynchronous: seconds to wait, from the first ready")] = 0.002,
     envs_per_process: Annotated[int, Field(ge=1, description="asynchronous: environments in a process")] = 1,
     proxy: Annotated[bool, Field(description="put the workers of each host behind a WorkerProxy")] = True,
+    proxy_fan_out: Annotated[
+        int | None, Field(ge=2, description="hosts behind a further WorkerProxy on the learner's host; none by default")
+    ] = None,
     device: Annotated[str, Field(description="device of the learner: cpu, cuda or cuda:N")] = "cpu",
     learner_threads: Annotated[
         int | None, Field(ge=1, description="threads of the learner; as its cores allow, at most 4")
@@ -105,6 +108,8 @@ def experiment(
         raise UsageError(f"--min-workers: {min_workers} is more than the {n_workers} workers of the run")
     if buffer_size < batch_size:
         raise UsageError(f"a replay buffer of {buffer_size} episodes never holds a batch of {batch_size}")
+    if proxy_fan_out is not None and not proxy:
+        raise UsageError("--proxy-fan-out is for runs with a proxy on each host; leave out --no-proxy")
     if game_speed and env == "smac":
         raise UsageError("--game-speed slows the simulator down; StarCraft II takes its own time")
     if asynchronous and env == "smac":
@@ -186,12 +191,11 @@ def experiment(
         "evaluator", Evaluator, env=make_env, policy=learning.acting, to=orchestrator
     )
     topology.require(trajectories, trainer, evaluator)
-    upstreams = {
-        host: topology.node(f"host-{host.slot}", on=host).spawn("proxy", WorkerProxy, to=orchestrator)
+    upstreams = (
+        plan_proxies(topology, hosts, to=orchestrator, fan_out=proxy_fan_out)
         if proxy
-        else orchestrator
-        for host in hosts.playing
-    }
+        else dict.fromkeys(hosts.playing, orchestrator)
+    )
 
     def plan_worker(host: HostShape, number: int) -> Ref[Any]:
         return topology.node(f"worker-{host.slot}-{number}", on=host).spawn(

@@ -35,6 +35,9 @@ class InsertTransitionMsg(Message):
     sender: str
     """Address of the actor that tells this message, whose credit the episodes use: a worker, or the proxy that passes
     them on. Empty if no actor has told it yet."""
+    source: str
+    """Address of the actor by whose node the steps are counted: the first proxy on their way, that of the host where
+    they were played, or the worker if there is none. Empty until the first proxy has passed them on."""
 
     @model_validator(mode="after")
     def _lengths_agree(self) -> Self:
@@ -66,4 +69,5 @@ class InsertTransitionMsg(Message):
             "episodes": episodes,
         }
         arrays = {name: freeze(getattr(self, name)[rows[axes[0]]]) for name, axes in self.wire.axes}
-        return InsertTransitionMsg(**arrays, newest_version=self.newest_version, sender=self.sender)
+        rest = {"newest_version": self.newest_version, "sender": self.sender, "source": self.source}
+        return InsertTransitionMsg(**arrays, **rest)

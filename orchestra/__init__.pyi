@@ -41,6 +41,7 @@ from .errors import TraceError as TraceError
 from .errors import Unreachable as Unreachable
 from .errors import UsageError as UsageError
 from .errors import WireError as WireError
+from .hosts.messages import PlayedMsg as PlayedMsg
 from .hosts.preloads import Preloads as Preloads
 from .hosts.shape import Hosts as Hosts
 from .hosts.shape import HostShape as HostShape

@@ -77,6 +77,7 @@ def played(*outcomes: bool) -> InsertTransitionMsg:
         epsilon=np.full(n, 0.5, np.float32),
         newest_version=None,
         sender="",
+        source="",
     )
 
 

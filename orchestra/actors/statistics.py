@@ -233,7 +233,7 @@ class HostStatistics(Message):
     slot: int
     name: str
     state: HostState
-    """`silent` while the connection of its agent is broken; the session outlives that for a while."""
+    """`silent` while its agent answers no heartbeats; the session outlives that for a while."""
     where: str = ""
     """The engine's word for the host."""
     reason: str = ""
@@ -253,6 +253,19 @@ class HostStatistics(Message):
     """The node of its agent; empty at the head, and while there is none."""
     clock_offset_s: float | None = None
     """Seconds by which its clock was ahead of the head's when its agent joined."""
+    silent_s: float = 0.0
+    """Seconds since its agent was last heard, if the state is `silent`."""
+    tunnel: bool = False
+    """True if its agent reaches the head through ssh."""
+    cores_used: float | None = None
+    """Processors that its processes use; None before they were measured."""
+    env_steps: int = 0
+    """Environment steps played there that have reached the learner."""
+    env_steps_per_s: float = 0.0
+    """The same of the last seconds, a second."""
+    policy_lag: int | None = None
+    """Age of its parameters: versions by which they are behind the learner's in its newest experience, at most. None
+    before it has played."""
 
 
 class NodeStatistics(Message):

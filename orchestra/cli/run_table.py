@@ -99,7 +99,12 @@ async def _measured_rows(info: JoinInfo, seconds: float) -> tuple[list[view.Node
         before = await observer.status()
         await asyncio.wait({observer.left}, timeout=seconds)
         after = await _last_status(observer, before)
-        return view.rows(before, after), host_rows(before.answered, after.answered)
+        return view.rows(before, after), _hosts_of(after)
+
+
+def _hosts_of(status: ClusterStatus) -> list[HostRow]:
+    root = next(iter(status.nodes.values()))
+    return [] if isinstance(root, str) else host_rows(root)
 
 
 async def _last_status(observer: Observer, before: ClusterStatus) -> ClusterStatus:
@@ -133,7 +138,7 @@ class _Screen:
                 while not (self._quit.is_set() or observer.left.done()):
                     now = await observer.status()
                     self._shown = view.rows(before, now)
-                    self._hosts = host_rows({} if before is None else before.answered, now.answered)
+                    self._hosts = _hosts_of(now)
                     before = now
                     self._draw(live)
                     await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)

@@ -21,7 +21,9 @@ from orchestra.hosts.messages import (
     CodeKnownMsg,
     CodeMsg,
     HostedNode,
+    HostFailedMsg,
     HostStatisticsMsg,
+    HostUseMsg,
     NodeStateMsg,
     PlaceMsg,
     PlanMsg,
@@ -30,6 +32,8 @@ from orchestra.hosts.output import OutputBuffer
 from orchestra.hosts.run_plan import RunPlan
 from orchestra.hosts.scratch import Scratch, check_room
 from orchestra.hosts.transfer import FILES, Files, SendFilesMsg, found
+from orchestra.hosts.use import LEAST_S, ProcessorUse
+from orchestra.nodes.dialling import TUNNEL
 from orchestra.nodes.node import Node
 
 RUN, LOGS, TRACES, STATE, ARCHIVE = "run", "logs", "traces", "state", "code.zip"
@@ -40,6 +44,8 @@ ANSWER_S = 5.0
 """Seconds for a node to answer with its statistics."""
 STOP_S = 5.0
 """Seconds for nodes to end that nobody has asked to stop."""
+USE_S = 5.0
+"""Seconds between two reports of what the nodes use."""
 
 
 class HostWork:
@@ -60,6 +66,7 @@ class HostWork:
         self._keeper: Keeper | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._beginning: asyncio.Task[None] | None = None
+        self._measuring: asyncio.Task[None] | None = None
         self._nodes: dict[str, HostedNode] = {}
         self._sending: set[asyncio.Task[None]] = set()
         """Traces of nodes that have ended, on their way to the head."""
@@ -102,8 +109,8 @@ class HostWork:
         self._beginning.add_done_callback(self._has_begun)
 
     def _has_begun(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None and not self.failed.done():
-            self.failed.set_exception(error)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
 
     async def _begin(self, msg: PlanMsg) -> None:
         code = await asyncio.to_thread(self._unpacked, msg)
@@ -126,6 +133,7 @@ class HostWork:
             self._given_up,
             forks=True,
             listen=self._listen,
+            beyond=lambda node: self._nodes[node].beyond,
             environment=self._environment,
             changed=self._changed,
             sink=self._output.add,
@@ -136,6 +144,7 @@ class HostWork:
         if self._keeper is None:
             return  # it has ended meanwhile
         self._keeping = asyncio.create_task(self._keeper.run([]), name=f"{self._node.name}: keeper")
+        self._measuring = asyncio.create_task(self._report_use(self._keeper), name=f"{self._node.name}: use")
         await asyncio.sleep(0)  # it has begun
         self._start(self._nodes.values())
 
@@ -179,6 +188,8 @@ class HostWork:
         for node in asked:
             with contextlib.suppress(OrchestraError):  # it has ended
                 self._node.ref(f"{node}/{SYSTEM}").tell_nowait(StopNodeMsg())
+        if self._measuring is not None:
+            self._measuring.cancel()
         await keeper.stop(asked, STOP_S if deadline is None else deadline)
         if self._beginning is not None:
             self._beginning.cancel()
@@ -211,8 +222,11 @@ class HostWork:
         """Return the nodes of this host that have joined."""
         return [node for node in self._node.peers.names if node in self._nodes]
 
-    def _fail(self, error: OrchestraError) -> None:
+    def _fail(self, error: BaseException) -> None:
+        """Have the agent end, and tell the head why: it may hear of this host from nobody else."""
         if not self.failed.done():
+            again = isinstance(error, CannotWrite)
+            self._tell(HostFailedMsg(agent=self._node.name, reason=str(error) or repr(error), again=again))
             self.failed.set_exception(error)
 
     def _start(self, nodes: Collection[HostedNode]) -> None:
@@ -266,8 +280,20 @@ class HostWork:
             )
         )
 
-    def _tell(self, msg: NodeStateMsg) -> None:
+    async def _report_use(self, keeper: Keeper) -> None:
+        """Report what the nodes use, and how this host reaches the head, until it is cancelled."""
+        use, pause = ProcessorUse(), LEAST_S
+        while True:
+            pids = [state.pid for state in keeper.statistics() if state.running]
+            cores = use.measured(self._node.clock.monotonic(), pids)
+            link = self._node.peers.find(self._node.root)
+            tunnel = link is not None and link.reached.startswith(TUNNEL)
+            self._tell(HostUseMsg(agent=self._node.name, cores_used=cores, tunnel=tunnel))
+            await asyncio.sleep(pause)
+            pause = USE_S
+
+    def _tell(self, msg: NodeStateMsg | HostUseMsg | HostFailedMsg) -> None:
         try:
             self._head.tell_nowait(msg)
         except OrchestraError as error:  # a head that is gone needs no report, and this session ends
-            self._node.log.info("the head was not told of a process", process=msg.node, reason=str(error))
+            self._node.log.info("the head was not told", type=type(msg).__name__, reason=str(error))

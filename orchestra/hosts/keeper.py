@@ -65,6 +65,7 @@ class Keeper:
         forks: bool = False,
         sink: Callable[[str, str], object] = lambda _, text: show(text),
         listen: Callable[[str], str] | None = None,
+        beyond: Callable[[str], str] = lambda node: "",
         environment: Callable[[str], Mapping[str, str]] = lambda node: {},
         changed: Callable[[str], object] = lambda node: None,
         base: Base = Base(),  # noqa: B008 (it is frozen)
@@ -72,7 +73,8 @@ class Keeper:
         self._base = base
         self._owner = owner
         self._sink = sink
-        self._listen = listen or (lambda node: _listen_beside(join(), node))
+        self._listen_here = listen or (lambda node: _listen_beside(join(), node))
+        self._beyond = beyond
         self._environment = environment
         self._changed = changed
         self._plan = plan
@@ -288,12 +290,12 @@ class Keeper:
 
     async def _clear(self, node: str) -> None:
         """Remove the socket file of a process that was killed."""
-        address = self._listen(node)
+        address = self._listen_here(node)
         with contextlib.suppress(UsageError):  # another process listens there
             await transport_for(address).clear(address)
 
     async def _start(self, node: str) -> Process:
-        listen = self._listen(node)
+        listen = ",".join(filter(None, (self._listen_here(node), self._beyond(node))))
         again = node in self._again
         command = self._plan.command(node, listen, again=again)
         lifeline = self._lifeline(node)

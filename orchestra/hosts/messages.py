@@ -1,10 +1,10 @@
 """The messages between the head of a run and the agents of its hosts."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field
 
-from orchestra.actors.message import Message, Request
+from orchestra.actors.message import Lane, Message, Request
 from orchestra.actors.ref import Ref
 from orchestra.actors.statistics import NodeStatistics
 from orchestra.hosts.fingerprint import Fingerprint
@@ -60,6 +60,8 @@ class HostedNode(Message):
     """Variables of its process: numbers of threads, visible GPUs."""
     again: bool = False
     """True if its actors begin without a saved state."""
+    beyond: str = ""
+    """Where it listens for nodes of other hosts; empty if none of them dials it."""
 
 
 class CodeKnownMsg(Message):
@@ -118,6 +120,39 @@ class NodeStateMsg(Message):
     """True if it ended because the head had it stopped."""
     last_words: tuple[str, ...] = ()
     """Lines for the message about a failed run: the last error and the last output of a node that was given up."""
+
+
+class HostFailedMsg(Message):
+    """An agent ends because its host cannot run what the plan says."""
+
+    agent: str
+    """The node of the agent."""
+    reason: str
+    again: bool
+    """True if another attempt may succeed, as on a disk that is full now."""
+
+
+class HostUseMsg(Message):
+    """An agent reports every few seconds what its nodes use, and how it reaches the head."""
+
+    lane: ClassVar[Lane] = Lane.LATEST
+
+    agent: str
+    """The node of the agent."""
+    cores_used: float | None
+    """Processors that the processes of its nodes use; None before two measurements."""
+    tunnel: bool
+    """True if its connection to the head goes through ssh."""
+
+
+class PlayedMsg(Message):
+    """What the nodes of a run have played so far, as far as it has reached the learner."""
+
+    lane: ClassVar[Lane] = Lane.LATEST
+
+    nodes: tuple[tuple[str, int, int | None], ...]
+    """Of each: its name, its environment steps, and the largest policy lag of a step in its newest experience, in
+    versions; None before the first parameters."""
 
 
 class HostStatisticsMsg(Message):

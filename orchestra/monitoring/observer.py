@@ -56,8 +56,9 @@ class Observer:
         if isinstance(root, str):
             return ClusterStatus({self._node.root: root})
         of_hosts = [name for host in root.hosts if host.agent for name in host.nodes]
-        everyone = list(dict.fromkeys([*(process.node for process in root.processes), *root.peers]))
-        others = [name for name in everyone if name not in of_hosts]
+        known = {*of_hosts, *(host.agent for host in root.hosts)}  # an agent is shown as its host
+        everyone = dict.fromkeys([*(process.node for process in root.processes), *root.peers])
+        others = [name for name in everyone if name not in known]
         found, answers = await asyncio.gather(self._ask_hosts(of_hosts), asyncio.gather(*map(self._ask, others)))
         return ClusterStatus({self._node.root: root, **dict(zip(others, answers, strict=True)), **found})
 

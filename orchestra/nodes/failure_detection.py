@@ -110,7 +110,10 @@ class FailureDetection:
             await asyncio.sleep(HEARTBEAT_S)
             self._lags.append(max(0.0, loop.time() - due))
             self.on_beat()
+            now = self.settings.clock.monotonic()
             for link in list(self.sessions.values()):
+                if link.connected and not link.missed_beats:
+                    link.heard_at = now
                 link.missed_beats += 1
                 if not link.connected:
                     if link.missed_beats > ABSENT_BEATS:

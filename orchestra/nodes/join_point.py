@@ -78,11 +78,12 @@ def usable(address: str, *, same_host: bool) -> str:
     """Return the candidates of `address` that another node can dial.
 
     `unix://` is of use on the same host only, and so is loopback, unless the other host is a pretended one: then there
-    is nothing else.
+    is nothing else. Of loopback addresses a plain one is for the same host, if there is an encrypted one beside it.
     """
     if same_host:
         return address
-    return beyond_host(address) or ",".join(each for each in candidates_of(address) if not each.startswith("unix://"))
+    there = [each for each in candidates_of(address) if not each.startswith("unix://")]
+    return beyond_host(address) or ",".join([each for each in there if each.startswith("tls://")] or there)
 
 
 def no_route(one: NodeEntry, other: NodeEntry, there: str, back: str) -> Unreachable:

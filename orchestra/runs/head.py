@@ -14,23 +14,24 @@ from orchestra.hosts.fingerprint import Fingerprint, fingerprint, missing_import
 from orchestra.hosts.messages import (
     HEAD,
     AdmittedMsg,
-    AskHostMsg,
-    CodeMsg,
     HostedNode,
+    HostFailedMsg,
     HostMsg,
+    HostUseMsg,
     LeaveMsg,
     NodeStateMsg,
     PlaceMsg,
-    PlanMsg,
+    PlayedMsg,
     SignalMsg,
 )
 from orchestra.hosts.output import HostLogs, OutputMsg
 from orchestra.hosts.settings import HostSettings
 from orchestra.hosts.shape import HostShape
-from orchestra.hosts.transfer import FILES, FilePieceMsg, send_bytes
 from orchestra.launch.protocol import HostEvent, Launcher
 from orchestra.nodes.dialling import cancel_all
 from orchestra.nodes.node import Node
+from orchestra.runs.equipment import equip
+from orchestra.runs.host_figures import HostFigures
 from orchestra.runs.host_slots import (
     AGENT_END_S,
     ARRIVAL_S,
@@ -39,16 +40,15 @@ from orchestra.runs.host_slots import (
     Hosted,
     HostSlot,
     hosts_missing,
+    note_played,
 )
 from orchestra.runs.hosts_options import HostsOptions
 from orchestra.runs.hosts_record import HostsRecord
 from orchestra.runs.runner import Stopping
 
-ARCHIVE = "code.zip"
-ANSWER_S = 8.0
-"""Seconds for a host to answer with the statistics of its nodes, which have five."""
 START_AGAIN = 75
 OTHER_VERSION = 76
+UNFIT = 2
 """Exit codes of agents."""
 
 
@@ -88,7 +88,9 @@ class Head:
         now = root.clock.monotonic()
         self._record = HostsRecord(root.run_directory, root.clock)
         self.slots = {host.slot: HostSlot(host.slot, host, now, self._record) for host in options.hosts}
-        """What is known of each host, by slot."""
+        """What is known of each host with an agent, by slot."""
+        self.here = HostFigures()
+        """What is played at the head itself."""
         self._agents: dict[str, HostSlot] = {}
         """The slot of each agent that is let in, by the name of its node."""
         self._hosted: Hosted | None = None
@@ -134,10 +136,10 @@ class Head:
         """Tell each host that has come what it runs, and from now on those that come."""
         self._hosted = hosted
         for slot in self.slots.values():
-            if slot.present:
-                self._play(slot)
-            else:
+            if not slot.present:
                 self._ask_again(slot)
+            elif text := self._play(slot):  # it came after the topology had been laid out
+                self._tell(slot, LeaveMsg(code=UNFIT, reason=text, deadline=0.1))
 
     async def follow(self) -> None:
         """Note what the engine says until it is stopped."""
@@ -165,9 +167,11 @@ class Head:
         slot.take(msg, self._root.clock.now().timestamp())
         self._agents[node_of(msg.agent.address)] = slot
         self._changed.set()
+        if self._hosted is not None and (text := self._play(slot)):
+            self._agents.pop(node_of(msg.agent.address))
+            slot.agent = None
+            return AdmittedMsg(refusal=f"host {slot.name} is not let in: {text}", code=UNFIT)
         self._log.info("host joined", slot=slot.slot, host=slot.name, pid=msg.pid)
-        if self._hosted is not None:
-            self._play(slot)
         return AdmittedMsg(slot=slot.slot, grace=self._options.grace, orphan_timeout=self._options.orphan_timeout)
 
     def node_changed(self, msg: NodeStateMsg) -> None:
@@ -195,6 +199,24 @@ class Head:
         if (slot := self._agents.get(msg.agent)) is not None:
             self._logs.write(slot.slot, slot.name, slot.incarnation, msg)
 
+    def host_used(self, msg: HostUseMsg) -> None:
+        """Note what an agent says of the use of its host."""
+        if (slot := self._agents.get(msg.agent)) is not None:
+            slot.use = msg
+
+    def host_failed(self, msg: HostFailedMsg) -> None:
+        """Note why a host cannot take part; its agent is about to end."""
+        if (slot := self._agents.get(msg.agent)) is not None:
+            assert slot.fingerprint is not None
+            why = missing_import(msg.reason.split("; "), self._own, slot.fingerprint) or msg.reason
+            self._log.warning("a host cannot take part", slot=slot.slot, host=slot.name, reason=why)
+            slot.failed, slot.hopeless = why, not msg.again
+
+    def played(self, msg: PlayedMsg) -> None:
+        """Note what the nodes of each host have played."""
+        if self._hosted is not None:
+            note_played(msg, self._hosted, self.slots, self.here, self._record)
+
     def agent_leaves(self, agent: str, grace: float) -> None:
         """Have a host leave in order, because its agent was told to end; but if all hosts go, save and stop the run."""
         if (slot := self._agents.get(agent)) is not None and slot.state != "leaving":
@@ -207,7 +229,7 @@ class Head:
         if slot is None:
             return
         leaving, slot.agent = slot.state == "leaving", None
-        slot.move("left" if leaving else "gone", reason)
+        slot.move("left" if leaving else "gone", slot.failed or reason)
         slot.nodes.clear()
         self._changed.set()
         if self._over or self._root.stopping:
@@ -216,7 +238,7 @@ class Head:
             self._log.info("host left", slot=slot.slot, host=slot.name)
             self._lose(slot, f"its host {slot.name} has left")
             return
-        self._log.warning("host gone", slot=slot.slot, host=slot.name, reason=reason)
+        self._log.warning("host gone", slot=slot.slot, host=slot.name, reason=slot.reason)
         if self._hosted is not None:  # else the rendezvous sees to it
             self._ask_again(slot)
 
@@ -286,20 +308,8 @@ class Head:
 
     async def statistics(self, nodes: Collection[str] = (), *, final: bool = False) -> list[NodeStatistics]:
         """Return the statistics of nodes of all hosts, one question to each; those that do not answer are left out."""
-
-        async def of(slot: HostSlot) -> Sequence[NodeStatistics]:
-            assert slot.agent is not None
-            mine = tuple(node for node in slot.nodes if not nodes or node in nodes)
-            agent: Ref[AskHostMsg] = self._root.ref(slot.agent.address)
-            try:
-                async with asyncio.timeout(ANSWER_S):
-                    return (await agent.ask(AskHostMsg(nodes=mine, final=final))).nodes if mine else ()
-            except (OrchestraError, TimeoutError) as error:
-                self._log.warning("a host did not say what its nodes did", host=slot.name, reason=str(error))
-                return ()
-
-        found = await asyncio.gather(*(of(slot) for slot in self.slots.values() if slot.agent is not None))
-        return [each for some in found for each in some]
+        asked = [slot.nodes_statistics(self._root, nodes, final=final) for slot in self.slots.values() if slot.agent]
+        return [each for some in await asyncio.gather(*asked) for each in some]
 
     def stop_nodes(self, nodes: Collection[str]) -> None:
         """Stop nodes on whatever hosts they run."""
@@ -345,31 +355,18 @@ class Head:
                 slot, LeaveMsg(code=START_AGAIN, reason=f"another agent has taken slot {slot.slot}", deadline=0.1)
             )
 
-    def _play(self, slot: HostSlot) -> None:
-        """Have a host that was let in play."""
+    def _play(self, slot: HostSlot) -> str:
+        """Have a host that has come play; return why it cannot, and count it as one that has left, or an empty text."""
         assert self._hosted is not None
-        self._hosted.host_joined(slot.slot)
+        assert slot.shape is not None
+        if text := self._hosted.host_joined(slot.shape):
+            self._log.warning("a host cannot take part", slot=slot.slot, host=slot.name, reason=text)
+            slot.hopeless, slot.failed = True, "; ".join(line.strip() for line in text.splitlines())
+            slot.move("left", slot.failed)
+            return text
         slot.move("playing")
-        self._start(self._equip(slot, slot.incarnation))
-
-    async def _equip(self, slot: HostSlot, incarnation: str) -> None:
-        """Send a host the code, the saved state and the plan."""
-        assert self._hosted is not None
-        if slot.agent is None:
-            return  # it was lost at once
-        agent: Ref[Any] = self._root.ref(slot.agent.address)
-        files: Ref[FilePieceMsg] = self._root.ref(f"{node_of(slot.agent.address)}/{FILES}")
-        try:
-            known = await agent.ask(CodeMsg(digest=self._code.digest, nbytes=self._code.nbytes))
-            if not known.known:
-                await send_bytes(files, self._code.data, ARCHIVE)
-            await self._hosted.send_state(slot.slot, files)
-            if slot.agent is None or slot.incarnation != incarnation or self._over:
-                return
-            nodes, plan = tuple(self._hosted.nodes_on(slot.slot)), self._hosted.plan_for(slot.slot)
-            await agent.tell(PlanMsg(run=self._run, plan=plan, digest=self._code.digest, nodes=nodes))
-        except OrchestraError as error:  # the host is lost, or has no room and ends: both are noticed elsewhere
-            self._log.warning("a host did not get the code of the run", host=slot.name, reason=str(error))
+        self._start(equip(self._root, self._run, self._code, self._hosted, slot))
+        return ""
 
     def _ask_again(self, slot: HostSlot) -> None:
         """Ask the engine for another agent of a slot, or give the host up."""

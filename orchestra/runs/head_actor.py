@@ -9,18 +9,33 @@ from orchestra.actors.system_messages import TerminatedMsg
 from orchestra.hosts.messages import (
     AdmittedMsg,
     AskHostMsg,
+    HostFailedMsg,
     HostMsg,
     HostStatisticsMsg,
+    HostUseMsg,
     LeaveHostMsg,
     LeavingMsg,
     LeftMsg,
     NodeStateMsg,
+    PlayedMsg,
 )
 from orchestra.hosts.output import OutputMsg
 from orchestra.runs.head import Head
 
 
-class HeadActor(Actor[HostMsg | NodeStateMsg | OutputMsg | LeavingMsg | AskHostMsg | LeaveHostMsg]):
+class HeadActor(
+    Actor[
+        HostMsg
+        | NodeStateMsg
+        | OutputMsg
+        | HostUseMsg
+        | HostFailedMsg
+        | PlayedMsg
+        | LeavingMsg
+        | AskHostMsg
+        | LeaveHostMsg
+    ]
+):
     """Listens to agents, and answers those who look at the run.
 
     Args:
@@ -53,6 +68,18 @@ class HeadActor(Actor[HostMsg | NodeStateMsg | OutputMsg | LeavingMsg | AskHostM
     @on(OutputMsg)
     def write(self, msg: OutputMsg) -> None:
         self._head.output(msg)
+
+    @on(HostUseMsg)
+    def note_use(self, msg: HostUseMsg) -> None:
+        self._head.host_used(msg)
+
+    @on(HostFailedMsg)
+    def note_failure(self, msg: HostFailedMsg) -> None:
+        self._head.host_failed(msg)
+
+    @on(PlayedMsg)
+    def note_played(self, msg: PlayedMsg) -> None:
+        self._head.played(msg)
 
     @on(LeavingMsg)
     def leave(self, msg: LeavingMsg) -> None:

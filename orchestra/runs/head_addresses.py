@@ -34,6 +34,19 @@ def head_address(listen: str, default: str, hosts: HostsOptions, *, encrypted: b
     return f"{here},{others}"
 
 
+def address_beyond(hosts: HostsOptions, *, encrypted: bool) -> str:
+    """Return where a node listens that is dialled from other hosts, and is not the root.
+
+    Its port is of the range of `--port`, if that is one: a firewall may let these through alone.
+
+    Args:
+        hosts: the options for the other hosts.
+        encrypted: whether the run goes over TLS.
+    """
+    host = "127.0.0.1" if hosts.engine == "local" else ANY
+    return f"{'tls' if encrypted else 'tcp'}://{host}:{hosts.port if '-' in hosts.port else 0}"
+
+
 def address_here(listening: str) -> str:
     """Return the address at which processes of this host reach the head."""
     return candidates_of(listening)[0]

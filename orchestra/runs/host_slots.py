@@ -1,22 +1,36 @@
 """What the head knows of each host: what the engine says of it, what its agent says, and when it was lost."""
 
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Literal, Protocol
 
 from orchestra.actors import supervision
 from orchestra.actors.addresses import node_of
 from orchestra.actors.ref import Ref
-from orchestra.actors.statistics import HostState, HostStatistics, ProcessStatistics
+from orchestra.actors.statistics import HostState, HostStatistics, NodeStatistics, ProcessStatistics
 from orchestra.actors.supervision import Restart, RestartAfter
 from orchestra.errors import CannotWrite, OrchestraError
 from orchestra.hosts.fingerprint import Fingerprint
-from orchestra.hosts.messages import HostedNode, HostMsg, LeaveMsg, PlaceMsg, PlanMsg, SignalMsg
+from orchestra.hosts.messages import (
+    HEAD,
+    AskHostMsg,
+    HostedNode,
+    HostMsg,
+    HostUseMsg,
+    LeaveMsg,
+    PlaceMsg,
+    PlanMsg,
+    PlayedMsg,
+    SignalMsg,
+)
 from orchestra.hosts.settings import HostSettings
 from orchestra.hosts.shape import HostShape
 from orchestra.hosts.transfer import FilePieceMsg
 from orchestra.launch.protocol import HostEvent
+from orchestra.nodes.failure_detection import HEARTBEAT_S
 from orchestra.nodes.node import Node
+from orchestra.runs.host_figures import HostFigures
 from orchestra.runs.hosts_record import HostsRecord
 
 AGAIN = Restart(limit=3, within=600.0, backoff=0.0)
@@ -33,6 +47,11 @@ ARRIVAL_S = 20.0
 
 CANNOT_WRITE = 74
 """The exit code of an agent whose disk is full."""
+ANSWER_S = 8.0
+"""Seconds for a host to answer with the statistics of its nodes, which have five."""
+SILENT_S = 2 * HEARTBEAT_S
+"""Seconds without a word from an agent after which it is silent: it has left a heartbeat unanswered."""
+
 State = Literal["asked", "queued", "started", "joined", "playing", "leaving", "left", "gone"]
 PRESENT: tuple[State, ...] = ("joined", "playing", "leaving")
 """The states of a host that has an agent."""
@@ -51,8 +70,11 @@ class Hosted(Protocol):
     def given_up(self, node: str, how: str) -> None:
         """Count a node as lost."""
 
-    def host_joined(self, slot: int) -> None:
-        """Plan the nodes of a host that was not there at the start, and count those of one that is back."""
+    def host_joined(self, shape: HostShape) -> str:
+        """Plan the nodes of a host that was not there at the start, and count those of one that is back.
+
+        Return why the run cannot be laid out over it, too; an empty text if it can.
+        """
 
     def host_lost(self, slot: int, how: str, cause: OrchestraError | None = None) -> None:
         """Count the nodes of a host as lost: it does not come back. `cause` is that of `fail`, if the run fails."""
@@ -62,6 +84,9 @@ class Hosted(Protocol):
 
     def host_leaves(self, slot: int) -> None:
         """Ask the nodes of a host that this process sees to stop; the agent asks the others."""
+
+    def slot_of(self, node: str) -> int | None:
+        """Return the host on which a node is placed; None if the run has no such node."""
 
     async def send_state(self, slot: int, files: Ref[FilePieceMsg]) -> None:
         """Send a host the saved state of its nodes, if the run was resumed."""
@@ -85,7 +110,9 @@ class HostSlot:
     reason: str = ""
     """What the engine, or the end of the agent, said last."""
     hopeless: bool = False
-    """True if the engine cannot give this host."""
+    """True if the engine cannot give this host, or the host cannot take part."""
+    failed: str = ""
+    """Why the host cannot take part, as its agent or the layout of the run says; empty for one that can."""
     shape: HostShape | None = None
     agent: AgentRef | None = None
     told_to_end: bool = False
@@ -105,6 +132,10 @@ class HostSlot:
     """What the agent has said of its processes."""
     last_words: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Lines about the nodes that it has given up."""
+    figures: HostFigures = field(default_factory=HostFigures)
+    """What it has played."""
+    use: HostUseMsg | None = None
+    """What its agent has said last of the use of its processors."""
 
     @property
     def name(self) -> str:
@@ -141,6 +172,7 @@ class HostSlot:
         self.agent, self.incarnation, self.fingerprint = msg.agent, msg.incarnation, msg.fingerprint
         self.clock_offset_s = msg.clock - now if msg.clock else None
         self.hopeless = self.told_to_end = False
+        self.failed, self.use = "", None
         self.move("joined", reason="")
         self.nodes.clear()
 
@@ -149,22 +181,53 @@ class HostSlot:
         shape = self.shape or self.settings.shape
         agent = "" if self.agent is None else node_of(self.agent.address)
         link = root.peers.find(agent) if agent else None
+        now = root.clock.monotonic()
+        silent_s = now - (link.heard_at if link is not None else self.changed_at)
+        silent = self.present and (link is None or not link.connected or silent_s > SILENT_S)
         state: HostState = "starting" if self.state == "started" else self.state
+        use = self.use if self.present else None
         return HostStatistics(
             **asdict(shape) | {"name": self.name},
-            state="silent" if self.present and (link is None or not link.connected) else state,
+            state="silent" if silent else state,
             where=self.where,
             reason=self.reason,
-            since_s=root.clock.monotonic() - self.changed_at,
+            since_s=now - self.changed_at,
             nodes=nodes,
             running=sum(process.running for process in self.nodes.values()),
             agent=agent if self.present else "",
             clock_offset_s=self.clock_offset_s,
+            silent_s=silent_s if silent else 0.0,
+            tunnel=use is not None and use.tunnel,
+            cores_used=None if use is None else use.cores_used,
+            env_steps=self.figures.env_steps,
+            env_steps_per_s=self.figures.per_s(now),
+            policy_lag=self.figures.policy_lag,
         )
+
+    async def nodes_statistics(self, root: Node, nodes: Collection[str], *, final: bool) -> Sequence[NodeStatistics]:
+        """Return the statistics of those of its nodes that answer, by one question to its agent.
+
+        Args:
+            root: asks.
+            nodes: their names; empty for all.
+            final: whether they are about to end.
+        """
+        assert self.agent is not None
+        mine = tuple(node for node in self.nodes if not nodes or node in nodes)
+        agent: Ref[AskHostMsg] = root.ref(self.agent.address)
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                return (await agent.ask(AskHostMsg(nodes=mine, final=final))).nodes if mine else ()
+        except (OrchestraError, TimeoutError) as error:
+            log = root.log.bind(actor=f"{root.name}/{HEAD}")
+            log.warning("a host did not say what its nodes did", host=self.name, reason=str(error))
+            return ()
 
     def heard(self, event: HostEvent, now: float) -> None:
         """Note what the engine says."""
         self.where = event.where or self.where
+        if self.failed and self.hopeless:
+            return  # the engine knows less
         self.reason = event.reason
         self.code = event.code
         self.hopeless = event.state == "ended" and not event.again
@@ -211,3 +274,29 @@ def hosts_missing(slots: Iterable[HostSlot], planned: int, seconds: float, tried
     missing = list(slots)
     named = "; ".join(slot.missing(tried) for slot in missing)
     return f"{len(missing)} of {planned} hosts did not come within {seconds:g} s: {named}. The others were let go."
+
+
+def note_played(
+    msg: PlayedMsg, hosted: Hosted, slots: Mapping[int, HostSlot], here: HostFigures, record: HostsRecord
+) -> None:
+    """Note what each host has played: the sum of its nodes.
+
+    Args:
+        msg: what the nodes have played.
+        hosted: knows where they are placed. Nodes of an earlier run, which this one does not have, are left out.
+        slots: the hosts with an agent.
+        here: the figures of the head.
+        record: keeps the figures.
+    """
+    steps, lags = dict[int, int](), dict[int, int | None]()
+    for node, env_steps, lag in msg.nodes:
+        if (number := hosted.slot_of(node)) is not None:
+            steps[number] = steps.get(number, 0) + env_steps
+            lags[number] = max((each for each in (lags.get(number), lag) if each is not None), default=None)
+    now = record.clock.monotonic()
+    for number, count in steps.items():
+        slot = slots.get(number)
+        figures = here if slot is None else slot.figures
+        figures.note(now, count, lags[number])
+        if slot is not None:
+            record.played(slot.shape or slot.settings.shape, figures)

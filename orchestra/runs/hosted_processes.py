@@ -3,28 +3,33 @@
 import asyncio
 import os
 import signal
-from collections.abc import Collection, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 
+from orchestra.actors.addresses import node_of
 from orchestra.actors.ref import Ref
 from orchestra.actors.statistics import HostStatistics, NodeStatistics, ProcessStatistics
 from orchestra.actors.system_messages import SYSTEM, StopNodeMsg
-from orchestra.errors import OrchestraError
+from orchestra.errors import OrchestraError, UsageError
 from orchestra.hosts.bundle import UnpackedCode
 from orchestra.hosts.fork_server import Base
 from orchestra.hosts.keeper import Keeper
 from orchestra.hosts.messages import HostedNode
 from orchestra.hosts.run_plan import RunPlan
-from orchestra.hosts.shape import HEAD, Hosts
+from orchestra.hosts.shape import HEAD, Hosts, HostShape
 from orchestra.hosts.transfer import FilePieceMsg, send_file
+from orchestra.hosts.use import ProcessorUse
 from orchestra.nodes.node import Node
 from orchestra.runs.head import Head
-from orchestra.runs.head_addresses import address_here
-from orchestra.runs.placement import environments
+from orchestra.runs.head_addresses import address_beyond, address_here
+from orchestra.runs.placement import by_host, edges_between_hosts, environments
 from orchestra.runs.plan import PlannedRun
+from orchestra.runs.planned import PlannedNode
 from orchestra.runs.processes import RunProcesses, State
 from orchestra.runs.run_directory import RunDirectory
+from orchestra.runs.topology import Topology
 
 STATE = "state"
 DONE = 0
@@ -52,6 +57,10 @@ class HostedProcesses(RunProcesses):
         self._code = code
         self._ever: set[str] = set()
         """Nodes that have been started: later processes load no saved state."""
+        self._use = ProcessorUse()
+        self._dialled = _dialled(topology)
+        self._names: list[str] = []
+        self._by_host: Mapping[int, Sequence[PlannedNode]] = defaultdict(list)
         super().__init__(root, plan, others, requirements=topology.requirements, forks=True)
 
     def _keeper(self, plan: RunPlan, policy: object, *, forks: bool) -> Keeper:
@@ -63,7 +72,8 @@ class HostedProcesses(RunProcesses):
             lambda: address_here(self._root.listening),
             self.given_up,
             forks=forks,
-            environment=lambda node: environments(self._topology, HEAD).get(node, {}),
+            environment=lambda node: environments(self._placed()[HEAD]).get(node, {}),
+            beyond=self._beyond,
             base=Base(self._code.environment(os.environ)),
         )
 
@@ -76,14 +86,29 @@ class HostedProcesses(RunProcesses):
         return (*self.keeper.statistics(), *others)
 
     def hosts(self) -> tuple[HostStatistics, ...]:
-        nodes = {slot: tuple(name for name in self._nodes if self._slot_of(name) == slot) for slot in self._head.slots}
         head = next(host for host in self._plan.hosts if host.slot == HEAD)
         running = {state.node for state in self.statistics() if state.running}
-        own = tuple(name for name, node in self._topology.nodes.items() if node.slot == HEAD)
+        now, kept = self._root.clock.monotonic(), [state.pid for state in self.keeper.statistics() if state.running]
+        played = self._head.here
+        placed = self._placed()
+        own = tuple(node.name for node in placed[HEAD])
         here = HostStatistics(
-            **{**asdict(head), "nodes": own, "running": 1 + len(running.intersection(own)), "state": "playing"}
+            **asdict(head),
+            nodes=own,
+            running=1 + len(running.intersection(own)),
+            state="playing",
+            cores_used=self._use.measured(now, kept, [os.getpid()]),
+            env_steps=played.env_steps,
+            env_steps_per_s=played.per_s(now),
+            policy_lag=played.policy_lag,
         )
-        return (here, *(slot.statistics(self._root, nodes[slot.slot]) for slot in self._head.slots.values()))
+        return (
+            here,
+            *(
+                slot.statistics(self._root, tuple(node.name for node in placed[number]))
+                for number, slot in self._head.slots.items()
+            ),
+        )
 
     def signal(self, number: signal.Signals) -> None:
         self.keeper.signal(number)
@@ -106,10 +131,13 @@ class HostedProcesses(RunProcesses):
         return self._plan.text()
 
     def nodes_on(self, slot: int) -> Sequence[HostedNode]:
-        variables = environments(self._topology, slot)
+        variables = environments(self._placed()[slot])
         nodes = self._nodes_of(slot)
         hosted = tuple(
-            HostedNode(name=name, environment=variables.get(name, {}), again=name in self._ever) for name in nodes
+            HostedNode(
+                name=name, environment=variables.get(name, {}), again=name in self._ever, beyond=self._beyond(name)
+            )
+            for name in nodes
         )
         self._ever.update(nodes)
         return hosted
@@ -117,12 +145,17 @@ class HostedProcesses(RunProcesses):
     def given_up(self, node: str, how: str) -> None:
         self._give_up(node, how)
 
-    def host_joined(self, slot: int) -> None:
-        if all(host.slot != slot for host in self._plan.hosts):
-            self._grow()
-        self._given_up -= set(self._nodes_of(slot))
-        for node in self._nodes_of(slot):
+    def host_joined(self, shape: HostShape) -> str:
+        if all(host.slot != shape.slot for host in self._plan.hosts):
+            try:
+                self._grow(shape)
+            except UsageError as error:
+                return str(error)
+        nodes = self._nodes_of(shape.slot)
+        self._given_up -= set(nodes)
+        for node in nodes:
             self._root.directory.add(node)
+        return ""
 
     def host_lost(self, slot: int, how: str, cause: OrchestraError | None = None) -> None:
         for node in self._nodes_of(slot):
@@ -134,6 +167,10 @@ class HostedProcesses(RunProcesses):
     def host_leaves(self, slot: int) -> None:
         self._ask_to_stop(node for node in self._root.peers.names if node in self._nodes_of(slot))
 
+    def slot_of(self, node: str) -> int | None:
+        planned = self._topology.nodes.get(node)
+        return None if planned is None else planned.slot
+
     async def send_state(self, slot: int, files: Ref[FilePieceMsg]) -> None:
         if (folder := self._plan.resume_from) is None:
             return
@@ -143,19 +180,43 @@ class HostedProcesses(RunProcesses):
 
     # Inside
 
-    def _grow(self) -> None:
-        """Plan the nodes of hosts that were not there at the start."""
-        known = {host.slot for host in self._plan.hosts}
-        new = [slot.shape for slot in self._head.slots.values() if slot.present and slot.slot not in known]
-        grown = self._planned.over(Hosts([*self._plan.hosts, *filter(None, new)]))
+    def _grow(self, shape: HostShape) -> None:
+        """Plan the nodes of a host that was not there at the start.
+
+        Raises:
+            UsageError: the run cannot be laid out over it, too.
+        """
+        grown = self._planned.over(Hosts([*self._plan.hosts, shape]))
         self._plan = replace(self._plan, hosts=grown.shapes)
         nodes = self._topology.grow(grown.topology)
         self._requirements = self._topology.requirements
         self._nodes += nodes
+        self._dialled = _dialled(self._topology)
+        self.keeper.add(self._here(nodes), again=True)
         self._ever.update(nodes)
+        placement = {name: node.slot for name, node in self._topology.nodes.items()}
+        try:
+            RunDirectory(self._plan.run_directory).write_hosts(grown.shapes, placement)
+        except OSError as error:
+            self._root.log.warning("a late host is not recorded", host=shape.name, error=repr(error))
 
     def _nodes_of(self, slot: int) -> list[str]:
-        return [name for name in self._nodes if self._slot_of(name) == slot]
+        """Return the nodes of a host that have a process."""
+        return [node.name for node in self._placed()[slot] if node is not self._topology.root]
+
+    def _beyond(self, node: str) -> str:
+        """Return where a node listens for nodes of other hosts; an empty text if none of them dials it."""
+        options = self._planned.hosts
+        if options is None or node not in self._dialled:
+            return ""
+        return address_beyond(options, encrypted=not self._plan.unencrypted)
+
+    def _placed(self) -> Mapping[int, Sequence[PlannedNode]]:
+        """Return the nodes of each host; the root is among those of the head."""
+        names = list(self._topology.nodes)
+        if names != self._names:
+            self._names, self._by_host = names, by_host(self._topology)
+        return self._by_host
 
     def _slot_of(self, node: str) -> int:
         return self._topology.nodes[node].slot
@@ -188,3 +249,13 @@ class HostedProcesses(RunProcesses):
             if node in slot.last_words:
                 return slot.last_words[node]
         return super()._last_words(node) if self._slot_of(node) == HEAD else ()
+
+
+def _dialled(topology: Topology) -> frozenset[str]:
+    """Return the nodes that are dialled from another host. Of a node there and one of the head's host it is the latter.
+
+    That is where the hosts reach the head, which may not reach them.
+    """
+    return frozenset(
+        node_of(edge.sender if edge.sender_slot == HEAD else edge.recipient) for edge in edges_between_hosts(topology)
+    )

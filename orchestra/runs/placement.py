@@ -1,8 +1,10 @@
 """Placement: which host runs each node of a topology, and what its processes may use there."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from orchestra.actors.addresses import node_of
 from orchestra.errors import UsageError
 from orchestra.hosts.shape import Hosts, HostShape, memory_text
 from orchestra.runs.planned import PlannedNode
@@ -43,7 +45,8 @@ def place(topology: Topology, hosts: Hosts, *, ignored: Sequence[str] = ()) -> d
             known = ", ".join(map(str, sorted(slots)))
             raise UsageError(f"node {node.name!r} is on host {node.slot}, but the hosts of the run are {known}")
     resources = [each for each in _RESOURCES if each.name not in ignored]
-    if lacking := [row for host in hosts if host.cores for row in _lacking(topology, host, resources)]:
+    placed = by_host(topology)
+    if lacking := [row for host in hosts if host.cores for row in _lacking(placed[host.slot], host, resources)]:
         text = "\n".join(["the nodes of the run need more than their hosts have:", *_table(lacking)])
         if short := [row[0] for row in lacking if row[1] == "GPUs"]:
             there = [host for host in hosts if host.gpus]
@@ -55,16 +58,14 @@ def place(topology: Topology, hosts: Hosts, *, ignored: Sequence[str] = ()) -> d
     return {node.name: node.slot for node in topology.nodes.values()}
 
 
-def environments(topology: Topology, slot: int) -> dict[str, dict[str, str]]:
-    """Return the environment variables of each node of a host, by the node's name.
+def environments(nodes: Iterable[PlannedNode]) -> dict[str, dict[str, str]]:
+    """Return the environment variables of each of the `nodes` of a host, by the node's name.
 
     Libraries get as many threads as the node has cores of its own, or one if it shares them. A node sees the GPUs that
     it needs and no others: indexes among those of its host, which `visible_gpus` translates there.
     """
     first, found = 0, {}
-    for node in topology.nodes.values():
-        if node.slot != slot:
-            continue
+    for node in nodes:
         threads = str(max(node.cores, 1))
         found[node.name] = {
             "OMP_NUM_THREADS": threads,
@@ -75,11 +76,69 @@ def environments(topology: Topology, slot: int) -> dict[str, dict[str, str]]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A ref of an actor to an actor of another host, neither of which is in the root node."""
+
+    sender: str
+    """The address of the actor that has the ref."""
+    sender_slot: int
+    recipient: str
+    recipient_slot: int
+
+
+def edges_between_hosts(topology: Topology) -> list[Edge]:
+    """Return the refs with which actors are planned to reach nodes of other hosts, but for those of and to the root.
+
+    A host reaches the root through its agent, so these alone have a node be dialled from another host.
+    """
+    found = []
+    for node in topology.nodes.values():
+        if node is topology.root:
+            continue
+        for actor in node.actors:
+            for ref in actor.refs():
+                other = topology.nodes.get(node_of(ref.address))
+                if other is not None and other is not topology.root and other.slot != node.slot:
+                    found.append(Edge(f"{node.name}/{actor.name}", node.slot, ref.address, other.slot))
+    return found
+
+
+def check_edges(topology: Topology, hosts: Hosts, *, tunnel: bool) -> None:
+    """Check that the nodes of other hosts can be reached that actors are planned to reach.
+
+    Args:
+        topology: of the run.
+        hosts: of the run.
+        tunnel: whether hosts reach the head through ssh alone, which leads to the root.
+
+    Raises:
+        UsageError: they cannot.
+    """
+    if not tunnel or len(hosts) == 1:
+        return
+    for edge in edges_between_hosts(topology):
+        one, other = (
+            f"host {_title(hosts.at(slot) or HostShape(slot))}" for slot in (edge.sender_slot, edge.recipient_slot)
+        )
+        raise UsageError(
+            f"{edge.sender} on {one} cannot reach {edge.recipient} on {other}: with --tunnel the hosts reach the node "
+            f"{topology.root.name!r} alone; leave out --tunnel"
+        )
+
+
+def by_host(topology: Topology) -> defaultdict[int, list[PlannedNode]]:
+    """Return the nodes of each host by its slot, in the order of the topology."""
+    found = defaultdict[int, list[PlannedNode]](list)
+    for node in topology.nodes.values():
+        found[node.slot].append(node)
+    return found
+
+
 def _lacking(
-    topology: Topology, host: HostShape, resources: Sequence[_Resource]
+    nodes: Sequence[PlannedNode], host: HostShape, resources: Sequence[_Resource]
 ) -> Iterator[tuple[str, str, str, str, str]]:
     """Yield a row for each resource of which the nodes of a host need more than it has."""
-    nodes = [node for node in topology.nodes.values() if node.slot == host.slot]
     for each in resources:
         asked, there = sum(map(each.asked, nodes)), each.there(host)
         if asked > there:

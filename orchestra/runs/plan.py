@@ -21,7 +21,7 @@ from orchestra.runs.head_addresses import head_address
 from orchestra.runs.hosts_file import is_hosts_file
 from orchestra.runs.hosts_options import HOST_ANNOTATIONS, HOST_FLAGS, HOST_PARAMETERS, HostsOptions, hosts_options
 from orchestra.runs.layout import Experiment, Layout, layout_of
-from orchestra.runs.placement import place
+from orchestra.runs.placement import check_edges, place
 from orchestra.runs.resumption import named_run
 from orchestra.runs.run_directory import RunDirectory
 from orchestra.runs.topology import Topology
@@ -72,6 +72,7 @@ class PlannedRun:
         """
         topology = self.layout.topology(shapes)
         placement = place(topology, shapes)
+        check_edges(topology, shapes, tunnel=self.hosts is not None and self.hosts.tunnel)
         launch = replace(self.launch, hosts=shapes)
         return replace(self, topology=topology, launch=launch, shapes=shapes, placement=placement)
 
@@ -236,6 +237,7 @@ def plan(
         topology = layout.topology(shapes)
     # On one machine, torch says best what is wrong with its GPU, which may be of another make.
     placement = place(topology, shapes, ignored=() if hosts is not None else ("GPUs",))
+    check_edges(topology, shapes, tunnel=hosts is not None and hosts.tunnel)
     topology.main_actor()  # or say that there is none, before anything is made
     in_one_process = single_process or source is None or len(topology.nodes) == 1
     if source is None and listen != LISTEN:

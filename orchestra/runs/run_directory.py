@@ -15,7 +15,7 @@ Its files, by the attributes that give their paths:
     join.json        join           where it can be joined: only during the run, and readable by its owner alone
     replicas.json    replicas       the numbers of replicas, if `orchestra scale` has changed them
     code.zip         code           the code of the run, from which other hosts run, and a replay
-    hosts.json       hosts          the hosts of a run over several, and which came and went, when and why
+    hosts.json       hosts          the hosts of a run over several, what they have played, and which came and went
     lock.json        lock           host and process id of the run that goes on here: only during the run
 
 No secret stays in it. The environment is not recorded; of a flag that is named after a secret only the name is; and

@@ -127,6 +127,8 @@ class Link:
         """The number of the dialer's newest connection."""
         self.missed_beats = 0
         """Heartbeats of this node since the last frame of the peer, or since the connection broke."""
+        self.heard_at = settings.clock.monotonic()
+        """The last heartbeat before which a frame had come, on the node's monotonic clock in seconds."""
         self.ended = False
         self.finished: asyncio.Future[None] = loop.create_future()
         """Done once the session has ended."""
@@ -210,6 +212,7 @@ class Link:
         self.drop_connection()
         self._connection = connection
         self.missed_beats = 0
+        self.heard_at = self._settings.clock.monotonic()
         self._pinged_at = None  # the answer to a ping by the old connection may be lost
         connection.attach(self)
         for frame in unseen:

@@ -251,6 +251,7 @@ def episodes() -> Callable[..., InsertTransitionMsg]:
             epsilon=freeze(np.full(n, epsilon, np.float32)),
             newest_version=None,
             sender=sender,
+            source="",
         )
 
     return make

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from components.counters import LAGS, RunCounters
+from components.counters import LAGS, LEAST_NEWS, RunCounters
 from components.replay_buffers.limiter import SampleToInsertRatio
 from messages import InsertTransitionMsg, LoadParamsMsg
 from orchestra import freeze
@@ -55,6 +55,35 @@ def test_a_lag_is_in_the_bin_between_its_bounds(episodes: Episodes, lag: int) ->
     (place,) = np.flatnonzero(shown(run).params_lags)
     assert LAGS[place] <= lag
     assert place == len(LAGS) - 1 or lag < LAGS[place + 1]
+
+
+def test_the_steps_of_each_node_add_up_to_those_of_the_run_also_when_it_goes_on(episodes: Episodes) -> None:
+    run = counters()
+    assert run.played(now=True) is None
+    of_host = of_versions(episodes, 3, 2, versions=[10, 9, 8, 7, 6]).model_copy(update={"source": "host-1/proxy"})
+    run.count(of_host.model_copy(update={"sender": "proxies-1/proxy"}), newest(10))
+    run.count(of_versions(episodes, 1, versions=[10]).model_copy(update={"sender": "worker-2-0/worker"}), newest(12))
+    run.count(of_host, newest(20))
+    told = run.played(now=True)
+    assert told is not None
+    assert told.nodes == (("host-1", 10, 14), ("worker-2-0", 1, 2))
+    later = counters()
+    later.load(run.values())
+    later.count(of_host, newest(20))
+    told = later.played(now=True)
+    assert told is not None
+    assert sum(steps for _, steps, _ in told.nodes) == later.env_steps == 16
+
+
+@pytest.mark.parametrize("nodes", [1, 3, 200])
+def test_what_each_node_has_played_is_told_once_in_as_many_messages(episodes: Episodes, nodes: int) -> None:
+    run = counters()
+    told = 0
+    for number in range(10 * max(nodes, LEAST_NEWS)):
+        run.count(episodes(1, sender=f"host-{number % nodes}/proxy"), newest(0))
+        told += run.played() is not None
+    # While nodes come for the first time, news is worth more than its price.
+    assert told == 10 if nodes <= LEAST_NEWS else 9 <= told <= 9 + nodes // LEAST_NEWS
 
 
 def test_before_the_first_parameters_there_is_no_lag(episodes: Episodes) -> None:

@@ -57,6 +57,7 @@ def experience(number: int, features: int) -> InsertTransitionMsg:
         epsilon=freeze(np.zeros(1, np.float32)),
         newest_version=None,
         sender="",
+        source="",
     )
 
 

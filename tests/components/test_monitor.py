@@ -11,11 +11,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from components.checkpoints import run_state
-from components.monitor import CURVE_S, RECORD_S, TICK_S, Monitor
+from components.monitor import CURVE_S, FAR_S, MOST_FAR, RECORD_S, TICK_S, Monitor
 from components.reporting.comparison import read_trial
 from messages import EvaluationResultMsg, NotSavedMsg, ProgressMsg, SaveCheckpointMsg
-from orchestra import RunDirectory, read_records
-from orchestra.actors.statistics import ProcessStatistics
+from orchestra import PlayedMsg, RunDirectory, read_records
+from orchestra.actors.statistics import HostStatistics, ProcessStatistics
 
 
 class Clock:
@@ -288,6 +288,62 @@ def test_restarts_and_the_fullest_mailbox_are_looked_up(run, stage, kept) -> Non
     summary = json.loads(kept.summary.read_text())
     assert summary["restarts"] == 3
     assert (summary["busiest_actor"], summary["mailbox_depth"]) == ("here/crowded", 7)
+
+
+def test_what_nodes_have_played_goes_to_the_keeper_of_the_hosts_if_there_are_any(run, stage) -> None:
+    news = PlayedMsg(nodes=(("host-1", 40, 2),))
+
+    async def main() -> None:
+        async with stage() as scene:
+            hosts = scene.probe("hosts", PlayedMsg)
+            monitor = scene.node.spawn("monitor", Monitor, title="qmix", stream=io.StringIO())
+            await scene.settle()
+            await passes(scene, TICK_S)
+            await monitor.tell(news)
+            await scene.settle()
+            assert hosts.told == []
+            scene.node.accounts.hosts = lambda: (HostStatistics(slot=1, name="cpu1", state="playing"),)
+            await passes(scene, TICK_S)
+            await monitor.tell(news)
+            await scene.settle()
+            assert hosts.told == [news]
+
+    run(main())
+
+
+def test_nodes_of_other_hosts_are_asked_a_few_at_a_time_and_rarely(run, stage, monkeypatch) -> None:
+    far = [f"host-{slot}" for slot in range(MOST_FAR + 5)]
+    asked: list[str] = []
+
+    async def main() -> None:
+        async with stage() as scene:
+            hosts = [
+                HostStatistics(slot=slot, name=name, state="playing", nodes=(name,), agent=f"agent-{slot}-ab")
+                for slot, name in enumerate(far, start=1)
+            ]
+            status = scene.node.accounts.statistics().model_copy(
+                update={"hosts": tuple(hosts), "peers": ("evaluator", *far)}
+            )
+
+            async def answer(self: Monitor, node: str) -> Any:
+                asked.append(node)
+                return status if node == "here" else None
+
+            monkeypatch.setattr(Monitor, "_ask_node", answer)
+            scene.node.spawn("monitor", Monitor, title="qmix", stream=io.StringIO())
+            await scene.settle()
+            await passes(scene, TICK_S)
+            assert asked[:2] == ["here", "evaluator"]
+            assert len(set(asked[2:])) == len(asked[2:]) == MOST_FAR
+            await passes(scene, TICK_S)
+            assert sorted(name for name in asked if name in far) == sorted(far)
+            await passes(scene, FAR_S - 3 * TICK_S)
+            assert asked.count(far[0]) == 1
+            await passes(scene, 3 * TICK_S)
+            assert {asked.count(name) for name in far} == {2}
+            assert asked.count("evaluator") == asked.count("here") > 20
+
+    run(main())
 
 
 def test_a_run_without_a_directory_is_shown_all_the_same(run, stage) -> None:

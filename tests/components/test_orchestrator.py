@@ -34,7 +34,7 @@ from messages import (
     TrainResultMsg,
     WorkerCountMsg,
 )
-from orchestra import CannotWrite, InterruptMsg, RunDirectory, UsageError
+from orchestra import CannotWrite, InterruptMsg, PlayedMsg, RunDirectory, UsageError
 from orchestra.actors.cell import ActorFailed
 from orchestra.actors.restarts import STOPPED
 
@@ -54,7 +54,9 @@ class Run:
         self.trajectories = scene.probe(
             "trajectories", InsertTransitionMsg, SampleBatchMsg, SaveCheckpointMsg, answers=SAVED
         )
-        self.monitor = scene.probe("monitor", ProgressMsg, EvaluationResultMsg, SaveCheckpointMsg, answers=SAVED)
+        self.monitor = scene.probe(
+            "monitor", ProgressMsg, PlayedMsg, EvaluationResultMsg, SaveCheckpointMsg, answers=SAVED
+        )
         self.trainer = scene.probe("trainer", BatchTrainingDataMsg, SaveCheckpointMsg, answers=SAVED)
         self.limiter = SampleToInsertRatio(ratio, min_size=min_size, error_buffer=buffer)
         factory: dict[str, Any] = {

@@ -37,7 +37,7 @@ from messages import (
     SaveCheckpointMsg,
     WorkerCountMsg,
 )
-from orchestra import Actor, InterruptMsg, Lane, Node, Ref, RunDirectory, Topology, freeze, on
+from orchestra import Actor, InterruptMsg, Lane, Node, PlayedMsg, Ref, RunDirectory, Topology, freeze, on
 from orchestra.actors.addresses import node_of
 from orchestra.actors.restarts import STOPPED as IN_ORDER
 from orchestra.cli.exit_codes import CANNOT_WRITE, FAILED, FINISHED, INTERRUPTED, STOPPED, of_run
@@ -91,6 +91,8 @@ class Account:
         self.loaded: list[list[float]] = []
         """By policy, the parameters that it was given, in this order."""
         self.progress: list[ProgressMsg] = []
+        self.told = 0
+        """Steps of all nodes, as the Monitor was told last."""
         self.evaluations: list[EvaluationResultMsg] = []
         self.environments = 0
         self.of_evaluations: set[int] = set()
@@ -118,6 +120,7 @@ class Account:
         assert len(set(evaluated)) == len(evaluated)
         last = self.progress[-1]
         assert last.state in states
+        assert self.told == last.env_steps
         assert last.episodes == len(self.inserted)
         if goal:
             assert last.env_steps >= last.goal_steps
@@ -320,7 +323,7 @@ class SimulatedProcesses(RunProcesses):
         super()._fail(text)
 
 
-class Listener(Actor[ProgressMsg | EvaluationResultMsg | SaveCheckpointMsg]):
+class Listener(Actor[ProgressMsg | PlayedMsg | EvaluationResultMsg | SaveCheckpointMsg]):
     """In the Monitor's place."""
 
     def __init__(self, account: Account) -> None:
@@ -329,6 +332,10 @@ class Listener(Actor[ProgressMsg | EvaluationResultMsg | SaveCheckpointMsg]):
     @on(ProgressMsg)
     def progress(self, msg: ProgressMsg) -> None:
         self._account.progress.append(msg)
+
+    @on(PlayedMsg)
+    def played(self, msg: PlayedMsg) -> None:
+        self._account.told = sum(steps for _, steps, _ in msg.nodes)
 
     @on(EvaluationResultMsg)
     def evaluated(self, msg: EvaluationResultMsg) -> None:

@@ -25,7 +25,7 @@ from messages import (
     UpdatePriorityMsg,
     WorkerCountMsg,
 )
-from orchestra import Actor, Node, Ref, UsageError, freeze, on
+from orchestra import Actor, Node, PlayedMsg, Ref, UsageError, freeze, on
 from orchestra.errors import TraceError
 from orchestra.testing import ManualClock, settle
 from orchestra.trace import DeliveryRow, RunTrace
@@ -153,11 +153,14 @@ def test_a_batch_is_followed_to_its_training_step(trained: Path) -> None:
         ]
 
 
-class Screen(Actor[ProgressMsg]):
+class Screen(Actor[ProgressMsg | PlayedMsg]):
     """Stands for the Monitor."""
 
     @on(ProgressMsg)
     def progress(self, msg: ProgressMsg) -> None: ...
+
+    @on(PlayedMsg)
+    def played(self, msg: PlayedMsg) -> None: ...
 
 
 @pytest.mark.parametrize("dropped", [0, 1])

@@ -173,6 +173,7 @@ def test_a_proxy_shares_its_credits_and_those_of_a_dead_worker_go_to_the_others(
             await scene.kill(one)
             await scene.settle()
             assert {message.sender for message in up.of(InsertTransitionMsg)} == {proxy.address}
+            assert {message.source for message in up.of(InsertTransitionMsg)} == {proxy.address}
             assert other.of(CollectMsg)[-1] == CollectMsg(episodes=4, received=0)
             await scene.kill(other)
             await proxy.tell(CollectMsg(episodes=9, received=2))  # before the Orchestrator knows

@@ -52,6 +52,7 @@ CONTROL: Flows = {
     ("worker", "StateSavedMsg", "proxy"),
     ("proxy", "StateSavedMsg", "orchestrator"),
     ("orchestrator", "ProgressMsg", "monitor"),
+    ("orchestrator", "PlayedMsg", "monitor"),
     # what an actor tells itself
     ("worker", "StepMsg", "worker"),
     ("monitor", "TickMsg", "monitor"),

@@ -27,6 +27,7 @@ def test_hosts_are_shown_while_they_play_and_recorded_when_they_are_fewer(launch
     first.until_playing()
     launch.until_all_play(first, "host-1", "host-2")
     first.until(lambda: list(first.run.glob("state/steps-*[0-9]/worker-2-0.*")))
+    first.until(lambda: {1, 2} <= {host["slot"] for host in first.json("hosts.json")["hosts"] if "env_steps" in host})
     shown = launch.command("ps", first.run, "--json", "--seconds", "0.5")
     assert shown.ends() == 0, shown.story("failed")
     hosts = json.loads(shown.out)["hosts"]
@@ -41,17 +42,21 @@ def test_hosts_are_shown_while_they_play_and_recorded_when_they_are_fewer(launch
         ["host-2", "worker-2-0"],
     ]
     assert [host["running"] for host in hosts] == [2, 2, 2]
-    assert all(host["cores_used"] > 0 for host in hosts[1:])
+    assert all(host["cores_used"] > 0 and host["env_steps"] > 0 and host["policy_lag"] >= 0 for host in hosts[1:])
+    nodes = {node["node"]: node for node in json.loads(shown.out)["nodes"]}
+    assert not [name for name, node in nodes.items() if not node["answered"]]
+    assert set(nodes) == {"learner", *(name for host in hosts for name in host["nodes"])}
     config = first.json("config.json")
     assert [host["slot"] for host in config["hosts"]] == [0, 1, 2]
     assert config["placement"]["worker-2-0"] == 2
     first.process.send_signal(signal.SIGTERM)
     assert first.ends() == 75, first.story("failed")
+    steps = first.records()[-1]["env_steps"]
+    assert sum(host["env_steps"] for host in first.json("hosts.json")["hosts"]) == steps
     events = first.json("hosts.json")["events"]
     for slot in (1, 2):
         states = [event["state"] for event in events if event["slot"] == slot]
         assert [state for state in states if state in ("joined", "playing")] == ["joined", "playing"]
-    steps = first.records()[-1]["env_steps"]
     second = over(launch, 1, "--steps", str(steps + 1500))
     assert second.ends() == 0, second.story("failed")
     assert second.run == first.run

@@ -50,6 +50,7 @@ def insert(*lengths: int, **changed: Any) -> dict[str, Any]:
         "epsilon": np.full(episodes, 0.25, np.float32),
         "newest_version": 7,
         "sender": "worker-0-0/worker",
+        "source": "",
     }
     return fields | changed
 

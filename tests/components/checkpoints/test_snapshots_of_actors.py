@@ -31,7 +31,7 @@ from messages import (
     TrainResultMsg,
     WorkerCountMsg,
 )
-from orchestra import Actor
+from orchestra import Actor, PlayedMsg
 from orchestra.actors import codec
 from orchestra.actors.actor import making
 from orchestra.replay.state import state_differences
@@ -72,7 +72,7 @@ def test_an_orchestrator_in_the_middle_of_everything(run, stage, episodes, tmp_p
         async with stage(run_directory=tmp_path) as scene:
             saved = {SaveCheckpointMsg: "a file"}
             trajectories = scene.probe("t", InsertTransitionMsg, SampleBatchMsg, SaveCheckpointMsg, answers=saved)
-            monitor = scene.probe("m", ProgressMsg, EvaluationResultMsg, SaveCheckpointMsg, answers=saved)
+            monitor = scene.probe("m", ProgressMsg, PlayedMsg, EvaluationResultMsg, SaveCheckpointMsg, answers=saved)
             trainer = scene.probe("trainer", BatchTrainingDataMsg, SaveCheckpointMsg, answers=saved)
             worker, evaluator = scene.probe("worker", *DOWN), scene.probe("evaluator", EvaluateMsg)
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,19 +19,26 @@ from orchestra.hosts.messages import (
     CodeKnownMsg,
     CodeMsg,
     HostedNode,
+    HostFailedMsg,
     HostMsg,
+    HostUseMsg,
     LeaveMsg,
     NodeStateMsg,
     PlanMsg,
+    PlayedMsg,
 )
 from orchestra.hosts.output import HostLogs
 from orchestra.hosts.run_plan import RunPlan
+from orchestra.hosts.settings import HostSettings
+from orchestra.hosts.shape import HostShape
 from orchestra.launch.protocol import HostEvent, HostRequest, Submission
 from orchestra.runs import head as head_module
 from orchestra.runs.head import ARRIVAL_S, Head
+from orchestra.runs.host_slots import SILENT_S, HostSlot
 from orchestra.runs.hosts_options import HostsOptions, hosts_options
+from orchestra.runs.hosts_record import HostsRecord
 from orchestra.runs.runner import Stopping
-from orchestra.testing import Simulation, run_seed
+from orchestra.testing import ManualClock, Simulation, run_seed
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 
@@ -69,6 +77,7 @@ class Placed:
         self.failures: list[str] = []
         self.causes: list[OrchestraError | None] = []
         self.lost_nodes: list[tuple[str, str]] = []
+        self.cores_needed = 0
 
     def plan_for(self, slot: int) -> str:
         return "{}"
@@ -79,8 +88,11 @@ class Placed:
     def given_up(self, node: str, how: str) -> None:
         self.lost_nodes.append((node, how))
 
-    def host_joined(self, slot: int) -> None:
-        self.joined.append(slot)
+    def host_joined(self, shape: HostShape) -> str:
+        if shape.cores < self.cores_needed:
+            return f"the nodes of the run need more:\n  {shape.name}  cores {self.cores_needed}"
+        self.joined.append(shape.slot)
+        return ""
 
     def host_lost(self, slot: int, how: str, cause: OrchestraError | None = None) -> None:
         self.causes.append(cause)
@@ -92,6 +104,9 @@ class Placed:
 
     def host_leaves(self, slot: int) -> None:
         return
+
+    def slot_of(self, node: str) -> int | None:
+        return {"learner": 0, "host-1": 1, "worker-1-0": 1, "host-2": 2}.get(node)
 
     async def send_state(self, slot: int, files: Any) -> None:
         return
@@ -408,6 +423,136 @@ def test_a_node_that_is_given_up_for_want_of_a_library_says_which(
         assert said.endswith(" (on local-1)")
 
     at_a_table(run, code, tmp_path, test)
+
+
+def test_a_late_host_over_which_the_run_cannot_be_laid_out_is_refused_alone(
+    run: Run, code: Bundle, tmp_path: Path
+) -> None:
+    async def test(table: Table) -> None:
+        for slot in (1, 2, 3):
+            table.arrives(slot, f"a{slot}")
+        table.head.begin(table.placed)
+        table.placed.cores_needed = 8
+        answer = table.arrives(None, "late")
+        assert answer.code == 2  # no launcher tries it again
+        assert (
+            answer.refusal
+            == "host machine-late is not let in: the nodes of the run need more:\n  machine-late  cores 8"
+        )
+        shown = table.head.slots[4].statistics(table.root, ())
+        assert (shown.state, shown.agent) == ("left", "")
+        assert shown.reason == "the nodes of the run need more:; machine-late  cores 8"
+        assert table.states() == {1: "playing", 2: "playing", 3: "playing", 4: "left"}
+        assert (table.placed.failures, table.placed.joined) == ([], [1, 2, 3])
+        table.placed.cores_needed = 0
+        assert table.arrives(None, "another").slot == 5
+        assert table.placed.joined == [1, 2, 3, 5]
+
+    at_a_table(run, code, tmp_path, test)
+
+
+def test_a_host_that_comes_while_the_topology_is_laid_out_and_does_not_fit_is_told_to_end(
+    run: Run, code: Bundle, tmp_path: Path
+) -> None:
+    async def test(table: Table) -> None:
+        table.arrives(1, "a1")
+        table.placed.cores_needed = 8
+        table.head.begin(table.placed)
+        assert (await table.told["a1"].get()).code == 2
+        assert table.states()[1] == "left"
+
+    at_a_table(run, code, tmp_path, test)
+
+
+@pytest.mark.parametrize(
+    ("reason", "again", "why"),
+    [
+        ("cannot run: exit code 1; ModuleNotFoundError: No module named 'smac'", False, "cannot import smac, in "),
+        ("needs 6 MB in '/tmp', has 1", True, "needs 6 MB in '/tmp', has 1"),
+    ],
+)
+def test_an_agent_that_cannot_take_part_says_why_and_only_a_full_disk_is_tried_again(
+    run: Run, code: Bundle, tmp_path: Path, reason: str, again: bool, why: str
+) -> None:
+    async def test(table: Table) -> None:
+        for slot in (1, 2, 3):
+            table.arrives(slot, f"a{slot}")
+        table.head.begin(table.placed)
+        table.head._agents["agent-2"] = slot = table.head.slots[2]
+        table.head.host_failed(HostFailedMsg(agent="agent-2", reason=reason, again=again))
+        table.head.agent_lost("agent-2", "closed its connection")
+        table.head.engine_said(HostEvent(2, "ended", "local 2", "exited with code 1"))
+        if again:
+            assert await table.engine.asked_for.get() == 2
+            assert table.placed.lost == []
+        else:
+            ((number, how),) = table.placed.lost
+            assert number == 2
+            assert how.startswith(f"its host local-2 is gone: {why}")
+            assert slot.reason.startswith(why)
+            assert table.engine.asked_for.empty()
+
+    at_a_table(run, code, tmp_path, test, min_hosts=1)
+
+
+def test_each_host_has_played_what_its_nodes_have(run: Run, code: Bundle, tmp_path: Path) -> None:
+    async def test(table: Table) -> None:
+        table.arrives(1, "a1")
+        table.arrives(2, "a2")
+        counts = (("worker-1-0", 30, 4), ("host-2", 7, None), ("host-1", 12, 2), ("learner", 5, 0), ("host-9", 99, 9))
+        table.head.played(PlayedMsg(nodes=counts))  # nothing has been placed yet
+        assert table.head.slots[1].figures.env_steps == 0
+        table.head.begin(table.placed)
+        table.head.played(PlayedMsg(nodes=counts))
+        shown = {slot: table.head.slots[slot].statistics(table.root, ()) for slot in (1, 2, 3)}
+        assert {slot: (host.env_steps, host.policy_lag) for slot, host in shown.items()} == {
+            1: (42, 4),
+            2: (7, None),
+            3: (0, None),
+        }
+        assert table.head.here.env_steps == 5
+
+    at_a_table(run, code, tmp_path, test)
+
+
+def test_an_agent_says_what_its_host_uses_until_another_takes_its_place(run: Run, code: Bundle, tmp_path: Path) -> None:
+    def test(table: Table) -> None:
+        table.arrives(1, "a1")
+        table.head.host_used(HostUseMsg(agent="learner", cores_used=3.5, tunnel=True))
+        table.head.host_used(HostUseMsg(agent="somebody", cores_used=9.0, tunnel=False))
+        shown = table.head.slots[1].statistics(table.root, ())
+        assert (shown.cores_used, shown.tunnel) == (3.5, True)
+        table.arrives(1, "a1-again")
+        shown = table.head.slots[1].statistics(table.root, ())
+        assert (shown.cores_used, shown.tunnel) == (None, False)
+
+    at_a_table(run, code, tmp_path, test)
+
+
+def test_a_host_that_answers_no_heartbeat_is_silent_for_as_long_as_nothing_was_heard_of_it(tmp_path: Path) -> None:
+    clock = ManualClock()
+    clock.advance(1000.0)
+    slot = HostSlot(1, HostSettings(1, "cpu1"), clock.monotonic(), HostsRecord(None, clock))
+    slot.agent = Ref("agent-1-ab/agent")
+    slot.move("playing")
+    link = SimpleNamespace(heard_at=clock.monotonic(), connected=True)
+    root: Any = SimpleNamespace(clock=clock, peers=SimpleNamespace(find={"agent-1-ab": link}.get))
+
+    def shown() -> tuple[str, float]:
+        host = slot.statistics(root, ())
+        return host.state, host.silent_s
+
+    clock.advance(SILENT_S)
+    assert shown() == ("playing", 0.0)
+    clock.advance(0.5)
+    assert shown() == ("silent", SILENT_S + 0.5)
+    link.connected = False
+    clock.advance(5.0)
+    assert shown() == ("silent", SILENT_S + 5.5)
+    link.heard_at = clock.monotonic()
+    assert shown() == ("silent", 0.0)
+    link.connected = True
+    assert shown() == ("playing", 0.0)
 
 
 def test_time_in_a_queue_does_not_count(run: Run, code: Bundle, tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ from typing import Any
 
 from orchestra import RunDirectory
 from orchestra.hosts.shape import HostShape
-from orchestra.runs.hosts_record import MOST_EVENTS, SOON_S, HostsRecord
+from orchestra.runs.host_figures import HostFigures
+from orchestra.runs.hosts_record import FIGURES_S, MOST_EVENTS, SOON_S, HostsRecord
 from orchestra.testing import ManualClock
 
 CPU1, CPU2 = HostShape(1, "cpu1", 16), HostShape(2, "cpu2", 8, 1, 1 << 30)
@@ -64,3 +65,29 @@ def test_a_run_without_a_directory_keeps_no_file(tmp_path: Path) -> None:
     HostsRecord(None, clock).changed(CPU1, "joined")
     clock.advance(SOON_S)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_hosts_have_played_is_kept_current(tmp_path: Path) -> None:
+    clock = ManualClock()
+    clock.advance(500.0)
+    record, figures = HostsRecord(tmp_path, clock), HostFigures()
+    record.changed(CPU1, "playing")
+    clock.advance(SOON_S)
+    assert "env_steps" not in written(tmp_path)["hosts"][0]
+    for steps in (100, 400):
+        figures.note(clock.monotonic(), steps, 7)
+        record.played(CPU1, figures)
+        clock.advance(FIGURES_S / 2)
+    host = written(tmp_path)["hosts"][0]
+    assert (host["env_steps"], host["policy_lag"], host["state"]) == (400, 7, "playing")
+    assert host["env_steps_per_s"] == 300 / FIGURES_S
+
+
+def test_a_change_of_state_does_not_wait_for_the_figures(tmp_path: Path) -> None:
+    clock = ManualClock()
+    record, figures = HostsRecord(tmp_path, clock), HostFigures()
+    record.played(CPU1, figures)
+    record.changed(CPU2, "gone")
+    clock.advance(SOON_S)
+    assert [host["state"] for host in written(tmp_path)["hosts"]] == ["playing", "gone"]
+    assert "env_steps" not in written(tmp_path)["hosts"][1]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from orchestra import Actor, Hosts, HostShape, Message, Ref, Topology, UsageError, on
 from orchestra.hosts.shape import memory_text, visible_gpus
-from orchestra.runs.placement import environments, place
+from orchestra.runs.placement import Edge, by_host, check_edges, edges_between_hosts, environments, place
 
 GIB = 1 << 30
 
@@ -143,13 +143,17 @@ def test_a_resource_that_is_ignored_may_lack() -> None:
 def test_a_process_has_the_threads_and_the_gpus_of_its_node_alone() -> None:
     there = shapes(BIG, (16, 4, 64 * GIB))
     topology = planned(there, (1, (4, 1, 0)), (0, (2, 0, 0)), (1, (0, 2, 0)), (1, NOTHING))
-    assert {name: tuple(each.values()) for name, each in environments(topology, 1).items()} == {
+    assert {name: tuple(each.values()) for name, each in environments(by_host(topology)[1]).items()} == {
         "n0": ("4", "4", "0"),
         "n2": ("1", "1", "1,2"),
         "n3": ("1", "1", ""),
     }
-    assert list(environments(topology, 1)["n0"]) == ["OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES"]
-    assert list(environments(topology, 0)) == ["root", "n1"]
+    assert list(environments(by_host(topology)[1])["n0"]) == [
+        "OMP_NUM_THREADS",
+        "MKL_NUM_THREADS",
+        "CUDA_VISIBLE_DEVICES",
+    ]
+    assert list(environments(by_host(topology)[0])) == ["root", "n1"]
 
 
 @pytest.mark.parametrize(
@@ -229,3 +233,30 @@ def test_every_node_is_placed_once_on_the_host_that_it_names_whatever_the_order_
         assert asked <= host.memory, memory_text(asked)
         count = sum(name.startswith(f"worker-{host.slot}-") for name in placed)
         assert (count >= 1) is host.plays
+
+
+class Talker(Actor[GoMsg]):
+    def __init__(self, *to: Ref[Any]) -> None: ...
+
+    @on(GoMsg)
+    def go(self, msg: GoMsg) -> None: ...
+
+
+def test_only_refs_between_nodes_of_different_hosts_have_one_be_dialled_and_none_through_a_tunnel() -> None:
+    hosts = shapes(BIG, BIG, BIG, plays=(1, 2))
+    topology = Topology("talking")
+    boss = topology.node("root").spawn("boss", Talker, Ref("c/talker"))
+    beside = topology.node("a").spawn("talker", Talker, boss)
+    there = topology.node("b", on=hosts[1]).spawn("talker", Talker, boss, beside)
+    topology.node("c", on=hosts[2]).spawn("talker", Talker, boss)
+    topology.node("d", on=hosts[1]).spawn("talker", Talker, there, boss)
+    topology.node("e", on=hosts[2]).spawn("talker", Talker, there)
+    topology.until(boss)
+    assert edges_between_hosts(topology) == [Edge("b/talker", 1, "a/talker", 0), Edge("e/talker", 2, "b/talker", 1)]
+    check_edges(topology, hosts, tunnel=False)
+    with pytest.raises(UsageError) as caught:
+        check_edges(topology, hosts, tunnel=True)
+    assert str(caught.value) == (
+        "b/talker on host 1 (h1) cannot reach a/talker on host 0 (h0): with --tunnel the hosts reach the node 'root' "
+        "alone; leave out --tunnel"
+    )
