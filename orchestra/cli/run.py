@@ -13,6 +13,7 @@ from orchestra.errors import UsageError
 from orchestra.launch.engine import AskedHosts, HeadJob
 from orchestra.launch.engines import ENGINES
 from orchestra.runs.api import carry_out
+from orchestra.runs.dry_run import described
 from orchestra.runs.experiment import load_experiment, recorded_experiment
 from orchestra.runs.flags import FlagParser, Flags
 from orchestra.runs.hosts_options import HOST_FLAGS, HostsOptions
@@ -41,7 +42,7 @@ def command(arguments: list[str]) -> int:
         job = _head_job(planned, planned.hosts, [*([] if file is None else [str(file)]), *words], flags)
         return _submitted(planned, planned.hosts, job, dry_run=given.dry_run)
     if given.dry_run:
-        print(planned.topology.describe(planned.shapes))
+        print(described(planned))
         return FINISHED
     try:
         result = carry_out(replace(planned, command=["orchestra", "run", *arguments]))
@@ -125,7 +126,9 @@ def _belongs_to(options: set[str], arguments: Sequence[str], place: int) -> bool
 def _parser(flags: Flags | None = None) -> FlagParser:
     """Return the parser of all flags: those of every run, and those of an experiment if it is known."""
     parser = FlagParser(prog="orchestra run", description=_HELP, usage="orchestra run FILE [flags]")
-    parser.add_argument("--dry-run", action="store_true", help="print the topology and stop")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print what would be started, sent and listened at, and stop"
+    )
     OWN_OPTIONS.add_to(parser, "flags of every run")
     HOST_FLAGS.add_to(parser, "flags of a run over several hosts")
     if flags is not None:

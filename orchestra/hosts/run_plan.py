@@ -1,6 +1,8 @@
 """The plan by which every process of a run builds the same topology, as JSON on a command line or in a message."""
 
+import base64
 import sys
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +14,10 @@ from orchestra.errors import UsageError
 from orchestra.hosts.shape import HostShape
 from orchestra.trace.recording.settings import NO_TRACE, TraceSettings
 from orchestra.wire import blocks
+
+LONG = 16 << 10
+"""Characters of a plan from which on it is compressed: a word of a command line has 128 KiB at most."""
+PACKED = "zlib:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +61,17 @@ class RunPlan:
         return [sys.executable, "-m", "orchestra", "prepare", "--plan", self.text()]
 
     def text(self, *, again: bool = False) -> str:
-        """Return the plan as JSON, for a process that is started, or started `again` and loads no saved state."""
+        """Return the plan as JSON, for a process that is started, or started `again` and loads no saved state.
+
+        A long one, for hundreds of hosts, is compressed.
+        """
         plan = replace(
             self,
             run_directory=self.run_directory.absolute(),
             resume_from=None if again else self.resume_from,
         )
-        return TypeAdapter(RunPlan).dump_json(plan).decode()
+        text: bytes = TypeAdapter(RunPlan).dump_json(plan)
+        return text.decode() if len(text) < LONG else PACKED + base64.b64encode(zlib.compress(text)).decode()
 
     @classmethod
     def read(cls, text: str) -> Self:
@@ -70,6 +80,11 @@ class RunPlan:
         Raises:
             UsageError: the text is no such plan.
         """
+        if text.startswith(PACKED):
+            try:
+                text = zlib.decompress(base64.b64decode(text.removeprefix(PACKED), validate=True)).decode()
+            except (ValueError, zlib.error) as error:
+                raise UsageError(f"--plan: not the plan of a run: {error}") from None
         try:
             return TypeAdapter(cls).validate_json(text)
         except ValidationError as error:

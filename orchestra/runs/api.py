@@ -24,7 +24,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 from orchestra import log
 from orchestra.clock import Clock, RealClock
 from orchestra.errors import CannotWrite, OrchestraError, UsageError
-from orchestra.hosts.bundle import make
+from orchestra.hosts.bundle import Bundle, make
 from orchestra.hosts.run_plan import RunPlan
 from orchestra.runs.hosted_run import run_over_hosts
 from orchestra.runs.plan import OPTIONS, PlannedRun, plan
@@ -183,20 +183,31 @@ def _keep_code(planned: PlannedRun, run: RunDirectory) -> str:
         UsageError: it cannot go to other hosts.
         CannotWrite: the disk is full.
     """
-    if planned.launch.experiment is None:
+    made = code_of(planned)
+    if made is None:
         return ""
+    run.write_code(made)
+    return made.digest
+
+
+def code_of(planned: PlannedRun) -> Bundle | None:
+    """Return the code of a run, or None if no other process needs it.
+
+    Raises:
+        UsageError: it cannot go to other hosts.
+    """
+    if planned.launch.experiment is None:
+        return None
     hosts = planned.hosts
     ships = [*planned.topology.shipped, *(() if hosts is None else map(Path, hosts.ship))]
     try:
-        made = make(planned.launch.experiment, ships, installed=hosts is not None and hosts.code == "installed")
+        return make(planned.launch.experiment, ships, installed=hosts is not None and hosts.code == "installed")
     except UsageError as error:
         if hosts is not None:
             raise
         # On one machine the run needs none; a replay then takes the code as it is.
         log.get(actor="run").info("the code of the run is not kept", reason=str(error))
-        return ""
-    run.write_code(made)
-    return made.digest
+        return None
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """What the head sends a host before it plays: the code of the run, the saved state of its nodes, and the plan."""
 
+from collections.abc import Callable
 from typing import Any
 
 from orchestra.actors.addresses import node_of
@@ -14,7 +15,7 @@ from orchestra.runs.host_slots import Hosted, HostSlot
 ARCHIVE = "code.zip"
 
 
-async def equip(root: Node, run: str, code: Bundle, hosted: Hosted, slot: HostSlot) -> None:
+async def equip(root: Node, run: str, code: Bundle, hosted: Hosted, slot: HostSlot, over: Callable[[], bool]) -> None:
     """Send a host what its agent needs, unless the agent is lost meanwhile.
 
     Args:
@@ -23,6 +24,7 @@ async def equip(root: Node, run: str, code: Bundle, hosted: Hosted, slot: HostSl
         code: of the run.
         hosted: the processes of the run.
         slot: of the host.
+        over: returns whether the run ends, so that no plan is sent any more.
     """
     incarnation = slot.incarnation
     if slot.agent is None:
@@ -34,7 +36,7 @@ async def equip(root: Node, run: str, code: Bundle, hosted: Hosted, slot: HostSl
         if not known.known:
             await send_bytes(files, code.data, ARCHIVE)
         await hosted.send_state(slot.slot, files)
-        if slot.agent is None or slot.incarnation != incarnation:
+        if slot.agent is None or slot.incarnation != incarnation or over():
             return
         nodes, plan = tuple(hosted.nodes_on(slot.slot)), hosted.plan_for(slot.slot)
         await agent.tell(PlanMsg(run=run, plan=plan, digest=code.digest, nodes=nodes))

@@ -365,7 +365,7 @@ class Head:
             slot.move("left", slot.failed)
             return text
         slot.move("playing")
-        self._start(equip(self._root, self._run, self._code, self._hosted, slot))
+        self._start(equip(self._root, self._run, self._code, self._hosted, slot, lambda: self._over))
         return ""
 
     def _ask_again(self, slot: HostSlot) -> None:

@@ -17,7 +17,7 @@ from orchestra.hosts.shape import Hosts, HostShape
 from orchestra.hosts.token import JoinToken
 from orchestra.hosts.transfer import FILES, Collector, Files
 from orchestra.launch.engines import ENGINES
-from orchestra.launch.protocol import HostRequest
+from orchestra.launch.protocol import HostRequest, Launcher
 from orchestra.nodes.node_actors import COLLECTOR
 from orchestra.runs.head import Head
 from orchestra.runs.head_actor import HeadActor
@@ -59,7 +59,7 @@ async def run_over_hosts(planned: PlannedRun, plan: RunPlan, stopping: Stopping)
         tls=secret.tls,
         advertise=planned.hosts.advertise,
     )
-    launcher = ENGINES[planned.hosts.engine].launcher(planned.hosts.hosts, planned.hosts.settings)
+    launcher = launcher_of(planned.hosts)
     async with node.running():
         directory = RunDirectory(plan.run_directory)
         logs = HostLogs(directory.logs, node.clock, show)
@@ -71,12 +71,9 @@ async def run_over_hosts(planned: PlannedRun, plan: RunPlan, stopping: Stopping)
         node.spawn(COLLECTOR, Collector, files, lambda: head.agents)
         following = asyncio.create_task(head.follow())
         token = secret.joining(*addresses_for_others(node.listening))
-        requests = [
-            HostRequest(host.slot, host.name, host.cores, host.gpus, host.memory) for host in planned.hosts.hosts
-        ]
         begun = False
         try:
-            await launcher.start(launcher.submission(plan, requests), token.line())
+            await launcher.start(launcher.submission(plan, requests_of(planned.hosts)), token.line())
             shapes = await _unless_stopped(head, stopping)
             if isinstance(shapes, Ending):
                 return shapes
@@ -94,6 +91,16 @@ async def run_over_hosts(planned: PlannedRun, plan: RunPlan, stopping: Stopping)
             following.cancel()
             with suppress(asyncio.CancelledError):
                 await following
+
+
+def launcher_of(options: HostsOptions) -> Launcher:
+    """Return what starts the agents."""
+    return ENGINES[options.engine].launcher(options.hosts, options.settings)
+
+
+def requests_of(options: HostsOptions) -> list[HostRequest]:
+    """Return what the engine is asked for."""
+    return [HostRequest(host.slot, host.name, host.cores, host.gpus, host.memory) for host in options.hosts]
 
 
 @contextmanager

@@ -72,7 +72,7 @@ class PlannedRun:
         """
         topology = self.layout.topology(shapes)
         placement = place(topology, shapes)
-        check_edges(topology, shapes, tunnel=self.hosts is not None and self.hosts.tunnel)
+        check_edges(topology, shapes, tunnel=_by_tunnel(self.hosts))
         launch = replace(self.launch, hosts=shapes)
         return replace(self, topology=topology, launch=launch, shapes=shapes, placement=placement)
 
@@ -237,7 +237,7 @@ def plan(
         topology = layout.topology(shapes)
     # On one machine, torch says best what is wrong with its GPU, which may be of another make.
     placement = place(topology, shapes, ignored=() if hosts is not None else ("GPUs",))
-    check_edges(topology, shapes, tunnel=hosts is not None and hosts.tunnel)
+    check_edges(topology, shapes, tunnel=_by_tunnel(hosts))
     topology.main_actor()  # or say that there is none, before anything is made
     in_one_process = single_process or source is None or len(topology.nodes) == 1
     if source is None and listen != LISTEN:
@@ -296,6 +296,11 @@ OPTIONS = Flags.of(plan, keywords_alone=True)
 """The options of every run: keywords of `run`, and flags of `orchestra run`."""
 OWN_OPTIONS = Flags(flag for flag in OPTIONS if flag.name not in HOST_FLAGS.defaults)
 """Those that do not need several hosts."""
+
+
+def _by_tunnel(hosts: HostsOptions | None) -> bool:
+    """Return whether the hosts reach the head through ssh alone."""
+    return hosts is not None and bool(hosts.settings.get("tunnel"))
 
 
 def _shapes(hosts: HostsOptions | None, layout: Layout, *, in_one_process: bool) -> Hosts:
