@@ -21,6 +21,8 @@ FOLDERS = ("/usr/sbin", "/sbin")
 NODES = 3
 START_S = 60.0
 END_S = 5.0
+GPU_NODE = 3
+"""The node that has a GPU, or what SLURM takes for one."""
 KILL_WAIT_S = 30
 """Seconds from SIGTERM until SLURM kills the processes of a cancelled job."""
 
@@ -67,6 +69,7 @@ class SlurmCluster:
         key.touch(mode=0o600)
         key.write_bytes(os.urandom(128))
         (self.folder / "slurm.conf").write_text(self._configuration())
+        (self.folder / "gres.conf").write_text(f"NodeName=vn{GPU_NODE} Name=gpu File=/dev/zero\n")
         try:
             self._start_munge(key)
             self._start("slurmctld", "slurmctld", "-D", "-c", "-f", self.environment["SLURM_CONF"])
@@ -189,7 +192,7 @@ class SlurmCluster:
         here = platform.node().partition(".")[0]
         nodes = [
             f"NodeName=vn{number} NodeHostname={here} NodeAddr=127.0.10.{number} Port={PORT + number} "
-            f"CPUs={self._cores} RealMemory=4000 State=UNKNOWN"
+            f"CPUs={self._cores} RealMemory=4000 State=UNKNOWN{' Gres=gpu:1' if number == GPU_NODE else ''}"
             for number in range(1, self.nodes + 1)
         ]
         return "\n".join(
@@ -204,7 +207,7 @@ class SlurmCluster:
                 *("ProctrackType=proctrack/linuxproc", "TaskPlugin=task/none", "JobAcctGatherType=jobacct_gather/none"),
                 *("AccountingStorageType=accounting_storage/none", "JobCompType=jobcomp/none", "PrologFlags=NoHold"),
                 *("SwitchType=switch/none", "MpiDefault=none", "SelectType=select/cons_tres"),
-                *("SelectTypeParameters=CR_Core", "SchedulerType=sched/backfill"),
+                *("GresTypes=gpu", "SelectTypeParameters=CR_Core", "SchedulerType=sched/backfill"),
                 "SchedulerParameters=batch_sched_delay=0,sched_interval=2,bf_interval=1",
                 *("SlurmdParameters=config_overrides", "ReturnToService=2", "SlurmctldTimeout=30", "SlurmdTimeout=15"),
                 *(f"KillWait={KILL_WAIT_S}", "WaitTime=0", "MinJobAge=300"),

@@ -1,0 +1,351 @@
+"""Runs over the nodes of real SLURM jobs: submitted, preempted, cancelled, hit by faults, and gone when over."""
+
+import contextlib
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from slurm_cluster import KILL_WAIT_S, SlurmCluster
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+ROOT = Path(__file__).resolve().parents[2]
+EXPERIMENT = ROOT / "experiments" / "qmix_8m.py"
+PATIENCE_S = 240.0
+QUICK = [
+    *("--scenario", "3m", "--steps", "600", "--workers", "1", "--envs-per-worker", "4", "--learning-starts", "8"),
+    *("--batch-size", "4", "--updates-per-episode", "0.05", "--hidden-size", "8", "--eval-interval", "1000000"),
+    *("--final-eval-episodes", "4", "--epsilon-steps", "1000", "--target-update-interval", "10", "--code", "installed"),
+]
+ENDLESS = ["--steps", "100000000"]
+
+
+class Command:
+    """A command of a user, in a folder where runs are."""
+
+    def __init__(self, slurm: SlurmCluster, folder: Path, words: list[str]) -> None:
+        self.folder = folder
+        self._slurm = slurm
+        self._out = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed by `close`)
+        self.process = psutil.Popen(
+            words,
+            cwd=folder,
+            env={**os.environ, **slurm.environment, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=self._out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    @property
+    def out(self) -> str:
+        self._out.seek(0)
+        return self._out.read()
+
+    @property
+    def job(self) -> str:
+        """The number of the job."""
+        self.until(lambda: re.search(r"job (\d+)", self.out))
+        found = re.search(r"job (\d+)", self.out)
+        assert found is not None
+        return found[1]
+
+    @property
+    def run(self) -> Path:
+        return self.folder / "runs" / "qmix_3m" / f"slurm-{self.job}"
+
+    @property
+    def printed(self) -> str:
+        """What the job has printed."""
+        log = self.run.with_name(f"slurm-{self.job}.log")
+        return log.read_text() if log.exists() else ""
+
+    @property
+    def state(self) -> str:
+        return self._slurm.state(self.job)["JobState"]
+
+    def until(self, condition: Callable[[], Any], seconds: float = PATIENCE_S) -> None:
+        """Wait until a condition holds."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, f"it took too long\n{self.story()}"
+            time.sleep(0.1)
+
+    def until_over(self) -> str:
+        """Wait until SLURM is done with the job; return the state in which it has ended."""
+        self.until(lambda: not self._slurm.ask("squeue", "-h", "-j", self.job).strip())
+        return self.state
+
+    def ends(self) -> int:
+        try:
+            return int(self.process.wait(PATIENCE_S))
+        except psutil.TimeoutExpired:
+            pytest.fail(self.story())
+
+    def story(self) -> str:
+        logs = "".join(
+            f"\n--- {path}\n{path.read_text()[-3000:]}"
+            for pattern in ("*.log", "*/logs/learner.jsonl", "*/hosts.json")
+            for path in self.folder.glob(f"runs/*/{pattern}")
+        )
+        return f"{self.process.args}\n{self.out}{logs}\n{self._slurm.ask('squeue')}"
+
+    def close(self) -> None:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            self.process.kill()
+        self.process.wait(10)
+        self._out.close()
+
+    # The run of the job
+
+    def log(self, event: str) -> list[dict[str, Any]]:
+        lines = [line for file in self.run.glob("logs/learner.jsonl") for line in file.read_text().split("\n")[:-1]]
+        return [each for each in map(json.loads, lines) if each["event"] == event]
+
+    def steps(self) -> list[int]:
+        """The environment steps of each record of the metrics."""
+        lines = [line for file in self.run.glob("metrics.jsonl") for line in file.read_text().split("\n")[:-1]]
+        return [json.loads(line)["env_steps"] for line in lines]
+
+    def until_playing(self) -> None:
+        self.until(lambda: any(self.steps()))
+
+    def senders(self) -> set[str]:
+        """The nodes from which the orchestrator had experience."""
+        return {
+            row["sender"].partition("/")[0]
+            for row in json.loads((self.run / "message_counts.json").read_text())
+            if (row["type"], row["recipient"]) == ("InsertTransitionMsg", "learner/orchestrator")
+        }
+
+    def head(self) -> psutil.Process:
+        """The process of the head."""
+        (found,) = [
+            process
+            for process in self._slurm.processes_on(1)
+            if "run" in process.cmdline() and "orchestra" in process.cmdline()
+        ]
+        return found
+
+
+class User:
+    """Has a cluster, a folder with runs, and a folder of scratch files on each node, which is one and the same here."""
+
+    def __init__(self, slurm: SlurmCluster, folder: Path) -> None:
+        self.slurm, self.folder, self.scratch = slurm, folder, folder / "scratch"
+        self.scratch.mkdir()
+        self._commands: list[Command] = []
+
+    def words(self, *flags: str) -> list[str]:
+        words = ["run", str(EXPERIMENT), *QUICK, "--launch", "slurm", "--scratch", str(self.scratch), *flags]
+        return [sys.executable, "-m", "orchestra", *words]
+
+    def runs(self, *flags: str) -> Command:
+        """Have `orchestra run` submit a job; later flags win."""
+        return self.types(*self.words("--hosts", "3", "--time", "20", *flags))
+
+    def types(self, *words: str) -> Command:
+        self._commands.append(Command(self.slurm, self.folder, list(words)))
+        return self._commands[-1]
+
+    def nothing_is_left(self) -> bool:
+        """True once no job, no process on a node, and no file of a run but its code is left."""
+        if self.slurm.ask("squeue", "-h") or any(self.slurm.processes_on(node) for node in (1, 2, 3)):
+            return False
+        return not [path for path in self.scratch.glob("*/*") if path.name != "code"]
+
+    def close(self) -> None:
+        for command in self._commands:
+            command.close()
+        self.slurm.ask("scancel", "--me")
+        self.slurm.until(lambda: len(self.slurm.idle()) == self.slurm.nodes, KILL_WAIT_S + 30)
+
+
+@pytest.fixture
+def user(slurm: SlurmCluster, tmp_path: Path) -> Iterator[User]:
+    found = User(slurm, tmp_path)
+    yield found
+    found.close()
+
+
+def test_a_job_plays_on_each_of_its_nodes_and_leaves_nothing(user: User) -> None:
+    dry = user.types(*user.words("--hosts", "3", "--time", "20", "--steps", "40000", "--dry-run"))
+    assert dry.ends() == 0
+    assert not user.slurm.ask("squeue", "-h")
+    run = user.runs("--steps", "40000")
+    assert run.ends() == 0, run.story()
+    assert run.senders() == {"host-0", "host-1", "host-2"}, run.story()
+    hosts = json.loads((run.run / "hosts.json").read_text())["hosts"]
+    assert [(host["slot"], host["name"], host["where"]) for host in hosts] == [
+        (1, "vn2", f"job {run.job} on vn2"),
+        (2, "vn3", f"job {run.job} on vn3"),
+    ]
+    assert (run.run / "logs" / "worker-2-0.jsonl").exists(), "the logs of all hosts are in the run directory"
+    assert run.out.splitlines()[-1] == f"job {run.job}: COMPLETED, exit code 0"
+    script = run.run.with_name(f"slurm-{run.job}.sbatch").read_text()
+    assert f"--- job.sbatch\n{script}---\nsbatch --parsable < job.sbatch\n" in dry.out
+    assert user.slurm.ask("scontrol", "write", "batch_script", run.job, "-").strip() == script.strip()
+    run.until(user.nothing_is_left, 30)
+
+
+def test_the_secret_is_nowhere_that_slurm_or_others_see(user: User) -> None:
+    run = user.runs(*ENDLESS)
+    run.until_playing()
+    token = json.loads((run.run / "join.json").read_text())
+    secrets = re.findall(r"[0-9a-f]{64}", json.dumps(token))
+    assert secrets
+    ask = user.slurm.ask
+    shown = ask("scontrol", "show", "job", run.job, "-d") + ask("scontrol", "write", "batch_script", run.job, "-")
+    for path in [*user.slurm.folder.rglob("*"), *user.folder.glob("runs/*/*.*"), *run.run.glob("logs/**/*")]:
+        if path.is_file():
+            shown += path.read_bytes().decode("latin-1")
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            shown += "".join(process.cmdline()) + str(process.environ())
+    assert not [secret for secret in secrets if secret in shown]
+    assert "SLURM_JOB_ID" in shown, "the environments were looked at"
+    ask("scancel", run.job)
+
+
+def test_a_job_that_is_told_to_end_saves_is_queued_again_and_goes_on(user: User) -> None:
+    run = user.runs(*ENDLESS)
+    run.until_playing()
+    user.slurm.ask("scancel", "--batch", "--signal=TERM", run.job)
+    run.until(lambda: user.slurm.state(run.job).get("Restarts") == "1")
+    saved = max(run.steps())
+    assert list((run.run / "state").glob("steps-*")), run.story()
+    assert f"job {run.job} is queued again, and goes on when it starts" in run.printed
+    run.until(lambda: max(run.steps()) > saved)
+    assert run.state == "RUNNING"
+    steps = run.steps()
+    assert all(step >= saved for step in steps[steps.index(saved) :]), "the run goes on from what it has saved"
+    assert len(list(run.run.parent.glob("*/config.json"))) == 1, "both lives have one run directory"
+    assert len(run.log("host joined")) == 4
+
+
+def test_a_job_that_is_cancelled_saves_and_does_not_come_back(user: User) -> None:
+    run = user.runs(*ENDLESS)
+    run.until_playing()
+    user.slurm.ask("scancel", run.job)
+    assert run.until_over() == "CANCELLED"
+    assert list((run.run / "state").glob("steps-*")), run.story()
+    assert json.loads((run.run / "summary.json").read_text())["state"] == "stopped", run.story()
+    assert user.slurm.state(run.job)["ExitCode"] == "75:0"
+    assert user.slurm.state(run.job).get("Restarts") == "0"
+    assert run.ends() == 75
+    run.until(user.nothing_is_left, 30)
+
+
+def test_a_run_goes_on_without_a_node_that_has_died(user: User) -> None:
+    run = user.runs(*ENDLESS, "--min-hosts", "1")
+    run.until_playing()
+    run.until(lambda: (run.run / "logs" / "worker-2-0.jsonl").exists())
+    user.slurm.kill_node(3)
+    try:
+        run.until(lambda: run.log("host gone"))
+        before = max(run.steps())
+        run.until(lambda: max(run.steps()) > before + 2000)
+        assert run.state == "RUNNING"
+        user.slurm.ask("scancel", "--batch", "--signal=INT", run.job)
+        run.until_over()
+        assert user.slurm.state(run.job)["ExitCode"] == "130:0", run.story()
+        assert json.loads((run.run / "summary.json").read_text())["state"] == "interrupted"
+    finally:
+        user.slurm.start_node(3)
+
+
+def test_an_agent_that_has_died_is_started_again_on_its_node(user: User) -> None:
+    run = user.runs(*ENDLESS)
+    run.until_playing()
+    (agent,) = [process for process in user.slurm.processes_on(2) if "host" in process.cmdline()]
+    agent.kill()
+    run.until(lambda: [line["slot"] for line in run.log("host joined")].count(1) == 2)
+    assert run.state == "RUNNING"
+
+
+def test_nothing_is_left_of_a_job_whose_head_was_killed(user: User) -> None:
+    run = user.runs(*ENDLESS, "--asynchronous", "--envs-per-process", "2")
+    run.until_playing()
+    run.head().kill()
+    killed = time.monotonic()
+    assert run.until_over() == "FAILED"
+    assert time.monotonic() - killed < 30, "the job of a dead head stays"
+    run.until(user.nothing_is_left, 30)
+    assert run.ends() == 137
+
+
+def test_a_job_that_can_never_start_is_called_so(user: User) -> None:
+    run = user.runs("--hosts", "9")
+    run.until(lambda: "PENDING (PartitionConfig): will never start" in run.out, 15)
+    run.process.send_signal(signal.SIGINT)
+    assert run.ends() == 0
+    assert run.state == "PENDING"
+
+
+def test_what_sbatch_refuses_is_shown_in_its_words(user: User) -> None:
+    run = user.runs("--partition", "gone")
+    assert run.ends() == 2
+    assert "orchestra: error: --launch slurm: sbatch does not take the job: " in run.out
+    assert "invalid partition specified: gone" in run.out or "Invalid partition name" in run.out
+
+
+def test_a_sweep_is_an_array_of_runs_of_which_some_run_at_a_time(user: User) -> None:
+    sweep = user.runs("--hosts", "1", "--sweep", "seed=0..3", "--sweep-parallel", "2", "--steps", "2000")
+    sweep.until(lambda: "JobArrayTaskLimit" in sweep.out)
+    assert sweep.ends() == 0, sweep.story()
+    configs = [json.loads(path.read_text()) for path in sweep.run.parent.glob(f"slurm-{sweep.job}-*/config.json")]
+    assert sorted(config["seed"] for config in configs) == [0, 1, 2, 3]
+    assert len(list(sweep.run.parent.glob(f"slurm-{sweep.job}-[0-3].log"))) == 4
+
+
+def test_two_jobs_on_the_same_nodes_do_not_meet(user: User) -> None:
+    runs = [user.runs("--partition", "shared", "--steps", "20000", "--seed", str(seed)) for seed in (1, 2)]
+    assert [run.ends() for run in runs] == [0, 0], runs[0].story()
+    assert {run.job for run in runs} == {path.name[6:] for path in runs[0].run.parent.iterdir() if path.is_dir()}
+
+
+def test_inside_of_an_allocation_nothing_is_submitted_and_the_allocation_stays(user: User) -> None:
+    run = shlex.join(user.words("--steps", "20000", "--as", "mine"))
+    stays = "squeue -h -o '%i %T' | sed s/^/left:/"
+    shell = user.types(
+        "salloc", "--nodes=3", "--ntasks-per-node=1", "--time=20", "sh", "-c", f"{run}; echo code $?; {stays}"
+    )
+    assert shell.ends() == 0, shell.story()
+    assert "code 0" in shell.out, shell.story()
+    assert re.findall(r"left:\d+ (\w+)", shell.out) == ["RUNNING"]
+    counts = json.loads((user.folder / "runs/qmix_3m/mine/message_counts.json").read_text())
+    assert {row["sender"] for row in counts if row["recipient"] == "learner/orchestrator"} >= {
+        f"host-{slot}/proxy" for slot in (1, 2, 3)
+    }, "the head outside of the nodes only learns"
+
+
+def test_a_script_of_the_user_that_passes_no_environment_on_has_hosts_as_well(user: User) -> None:
+    script = user.folder / "mine.sbatch"
+    words = shlex.join(user.words("--steps", "20000", "--as", "mine"))
+    home = shlex.quote(os.environ["PATH"])
+    script.write_text(f"#!/bin/bash\nexport PYTHONPATH={ROOT} PATH={home} OMP_NUM_THREADS=1\nexec {words}\n")
+    sbatch = ["sbatch", "--wait", "--export=NONE", "--nodes=3", "--ntasks-per-node=1", "--time=20", "--output=out"]
+    submitted = user.types(*sbatch, str(script))
+    assert submitted.ends() == 0, submitted.story() + (user.folder / "out").read_text()
+    counts = json.loads((user.folder / "runs/qmix_3m/mine/message_counts.json").read_text())
+    assert {row["sender"] for row in counts if row["recipient"] == "learner/orchestrator"} >= {
+        f"host-{slot}/proxy" for slot in (0, 1, 2)
+    }
+
+
+def test_a_head_with_a_gpu_is_on_a_node_that_has_one_and_the_others_are_not(user: User) -> None:
+    run = user.runs("--head-gpus", "1", "--steps", "20000")
+    assert run.ends() == 0, run.story()
+    config = json.loads((run.run / "config.json").read_text())
+    assert [host["gpus"] for host in config["hosts"]] == [1, 0, 0]
