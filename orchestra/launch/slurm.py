@@ -22,7 +22,7 @@ from orchestra.hosts.settings import HostSettings
 from orchestra.hosts.shape import HEAD
 from orchestra.launch.engine import AskedHosts, Engine, Python, Settings, Setup, Submitter
 from orchestra.launch.protocol import HostEvent, HostRequest, Submission
-from orchestra.launch.slurm_job import Allocation, asked, requeued
+from orchestra.launch.slurm_job import GPUS, Allocation, asked, requeued
 from orchestra.launch.slurm_queue import SlurmSubmitter
 from orchestra.launch.slurm_script import SlurmConfig
 
@@ -154,7 +154,8 @@ class SlurmLauncher:
             *("--no-kill", "--wait=0", "--kill-on-bad-exit=0", "--label"),
         ]
         host = self._hosts[slots[0]]
-        return ("srun", *options, "sh", "-c", _agent_script(host, slots[0]), host.python or sys.executable)
+        script = _agent_script(host, slots[0], gives_gpus=self._allocation.gives_gpus)
+        return ("srun", *options, "sh", "-c", script, host.python or sys.executable)
 
     async def _node_names(self) -> list[str]:
         """Return the names of the job's nodes, in order. They are for people: they need not resolve."""
@@ -183,6 +184,8 @@ class SlurmLauncher:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
+                # The GPUs of this node are not those of the others.
+                env={name: value for name, value in os.environ.items() if name != GPUS},
                 start_new_session=True,  # the terminal's Ctrl-C is for the head alone
             )
         except OSError as error:
@@ -192,7 +195,8 @@ class SlurmLauncher:
         step = _Step(slots, process)
         self._steps.append(step)
         assert process.stdin is not None
-        process.stdin.write(self._token.rstrip("\n").encode() + b"\n")
+        if not process.stdin.is_closing():  # it has not failed yet
+            process.stdin.write(self._token.rstrip("\n").encode() + b"\n")
         task = asyncio.create_task(self._watch(step), name="srun")
         self._watching.add(task)
         task.add_done_callback(self._watching.discard)
@@ -279,12 +283,14 @@ class SlurmLauncher:
             self._events.put_nowait(HostEvent(slot, state, self._where(slot), reason, code, again))
 
 
-def _agent_script(host: HostSettings, slot: int) -> str:
+def _agent_script(host: HostSettings, slot: int, *, gives_gpus: bool) -> str:
     """Return the shell commands that become the agent. Their input is the token, which `setup` must not read."""
     setup = host.setup.strip().rstrip(";")
     scratch = f" --scratch {shlex.quote(host.scratch)}" if host.scratch else ""
     place = f'--slot $((SLURM_PROCID + {slot})) --name "$SLURMD_NODENAME"'
     before = [f"echo {shlex.quote(STARTED)}", *([f"{{ {setup}; }} </dev/null"] if setup else [])]
+    if gives_gpus:  # else a host without a GPU of the job would count those of its machine
+        before.append(f'export {GPUS}="${{{GPUS}-}}"')
     return "; ".join([*before, f'exec "$0" -m orchestra host --token - {place}{scratch}'])
 
 

@@ -9,6 +9,7 @@ from typing import Self
 
 from orchestra.errors import OrchestraError, UsageError
 
+GPUS = "CUDA_VISIBLE_DEVICES"
 PATIENCE_S = 60.0
 """Seconds for SLURM to answer one question."""
 
@@ -31,6 +32,8 @@ class Allocation:
     groups: tuple[Group, ...]
     on_first_node: bool
     """True if this process runs on the first node. Else it runs outside of the job's nodes, as below `salloc`."""
+    gives_gpus: bool = False
+    """True if SLURM has told this process which GPUs are its own, and so tells the processes of other nodes."""
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Self | None:
@@ -58,7 +61,7 @@ class Allocation:
             )
             for number, suffix in names
         )
-        return cls(job, groups, "SLURMD_NODENAME" in environment)
+        return cls(job, groups, "SLURMD_NODENAME" in environment, GPUS in environment)
 
     @property
     def cores(self) -> list[int]:

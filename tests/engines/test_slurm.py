@@ -345,7 +345,15 @@ def test_a_script_of_the_user_that_passes_no_environment_on_has_hosts_as_well(us
 
 
 def test_a_head_with_a_gpu_is_on_a_node_that_has_one_and_the_others_are_not(user: User) -> None:
-    run = user.runs("--head-gpus", "1", "--steps", "20000")
+    run = user.runs("--hosts", "2", "--head-gpus", "1", "--steps", "20000")
     assert run.ends() == 0, run.story()
     config = json.loads((run.run / "config.json").read_text())
-    assert [host["gpus"] for host in config["hosts"]] == [1, 0, 0]
+    assert [host["gpus"] for host in config["hosts"]] == [1, 0]
+    assert run.senders() == {"host-0", "host-1"}, run.story()
+
+
+def test_each_host_has_the_gpus_that_were_asked_for(user: User) -> None:
+    run = user.runs("--hosts", "2", "--gpus-per-node", "1", "--steps", "5000")
+    assert run.ends() == 0, run.story()
+    config = json.loads((run.run / "config.json").read_text())
+    assert [host["gpus"] for host in config["hosts"]] == [1, 1]

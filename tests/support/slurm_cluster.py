@@ -21,8 +21,8 @@ FOLDERS = ("/usr/sbin", "/sbin")
 NODES = 3
 START_S = 60.0
 END_S = 5.0
-GPU_NODE = 3
-"""The node that has a GPU, or what SLURM takes for one."""
+GPU_NODES = (2, 3)
+"""The nodes that have a GPU, or what SLURM takes for one."""
 KILL_WAIT_S = 30
 """Seconds from SIGTERM until SLURM kills the processes of a cancelled job."""
 
@@ -69,7 +69,9 @@ class SlurmCluster:
         key.touch(mode=0o600)
         key.write_bytes(os.urandom(128))
         (self.folder / "slurm.conf").write_text(self._configuration())
-        (self.folder / "gres.conf").write_text(f"NodeName=vn{GPU_NODE} Name=gpu File=/dev/zero\n")
+        (self.folder / "gres.conf").write_text(
+            "".join(f"NodeName=vn{node} Name=gpu File=/dev/zero\n" for node in GPU_NODES)
+        )
         try:
             self._start_munge(key)
             self._start("slurmctld", "slurmctld", "-D", "-c", "-f", self.environment["SLURM_CONF"])
@@ -192,7 +194,7 @@ class SlurmCluster:
         here = platform.node().partition(".")[0]
         nodes = [
             f"NodeName=vn{number} NodeHostname={here} NodeAddr=127.0.10.{number} Port={PORT + number} "
-            f"CPUs={self._cores} RealMemory=4000 State=UNKNOWN{' Gres=gpu:1' if number == GPU_NODE else ''}"
+            f"CPUs={self._cores} RealMemory=4000 State=UNKNOWN{' Gres=gpu:1' if number in GPU_NODES else ''}"
             for number in range(1, self.nodes + 1)
         ]
         return "\n".join(

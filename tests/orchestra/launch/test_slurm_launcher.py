@@ -71,6 +71,11 @@ def test_commands_before_the_agent_do_not_read_the_token() -> None:
     assert command[-2].endswith("--scratch '/a b'")
 
 
+def test_a_host_has_no_gpus_but_those_that_slurm_gives_it() -> None:
+    (command,) = commands(launcher({**JOB, "CUDA_VISIBLE_DEVICES": "0"}))
+    assert 'export CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES-}"; exec ' in command[-2]
+
+
 @pytest.fixture
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Put a `srun` with the given body, which has one line of input, first in the path; scontrol names the nodes."""
@@ -82,6 +87,15 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], No
 
     program("scontrol", "printf 'n1\\nn2\\nn3\\nn4\\n'")
     return lambda body: program("srun", body)
+
+
+def test_the_gpus_of_the_head_are_not_those_of_its_hosts(
+    run: Run, slurm: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    slurm('echo "${CUDA_VISIBLE_DEVICES-none}" > gpus')
+    run(events(launcher(), 3))
+    assert (tmp_path / "gpus").read_text() == "none\n"
 
 
 async def events(given: SlurmLauncher, until: int) -> list[HostEvent]:
